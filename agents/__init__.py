@@ -1,0 +1,1 @@
+"""Those who act: policies, prompts, rollout, baselines."""

@@ -1,0 +1,1 @@
+"""What to play next: the failure library, its analysts and the task samplers."""

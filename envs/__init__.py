@@ -1,0 +1,1 @@
+"""The worlds: Gymnasium environments and the wrappers that fit all of them."""

@@ -1,0 +1,1 @@
+"""ALFWorld: household tasks in text, with a native engine."""

@@ -1,0 +1,97 @@
+"""Task panels: fixed, hashed, disjoint lists of task ids.
+
+A success rate means something only together with the list of tasks it was measured on. A :class:`Panel` is that list
+in one fixed order, with a digest that reports can quote.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The tasks of one split of one environment, in their fixed order.
+
+    >>> panel = Panel("RoleAgent/Toy-v0", "train", ("boil-egg-1", "boil-egg-2"))
+    >>> len(panel), "boil-egg-2" in panel
+    (2, True)
+    """
+
+    env_id: str
+    split: str
+    task_ids: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if not self.task_ids:
+            raise ValueError(f"the panel {self.env_id}:{self.split} has no tasks")
+        if len(set(self.task_ids)) != len(self.task_ids):
+            raise ValueError(f"the panel {self.env_id}:{self.split} names a task twice")
+
+    def __len__(self) -> int:
+        return len(self.task_ids)
+
+    def __contains__(self, task_id: object) -> bool:
+        return task_id in self._positions
+
+    @cached_property
+    def _positions(self) -> dict[str, int]:
+        return {task_id: position for position, task_id in enumerate(self.task_ids)}
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 (hex, first 16 digits) of the ids in order."""
+        return hashlib.sha256("\n".join(self.task_ids).encode()).hexdigest()[:16]
+
+    def require(self, task_id: str) -> str:
+        """The id itself.
+
+        Raises:
+            ValueError: the panel has no such task; the message names the nearest ids.
+        """
+        if task_id in self:
+            return task_id
+        near = difflib.get_close_matches(str(task_id), self.task_ids, n=3, cutoff=0.5)
+        hint = f"; did you mean {', '.join(map(repr, near))}?" if near else ""
+        raise ValueError(f"unknown task id {task_id!r} in {self.env_id}:{self.split} ({len(self)} tasks){hint}")
+
+    def manifest(self) -> dict[str, object]:
+        """What a report needs to name this panel: environment, split, size, digest."""
+        return {"env_id": self.env_id, "split": self.split, "tasks": len(self), "digest": self.digest}
+
+
+def assert_disjoint(panels: Iterable[Panel], key: Callable[[str], str] = str) -> None:
+    """Checks that no two panels share a task, or anything else that ``key`` reads from a task id (a scene, say).
+
+    Raises:
+        ValueError: names the first two panels that overlap and an example.
+    """
+    seen: dict[str, str] = {}
+    for panel in panels:
+        for value in {key(task_id) for task_id in panel.task_ids}:
+            other = seen.setdefault(value, panel.split)
+            if other != panel.split:
+                raise ValueError(f"the panels {other} and {panel.split} share {value!r}")
+
+
+def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+    """Wilson's score interval of a proportion, at 95 % unless told.
+
+    >>> low, high = wilson(90, 100)
+    >>> round(low, 3), round(high, 3)
+    (0.826, 0.945)
+    """
+    if n == 0:
+        return 0.0, 1.0
+    share = successes / n
+    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+__all__ = ["Panel", "assert_disjoint", "wilson"]

@@ -1,0 +1,316 @@
+"""The words that every part of RoleAgent shares.
+
+A :class:`Task` is sampled and played by G agents side by side; each leaves a :class:`Trajectory` of :class:`Turn`\\ s,
+together a :class:`Group`. An advantage estimator turns a group into one number per turn, and a :class:`Segment` lays
+tokens, masks, log-probabilities and advantages side by side for the learner. Failed trajectories go the other way:
+an :class:`Analyst` writes a :class:`Reflection`, which steers the :class:`Sampler` that chooses the next tasks.
+
+Nothing here imports another part of the package, and nothing here imports torch.
+
+The keys of ``info``
+--------------------
+Every RoleAgent environment reports, on ``reset`` and on ``step``:
+
+=====================  ===============================================================================================
+``task_id``            the task's name: the same string in panels, logs, the failure library and reports
+``goal``               what is asked of the agent, in words
+``task_type``          the environment's own kind of task (``pick_and_place_simple``, a product category, a data set)
+``split``              the panel that the task belongs to
+``admissible_actions`` commands that would do something now (a list; empty where they cannot be listed)
+``won``                whether the task is solved
+``valid_action``       whether the last command was understood and did something (True after ``reset``)
+``state``              the text of the observation where a world model could know it, else None
+``rewards``            the named reward terms of this step; empty after ``reset``
+=====================  ===============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One problem that an environment can pose. ``env_id`` is a Gymnasium id, ``task_id`` is unique within it."""
+
+    env_id: str
+    task_id: str
+    split: str = ""
+    goal: str = ""
+    task_type: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a policy sampled: token ids, and their log-probabilities at the sampling temperature.
+
+    Attributes:
+        token_ids: sampled tokens, the stop token included, length n.
+        logprobs: natural-log probabilities of exactly those tokens, length n.
+        finish_reason: ``"stop"`` (a stop token was sampled) or ``"length"`` (the token limit was reached).
+        policy_version: the number of weight updates the sampling policy had seen.
+    """
+
+    token_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish_reason: str
+    policy_version: int = 0
+
+    def __post_init__(self) -> None:
+        if len(self.token_ids) != len(self.logprobs):
+            raise ValueError(f"{len(self.token_ids)} token ids but {len(self.logprobs)} log-probabilities")
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionScore:
+    """How well one predicted state matched what came (paper, Eq. 4).
+
+    Attributes:
+        turn: the turn that made the prediction, 0-based.
+        horizon: how many steps ahead it looked, 1..H.
+        score: similarity in [0, 1]; 0 where the prediction was absent.
+        absent: whether the agent made no such prediction.
+    """
+
+    turn: int
+    horizon: int
+    score: float
+    absent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The states a turn foresaw, with the tokens that said so.
+
+    Attributes:
+        prompt_ids: the whole prompt of the follow-up question; empty when predictions came inline with the action.
+        completion: the sampled prediction tokens; None when inline (the turn's own completion holds them).
+        texts: predicted states for horizons 1..H, ``""`` where none was given.
+        scores: what the environment later found, one per horizon that could be scored.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion: Completion | None
+    texts: tuple[str, ...]
+    scores: tuple[PredictionScore, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One exchange: the prompt, what the model said, what was done, what came back.
+
+    Attributes:
+        prompt_ids: the whole prompt of this turn. Every turn owns its prompt, so that history windows or stripped
+            thoughts are no special case.
+        completion: the sampled reply.
+        action: the bare command that reached the environment (``""`` for a malformed reply).
+        observation: the text that came *back* from the action.
+        state: the state s_t in which the action was taken (text), or None where it cannot be known.
+        prediction: what the turn foresaw, or None.
+        rewards: named reward terms of this step.
+        info: the environment's ``info`` after the action (see the module's docstring).
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion: Completion
+    action: str
+    observation: str
+    state: str | None = None
+    prediction: Prediction | None = None
+    rewards: Mapping[str, float] = field(default_factory=dict)
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def next_state(self) -> str | None:
+        """The state s_{t+1} that the action led to, or None."""
+        return self.info.get("state")
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One episode.
+
+    Attributes:
+        stop_reason: ``"won"``, ``"lost"``, ``"max_steps"``, ``"context"`` (the prompt outgrew the policy's context)
+            or ``"error"`` (the environment failed; such an episode never enters a group).
+        initial_observation: the text of ``reset``.
+    """
+
+    task: Task
+    turns: tuple[Turn, ...]
+    terminated: bool
+    truncated: bool
+    stop_reason: str
+    initial_observation: str = ""
+
+    @property
+    def outcome(self) -> float:
+        """R^E: the sum of the ``task`` reward terms, unmodulated."""
+        return float(sum(turn.rewards.get("task", 0.0) for turn in self.turns))
+
+    @property
+    def success(self) -> bool:
+        """Whether the last step reported ``won``."""
+        return bool(self.turns) and bool(self.turns[-1].info.get("won", False))
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Trajectories of one task from the same initial state."""
+
+    task: Task
+    trajectories: tuple[Trajectory, ...]
+
+    def __post_init__(self) -> None:
+        for trajectory in self.trajectories:
+            if trajectory.task.task_id != self.task.task_id:
+                raise ValueError(
+                    f"a group plays one task, but {trajectory.task.task_id!r} was put into the group of "
+                    f"{self.task.task_id!r}"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One training sequence, token by token; all fields have the same length T.
+
+    Attributes:
+        token_ids: prompts, replies, observations, as they stood in the policy's context.
+        action_mask: weight of each token in the loss: 0 for tokens the model did not sample, 1 for action tokens,
+            2 for prediction tokens. (The loss averages the two kinds separately.)
+        sampler_logprobs: log-probability under the policy that sampled the token; 0 where ``action_mask`` is 0.
+        advantages: the advantage of the turn that sampled the token; 0 where ``action_mask`` is 0.
+        trajectory: index of the trajectory the segment belongs to, within its batch.
+    """
+
+    token_ids: tuple[int, ...]
+    action_mask: tuple[int, ...]
+    sampler_logprobs: tuple[float, ...]
+    advantages: tuple[float, ...]
+    trajectory: int = 0
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.token_ids), len(self.action_mask), len(self.sampler_logprobs), len(self.advantages)}
+        if len(lengths) != 1:
+            raise ValueError(f"the fields of a segment differ in length: {sorted(lengths)}")
+
+    def __len__(self) -> int:
+        return len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Reflection:
+    """Why a trajectory failed (Agent-In-World, step 1).
+
+    Attributes:
+        mode: the dominant failure mode, a name of the environment's taxonomy or a new one.
+        detail: what happened, in a sentence.
+        critical_step: the turn at which it went wrong, 0-based; None if it cannot be pinned down.
+        lesson: what to do instead.
+        query: the text to look for similar failures with.
+        source: who wrote it: ``"rule"``, ``"model"``, ``"endpoint"`` or ``"fallback"``.
+    """
+
+    mode: str
+    detail: str
+    critical_step: int | None
+    lesson: str
+    query: str
+    source: str = "rule"
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An entry of the failure library: one task under one mode.
+
+    Attributes:
+        task: the task that failed.
+        reflection: the newest analysis of it under this mode.
+        count: how often this task failed this way.
+        iteration: the training iteration of the newest such failure.
+    """
+
+    task: Task
+    reflection: Reflection
+    count: int = 1
+    iteration: int = 0
+
+
+@runtime_checkable
+class Analyst(Protocol):
+    """The environment role: reads failed trajectories, and picks earlier failures like the present one."""
+
+    def reflect(self, trajectories: Sequence[Trajectory]) -> list[Reflection]:
+        """One reflection per failed trajectory, in order."""
+        ...
+
+    def select(self, reflection: Reflection, candidates: Sequence[Failure]) -> list[int]:
+        """Indices into ``candidates`` of the failures worth training on next; may be empty."""
+        ...
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Chooses the tasks of the next batch and learns from how they went."""
+
+    def sample(self, n: int) -> list[str]:
+        """``n`` task ids, drawn from the sampler's own generator."""
+        ...
+
+    def observe(self, groups: Sequence[Group]) -> None:
+        """Takes in the outcomes of training groups. Never called with evaluation episodes."""
+        ...
+
+    def metrics(self) -> dict[str, float]:
+        """Counters for the log, e.g. the share of sampled tasks that came from the curriculum."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to go on after a restart, JSON-serialisable."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state_dict`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One prompt for a policy.
+
+    Attributes:
+        prompt_ids: the whole prompt.
+        slot: whose conversation this is. A policy may keep what it computed for a slot and reuse the common prefix.
+        max_tokens: most tokens to sample.
+        stop_ids: sampling ends after any of these tokens.
+    """
+
+    prompt_ids: tuple[int, ...]
+    slot: int
+    max_tokens: int
+    stop_ids: frozenset[int]
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """A language model that continues token sequences."""
+
+    @property
+    def version(self) -> int:
+        """Number of weight updates so far."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of prompt and completion together."""
+        ...
+
+    def encode(self, text: str) -> list[int]: ...
+
+    def decode(self, token_ids: Sequence[int]) -> str: ...
+
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+        """One completion per request, in order. Temperature 0 is greedy."""
+        ...
