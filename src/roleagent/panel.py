@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 
-
 @dataclass(frozen=True)
 class Panel:
     """The tasks of one split of one environment, in their fixed order.
