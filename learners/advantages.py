@@ -1,0 +1,239 @@
+"""Advantage estimators: how much better each turn was than its peers.
+
+An estimator is a function from one :class:`~roleagent.types.Group` to one list per trajectory with one value per turn,
+and one line in :data:`ESTIMATORS`. GRPO, GiGPO and Role-Agent differ only in which returns they compare:
+
+=============  ====================================  ===========================================
+estimator      compared across the G rollouts        compared inside groups of the same state
+=============  ====================================  ===========================================
+``grpo``       outcome R^E(τ)                        nothing
+``gigpo``      outcome R^E(τ)                        discounted return R_task(a_t)
+``role_agent`` outcome R^E(τ)                        modulated return R_task(a_t)·(1 + R_pre(a_t))
+=============  ====================================  ===========================================
+
+Groups never look at each other, so no estimator can leak statistics between tasks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from roleagent.similarity import group_states
+from roleagent.types import Group, Trajectory, Turn
+
+Values = list[list[float]]
+"""One list per trajectory, one value per turn."""
+
+EPSILON = 1e-6
+"""Added to a standard deviation before dividing by it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EstimatorConfig:
+    """What the estimators may be told.
+
+    Attributes:
+        gamma: discount per turn, in [0, 1].
+        alpha: weight of the trajectory advantage (Eq. 8), ≥ 0.
+        norm: ``"std"`` divides by the population standard deviation, ``"mean"`` only subtracts the mean.
+        similarity_threshold: states this similar (in (0, 1]) share a group; None groups equal states only.
+
+    Raises:
+        ValueError: a value out of range.
+    """
+
+    gamma: float = 0.95
+    alpha: float = 1.0
+    norm: str = "std"
+    similarity_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.gamma <= 1.0:
+            raise ValueError(f"gamma must be in [0, 1], not {self.gamma}")
+        if self.alpha < 0.0:
+            raise ValueError(f"alpha must not be negative, but is {self.alpha}")
+        if self.norm not in ("std", "mean"):
+            raise ValueError(f"norm must be 'std' or 'mean', not {self.norm!r}")
+        if self.similarity_threshold is not None and not 0.0 < self.similarity_threshold <= 1.0:
+            raise ValueError(f"similarity_threshold must be in (0, 1] or None, not {self.similarity_threshold}")
+
+
+Estimator = Callable[[Group, EstimatorConfig], Values]
+
+
+def grpo(group: Group, config: EstimatorConfig) -> Values:
+    """Every turn gets its trajectory's advantage A^E(τ) (Eq. 1)."""
+    return [[value] * len(t.turns) for value, t in zip(_outcomes(group, config), group.trajectories, strict=True)]
+
+
+def gigpo(group: Group, config: EstimatorConfig) -> Values:
+    """State advantage over discounted task returns, plus α times the trajectory advantage."""
+    return _joint(group, [task_returns(trajectory, config.gamma) for trajectory in group.trajectories], config)
+
+
+def role_agent(group: Group, config: EstimatorConfig) -> Values:
+    """State advantage over returns modulated by each turn's own prediction, plus α·A^E (Eq. 5-8)."""
+    return _joint(group, [modulated_returns(trajectory, config.gamma) for trajectory in group.trajectories], config)
+
+
+ESTIMATORS: dict[str, Estimator] = {"grpo": grpo, "gigpo": gigpo, "role_agent": role_agent}
+
+
+def returns(rewards: Sequence[float], gamma: float) -> list[float]:
+    """Discounted returns-to-go, Σ_{k≥t} γ^{k-t} r_k.
+
+    >>> returns([0.0, 0.0, 1.0], gamma=0.5)
+    [0.25, 0.5, 1.0]
+    """
+    values: list[float] = []
+    value = 0.0
+    for reward in reversed(rewards):
+        value = reward + gamma * value
+        values.append(value)
+    return values[::-1]
+
+
+def standardise(values: Sequence[float], norm: str = "std") -> list[float]:
+    """Distance from the mean, in population standard deviations (``norm="std"``) or as it is (``norm="mean"``).
+
+    Fewer than two values, or values without spread, carry no comparison and give 0.
+
+    >>> [round(value, 3) for value in standardise([1.0, 0.0, 0.0, 1.0])]
+    [1.0, -1.0, -1.0, 1.0]
+    >>> standardise([3.0, 1.0], norm="mean"), standardise([7.0])
+    ([1.0, -1.0], [0.0])
+    """
+    if len(values) < 2 or _flat(values):
+        return [0.0] * len(values)
+    mean = math.fsum(values) / len(values)  # fsum: the same result in whatever order the rollouts arrive
+    centred = [value - mean for value in values]
+    if norm == "mean":
+        return centred
+    deviation = math.sqrt(math.fsum(value * value for value in centred) / len(values))
+    return [value / (deviation + EPSILON) for value in centred]
+
+
+def task_returns(trajectory: Trajectory, gamma: float) -> list[float]:
+    """R_task(a_t) of every turn (Eq. 5, left)."""
+    return returns([turn.rewards.get("task", 0.0) for turn in trajectory.turns], gamma)
+
+
+def predictive_return(turn: Turn, gamma: float) -> float:
+    """R_pre(a_t) = Σ_h γ^{h-1} r̃_{t,h}: how well this turn foresaw the next H states (Eq. 5, right)."""
+    if turn.prediction is None:
+        return 0.0
+    return math.fsum(gamma ** (score.horizon - 1) * score.score for score in turn.prediction.scores)
+
+
+def modulated_returns(trajectory: Trajectory, gamma: float) -> list[float]:
+    """R_t = R_task(a_t)·(1 + R_pre(a_t)) of every turn (Eq. 6).
+
+    The factor multiplies the return of *each* step, not the last reward: otherwise only the last prediction would
+    count. Where nothing was earned, nothing is multiplied, so a failed trajectory stays at 0.
+    """
+    return [
+        value * (1.0 + predictive_return(turn, gamma))
+        for value, turn in zip(task_returns(trajectory, gamma), trajectory.turns, strict=True)
+    ]
+
+
+def is_dead(group: Group) -> bool:
+    """Whether the rollouts all ended alike, so that comparing their outcomes teaches nothing.
+
+    The trajectory advantage of a dead group is 0. If all failed, every advantage of every estimator is 0; if all
+    succeeded, the state advantages may still tell a short way from a long one (Eq. 8).
+    """
+    return _flat([trajectory.outcome for trajectory in group.trajectories])
+
+
+def summary(groups: Sequence[Group], config: EstimatorConfig | None = None) -> dict[str, float]:
+    """Counters that show whether the mechanism did anything in this batch.
+
+    Returns:
+        ``dead_groups``; ``returns_modulated`` (turns whose return their own prediction changed); ``state_group_size``
+        (mean number of turns per distinct state); ``state_group_share`` (turns that share their state with another
+        turn, in [0, 1]); ``predictions_scored`` and ``predictions_absent`` (asked for and given, asked for and not
+        given); ``prediction_score`` (mean over both, in [0, 1]: an absent prediction scores 0).
+    """
+    config = config or EstimatorConfig()
+    turns = modulated = comparable = 0
+    sizes: list[int] = []
+    for group in groups:
+        turns += sum(len(trajectory.turns) for trajectory in group.trajectories)
+        for trajectory in group.trajectories:
+            plain = task_returns(trajectory, config.gamma)
+            changed = modulated_returns(trajectory, config.gamma)
+            modulated += sum(a != b for a, b in zip(plain, changed, strict=True))
+        members = [len(positions) for positions in _state_groups(group, config)]
+        sizes += members
+        comparable += sum(size for size in members if size > 1)
+    scores = [
+        score
+        for group in groups
+        for trajectory in group.trajectories
+        for turn in trajectory.turns
+        if turn.prediction is not None
+        for score in turn.prediction.scores
+    ]
+    absent = sum(score.absent for score in scores)
+    return {
+        "dead_groups": float(sum(map(is_dead, groups))),
+        "returns_modulated": float(modulated),
+        "state_group_size": sum(sizes) / len(sizes) if sizes else 0.0,
+        "state_group_share": comparable / turns if turns else 0.0,
+        "predictions_scored": float(len(scores) - absent),
+        "predictions_absent": float(absent),
+        "prediction_score": math.fsum(score.score for score in scores) / len(scores) if scores else 0.0,
+    }
+
+
+def _outcomes(group: Group, config: EstimatorConfig) -> list[float]:
+    """A^E(τ): one value per *trajectory* enters the statistics, so that a long one does not count more often."""
+    return standardise([trajectory.outcome for trajectory in group.trajectories], config.norm)
+
+
+def _joint(group: Group, step_returns: Values, config: EstimatorConfig) -> Values:
+    """A(a_t) = A^S(a_t) + α·A^E(τ) (Eq. 7 and 8)."""
+    advantages = [[config.alpha * value for value in row] for row in grpo(group, config)]
+    for positions in _state_groups(group, config):
+        peers = standardise([step_returns[i][t] for i, t in positions], config.norm)
+        for (i, t), value in zip(positions, peers, strict=True):
+            advantages[i][t] += value
+    return advantages
+
+
+def _state_groups(group: Group, config: EstimatorConfig) -> list[list[tuple[int, int]]]:
+    """Positions (trajectory, turn) of the turns that were taken in the same state, over all rollouts of the task."""
+    positions = [(i, t) for i, trajectory in enumerate(group.trajectories) for t in range(len(trajectory.turns))]
+    labels = group_states(
+        [group.trajectories[i].turns[t].state for i, t in positions], threshold=config.similarity_threshold
+    )
+    members: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for position, label in zip(positions, labels, strict=True):
+        if label >= 0:  # -1: a state that nobody could know is compared with nothing
+            members[label].append(position)
+    return list(members.values())
+
+
+def _flat(values: Sequence[float]) -> bool:
+    return not values or max(values) - min(values) < 1e-9
+
+
+__all__ = [
+    "ESTIMATORS",
+    "Estimator",
+    "EstimatorConfig",
+    "gigpo",
+    "grpo",
+    "is_dead",
+    "modulated_returns",
+    "predictive_return",
+    "returns",
+    "role_agent",
+    "standardise",
+    "summary",
+    "task_returns",
+]

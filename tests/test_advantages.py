@@ -1,0 +1,272 @@
+"""The estimators: hand-computed examples first, then properties over random groups."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roleagent.learners.advantages import (
+    ESTIMATORS,
+    EstimatorConfig,
+    gigpo,
+    grpo,
+    is_dead,
+    modulated_returns,
+    predictive_return,
+    returns,
+    role_agent,
+    standardise,
+    summary,
+    task_returns,
+)
+from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
+
+TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
+REPLY = Completion((1,), (-0.5,), "stop")
+PLAIN = EstimatorConfig(gamma=0.5, norm="mean")
+
+
+def turn(state="s", reward=0.0, scores=None):
+    """A turn in ``state``; ``scores`` are the similarities for horizons 1..H, None for an absent prediction."""
+    prediction = None
+    if scores is not None:
+        found = tuple(PredictionScore(0, h, score or 0.0, score is None) for h, score in enumerate(scores, start=1))
+        prediction = Prediction((), None, tuple("?" for _ in scores), found)
+    return Turn((0,), REPLY, "look", "text", state, prediction, {"task": reward, "other": 9.0})
+
+
+def trajectory(*turns):
+    return Trajectory(TASK, turns, True, False, "won")
+
+
+def group(*trajectories):
+    return Group(TASK, trajectories)
+
+
+def flat(values):
+    return [value for row in values for value in row]
+
+
+def close(values, expected):
+    assert [len(row) for row in values] == [len(row) for row in expected]
+    assert flat(values) == pytest.approx(flat(expected), abs=1e-5)
+
+
+# --- by hand ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def example():
+    """Two rollouts, γ = 1/2. The first succeeds at its second step, the second fails after two steps.
+
+    Both start in state A; then the first is in B, the second in A again.
+    Predictions of the winner: step 1 looks two ahead (0.8, 0.4), step 2 one ahead (0.5); the loser predicts perfectly.
+    """
+    return group(
+        trajectory(turn("A", 0.0, (0.8, 0.4)), turn("B", 1.0, (0.5,))),
+        trajectory(turn("A", 0.0, (1.0, 1.0)), turn("A", 0.0, (1.0,))),
+    )
+
+
+def test_returns_by_hand(example):
+    winner, loser = example.trajectories
+    # R_task: 1/2 · 1 and 1. R_pre: 0.8 + 1/2 · 0.4 = 1.0, and 0.5.
+    assert task_returns(winner, 0.5) == [0.5, 1.0]
+    assert [predictive_return(t, 0.5) for t in winner.turns] == pytest.approx([1.0, 0.5])
+    # Eq. 6: 0.5 · (1 + 1.0) = 1.0 and 1 · (1 + 0.5) = 1.5.
+    assert modulated_returns(winner, 0.5) == pytest.approx([1.0, 1.5])
+    assert modulated_returns(loser, 0.5) == [0.0, 0.0]
+
+
+def test_grpo_by_hand(example):
+    # Outcomes 1 and 0, mean 1/2: ± 1/2; population deviation 1/2: ± 1.
+    close(grpo(example, PLAIN), [[0.5, 0.5], [-0.5, -0.5]])
+    close(grpo(example, replace(PLAIN, norm="std")), [[1.0, 1.0], [-1.0, -1.0]])
+
+
+def test_gigpo_by_hand(example):
+    # State A holds returns 0.5, 0, 0 (mean 1/6): 1/3, -1/6, -1/6. State B is a group of one: 0.
+    close(gigpo(example, PLAIN), [[1 / 3 + 0.5, 0.5], [-1 / 6 - 0.5, -1 / 6 - 0.5]])
+    # Deviation in A: sqrt((1/9 + 1/36 + 1/36) / 3) = sqrt(1/18) → 1/3 · sqrt(18) = sqrt(2), -sqrt(2)/2.
+    root = math.sqrt(2)
+    close(gigpo(example, replace(PLAIN, norm="std")), [[root + 1, 1.0], [-root / 2 - 1, -root / 2 - 1]])
+
+
+def test_role_agent_by_hand(example):
+    # State A holds modulated returns 1.0, 0, 0 (mean 1/3): 2/3, -1/3, -1/3; α = 2 doubles the trajectory part.
+    config = replace(PLAIN, alpha=2.0)
+    close(role_agent(example, config), [[2 / 3 + 1.0, 1.0], [-1 / 3 - 1.0, -1 / 3 - 1.0]])
+
+
+def test_a_long_trajectory_does_not_count_more_often():
+    # Mean of the outcomes 1, 0, 0 is 1/3 whatever the lengths; over steps it would be 1/12.
+    long = trajectory(*[turn(None)] * 10)
+    close(
+        grpo(group(trajectory(turn(None, 1.0)), long, trajectory(turn(None))), PLAIN),
+        [[2 / 3], [-1 / 3] * 10, [-1 / 3]],
+    )
+
+
+def test_the_outcome_is_not_modulated():
+    # Equal outcomes, unequal predictions: A^E is 0 for both; a state of None is compared with nothing.
+    pair = group(trajectory(turn(None, 1.0, (1.0,))), trajectory(turn(None, 1.0, (0.0,))))
+    assert role_agent(pair, EstimatorConfig()) == [[0.0], [0.0]]
+
+
+def test_only_the_task_term_is_a_reward():
+    assert task_returns(trajectory(turn(reward=0.25)), 1.0) == [0.25]
+
+
+def test_similar_states_share_a_group_under_a_threshold():
+    pair = group(
+        trajectory(turn("cabinet 1 is closed", 1.0)),
+        trajectory(turn("cabinet 7 is closed", 0.0)),
+    )
+    by_hash, by_similarity = EstimatorConfig(alpha=0.0, norm="mean"), EstimatorConfig(0.95, 0.0, "mean", 0.9)
+    assert gigpo(pair, by_hash) == [[0.0], [0.0]]
+    close(gigpo(pair, by_similarity), [[0.5], [-0.5]])
+
+
+def test_summary_by_hand(example):
+    dead = group(trajectory(turn("C")), trajectory(turn("C"), turn(None, 0.0, (None,))))
+    found = summary([example, dead], replace(PLAIN, similarity_threshold=None))
+    assert found["dead_groups"] == 1
+    assert found["returns_modulated"] == 2  # the winner's two turns
+    assert found["state_group_size"] == pytest.approx((3 + 1 + 2) / 3)  # A, B and C
+    assert found["state_group_share"] == pytest.approx(5 / 7)  # A and C, of 7 turns
+    assert found["predictions_scored"] == 6
+    assert found["predictions_absent"] == 1
+    assert found["prediction_score"] == pytest.approx((0.8 + 0.4 + 0.5 + 3.0 + 0.0) / 7)
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_nothing_to_estimate(name):
+    assert ESTIMATORS[name](group(), EstimatorConfig()) == []
+    assert ESTIMATORS[name](group(trajectory(), trajectory(turn())), EstimatorConfig()) == [[], [0.0]]
+    assert is_dead(group())
+    assert summary([]) == summary([], EstimatorConfig())
+    assert set(summary([]).values()) == {0.0}
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"gamma": 1.5}, {"alpha": -1.0}, {"norm": "max"}, {"similarity_threshold": 0.0}], ids=str
+)
+def test_values_out_of_range_are_refused(wrong):
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        EstimatorConfig(**wrong)
+
+
+# --- properties -------------------------------------------------------------------------------------------------------
+
+similarity = st.floats(0.0, 1.0)
+turns = st.builds(
+    turn,
+    state=st.sampled_from(["kitchen", "fridge", "counter", None]),
+    scores=st.none() | st.lists(st.none() | similarity, min_size=1, max_size=3),
+)
+
+
+won_or_lost = st.booleans()
+
+
+@st.composite
+def trajectories(draw, success=won_or_lost):
+    steps = draw(st.lists(turns, min_size=1, max_size=6))
+    steps[-1] = replace(steps[-1], rewards={"task": float(draw(success))})
+    return trajectory(*steps)
+
+
+groups = st.lists(trajectories(), min_size=1, max_size=5).map(lambda rows: group(*rows))
+configs = st.builds(
+    EstimatorConfig,
+    gamma=st.floats(0.1, 1.0),
+    alpha=st.floats(0.0, 2.0),
+    norm=st.sampled_from(["std", "mean"]),
+    similarity_threshold=st.sampled_from([None, 0.9]),
+)
+estimators = st.sampled_from(sorted(ESTIMATORS)).map(ESTIMATORS.get)
+
+
+@given(groups, configs, estimators, st.randoms(use_true_random=False))
+def test_the_order_of_rollouts_does_not_matter(some, config, estimator, random):
+    order = list(range(len(some.trajectories)))
+    random.shuffle(order)
+    shuffled = replace(some, trajectories=tuple(some.trajectories[i] for i in order))
+    straight, permuted = estimator(some, config), estimator(shuffled, config)
+    for position, i in enumerate(order):
+        assert permuted[position] == pytest.approx(straight[i], abs=1e-9)
+
+
+@given(groups, configs, estimators)
+def test_one_finite_value_per_turn(some, config, estimator):
+    values = estimator(some, config)
+    assert [len(row) for row in values] == [len(t.turns) for t in some.trajectories]
+    assert all(map(math.isfinite, flat(values)))
+
+
+@given(st.lists(trajectories(st.just(False)), min_size=1, max_size=5), configs, estimators)
+def test_a_group_that_only_failed_teaches_nothing(rows, config, estimator):
+    some = group(*rows)
+    assert is_dead(some)
+    assert set(flat(estimator(some, config))) == {0.0}
+
+
+@given(st.lists(trajectories(st.just(True)), min_size=1, max_size=5), configs)
+def test_a_group_that_only_succeeded_has_no_trajectory_advantage(rows, config):
+    some = group(*rows)
+    assert is_dead(some)
+    assert set(flat(grpo(some, config))) == {0.0}
+    assert role_agent(some, config) == role_agent(some, replace(config, alpha=0.0))
+
+
+@given(trajectories(st.just(False)), configs)
+def test_a_failure_returns_nothing_whatever_it_predicted(row, config):
+    assert set(modulated_returns(row, config.gamma)) == {0.0}
+
+
+@given(trajectories(st.just(True)), st.floats(0.1, 1.0), st.data())
+def test_every_return_depends_on_its_own_prediction_and_on_no_other(row, gamma, data):
+    position = data.draw(st.integers(0, len(row.turns) - 1))
+    told = replace(row.turns[position], prediction=turn(scores=(0.25,)).prediction)
+    better = replace(told, prediction=turn(scores=(0.75,)).prediction)
+
+    def with_turn(changed):
+        return trajectory(*row.turns[:position], changed, *row.turns[position + 1 :])
+
+    low, high = modulated_returns(with_turn(told), gamma), modulated_returns(with_turn(better), gamma)
+    assert high[position] / low[position] == pytest.approx(1.75 / 1.25)
+    assert [a == b for a, b in zip(low, high, strict=True)] == [t != position for t in range(len(row.turns))]
+
+
+@given(groups, configs)
+def test_without_predictions_role_agent_is_gigpo(some, config):
+    silent = group(*(trajectory(*(replace(t, prediction=None) for t in row.turns)) for row in some.trajectories))
+    assert role_agent(silent, config) == gigpo(silent, config)
+
+
+@given(groups, configs)
+def test_state_advantages_sum_to_zero(some, config):
+    """Inside every state group the values are centred, however often a rollout came back to the state."""
+    assert math.fsum(flat(role_agent(some, replace(config, alpha=0.0)))) == pytest.approx(0.0, abs=1e-6)
+
+
+@given(st.lists(groups, min_size=1, max_size=3), groups, configs, estimators)
+def test_other_groups_do_not_matter(others, some, config, estimator):
+    alone = estimator(some, config)
+    for other in [*others, some]:  # a duplicate of the group included
+        estimator(other, config)
+    assert estimator(some, config) == alone
+
+
+@given(st.lists(st.floats(-10, 10), max_size=8))
+def test_standardised_values_have_unit_spread_or_none(values):
+    result = standardise(values)
+    spread = math.sqrt(math.fsum(v * v for v in result) / len(result)) if result else 0.0
+    assert set(result) <= {0.0} or 0.0 < spread <= 1.0 + 1e-9
+
+
+def test_returns_by_horner():
+    assert returns([1.0, 2.0, 4.0], 0.5) == [1.0 + 0.5 * (2.0 + 0.5 * 4.0), 4.0, 4.0]
+    assert returns([], 0.9) == []
