@@ -1,0 +1,204 @@
+"""What the model reads: prompts in tokens, per turn.
+
+A :class:`Conversation` is one episode as the model sees it. Two styles:
+
+* ``transcript`` only grows: observation, reply, prediction, observation, … Its turns merge into one training segment
+  and each turn costs only its new tokens. The default for small local policies.
+* ``window`` writes a fresh prompt per step: task, the last steps, the current observation, the admissible commands
+  (the published protocol).
+
+A :class:`Dialect` turns messages into tokens: by a chat template where the tokenizer has one, otherwise plainly. It
+only ever appends to token ids that exist; sampled tokens are never encoded again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from roleagent.agents.hf import HFPolicy
+from roleagent.agents.small import FORESEE
+from roleagent.types import Completion
+
+
+class Dialect(Protocol):
+    """How messages become tokens."""
+
+    def opening(self, text: str) -> list[int]:
+        """The first message, up to where the reply begins."""
+        ...
+
+    def following(self, text: str, reply: Sequence[int]) -> list[int]:
+        """What stands between a sampled reply and the next one: the reply's end, and a message ``text``."""
+        ...
+
+    def instructions(self, horizon: int, think: str) -> str:
+        """What the model is told about the format of its replies."""
+        ...
+
+    def foresee(self, horizon: int) -> str:
+        """x_pre: the question for the next states (paper, Eq. 2)."""
+        ...
+
+
+class PlainDialect:
+    """Lines of text, for models that know no chat template. Nothing is explained: such a model is trained to know."""
+
+    def __init__(self, policy: HFPolicy):
+        self._encode = policy.encode
+
+    def opening(self, text: str) -> list[int]:
+        return self._encode(f"{text}\n")
+
+    def following(self, text: str, reply: Sequence[int]) -> list[int]:
+        # The question for predictions is a token of its own; an observation stands on its own line.
+        return self._encode(text if text == FORESEE else f"\n{text}\n")
+
+    def instructions(self, horizon: int, think: str) -> str:
+        return ""
+
+    def foresee(self, horizon: int) -> str:
+        return FORESEE
+
+
+class ChatDialect:
+    """The tokenizer's chat template; what stands between turns is cut out of a rendered example."""
+
+    _REPLY = "\u241fREPLY\u241f"
+    _MESSAGE = "\u241fMESSAGE\u241f"
+
+    def __init__(self, policy: HFPolicy):
+        self._policy = policy
+        example = [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": self._REPLY},
+            {"role": "user", "content": self._MESSAGE},
+        ]
+        rendered = self._render(example)
+        if rendered.count(self._REPLY) != 1 or rendered.count(self._MESSAGE) != 1:
+            raise ValueError("this chat template rewrites replies; use a plain prompt instead")
+        between = rendered.split(self._REPLY)[1]
+        self._before, self._after = between.split(self._MESSAGE)
+
+    def _render(self, messages: list[dict[str, str]]) -> str:
+        text = self._policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        assert isinstance(text, str)
+        return text
+
+    def opening(self, text: str) -> list[int]:
+        return self._policy.encode(self._render([{"role": "user", "content": text}]))
+
+    def following(self, text: str, reply: Sequence[int]) -> list[int]:
+        ids = self._policy.encode(self._before + text + self._after)
+        # A reply that ended by itself has its end token already.
+        return ids[1:] if reply and ids and reply[-1] == ids[0] else ids
+
+    def instructions(self, horizon: int, think: str) -> str:
+        thought = {
+            "none": "Reply with nothing but the command.",
+            "optional": "You may think first, between <think> and </think>.",
+            "required": "Think first, between <think> and </think>.",
+        }[think]
+        return (
+            "You act in a world that you only know from text. Each of your replies is one command to it, written as "
+            f"<action>command</action>. {thought}"
+        )
+
+    def foresee(self, horizon: int) -> str:
+        forms = " ".join(f'<prediction h="{h}">…</prediction>' for h in range(1, horizon + 1))
+        steps = "observation" if horizon == 1 else f"{horizon} observations"
+        return (
+            f"You have not seen yet what your command does. Write down the next {steps} exactly as you expect the "
+            f"world to word them: {forms}"
+        )
+
+
+def dialect_of(policy: HFPolicy) -> Dialect:
+    """The chat template where the tokenizer has one, plain lines otherwise."""
+    return ChatDialect(policy) if getattr(policy.tokenizer, "chat_template", None) else PlainDialect(policy)
+
+
+class Conversation:
+    """One episode in tokens; the base of both styles."""
+
+    def __init__(self, dialect: Dialect, horizon: int, think: str):
+        self.dialect, self.horizon, self.think = dialect, horizon, think
+
+    def action_prompt(self) -> tuple[int, ...]:
+        """Everything the model reads before its next action."""
+        raise NotImplementedError
+
+    def prediction_prompt(self, action: Completion) -> tuple[int, ...]:
+        """The action prompt, the reply that was sampled from it, and x_pre."""
+        before = (*self.action_prompt(), *action.token_ids)
+        return (*before, *self.dialect.following(self.dialect.foresee(self.horizon), action.token_ids))
+
+    def advance(
+        self, stream: Sequence[int], last_reply: Sequence[int], action: str, observation: str, info: Mapping[str, Any]
+    ) -> None:
+        """Takes in a finished step.
+
+        Args:
+            stream: all tokens up to the end of the step's last reply (the prediction if there was one).
+            last_reply: the tokens of that last reply.
+            action: the command that was played.
+            observation: what came back.
+            info: the environment's report after it.
+        """
+        raise NotImplementedError
+
+
+class Transcript(Conversation):
+    """The prompt that only grows."""
+
+    def __init__(
+        self, dialect: Dialect, horizon: int, think: str, observation: str, info: Mapping[str, Any], history: int = 0
+    ):
+        super().__init__(dialect, horizon, think)
+        head = dialect.instructions(horizon, think)
+        goal = info.get("goal", "")
+        # Most worlds name the task in their first observation; nothing is said twice.
+        task = "" if goal in observation else f"Your task is to: {goal}"
+        self._ids = tuple(dialect.opening("\n\n".join(part for part in (head, observation, task) if part)))
+
+    def action_prompt(self) -> tuple[int, ...]:
+        return self._ids
+
+    def advance(self, stream, last_reply, action, observation, info) -> None:
+        self._ids = (*stream, *self.dialect.following(observation, last_reply))
+
+
+class Window(Conversation):
+    """A fresh prompt per step: the task, the last ``history`` steps, the observation, the admissible commands."""
+
+    def __init__(
+        self, dialect: Dialect, horizon: int, think: str, observation: str, info: Mapping[str, Any], history: int = 2
+    ):
+        super().__init__(dialect, horizon, think)
+        self._goal = info.get("goal", "")
+        self._history = history
+        self._steps: list[tuple[str, str]] = []  # observation, and the command given on it
+        self._write(observation, info)
+
+    def _write(self, observation: str, info: Mapping[str, Any]) -> None:
+        parts = [self.dialect.instructions(self.horizon, self.think), f"Your task is to: {self._goal}"]
+        shown = self._steps[-self._history :] if self._history else []
+        if shown:
+            parts.append(f"Steps taken so far: {len(self._steps)}. The last ones:")
+            parts += [f"Observation: {before}\nCommand: {command}" for before, command in shown]
+        parts.append(f"Observation: {observation}")
+        commands = [command for command in info.get("admissible_actions") or [] if command != "help"]
+        if commands:
+            parts.append("Commands that do something now:\n" + "\n".join(commands))
+        self._observation = observation
+        self._ids = tuple(self.dialect.opening("\n\n".join(part for part in parts if part)))
+
+    def action_prompt(self) -> tuple[int, ...]:
+        return self._ids
+
+    def advance(self, stream, last_reply, action, observation, info) -> None:
+        self._steps.append((self._observation, action))
+        self._write(observation, info)
+
+
+STYLES: dict[str, type[Transcript] | type[Window]] = {"transcript": Transcript, "window": Window}

@@ -1,0 +1,72 @@
+"""A small policy from scratch: a Qwen2-type model and a tokenizer trained on the environment's own text.
+
+Nothing is downloaded. The tokenizer is byte-level BPE that splits text into words, numbers and punctuation first, so
+that ``drawer 12`` is a word and a number in every context: what a small model has to learn to copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+
+from roleagent.agents.hf import HFPolicy
+from roleagent.config import PolicyConfig
+
+END, PAD, FORESEE = "<|end|>", "<|pad|>", "<|foresee|>"
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int, tags: Iterable[str]) -> PreTrainedTokenizerFast:
+    """A tokenizer for these texts that can still spell any other.
+
+    Args:
+        texts: what the environment says and what the agent answers.
+        vocabulary: most tokens in it (256 bytes and the special ones included).
+        tags: texts that become one token each, e.g. ``<action>``.
+    """
+    tokenizer = Tokenizer(models.BPE())
+    words = pre_tokenizers.Split(Regex(r" ?[A-Za-z']+| ?[0-9]+|\n+| ?[^\sA-Za-z0-9]|\s+"), behavior="isolated")
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=[PAD, END, FORESEE, *tags],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD)
+
+
+def build_policy(config: PolicyConfig, tokenizer: PreTrainedTokenizerFast, generator: torch.Generator) -> HFPolicy:
+    """A randomly initialised policy of the configured sizes; weights are drawn from ``generator``."""
+    model_config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=config.hidden_size,
+        intermediate_size=config.mlp_size,
+        num_hidden_layers=config.layers,
+        num_attention_heads=config.heads,
+        num_key_value_heads=config.kv_heads,
+        max_position_embeddings=config.context,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        dtype=config.dtype,
+    )
+    model = Qwen2ForCausalLM(model_config)
+    # transformers initialises from the global generator; draw everything again from ours, by the same rule.
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if parameter.dim() >= 2:
+                # Projections that add to the residual stream start smaller, so that depth does not blow it up.
+                residual = name.endswith(("o_proj.weight", "down_proj.weight"))
+                scale = model_config.initializer_range / ((2 * config.layers) ** 0.5 if residual else 1.0)
+                parameter.normal_(0.0, scale, generator=generator)
+            elif name.endswith("bias"):
+                parameter.zero_()
+    return HFPolicy(model, tokenizer, generator, config.context)
