@@ -239,6 +239,26 @@ class Failure:
 
 
 @runtime_checkable
+class Expert(Protocol):
+    """A scripted agent that sees only what an agent sees: for demonstrations and as a baseline.
+
+    Environments offer one through ``env.unwrapped.expert(rng)``.
+    """
+
+    def reset(self, goal: str, observation: str) -> None:
+        """Begins an episode."""
+        ...
+
+    def act(self) -> str:
+        """The command it would give now."""
+        ...
+
+    def observe(self, command: str, observation: str) -> None:
+        """Takes in what was really played, which need not be what it proposed, and what came back."""
+        ...
+
+
+@runtime_checkable
 class Analyst(Protocol):
     """The environment role: reads failed trajectories, and picks earlier failures like the present one."""
 

@@ -1,0 +1,251 @@
+"""Playing episodes: a policy and many environments, in lockstep over the living ones.
+
+One batched call of the policy per turn (two with follow-up predictions); finished episodes leave the batch. What comes
+out are :class:`~roleagent.types.Trajectory` objects with every prompt and every sampled token as they were.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from roleagent.agents.hf import HFPolicy
+from roleagent.agents.prompts import STYLES, Conversation, dialect_of
+from roleagent.config import PromptConfig, RolloutConfig
+from roleagent.envs.pool import EnvPool
+from roleagent.envs.wrappers.tags import parse
+from roleagent.types import Completion, Group, Prediction, PredictionScore, Request, Task, Trajectory, Turn
+
+
+@dataclass
+class RolloutStats:
+    """What a rollout cost. Tokens are sampled tokens; seconds are wall-clock."""
+
+    episodes: int = 0
+    turns: int = 0
+    action_tokens: int = 0
+    prediction_tokens: int = 0
+    errors: int = 0
+    policy_seconds: float = 0.0
+    environment_seconds: float = 0.0
+
+
+@dataclass
+class _Episode:
+    """One living episode: its place in the pool, its conversation, its turns so far."""
+
+    index: int
+    task_id: str
+    task: Task
+    conversation: Conversation | None = None
+    first: str = ""
+    state: str | None = None
+    turns: list[Turn] = field(default_factory=list)
+    scores: dict[int, list[PredictionScore]] = field(default_factory=dict)
+    stop_reason: str = ""
+    terminated: bool = False
+    truncated: bool = False
+
+    def trajectory(self) -> Trajectory:
+        """The frozen record; scores that arrived late go to the turns that made the predictions."""
+        turns = tuple(
+            replace(turn, prediction=replace(turn.prediction, scores=tuple(self.scores.get(number, ()))))
+            if turn.prediction is not None
+            else turn
+            for number, turn in enumerate(self.turns)
+        )
+        return Trajectory(self.task, turns, self.terminated, self.truncated, self.stop_reason, self.first)
+
+
+class Rollout:
+    """Plays groups of episodes.
+
+    Args:
+        policy: the model that acts (and foresees).
+        pool: environments wrapped in ``Tags`` (outermost) and, with predictions, ``PredictedState``.
+        env_id: the Gymnasium id, for the tasks.
+        prompt: style, thinking, how predictions are asked for.
+        config: token limits.
+        horizon: steps a prediction looks ahead; 0 asks for none.
+    """
+
+    def __init__(
+        self,
+        policy: HFPolicy,
+        pool: EnvPool,
+        env_id: str,
+        prompt: PromptConfig,
+        config: RolloutConfig,
+        horizon: int,
+    ):
+        self.policy, self.pool, self.env_id = policy, pool, env_id
+        self.prompt, self.config, self.horizon = prompt, config, horizon
+        self.dialect = dialect_of(policy)
+        self.stats = RolloutStats()
+        self.action_stops = self._stops("</action>")
+        # With one horizon its closing tag ends the reply; with several the model says itself when it is done.
+        self.prediction_stops = self._stops("</prediction>") if horizon == 1 else frozenset({policy.eos_id})
+
+    def _stops(self, closing_tag: str) -> frozenset[int]:
+        """Tokens that end a reply: its closing tag where that is one token, and always the end token."""
+        token = self.policy.single_token(closing_tag)
+        inline = self.horizon and self.prompt.predictions == "inline"
+        return frozenset({self.policy.eos_id} | ({token} if token is not None and not inline else set()))
+
+    def open(self, observation: str, info: dict[str, Any]) -> Conversation:
+        """A conversation in the configured style, after ``reset``."""
+        style = STYLES[self.prompt.style]
+        return style(self.dialect, self.horizon, self.prompt.think, observation, info, self.prompt.history)
+
+    def play(
+        self,
+        task_ids: Sequence[str],
+        copies: int,
+        temperature: float,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Group]:
+        """Plays each task ``copies`` times, all side by side.
+
+        Args:
+            task_ids: one group each, in order; a task may occur twice.
+            copies: episodes per group (G).
+            temperature: of sampling.
+            progress: called after every turn with (finished, all) episodes.
+
+        Returns:
+            One group per task id. Episodes whose environment failed are left out of their group and counted in
+            ``stats.errors``: a crash is not a reward of 0.
+        """
+        episodes = [
+            self._begin(position * copies + copy, task_id)
+            for position, task_id in enumerate(task_ids)
+            for copy in range(copies)
+        ]
+        living = [episode for episode in episodes if not episode.stop_reason]
+        while living:
+            self._turn(living, temperature)
+            living = [episode for episode in living if not episode.stop_reason]
+            if progress is not None:
+                progress(len(episodes) - len(living), len(episodes))
+        self.policy.forget()
+        groups = []
+        for position in range(len(task_ids)):
+            members = episodes[position * copies : (position + 1) * copies]
+            sound = [episode for episode in members if episode.stop_reason != "error"]
+            self.stats.errors += len(members) - len(sound)
+            self.stats.episodes += len(sound)
+            groups.append(Group(members[0].task, tuple(episode.trajectory() for episode in sound)))
+        return groups
+
+    def _begin(self, index: int, task_id: str) -> _Episode:
+        started = time.perf_counter()
+        outcome = self.pool.reset(index, task_id)
+        self.stats.environment_seconds += time.perf_counter() - started
+        info = outcome.info
+        task = Task(self.env_id, task_id, info.get("split", ""), info.get("goal", ""), info.get("task_type", ""))
+        episode = _Episode(index, task_id, task)
+        if outcome.error is not None:
+            episode.stop_reason = "error"
+            return episode
+        episode.first, episode.state = outcome.observation, info.get("state")
+        episode.conversation = self.open(outcome.observation, info)
+        return episode
+
+    def _turn(self, living: list[_Episode], temperature: float) -> None:
+        started = time.perf_counter()
+        prompts = []
+        speaking = []
+        for episode in living:
+            assert episode.conversation is not None
+            prompt = episode.conversation.action_prompt()
+            if len(prompt) + self.config.action_tokens > self.policy.context_length:
+                episode.stop_reason, episode.truncated = "context", True
+                continue
+            speaking.append(episode)
+            prompts.append(prompt)
+        if not speaking:
+            return
+        limit = self.config.action_tokens
+        if self.horizon and self.prompt.predictions == "inline":
+            limit += self.config.prediction_tokens
+        actions = self.policy.generate(
+            [Request(p, episode.index, limit, self.action_stops) for p, episode in zip(prompts, speaking, strict=True)],
+            temperature,
+        )
+        foreseen = self._foresee(speaking, actions, temperature)
+        self.stats.policy_seconds += time.perf_counter() - started
+        started = time.perf_counter()
+        for episode, prompt, action, prediction in zip(speaking, prompts, actions, foreseen, strict=True):
+            self._step(episode, prompt, action, prediction)
+        self.stats.environment_seconds += time.perf_counter() - started
+
+    def _foresee(
+        self, speaking: list[_Episode], actions: list[Completion], temperature: float
+    ) -> list[tuple[tuple[int, ...], Completion] | None]:
+        """Follow-up predictions: prompt and completion per episode; None where there is none or no room for one."""
+        if not self.horizon or self.prompt.predictions != "followup":
+            return [None] * len(speaking)
+        requests: list[Request] = []
+        for episode, action in zip(speaking, actions, strict=True):
+            assert episode.conversation is not None
+            prompt = episode.conversation.prediction_prompt(action)
+            if len(prompt) + 1 < self.policy.context_length:
+                requests.append(Request(prompt, episode.index, self.config.prediction_tokens, self.prediction_stops))
+        completions = iter(self.policy.generate(requests, temperature))
+        asked = {request.slot: request for request in requests}
+        return [
+            (asked[episode.index].prompt_ids, next(completions)) if episode.index in asked else None
+            for episode in speaking
+        ]
+
+    def _step(
+        self,
+        episode: _Episode,
+        prompt: tuple[int, ...],
+        action: Completion,
+        followup: tuple[tuple[int, ...], Completion] | None,
+    ) -> None:
+        text = self.policy.decode(action.token_ids)
+        self.stats.turns += 1
+        self.stats.action_tokens += len(action.token_ids)
+        stream, last = (*prompt, *action.token_ids), action.token_ids
+        if followup is not None:
+            asked, answer = followup
+            text += self.policy.decode(answer.token_ids)
+            self.stats.prediction_tokens += len(answer.token_ids)
+            stream, last = (*asked, *answer.token_ids), answer.token_ids
+        reply = parse(text, think=self.prompt.think, horizon=self.horizon)
+        prediction = None
+        if self.horizon:
+            prediction = Prediction(
+                followup[0] if followup else (), followup[1] if followup else None, reply.predictions
+            )
+        outcome = self.pool.step(episode.index, text)
+        if outcome.error is not None:
+            episode.stop_reason = "error"
+            return
+        info = outcome.info
+        for score in info.get("prediction_scores", ()):
+            episode.scores.setdefault(score.turn, []).append(score)
+        episode.turns.append(
+            Turn(
+                prompt,
+                action,
+                reply.command,
+                outcome.observation,
+                state=episode.state,
+                prediction=prediction,
+                rewards=dict(info.get("rewards", {})),
+                info=info,
+            )
+        )
+        episode.state = info.get("state")
+        episode.terminated, episode.truncated = outcome.terminated, outcome.truncated
+        if outcome.terminated or outcome.truncated:
+            won = bool(info.get("won"))
+            episode.stop_reason = "won" if won else ("lost" if outcome.terminated else "max_steps")
+            return
+        assert episode.conversation is not None
+        episode.conversation.advance(stream, last, reply.command, outcome.observation, info)

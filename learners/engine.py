@@ -1,0 +1,238 @@
+"""The learner: one policy under a DeepSpeed engine, updated a batch of segments at a time.
+
+The same code runs on one CPU and on many GPUs. Every weight of the objective is known before the first forward pass
+(:func:`roleagent.learners.loss.token_weights`), so a batch is a sum over micro-batches and ranks; the engine is told
+by hand which micro-batch is the last of an update.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from roleagent.agents.hf import HFPolicy
+from roleagent.config import Config, LossConfig
+from roleagent.learners.loss import entropies, head_logprobs, mean_metrics, policy_loss, token_weights
+from roleagent.learners.segments import ACTION, PREDICTION, Batch, collate, micro_batches
+from roleagent.types import Segment
+
+
+def join_processes() -> tuple[int, int]:
+    """Joins the process group that a launcher announced, or founds one of a single process; returns (rank, size).
+
+    A single process talks to nobody: no port is opened.
+    """
+    # Without this, the first start compiles a shared-memory kernel for a minute, for a group of one as well.
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    import deepspeed
+
+    if not torch.cuda.is_available():
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    if not dist.is_initialized():
+        backend = "nccl" if torch.cuda.is_available() else "gloo"
+        if "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
+            dist.init_process_group(backend)
+        else:
+            os.environ.setdefault("LOCAL_RANK", "0")
+            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+        deepspeed.init_distributed(backend, dist_init_required=False, verbose=False)
+    return dist.get_rank(), dist.get_world_size()
+
+
+class TokenScorer(torch.nn.Module):
+    """Log-probabilities of sampled tokens: the vocabulary is only computed where something was sampled."""
+
+    def __init__(self, model: torch.nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """``(N,)`` log-probabilities of the batch's trained tokens, and the hidden states ``(N, D)`` behind them."""
+        rows, columns = batch.sampled()
+        # Padding is on the right: no real token can see it, so plain causal attention is exact without a mask.
+        hidden = self.model.base_model(input_ids=batch.token_ids, use_cache=False).last_hidden_state  # type: ignore[operator, union-attr]
+        hidden = hidden[rows, columns - 1]
+        head = self.model.get_output_embeddings()  # type: ignore[operator]
+        return head_logprobs(hidden, head, batch.token_ids[rows, columns], temperature), hidden
+
+
+class Learner:
+    """Updates a policy in place.
+
+    Args:
+        policy: the policy whose model is trained; its ``version`` counts updates.
+        config: the run's configuration (sections ``loss``, ``optim``, ``deepspeed``).
+        lr: peak learning rate.
+        reference: the model that the KL penalty pulls towards; None for no penalty.
+    """
+
+    def __init__(self, policy: HFPolicy, config: Config, lr: float, reference: torch.nn.Module | None = None):
+        import deepspeed
+
+        self.policy, self.config, self.lr = policy, config, lr
+        self.rank, self.world = join_processes()
+        self.steps = 0
+        self.scorer = TokenScorer(policy.model)
+        self.reference = TokenScorer(reference).eval() if reference is not None else None
+        optimiser = torch.optim.AdamW(
+            self.scorer.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=config.optim.weight_decay
+        )
+        stage = config.deepspeed.zero_stage
+        settings: dict[str, Any] = {
+            "train_micro_batch_size_per_gpu": 1,
+            "gradient_accumulation_steps": 1,
+            "gradient_clipping": config.optim.max_grad_norm,
+            "zero_allow_untested_optimizer": True,
+            "zero_optimization": {"stage": stage},
+            "wall_clock_breakdown": False,
+        }
+        if config.policy.dtype == "bfloat16":
+            # Without partitioned optimiser states DeepSpeed's bf16 follows another rounding; stage 1 does not.
+            settings["zero_optimization"]["stage"] = max(1, stage)
+            settings["bf16"] = {"enabled": True}
+        if config.deepspeed.offload:
+            settings["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+        self.engine, self.optimiser, _, _ = deepspeed.initialize(
+            model=self.scorer, optimizer=optimiser, config=settings, dist_init_required=False
+        )
+        self.device = self.engine.device
+
+    def imitate(self, segments: Sequence[Segment]) -> dict[str, float]:
+        """One update towards demonstrations: mean negative log-likelihood over all their tokens.
+
+        An action token counts by its advantage (0 for a step that is shown but not to be imitated), a prediction
+        token by ``loss.prediction_weight``.
+        """
+        raw = [
+            [
+                advantage if kind == ACTION else self.config.loss.prediction_weight if kind == PREDICTION else 0.0
+                for kind, advantage in zip(segment.action_mask, segment.advantages, strict=True)
+            ]
+            for segment in segments
+        ]
+        total = self._sum_over_ranks(float(sum(map(sum, raw))))
+        weights = [[weight / max(total, 1e-9) for weight in row] for row in raw]
+        sums = {"loss": 0.0}
+
+        def objective(batch: Batch, logprobs: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+            rows, columns = batch.sampled()
+            loss = -(batch.weights[rows, columns] * logprobs).sum()
+            sums["loss"] += float(loss.detach())
+            return loss
+
+        norm = self._update(segments, weights, objective, temperature=1.0)
+        return {"loss": self._sum_over_ranks(sums["loss"]), "grad_norm": norm}
+
+    def improve(self, segments: Sequence[Segment], trajectories: int, temperature: float) -> dict[str, float]:
+        """One update of the clipped policy-gradient objective (Eq. 9).
+
+        Args:
+            segments: all segments of ``trajectories`` trajectories on this rank.
+            trajectories: how many trajectories this rank averages over.
+            temperature: that the tokens were sampled at.
+        """
+        options: LossConfig = self.config.loss
+        n = max(1, round(self._sum_over_ranks(float(trajectories))))
+        weights = token_weights(segments, n, options.prediction_weight)
+        sums: dict[str, float] = {"loss": 0.0, "entropy": 0.0}
+
+        def objective(batch: Batch, logprobs: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+            rows, columns = batch.sampled()
+            with torch.no_grad():
+                references = self.reference(batch, temperature)[0] if self.reference is not None else None
+                head = self.policy.model.get_output_embeddings()
+                sums["entropy"] += float(entropies(head(hidden.detach()), temperature).sum())
+            loss, metrics = policy_loss(
+                logprobs,
+                batch.sampler_logprobs[rows, columns],
+                batch.advantages[rows, columns],
+                batch.weights[rows, columns],
+                options.clip_low,
+                options.clip_high,
+                references,
+                options.kl,
+            )
+            sums["loss"] += float(loss.detach())
+            for name, value in metrics.items():
+                sums[name] = sums.get(name, 0.0) + float(value)
+            return loss
+
+        norm = self._update(segments, weights, objective, temperature)
+        sums = {name: self._sum_over_ranks(value) for name, value in sorted(sums.items())}
+        self.policy.version += 1
+        return {
+            **mean_metrics(sums),
+            "loss": sums["loss"],
+            "entropy": sums["entropy"] / max(1.0, sums["tokens"]),
+            "grad_norm": norm,
+        }
+
+    def _update(self, segments, weights, objective, temperature: float) -> float:
+        """Sums ``objective`` over all micro-batches, steps once, returns the gradient's norm before clipping."""
+        plan = micro_batches(segments, self.config.optim.micro_batch_tokens)
+        # Every rank takes equally many micro-batches, or the collective operations of one would wait for ever; the
+        # ones that make up the number weigh nothing.
+        rounds = self._max_over_ranks(len(plan))
+        if not rounds:
+            raise ValueError("an update needs at least one segment with trained tokens on some rank")
+        if not plan:
+            raise ValueError("this rank has nothing to train on: give every rank at least one whole group")
+        weightless = [[0.0] * len(row) for row in weights]
+        pad = int(self.policy.tokenizer.pad_token_id or 0)
+        self.scorer.train()
+        for group in self.optimiser.param_groups:
+            group["lr"] = self.lr * min(1.0, (self.steps + 1) / max(1, self.config.optim.warmup_steps))
+        norm = 0.0
+        for number in range(rounds):
+            real = number < len(plan)
+            chosen = plan[number if real else 0]
+            share = weights if real else weightless
+            batch = collate([segments[i] for i in chosen], pad, [share[i] for i in chosen]).to(self.device)
+            self.engine.set_gradient_accumulation_boundary(number == rounds - 1)
+            logprobs, hidden = self.engine(batch, temperature)
+            # DeepSpeed averages gradients over ranks; the objective is a sum over them.
+            self.engine.backward(objective(batch, logprobs, hidden) * self.world)
+            if number == rounds - 1:
+                norm = self._gradient_norm()
+            self.engine.step()
+        self.steps += 1
+        self.policy.forget()
+        return norm
+
+    def _gradient_norm(self) -> float:
+        known = self.engine.get_global_grad_norm()
+        if known is not None:
+            return float(known)
+        # Stage 0 in fp32 reports none; its gradients lie at the parameters, already averaged over ranks.
+        norms = [p.grad.norm() for p in self.scorer.parameters() if p.grad is not None]
+        return float(torch.stack(norms).norm()) if norms else 0.0
+
+    def _sum_over_ranks(self, value: float) -> float:
+        return self._reduce(value, dist.ReduceOp.SUM)
+
+    def _max_over_ranks(self, value: int) -> int:
+        return round(self._reduce(float(value), dist.ReduceOp.MAX))
+
+    def _reduce(self, value: float, operation: Any) -> float:
+        if self.world == 1:
+            return value
+        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
+        dist.all_reduce(tensor, operation)
+        return float(tensor)
+
+    def save(self, folder: Path) -> None:
+        """Writes weights and optimiser state in DeepSpeed's own format (its resume state is pickled: load only what
+        you wrote yourself)."""
+        self.engine.save_checkpoint(str(folder), tag="state", client_state={"steps": self.steps}, save_latest=False)
+
+    def load(self, folder: Path) -> None:
+        """The inverse of :meth:`save`, at the same world size."""
+        _, client = self.engine.load_checkpoint(str(folder), tag="state")
+        if client is None:
+            raise OSError(f"no learner state in {folder}")
+        self.steps = int(client["steps"])

@@ -1,0 +1,151 @@
+"""The warm start: demonstrations of a scripted expert, as training sequences.
+
+The expert sees what an agent sees and nothing else, so whatever it does can be learnt from the transcript. Some of
+its steps are replaced by random ones: they are shown but not imitated, and the expert's way back from them is. Every
+step carries the true next states as its predictions, so that the policy's world model starts from the world.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+from roleagent.agents.prompts import Conversation
+from roleagent.learners.segments import segments_of
+from roleagent.types import Completion, Expert, Prediction, Segment, Task, Trajectory, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of a demonstration. ``imitated`` is False for a random step."""
+
+    command: str
+    imitated: bool
+    observation: str
+    info: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    """An episode that the expert won, before it is put into tokens."""
+
+    task: Task
+    observation: str
+    info: dict[str, Any]
+    steps: tuple[Step, ...]
+
+    @property
+    def states(self) -> list[str | None]:
+        """s_1 … s_{T+1}."""
+        return [self.info.get("state"), *(step.info.get("state") for step in self.steps)]
+
+
+def demonstrate(
+    env: gymnasium.Env, task_id: str, expert: Expert, noise: float, rng: np.random.Generator
+) -> Demonstration | None:
+    """Lets the expert play one task.
+
+    Args:
+        env: a base environment (bare commands).
+        noise: probability of a random admissible command in place of the expert's, in [0, 1).
+        rng: source of the noise.
+
+    Returns:
+        The episode, or None where the expert did not win: failures are not shown.
+    """
+    observation, info = env.reset(options={"task_id": task_id})
+    task = Task(env.spec.id if env.spec else "", task_id, info["split"], info["goal"], info["task_type"])
+    expert.reset(info["goal"], observation)
+    steps: list[Step] = []
+    current = info
+    while True:
+        command, imitated = expert.act(), True
+        if current["admissible_actions"] and rng.random() < noise:
+            command, imitated = str(rng.choice(current["admissible_actions"])), False
+        text, _, terminated, truncated, current = env.step(command)
+        expert.observe(command, text)
+        steps.append(Step(command, imitated, text, current))
+        if terminated or truncated:
+            won = bool(current["won"])
+            return Demonstration(task, observation, info, tuple(steps)) if won else None
+
+
+def texts_of(demonstrations: Sequence[Demonstration]) -> Iterator[str]:
+    """All that was read or said, for training a tokenizer."""
+    for demonstration in demonstrations:
+        yield demonstration.observation
+        for step in demonstration.steps:
+            yield step.command
+            yield step.observation
+
+
+def segments_from(
+    demonstration: Demonstration,
+    open_conversation: Callable[[str, dict[str, Any]], Conversation],
+    encode: Callable[[str], list[int]],
+    action_stops: frozenset[int],
+    prediction_stops: frozenset[int],
+    end_id: int,
+    horizon: int,
+    inline: bool,
+) -> list[Segment]:
+    """A demonstration exactly as a rollout would have recorded it, token for token.
+
+    Args:
+        open_conversation: begins a conversation in the run's prompt style.
+        encode: text to token ids.
+        action_stops, prediction_stops: tokens at which the policy's replies end.
+        end_id: appended to a reply that does not end in a stop token.
+        horizon: steps that predictions look ahead, 0 for none.
+        inline: whether predictions stand in the action's reply.
+    """
+
+    def reply(text: str, stops: frozenset[int]) -> Completion:
+        ids = encode(text)
+        if not ids or ids[-1] not in stops:
+            ids.append(end_id)
+        return Completion(tuple(ids), (0.0,) * len(ids), "stop")
+
+    conversation = open_conversation(demonstration.observation, demonstration.info)
+    states = demonstration.states
+    turns: list[Turn] = []
+    for number, step in enumerate(demonstration.steps):
+        prompt = conversation.action_prompt()
+        ahead = states[number + 1 : number + 1 + horizon]
+        foreseen = "".join(
+            f'<prediction h="{h}">{state}</prediction>' for h, state in enumerate(ahead, start=1) if state is not None
+        )
+        action_text = f"<action>{step.command}</action>"
+        prediction = None
+        if horizon and inline:
+            action = reply(action_text + foreseen, action_stops)
+        else:
+            action = reply(action_text, action_stops)
+        stream, last = (*prompt, *action.token_ids), action.token_ids
+        if horizon and not inline:
+            asked = conversation.prediction_prompt(action)
+            answer = reply(foreseen, prediction_stops)
+            prediction = Prediction(asked, answer, ())
+            stream, last = (*asked, *answer.token_ids), answer.token_ids
+        turns.append(Turn(prompt, action, step.command, step.observation, prediction=prediction))
+        conversation.advance(stream, last, step.command, step.observation, step.info)
+    trajectory = Trajectory(demonstration.task, tuple(turns), True, False, "won", demonstration.observation)
+    return segments_of(trajectory, [float(step.imitated) for step in demonstration.steps])
+
+
+def batches(segments: Sequence[Segment], tokens: int, rng: np.random.Generator) -> Iterator[list[Segment]]:
+    """One epoch in random order, in batches of about ``tokens`` tokens."""
+    batch: list[Segment] = []
+    size = 0
+    for index in rng.permutation(len(segments)):
+        batch.append(segments[index])
+        size += len(segments[index])
+        if size >= tokens:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
