@@ -1,0 +1,207 @@
+"""From trajectories to training sequences, token for token.
+
+What was sampled is trained, as it was sampled: ids are never decoded and encoded again, and masks come from the
+bookkeeping of who said what, never from looking for marker tokens. Turns share one :class:`~roleagent.types.Segment`
+only where the next prompt literally begins with everything before it, so a window of history or a stripped thought
+simply starts a new segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
+
+import torch
+from torch import Tensor
+
+from roleagent.types import Completion, Segment, Trajectory
+
+CONTEXT, ACTION, PREDICTION = 0, 1, 2
+"""The values of ``Segment.action_mask``: read only, sampled as an action, sampled as a prediction."""
+
+
+def segments_of(
+    trajectory: Trajectory, advantages: Sequence[float], index: int = 0, train_predictions: bool = True
+) -> list[Segment]:
+    """Lays a trajectory out as few segments as its prompts allow.
+
+    A turn's stream is its prompt and reply, and after a follow-up prediction also that question and its answer. The
+    next turn goes on in the same segment if its prompt begins with the whole stream (style ``transcript``). If it
+    begins with prompt and reply but not with the prediction, the prediction becomes a segment of its own, in which
+    the reply is context: no token is trained twice. Otherwise a new segment begins (style ``window``).
+
+    Args:
+        trajectory: the episode.
+        advantages: one value per turn; the turn's action and prediction tokens both carry it.
+        index: the trajectory's number within its batch.
+        train_predictions: whether prediction tokens are trained; if not, they are context.
+
+    Raises:
+        ValueError: not one advantage per turn, a reply to an empty prompt (its first token has no probability), or a
+            prediction whose prompt does not begin with the turn's prompt and reply.
+    """
+    if len(advantages) != len(trajectory.turns):
+        raise ValueError(f"{len(advantages)} advantages for the {len(trajectory.turns)} turns of a trajectory")
+    finished: list[_Strand] = []
+    strand = _Strand()
+    for position, (turn, advantage) in enumerate(zip(trajectory.turns, advantages, strict=True)):
+        if not strand.leads_to(turn.prompt_ids):
+            finished.append(strand)
+            strand = _Strand()
+        strand.extend(turn.prompt_ids, turn.completion, ACTION, advantage)
+        asked = turn.prediction
+        if asked is None or asked.completion is None:  # inline predictions are part of the reply
+            continue
+        if not strand.leads_to(asked.prompt_ids):
+            raise ValueError(f"the prediction's prompt of turn {position} does not begin with the turn's own tokens")
+        home = strand
+        if position + 1 < len(trajectory.turns):
+            following = trajectory.turns[position + 1].prompt_ids
+            if strand.leads_to(following) and not _begins(following, asked.prompt_ids + asked.completion.token_ids):
+                home = strand.copy_as_context()
+                finished.append(home)
+        home.extend(asked.prompt_ids, asked.completion, PREDICTION if train_predictions else CONTEXT, advantage)
+    finished.append(strand)
+    return [segment for strand in finished if (segment := strand.segment(index)) is not None]
+
+
+@dataclass(slots=True)
+class _Strand:
+    """A segment that still grows."""
+
+    token_ids: list[int] = field(default_factory=list)
+    mask: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    advantages: list[float] = field(default_factory=list)
+
+    def leads_to(self, prompt: Sequence[int]) -> bool:
+        return _begins(prompt, self.token_ids)
+
+    def extend(self, prompt: Sequence[int], completion: Completion, kind: int, advantage: float) -> None:
+        """Adds what ``prompt`` has beyond this strand, then the completion."""
+        if completion.token_ids and not prompt:
+            raise ValueError("a reply to an empty prompt cannot be trained: begin prompts with at least one token")
+        self._append(prompt[len(self.token_ids) :], [0.0] * (len(prompt) - len(self.token_ids)), CONTEXT, 0.0)
+        if kind == CONTEXT:
+            self._append(completion.token_ids, [0.0] * len(completion.token_ids), CONTEXT, 0.0)
+        else:
+            self._append(completion.token_ids, completion.logprobs, kind, advantage)
+
+    def copy_as_context(self) -> _Strand:
+        n = len(self.token_ids)
+        return _Strand(list(self.token_ids), [CONTEXT] * n, [0.0] * n, [0.0] * n)
+
+    def segment(self, index: int) -> Segment | None:
+        """The strand up to its last trained token: what follows that has no influence. None if nothing is trained."""
+        end = max((position for position, kind in enumerate(self.mask, start=1) if kind != CONTEXT), default=0)
+        if not end:
+            return None
+        return Segment(
+            tuple(self.token_ids[:end]),
+            tuple(self.mask[:end]),
+            tuple(self.logprobs[:end]),
+            tuple(self.advantages[:end]),
+            index,
+        )
+
+    def _append(self, token_ids: Sequence[int], logprobs: Sequence[float], kind: int, advantage: float) -> None:
+        self.token_ids += token_ids
+        self.mask += [kind] * len(token_ids)
+        self.logprobs += logprobs
+        self.advantages += [advantage] * len(token_ids)
+
+
+def _begins(sequence: Sequence[int], prefix: Sequence[int]) -> bool:
+    return len(sequence) >= len(prefix) and list(sequence[: len(prefix)]) == list(prefix)
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Segments side by side, padded on the right to the longest; every field has the shape (B, T).
+
+    Attributes:
+        token_ids: int64.
+        action_mask: int64: 0 context and padding, 1 action tokens, 2 prediction tokens.
+        sampler_logprobs: float32, 0 where the mask is 0.
+        advantages: float32, 0 where the mask is 0.
+        weights: float32, each token's share of the objective; 0 where the mask is 0.
+        attention_mask: int64: 1 for tokens, 0 for padding.
+        position_ids: int64: 0, 1, 2, … in every row.
+    """
+
+    token_ids: Tensor
+    action_mask: Tensor
+    sampler_logprobs: Tensor
+    advantages: Tensor
+    weights: Tensor
+    attention_mask: Tensor
+    position_ids: Tensor
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch on another device."""
+        return Batch(*(getattr(self, name.name).to(device) for name in fields(self)))
+
+    def sampled(self) -> tuple[Tensor, Tensor]:
+        """Rows and columns of the trained tokens, each (N,).
+
+        The logits of ``[rows, columns - 1]`` predict ``token_ids[rows, columns]``: a learner that selects them first
+        spends nothing on the vocabulary of prompts and observations.
+        """
+        rows, columns = self.action_mask.nonzero(as_tuple=True)
+        return rows, columns
+
+
+def collate(segments: Sequence[Segment], pad_id: int, weights: Sequence[Sequence[float]] | None = None) -> Batch:
+    """Stacks segments into one :class:`Batch`.
+
+    Args:
+        segments: at least one.
+        pad_id: the token that fills up the rows. It is never attended to by a real token.
+        weights: per segment and token (see :func:`roleagent.learners.loss.token_weights`); None gives every trained
+            token 1, as for a plain sum.
+
+    Raises:
+        ValueError: no segments.
+    """
+    if not segments:
+        raise ValueError("a batch needs at least one segment")
+    if weights is None:
+        weights = [[float(kind != CONTEXT) for kind in segment.action_mask] for segment in segments]
+    width = max(map(len, segments))
+
+    def stack(rows: Sequence[Sequence[float]], dtype: torch.dtype, fill: float = 0) -> Tensor:
+        return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows], dtype=dtype)
+
+    return Batch(
+        token_ids=stack([segment.token_ids for segment in segments], torch.int64, pad_id),
+        action_mask=stack([segment.action_mask for segment in segments], torch.int64),
+        sampler_logprobs=stack([segment.sampler_logprobs for segment in segments], torch.float32),
+        advantages=stack([segment.advantages for segment in segments], torch.float32),
+        weights=stack(weights, torch.float32),
+        attention_mask=stack([[1] * len(segment) for segment in segments], torch.int64),
+        position_ids=torch.arange(width).expand(len(segments), width).contiguous(),
+    )
+
+
+def micro_batches(segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
+    """Indices of segments of similar length, together at most ``max_tokens`` tokens with their padding.
+
+    Sorted by length, almost nothing is spent on padding. The longest come first, so a budget that does not fit into
+    memory fails at once. A segment longer than the budget is a micro-batch of its own.
+
+    >>> of_length = lambda n: Segment((0,) * n, (1,) * n, (0.0,) * n, (0.0,) * n)
+    >>> micro_batches([of_length(3), of_length(9), of_length(4), of_length(2)], max_tokens=8)
+    [[1], [2, 0], [3]]
+    """
+    if max_tokens < 1:
+        raise ValueError(f"a micro-batch needs at least one token, not {max_tokens}")
+    waiting = sorted(range(len(segments)), key=lambda index: (-len(segments[index]), index))
+    batches: list[list[int]] = []
+    while waiting:
+        size = max(1, max_tokens // max(1, len(segments[waiting[0]])))
+        batches.append(waiting[:size])
+        waiting = waiting[size:]
+    return batches
+
+
+__all__ = ["ACTION", "CONTEXT", "PREDICTION", "Batch", "collate", "micro_batches", "segments_of"]
