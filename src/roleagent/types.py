@@ -30,6 +30,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
+from numpy.random import Generator
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -275,8 +277,8 @@ class Analyst(Protocol):
 class Sampler(Protocol):
     """Chooses the tasks of the next batch and learns from how they went."""
 
-    def sample(self, n: int) -> list[str]:
-        """``n`` task ids, drawn from the sampler's own generator."""
+    def sample(self, n: int, rng: Generator | None = None) -> list[str]:
+        """``n`` task ids, drawn from the sampler's own generator unless another is passed."""
         ...
 
     def observe(self, groups: Sequence[Group]) -> None:

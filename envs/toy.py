@@ -1,0 +1,222 @@
+"""A kitchen in text: the reference environment and the fastest test bed.
+
+Something to eat lies in one of a few containers. It has to be found, perhaps heated, cooled or cleaned, and brought to
+a place. The commands are those of ALFWorld, and every observation says what happened, what is here and what is carried.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from typing import Any
+
+import gymnasium
+
+from roleagent.panel import Panel
+from roleagent.spaces import Unicode
+
+ENV_ID = "RoleAgent/Toy-v0"
+ITEMS = ("apple", "carrot", "egg", "fish", "potato", "tomato")
+CONTAINERS = ("basket", "cupboard 1", "cupboard 2", "drawer 1", "drawer 2", "shelf")  # a game has four of them
+CLOSED = ("cupboard", "drawer")
+PLACES = ("counter", "table", "tray")
+TOOLS = {"heat": ("stove", "hot"), "cool": ("fridge", "cool"), "clean": ("sink", "clean")}  # verb: tool, condition
+TASK_TYPES = ("bring", *TOOLS)
+NOTHING = "Nothing happens."
+# Games 1–6 of every task, place and item are for training, 7–9 for validation: an id's number is part of its layout.
+SPLITS = {"train": range(1, 7), "valid": range(7, 10)}
+
+
+def panel(split: str) -> Panel:
+    """The tasks of a split, ordered so that any prefix mixes the task types.
+
+    >>> len(panel("train")), len(panel("valid")), panel("train").task_ids[:2]
+    (432, 216, ('bring-apple-counter-1', 'heat-apple-counter-1'))
+    """
+    if split not in SPLITS:
+        raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(SPLITS)}")
+    names = (f"{k}-{i}-{p}-{n}" for n in SPLITS[split] for p in PLACES for i in ITEMS for k in TASK_TYPES)
+    return Panel(ENV_ID, split, tuple(names))
+
+
+class ToyKitchen(gymnasium.Env[str, str]):
+    """Text in, text out; reward 1 on the step that solves the task, else 0.
+
+    Args:
+        split: ``"train"`` or ``"valid"``.
+        max_steps: steps until the episode is truncated.
+        render_mode: ``"ansi"`` renders the last observation.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+
+    def __init__(self, split: str = "train", max_steps: int = 15, render_mode: str | None = None):
+        self.panel = panel(split)
+        self.max_steps = max_steps
+        self.render_mode = render_mode
+        self.observation_space = Unicode(4096)
+        self.action_space = Unicode(4096)
+        self._steps: int | None = None  # None: reset comes first
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Plays ``options["task_id"]``, or a task of the panel drawn with ``np_random``.
+
+        Raises:
+            ValueError: the panel has no such task.
+        """
+        super().reset(seed=seed)
+        task_id = (options or {}).get("task_id")
+        if task_id is None:
+            task_id = self.panel.task_ids[int(self.np_random.integers(len(self.panel)))]
+        self._task_id = self.panel.require(task_id)
+        self._kind, self._item, self._target, _ = task_id.split("-")
+        self._wanted = TOOLS[self._kind][1] if self._kind in TOOLS else ""
+
+        layout = random.Random(task_id)  # the id alone decides where things are
+        containers = sorted(layout.sample(CONTAINERS, 4))
+        self._contents: dict[str, list[str]] = {name: [] for name in (*containers, *PLACES)}
+        self._contents |= {tool: [] for tool, _ in TOOLS.values()}
+        for item in ITEMS:
+            self._contents[layout.choice(containers)].append(item)
+        self._shut = {name for name in containers if name.startswith(CLOSED)}
+        self._condition = dict.fromkeys(ITEMS, "")  # what was last done to it
+        self._here = self._carried = ""
+        self._steps, self._won = 0, False
+
+        named = f"{'a ' + self._wanted if self._wanted else 'the'} {self._item}"
+        self._goal = f"put {named} on the {self._target}"
+        self._text = f"You are in a kitchen. There are: {', '.join(self._contents)}. Your task is to: {self._goal}."
+        return self._text, self._info(True, {})
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Carries out one command; what is not admissible changes nothing and still costs a step."""
+        if self._steps is None:
+            raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
+        effect = self._commands().get(action.strip())
+        self._text = self._do(*effect) if effect else NOTHING
+        self._steps += 1
+        done_to_it = self._wanted in ("", self._condition[self._item])
+        self._won = done_to_it and self._item in self._contents[self._target]
+        truncated = self._steps >= self.max_steps and not self._won
+        reward = float(self._won)
+        info = self._info(effect is not None, {"task": reward})
+        if self._won or truncated:
+            self._steps = None
+        return self._text, reward, self._won, truncated, info
+
+    def render(self) -> str | None:  # type: ignore[override]
+        return self._text if self.render_mode == "ansi" else None
+
+    def _commands(self) -> dict[str, tuple[str, str]]:
+        """What can be done now: command → (verb, its object)."""
+        here, item = self._here, self._carried
+        commands = {f"go to {name}": ("go", name) for name in self._contents if name != here}
+        commands["look"] = ("look", "")
+        if here in self._shut:
+            commands[f"open {here}"] = ("open", here)
+        elif here and item:
+            commands[f"move {item} to {here}"] = ("move", item)
+        elif here:
+            commands |= {f"take {thing} from {here}": ("take", thing) for thing in self._contents[here]}
+        for verb, (tool, _) in TOOLS.items():
+            if item and tool == here:
+                commands[f"{verb} {item} with {tool}"] = (verb, item)
+        return commands
+
+    def _do(self, verb: str, thing: str) -> str:
+        if verb == "go":
+            self._here = thing
+            event = f"You arrive at {thing}."
+        elif verb == "open":
+            self._shut.remove(thing)
+            event = f"You open the {thing}."
+        elif verb == "take":
+            self._contents[self._here].remove(thing)
+            self._carried = thing
+            event = f"You take the {thing} from the {self._here}."
+        elif verb == "move":
+            self._contents[self._here].append(thing)
+            self._carried = ""
+            event = f"You move the {thing} to the {self._here}."
+        elif verb in TOOLS:
+            tool, self._condition[thing] = TOOLS[verb]
+            event = f"You {verb} the {thing} with the {tool}."
+        else:
+            event = f"You are at {self._here}." if self._here else "You are in the middle of the kitchen."
+        return f"{event} {self._view()} You carry {self._named(self._carried) if self._carried else 'nothing'}."
+
+    def _view(self) -> str:
+        if self._here in self._shut:
+            return "It is closed."
+        things = sorted(self._contents.get(self._here, ()))
+        return f"You see {', '.join(map(self._named, things)) or 'nothing'}."
+
+    def _named(self, item: str) -> str:
+        return f"{self._condition[item]} {item}".strip()
+
+    def _info(self, valid: bool, rewards: dict[str, float]) -> dict[str, Any]:
+        return {
+            "task_id": self._task_id,
+            "goal": self._goal,
+            "task_type": self._kind,
+            "split": self.panel.split,
+            "admissible_actions": sorted(self._commands()),
+            "won": self._won,
+            "valid_action": valid,
+            "state": self._text,
+            "rewards": rewards,
+        }
+
+
+class ToyExpert:
+    """Solves the kitchen from what an agent sees: looks into one container after the other, then acts.
+
+    It keeps its bearings when somebody else chooses a command in between, as noisy demonstrations do.
+    """
+
+    def reset(self, goal: str, observation: str) -> None:
+        """Begins an episode with the goal and the first observation."""
+        found = re.fullmatch(r"put (?:the|a (\w+)) (\w+) on the (\w+)\.?", goal)
+        places = re.search(r"There are: (.*?)\.", observation)
+        if not found or not places:
+            raise ValueError(f"not a task of the toy kitchen: {goal!r}")
+        self._wanted, self._item, self._target = found[1] or "", found[2], found[3]
+        self._seen: dict[str, list[str] | None] = dict.fromkeys(places[1].split(", "))  # place: things, if known
+        self._shut: set[str] = set()
+        self._here = self._carried = ""
+
+    def act(self) -> str:
+        """The next command."""
+        if self._carried and not self._carried.endswith(self._item):
+            thing = self._carried.split()[-1]
+            return f"open {self._here}" if self._here in self._shut else self._at(self._here or self._target, thing)
+        if self._carried and self._wanted and not self._carried.startswith(self._wanted):
+            verb, tool = next((v, t) for v, (t, condition) in TOOLS.items() if condition == self._wanted)
+            return f"{verb} {self._item} with {tool}" if self._here == tool else f"go to {tool}"
+        if self._carried:
+            return self._at(self._target, self._item)
+        for place, things in self._seen.items():
+            if things and any(thing.endswith(self._item) for thing in things):
+                return f"take {self._item} from {place}" if self._here == place else f"go to {place}"
+        unknown = [place for place, things in self._seen.items() if things is None]
+        if self._here in unknown and self._here in self._shut:
+            return f"open {self._here}"
+        return f"go to {unknown[0]}" if unknown else "look"
+
+    def observe(self, command: str, observation: str) -> None:
+        """Takes in what came back, whoever chose the command."""
+        carried = re.search(r"You carry (.*?)\.", observation)
+        if not carried:
+            return
+        if command.strip().startswith("go to "):
+            self._here = command.strip()[len("go to ") :]
+        self._carried = "" if carried[1] == "nothing" else carried[1]
+        self._shut.discard(self._here)
+        if "It is closed." in observation:
+            self._shut.add(self._here)
+        things = re.search(r"You see (.*?)\.", observation)
+        if things and self._here:
+            self._seen[self._here] = [] if things[1] == "nothing" else things[1].split(", ")
+
+    def _at(self, place: str, thing: str) -> str:
+        return f"move {thing} to {place}" if self._here == place else f"go to {place}"
