@@ -1,0 +1,94 @@
+"""World-In-Agent: the agent's forecasts are scored when the state they spoke of arrives."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from math import floor
+from typing import Any
+
+import gymnasium
+
+from roleagent.similarity import lms
+from roleagent.spaces import Unicode
+from roleagent.types import PredictionScore
+
+
+def default_horizon(max_steps: int) -> int:
+    """Steps ahead that are predicted, 5 % of an episode: max(1, ⌊0.05·T_max + 0.5⌋).
+
+    >>> default_horizon(50), default_horizon(15), default_horizon(4)
+    (3, 1, 1)
+    """
+    return max(1, floor(0.05 * max_steps + 0.5))
+
+
+class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
+    """Adds predictions to the action and their scores to ``info`` (paper, Eq. 4).
+
+    An action is ``{"command": …, "predictions": (ŝ_{t,1}, …, ŝ_{t,H})}`` with ``""`` where nothing was foreseen; a bare
+    command is an action without predictions. Predictions go no further than this wrapper. After each step,
+    ``info["prediction_scores"]`` holds one :class:`~roleagent.types.PredictionScore` per earlier turn that spoke of the
+    state that has just arrived, labelled with that turn, and ``info["rewards"]["prediction"]`` their sum. That term is
+    for the log: the reward returned by ``step`` is left alone, since modulating returns is the estimator's business.
+    A horizon that looks past the last state is never scored. To evaluate without predictions, leave the wrapper off.
+
+    Args:
+        env: any environment; ``info["state"]`` names the state (None: not scored), else a text observation is taken.
+        horizon: H in steps; None: :func:`default_horizon` of the environment's ``max_steps``.
+        similarity: maps two texts to [0, 1].
+
+    Raises:
+        ValueError: no horizon is given and the environment does not say how long an episode is.
+    """
+
+    def __init__(self, env: gymnasium.Env, horizon: int | None = None, similarity: Callable[[str, str], float] = lms):
+        gymnasium.utils.RecordConstructorArgs.__init__(self, horizon=horizon, similarity=similarity)
+        gymnasium.Wrapper.__init__(self, env)
+        if horizon is None:
+            if not env.has_wrapper_attr("max_steps"):
+                raise ValueError(f"{env} has no max_steps: say how far ahead to predict with horizon=")
+            horizon = default_horizon(env.get_wrapper_attr("max_steps"))
+        if horizon < 1:
+            raise ValueError(f"the horizon is a number of steps, at least 1, not {horizon}")
+        self.horizon = horizon
+        self.similarity = similarity
+        self.action_space = gymnasium.spaces.Dict(
+            command=env.action_space, predictions=gymnasium.spaces.Tuple([Unicode() for _ in range(horizon)])
+        )
+        self._turn = 0
+        self._made: deque[tuple[str, ...]] = deque(maxlen=horizon)  # predictions of the last H turns, oldest first
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        self._turn = 0
+        self._made.clear()
+        return observation, {**info, "prediction_scores": ()}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        command, predictions = self._split(action)
+        observation, reward, terminated, truncated, info = self.env.step(command)
+        self._made.append(predictions)
+        scores = self._score(info.get("state", observation))
+        self._turn += 1
+        rewards = {**info.get("rewards", {}), "prediction": sum(score.score for score in scores)}
+        return observation, reward, terminated, truncated, {**info, "prediction_scores": scores, "rewards": rewards}
+
+    def _split(self, action: Any) -> tuple[Any, tuple[str, ...]]:
+        if not isinstance(action, Mapping):
+            return action, ("",) * self.horizon
+        if "command" not in action:
+            raise ValueError(f'an action is a command or {{"command": …, "predictions": …}}, not {sorted(action)}')
+        given = [text if isinstance(text, str) else "" for text in action.get("predictions", ())][: self.horizon]
+        return action["command"], (*given, *[""] * (self.horizon - len(given)))
+
+    def _score(self, state: Any) -> tuple[PredictionScore, ...]:
+        """Scores what was said of ``state``, by the oldest turn first."""
+        if not isinstance(state, str):
+            return ()
+        scores = []
+        for horizon in range(len(self._made), 0, -1):
+            text = self._made[-horizon][horizon - 1]
+            score = self.similarity(text, state) if text else 0.0
+            scores.append(PredictionScore(self._turn + 1 - horizon, horizon, score, absent=not text))
+        return tuple(scores)
