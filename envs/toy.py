@@ -107,6 +107,10 @@ class ToyKitchen(gymnasium.Env[str, str]):
     def render(self) -> str | None:  # type: ignore[override]
         return self._text if self.render_mode == "ansi" else None
 
+    def expert(self, rng: Any) -> ToyExpert:
+        """The scripted expert; it needs no randomness."""
+        return ToyExpert()
+
     def _commands(self) -> dict[str, tuple[str, str]]:
         """What can be done now: command → (verb, its object)."""
         here, item = self._here, self._carried

@@ -1,0 +1,63 @@
+"""From a configuration to the things it names: environments, a rollout, a policy from a run folder."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.agents.hf import HFPolicy
+from roleagent.agents.rollout import Rollout
+from roleagent.config import Config
+from roleagent.envs.pool import EnvPool
+from roleagent.envs.wrappers import PredictedState, Tags
+from roleagent.envs.wrappers.predicted_state import default_horizon
+from roleagent.panel import Panel
+
+
+def make_base(config: Config, split: str) -> gymnasium.Env:
+    """The bare environment of the configuration, on one split."""
+    return gymnasium.make(config.env.id, split=split, disable_env_checker=True, **config.env.kwargs)
+
+
+def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:
+    """The environment as a policy plays it: raw replies in, predictions scored if ``horizon`` > 0."""
+    env: Any = make_base(config, split)
+    if horizon:
+        env = PredictedState(env, horizon)
+    return Tags(env, think=config.prompt.think, horizon=horizon)
+
+
+@dataclass(frozen=True)
+class World:
+    """One split of the configured environment.
+
+    Attributes:
+        base: an environment for experts and questions; not part of the pool.
+        panel: its tasks, shortened as configured for evaluation.
+        horizon: steps that predictions look ahead; 0 with ``wia=off``.
+    """
+
+    config: Config
+    base: gymnasium.Env
+    panel: Panel
+    horizon: int
+
+    @classmethod
+    def open(cls, config: Config, split: str, limit: int = 0) -> World:
+        """Opens a split; ``limit`` > 0 keeps the first tasks of its panel."""
+        base = make_base(config, split)
+        panel: Panel = base.unwrapped.panel  # type: ignore[attr-defined]
+        if limit:
+            panel = Panel(panel.env_id, panel.split, panel.task_ids[:limit])
+        max_steps = int(base.unwrapped.max_steps)  # type: ignore[attr-defined]
+        horizon = (config.prompt.horizon or default_horizon(max_steps)) if config.wia else 0
+        return cls(config, base, panel, horizon)
+
+    def rollout(self, policy: HFPolicy) -> Rollout:
+        """A rollout of a policy in this world, with a pool of its own."""
+        pool = EnvPool(partial(make_wrapped, self.config, self.panel.split, self.horizon))
+        return Rollout(policy, pool, self.config.env.id, self.config.prompt, self.config.rollout, self.horizon)

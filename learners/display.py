@@ -1,0 +1,127 @@
+"""What a person sees while a run goes on: one live panel on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+
+class Display:
+    """A context manager around a whole run.
+
+    Args:
+        title: what is being trained, in a line.
+        quiet: shows nothing (ranks other than the first).
+    """
+
+    def __init__(self, title: str, quiet: bool = False):
+        self.console = Console(quiet=quiet, highlight=False)
+        self._progress = Progress(
+            TextColumn("{task.description:<22}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self._numbers: dict[str, Any] = {}
+        self._title = title
+        self._stage: Any = None
+        self._inner: Any = None
+        self._name, self._spoken = "", 0.0
+        self._live = Live(self._render(), console=self.console, refresh_per_second=4, transient=False)
+
+    def __enter__(self) -> Display:
+        self.say(self._title)
+        if self.console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        if self.console.is_terminal:
+            self._live.update(self._render(), refresh=True)
+            self._live.stop()
+
+    def stage(self, name: str, total: int, done: int = 0) -> None:
+        """Begins a stage of ``total`` steps."""
+        for task in (self._stage, self._inner):
+            if task is not None:
+                self._progress.remove_task(task)
+        self._inner = None
+        self._stage = self._progress.add_task(name, total=total, completed=done)
+        self._name = name
+        self._refresh()
+
+    def advance(self, done: int, **numbers: Any) -> None:
+        """Reports progress of the stage, and the newest numbers."""
+        if self._inner is not None:
+            self._progress.remove_task(self._inner)
+            self._inner = None
+        self._progress.update(self._stage, completed=done)
+        self._numbers.update(numbers)
+        self._refresh()
+        total = self._progress.tasks[-1].total
+        if not self.console.is_terminal and (numbers or time.monotonic() - self._spoken > 10 or done == total):
+            self._spoken = time.monotonic()
+            shown = "  ".join(f"{name} {_show(value)}" for name, value in numbers.items())
+            self.console.print(f"{self._name} {done}/{int(total or 0)}  {shown}", soft_wrap=True)
+
+    def inner(self, name: str, done: int, total: int) -> None:
+        """Reports progress within a step of the stage."""
+        if self._inner is None:
+            self._inner = self._progress.add_task(f"  {name}", total=total)
+        self._progress.update(self._inner, completed=done, total=total, description=f"  {name}")
+        self._refresh()
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """A line that stays and stands out."""
+        self.console.print(f"[yellow]warning:[/] {text}", soft_wrap=True)
+
+    def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
+        """A small table that stays."""
+        table = Table(*columns, title=title, title_justify="left")
+        for row in rows:
+            table.add_row(*row)
+        self.console.print(table)
+
+    def _refresh(self) -> None:
+        if self.console.is_terminal:
+            self._live.update(self._render())
+
+    def _render(self) -> Group:
+        table = Table.grid(padding=(0, 3))
+        items = [f"[bold]{name}[/] {_show(value)}" for name, value in self._numbers.items()]
+        for start in range(0, len(items), 4):
+            table.add_row(*items[start : start + 4])
+        return Group(self._progress, table)
+
+
+def result_rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Rows of evaluation summaries side by side: everything first, then each task type."""
+    names: list[str] = sorted({name for summary in summaries.values() for name in summary["by_type"]})
+    rows = []
+    for label in ["all", *names]:
+        row = [label]
+        for summary in summaries.values():
+            part = summary if label == "all" else summary["by_type"].get(label)
+            row.append(
+                f"{part['success']:.1%}  [{part['interval'][0]:.1%}, {part['interval'][1]:.1%}]  n={part['n']}"
+                if part
+                else "–"
+            )
+        rows.append(row)
+    return rows
+
+
+def _show(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

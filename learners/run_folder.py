@@ -1,0 +1,162 @@
+"""What a training run leaves behind, in one folder.
+
+=====================  ============================================================================
+``config.yaml``        the resolved configuration, every default written out
+``metrics.jsonl``      one JSON object per warm-start chunk and iteration
+``tensorboard/``       the same numbers for TensorBoard
+``trajectories/``      one JSON-lines file per iteration, an episode a line
+``failures.db``        the failure library (SQLite, unless the configuration names another database)
+``before.json`` …      evaluations on the held-out panel
+``checkpoints/``       see :mod:`roleagent.learners.checkpoints`
+=====================  ============================================================================
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roleagent.config import Config, ConfigError, from_dict, to_dict
+from roleagent.types import Group
+
+
+class RunFolder:
+    """The files of one run.
+
+    Args:
+        path: the folder.
+        config: the run's configuration.
+        resume: whether to go on with what is there.
+
+    Raises:
+        ConfigError: a new run into a folder that has one, or nothing to resume, or another configuration there.
+    """
+
+    def __init__(self, path: Path, config: Config, resume: bool):
+        self.path = path
+        saved = path / "config.yaml"
+        if resume:
+            if not saved.exists():
+                raise ConfigError(f"{path} holds no run to resume; start it without --resume")
+            changed = _differences(to_dict(read_config(path)), to_dict(config))
+            if changed:
+                raise ConfigError(
+                    f"{path} was started with another configuration: {', '.join(changed)}; resume with the same one"
+                )
+        elif saved.exists():
+            raise ConfigError(f"{path} holds a run already: go on with --resume, or name another folder with run_dir=…")
+        else:
+            path.mkdir(parents=True, exist_ok=True)
+            write_whole(saved, yaml.safe_dump(to_dict(config), sort_keys=False))
+        self._board: Any = None
+
+    def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
+        """Appends one line to ``metrics.jsonl`` and the same numbers to TensorBoard."""
+        with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps({"stage": stage, "step": step, **metrics}) + "\n")
+        if self._board is None:
+            from torch.utils.tensorboard.writer import SummaryWriter
+
+            self._board = SummaryWriter(str(self.path / "tensorboard"))
+        for name, value in metrics.items():
+            if isinstance(value, (int, float)):
+                self._board.add_scalar(f"{stage}/{name}", value, step)
+
+    def rewind(self, stage: str, step: int) -> None:
+        """Forgets what was logged after ``step`` of ``stage``: a resumed run logs it again."""
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return
+        order = {"warmstart": 0, "train": 1}
+        kept = []
+        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            try:
+                row = json.loads(line)
+            except ValueError:
+                continue  # cut off by the kill
+            if (order[row["stage"]], row["step"]) <= (order[stage], step):
+                kept.append(line)
+        write_whole(path, "".join(kept))
+
+    def trajectories(self, iteration: int, groups: Sequence[Group], advantages: Sequence[Sequence[Sequence[float]]]):
+        """Writes the iteration's episodes, readable without the tokenizer."""
+        lines = []
+        for number, (group, values) in enumerate(zip(groups, advantages, strict=True)):
+            for trajectory, row in zip(group.trajectories, values, strict=True):
+                lines.append(
+                    {
+                        "group": number,
+                        "task_id": trajectory.task.task_id,
+                        "goal": trajectory.task.goal,
+                        "stop_reason": trajectory.stop_reason,
+                        "reward": trajectory.outcome,
+                        "initial_observation": trajectory.initial_observation,
+                        "turns": [
+                            {
+                                "action": turn.action,
+                                "format_error": turn.info.get("format_error"),
+                                "observation": turn.observation,
+                                "predictions": list(turn.prediction.texts) if turn.prediction else [],
+                                "scores": [round(s.score, 4) for s in turn.prediction.scores]
+                                if turn.prediction
+                                else [],
+                                "advantage": round(advantage, 4),
+                            }
+                            for turn, advantage in zip(trajectory.turns, row, strict=True)
+                        ],
+                    }
+                )
+        folder = self.path / "trajectories"
+        folder.mkdir(exist_ok=True)
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        write_whole(folder / f"iteration-{iteration:06d}.jsonl", text)
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """A JSON file of the run, or None."""
+        path = self.path / name
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+    def write_json(self, name: str, value: Mapping[str, Any]) -> None:
+        """Writes a JSON file of the run, whole or not at all."""
+        write_whole(self.path / name, json.dumps(value, indent=1))
+
+
+def read_config(path: Path) -> Config:
+    """The configuration that a run was started with.
+
+    Raises:
+        ConfigError: there is no run, or its configuration is damaged.
+    """
+    try:
+        return from_dict(yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8")))
+    except OSError as error:
+        raise ConfigError(f"{path} is no run folder: it has no config.yaml") from error
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path / 'config.yaml'} is damaged: {' '.join(str(error).split())}") from error
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file beside its name and renames it, so that a reader never sees half of it."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.replace(path)
+
+
+# What may differ between a run and its continuation: how long it goes on, not what it does.
+_FREE = frozenset({"train.iterations", "train.minutes", "train.keep_checkpoints", "run_dir"})
+
+
+def _differences(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[str]:
+    changed = []
+    for key in sorted({*left, *right}):
+        full, a, b = prefix + key, left.get(key), right.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            changed += _differences(a, b, f"{full}.")
+        elif a != b and full not in _FREE:
+            changed.append(full)
+    return changed
