@@ -1,177 +1,31 @@
 """ALFWorld games from the project's own rooms, in the official format.
 
-A task id such as ``pick_clean_then_place_in_recep-Mug-None-Cabinet-12/gen_small_000123`` names the kind of task, the
-object, the target receptacle (or the lamp), the scene, the size of the room and a running number, and determines the
-game completely. :func:`panel_ids` lists the ids of a split, :func:`generate` makes the game of an id in a few
-milliseconds, and :func:`write_game` writes it out for TextWorld.
+A task id determines its game completely (:mod:`roleagent.envs.alfworld.tasks` says what an id means and lists the
+panels). :func:`generate` makes the game of an id in about a millisecond, with a walkthrough; :func:`write_game` writes
+it out for TextWorld.
 
 Sizes: ``standard`` rooms resemble the official ones (about 24 receptacles, 42 objects); ``small`` rooms have 5 to 8
 receptacles and 6 to 10 objects, so that an episode of a searching agent is short.
-
-The four splits share no scene. All draw their rooms from the same tables, so they differ in nothing else.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
 import numpy as np
 
-from roleagent.envs.alfworld import goals, rooms
+from roleagent.envs.alfworld import goals
 from roleagent.envs.alfworld.game import GameSource
 from roleagent.envs.alfworld.problem import Thing, display_names, problem_text
-from roleagent.envs.alfworld.scenes import (
-    SIZES,
-    Receptacle,
-    Scene,
-    furniture,
-    generator,
-    mangle,
-    mangle_location,
-    scene,
-)
+from roleagent.envs.alfworld.scenes import SIZES, Receptacle, Scene, generator, mangle, mangle_location, scene
+from roleagent.envs.alfworld.tasks import SPLITS, TaskName, choices_in, draw, panel_ids, scene_of, task_type_of
+from roleagent.envs.alfworld.things import SINGLE_PLACES
 
-SPLITS: Mapping[str, tuple[range, int]] = {
-    "train": (range(1, 61), 3553),
-    "valid_train": (range(61, 71), 200),
-    "valid_seen": (range(71, 86), 200),
-    "valid_unseen": (range(86, 100), 200),
-}
-"""For each split: its scenes, as offsets into every kind of room, and its number of games."""
-
-TASK_SHARES = {goals.PICK: 0.22, goals.LOOK: 0.09, goals.CLEAN: 0.18, goals.HEAT: 0.13, goals.COOL: 0.15}
-TASK_SHARES[goals.TWO] = 1 - sum(TASK_SHARES.values())
-"""How often each kind of task is posed, as in the official set."""
-
-ROOM_SHARES: Mapping[str, Mapping[rooms.Room, float]] = {
-    goals.PICK: {rooms.KITCHEN: 0.1, rooms.LIVING_ROOM: 0.3, rooms.BEDROOM: 0.3, rooms.BATHROOM: 0.3},
-    goals.LOOK: {rooms.LIVING_ROOM: 0.2, rooms.BEDROOM: 0.8},
-    goals.CLEAN: {rooms.KITCHEN: 0.75, rooms.BATHROOM: 0.25},
-    goals.HEAT: {rooms.KITCHEN: 1.0},
-    goals.COOL: {rooms.KITCHEN: 1.0},
-    goals.TWO: {rooms.KITCHEN: 0.15, rooms.LIVING_ROOM: 0.25, rooms.BEDROOM: 0.3, rooms.BATHROOM: 0.3},
-}
-"""In which rooms each kind of task is posed."""
-
-_GOLDEN = 0.6180339887498949
-"""Multiples of it, modulo 1, fill the unit interval evenly: every stretch of a panel has all kinds of task."""
-
-_TASK_ID = re.compile(
-    r"(?P<type>[a-z_]+)-(?P<obj>[A-Za-z]+)-None-(?P<place>[A-Za-z]+)-(?P<scene>\d+)/gen_(?P<size>[a-z]+)_(?P<number>\d+)"
-)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskName:
-    """The parts of a generated task id."""
-
-    task_type: str
-    obj: str
-    place: str
-    scene: int
-    size: str
-
-    @classmethod
-    def parse(cls, task_id: str) -> TaskName:
-        """Reads an id.
-
-        Raises:
-            ValueError: it is no id of a generated game.
-        """
-        match = _TASK_ID.fullmatch(task_id)
-        if not match or match["type"] not in goals.TASK_TYPES or match["size"] not in SIZES:
-            raise ValueError(
-                f"{task_id!r} names no generated game; ids look like {goals.CLEAN}-Mug-None-Cabinet-12/gen_small_000123"
-            )
-        return cls(match["type"], match["obj"], match["place"], int(match["scene"]), match["size"])
-
-
-def task_type_of(task_id: str) -> str:
-    """The kind of task, e.g. ``"look_at_obj_in_light"``; reads official ids too."""
-    return task_id.partition("-")[0]
-
-
-def scene_of(task_id: str) -> str:
-    """The scene, e.g. ``"12"``; reads official ids too.
-
-    >>> scene_of("pick_heat_then_place_in_recep-Mug-None-Cabinet-12/gen_small_000123")
-    '12'
-    """
-    return task_id.partition("/")[0].rpartition("-")[2]
-
-
-def _draw(u: float, shares: Mapping) -> object:
-    """The key of ``shares`` (positive weights) at ``u`` in [0, 1)."""
-    left = u * sum(shares.values())
-    for key, share in shares.items():
-        left -= share
-        if left < 0:
-            return key
-    return key
-
-
-@lru_cache(maxsize=4096)
-def _choices(task_type: str, room: rooms.Room, places: frozenset[str], size: str) -> tuple[tuple[str, tuple], ...]:
-    """The objects that a kind of task can ask for where these receptacles stand, each with its possible targets."""
-    able = {goals.CLEAN: rooms.CLEANABLE, goals.HEAT: rooms.HEATABLE, goals.COOL: rooms.COOLABLE}.get(task_type)
-    found = []
-    for obj, stock in room.stock.items():
-        homes = places & stock.homes.keys()
-        if not homes or (able is not None and obj not in able) or (size == "small" and stock.share < 1):
-            continue
-        if task_type == goals.LOOK:
-            found.append((obj, ("DeskLamp",)))
-            continue
-        targets = sorted(place for place in places if rooms.accepts(place, obj))
-        if able is not None:
-            targets = [place for place in targets if place != goals.STATIONS[task_type]]
-        else:  # the goal must not hold from the start, so the object has to come from elsewhere
-            targets = [place for place in targets if homes - {place}]
-        if targets:
-            found.append((obj, tuple(targets)))
-    return tuple(found)
-
-
-@cache
-def panel_ids(split: str, size: str = "standard") -> tuple[str, ...]:
-    """The task ids of a split. No game is made for it.
-
-    Raises:
-        ValueError: there is no such split or size.
-    """
-    if split not in SPLITS or size not in SIZES:
-        raise ValueError(f"no generated panel {split!r} of size {size!r}; splits: {list(SPLITS)}, sizes: {list(SIZES)}")
-    offsets, count = SPLITS[split]
-    draws = generator("panel", split, size).random((count, 4)).tolist()
-    ids = []
-    for number, (u_room, u_scene, u_obj, u_place) in enumerate(draws):
-        task_type = str(_draw(number * _GOLDEN % 1, TASK_SHARES))
-        room = _draw(u_room, ROOM_SHARES[task_type])
-        assert isinstance(room, rooms.Room)
-        options = _scenes(task_type, room, split, size)
-        scene_number, choices = options[int(u_scene * len(options))]
-        obj, targets = choices[int(u_obj * len(choices))]
-        place = targets[int(u_place * len(targets))]
-        ids.append(f"{task_type}-{obj}-None-{place}-{scene_number}/gen_{size}_{number:06d}")
-    return tuple(ids)
-
-
-@cache
-def _scenes(task_type: str, room: rooms.Room, split: str, size: str) -> list[tuple[int, tuple]]:
-    """The scenes of a split in which a kind of task can be posed, with the choices there."""
-    options = []
-    for number in (room.first_scene + offset for offset in SPLITS[split][0]):
-        pieces, lamp = furniture(size, number)
-        choices = _choices(task_type, room, frozenset(pieces), size)
-        if choices and (lamp or task_type != goals.LOOK):
-            options.append((number, choices))
-    return options
+__all__ = ["generate", "main", "panel_ids", "scene_of", "task_type_of", "write_game"]
 
 
 @lru_cache(maxsize=256)
@@ -184,7 +38,7 @@ def generate(task_id: str) -> GameSource:
     name = TaskName.parse(task_id)
     here = scene(name.size, name.scene)
     places = frozenset(receptacle.kind for receptacle in here.receptacles)
-    choices = dict(_choices(name.task_type, here.room, places, name.size))
+    choices = dict(choices_in(name.task_type, here.room, places, name.size))
     if name.place not in choices.get(name.obj, ()) or (name.task_type == goals.LOOK and not here.lamp):
         raise ValueError(f"{task_id!r}: scene {name.scene} holds no such task")
     rng = generator("game", task_id)
@@ -230,10 +84,10 @@ def _furnish(rng: np.random.Generator, here: Scene, name: TaskName) -> list[Thin
         if not weights and obj != name.obj:
             return
         weights = weights or {kind: homes[kind] for kind in spots}  # what the task needs squeezes in
-        kind = str(_draw(rng.random(), weights))
+        kind = draw(rng.random(), weights)
         free = spots[kind] or by_kind[kind]
         receptacle = free[int(rng.random() * len(free))]
-        if receptacle.kind in rooms.SINGLE_PLACES:
+        if receptacle.kind in SINGLE_PLACES:
             taken.add(receptacle.id)
         x, y, z = receptacle.position
         add(obj, lambda: (x + rng.uniform(-0.3, 0.3), y + 0.05, z + rng.uniform(-0.3, 0.3)), receptacle)
@@ -375,9 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         description="Write generated ALFWorld games in the official format (needs the alfworld package).",
     )
     parser.add_argument("--split", choices=SPLITS, default="train", help="the panel (default: %(default)s)")
-    parser.add_argument(
-        "--size", choices=SIZES, default="standard", help="the size of the rooms (default: %(default)s)"
-    )
+    parser.add_argument("--size", choices=SIZES, default="standard", help="the rooms (default: %(default)s)")
     parser.add_argument("--games", type=int, metavar="N", help="only the first N games of the panel (default: all)")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the games go to DIR/SPLIT")
     options = parser.parse_args(arguments)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from roleagent.envs.alfworld import rooms
+from roleagent.envs.alfworld.rooms import ROOMS
 from roleagent.envs.alfworld.scenes import Scene
+from roleagent.envs.alfworld.things import CLEANABLE, COOLABLE, HEATABLE, SLICEABLE, TOGGLEABLE, VESSELS, accepts
 
 OBJECT_TYPES = tuple(
-    sorted(
-        {"Bathtub", "DeskLamp", "Sink"}.union(*(room.stock for room in rooms.ROOMS), *(r.fixtures for r in rooms.ROOMS))
-    )
+    sorted({"Bathtub", "DeskLamp", "Sink"}.union(*(room.stock for room in ROOMS), *(r.fixtures for r in ROOMS)))
 )
-RECEPTACLE_TYPES = tuple(sorted(set().union(*(room.furniture for room in rooms.ROOMS))))
+RECEPTACLE_TYPES = tuple(sorted(set().union(*(room.furniture for room in ROOMS))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ def problem_text(name: str, scene: Scene, things: Sequence[Thing], goal: str) ->
         things: everything in it that has an object type.
         goal: the condition, see :func:`roleagent.envs.alfworld.goals.pddl_condition`.
     """
-    portable = [thing for thing in things if thing.place is not None and thing.kind not in rooms.TOGGLEABLE]
+    portable = [thing for thing in things if thing.place is not None and thing.kind not in TOGGLEABLE]
     kinds = sorted({thing.kind for thing in portable})
     places = dict.fromkeys(receptacle.kind for receptacle in scene.receptacles)
     locations = dict.fromkeys(
@@ -71,17 +70,17 @@ def problem_text(name: str, scene: Scene, things: Sequence[Thing], goal: str) ->
         *(f"{location} - location" for location in locations),
     ]
     properties: Mapping[str, frozenset[str]] = {
-        "isReceptacleObject": rooms.VESSELS,
-        "cleanable": rooms.CLEANABLE,
-        "heatable": rooms.HEATABLE,
-        "coolable": rooms.COOLABLE,
-        "toggleable": rooms.TOGGLEABLE,
-        "sliceable": rooms.SLICEABLE,
+        "isReceptacleObject": VESSELS,
+        "cleanable": CLEANABLE,
+        "heatable": HEATABLE,
+        "coolable": COOLABLE,
+        "toggleable": TOGGLEABLE,
+        "sliceable": SLICEABLE,
     }
     facts = [
         *(f"receptacleType {r.id} {r.kind}Type" for r in scene.receptacles),
         *(f"objectType {thing.id} {thing.kind}Type" for thing in things),
-        *(f"canContain {place}Type {kind}Type" for place in places for kind in kinds if rooms.accepts(place, kind)),
+        *(f"canContain {place}Type {kind}Type" for place in places for kind in kinds if accepts(place, kind)),
         *(f"pickupable {thing.id}" for thing in portable),
         *(f"openable {r.id}" for r in scene.receptacles if r.openable),
         f"atLocation agent1 {scene.start}",

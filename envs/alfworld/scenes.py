@@ -13,7 +13,8 @@ from functools import cache
 
 import numpy as np
 
-from roleagent.envs.alfworld.rooms import OPENABLE, Room, room_of
+from roleagent.envs.alfworld.rooms import Room, room_of
+from roleagent.envs.alfworld.things import OPENABLE
 
 SIZES = ("standard", "small")
 
