@@ -1,0 +1,320 @@
+"""Tags, predicted states and the curriculum's view: alone, together, and with agents that know nothing of them."""
+
+import warnings
+from itertools import permutations
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hypothesis import given
+from hypothesis import strategies as st
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.envs.wrappers import FailureCurriculum, PredictedState, Tags, default_horizon, parse
+from roleagent.envs.wrappers.tags import MAX_COMMAND
+from roleagent.similarity import lms, lms_tokens
+from roleagent.spaces import Unicode
+from roleagent.types import PredictionScore
+
+
+class Script(gymnasium.Env):
+    """Shows the given states one after the other and remembers the commands it got."""
+
+    def __init__(self, states, max_steps=40):
+        self.states, self.max_steps, self.commands = states, max_steps, []
+        self.action_space = self.observation_space = Unicode(100)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.options, self.turn = options, 0
+        return "start", {"state": "start", "rewards": {}}
+
+    def step(self, action):
+        self.commands.append(action)
+        state = self.states[self.turn]
+        self.turn += 1
+        return str(state), 0.5, self.turn == len(self.states), False, {"state": state, "rewards": {"task": 0.5}}
+
+
+class Fixed:
+    """A sampler that names its tasks in turn."""
+
+    def __init__(self, *task_ids):
+        self.task_ids, self.calls = task_ids, 0
+
+    def sample(self, n, rng=None):
+        self.calls += 1
+        first = self.calls - 1 if rng is None else int(rng.integers(len(self.task_ids)))
+        return [self.task_ids[(first + k) % len(self.task_ids)] for k in range(n)]
+
+
+# --- Tags -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "command", "error"),
+    [
+        ("<action>go to desk 1</action>", "go to desk 1", None),
+        ("so:\n<action>\n go  to\ndesk 1 </action> done", "go to desk 1", None),
+        ("<think>maybe <action>look</action>?</think><action>go</action>", "go", None),
+        ("the template opened it</think><action>go</action>", "go", None),
+        ("<action>no</action> wait</think><action>go</action>", "go", None),
+        ("<search>who?</search>", "search[who?]", None),
+        ("<answer>Emma</answer>", "answer[Emma]", None),
+        ("<action>search[red mug]</action>", "search[red mug]", None),
+        ("<action>a < b > c</action>", "a < b > c", None),
+        ("<action>go</action><prediction h='1'>cut of", "go", None),
+        ("", "", "no <action> block"),
+        ("go to desk 1", "", "no <action> block"),
+        ("<action></action>", "", "the command is empty"),
+        ("<action> \n </action>", "", "the command is empty"),
+        ("<action>go", "", "<action> is never closed"),
+        ("go</action>", "", "</action> without <action>"),
+        ("<action>a</action><action>b</action>", "", "2 action blocks"),
+        ("<search>a</search><answer>b</answer>", "", "2 action blocks"),
+        ("<action>a<action>b</action></action>", "", "<action> inside <action>"),
+        ("<action>a<prediction>b</prediction></action>", "", "<prediction> inside <action>"),
+        ("<think>never ends <action>go</action>", "", "<think> is never closed"),
+        ("<action>go</action><think>late</think>", "", "a <think> block after the action"),
+        ("<prediction><action>go</action></prediction>", "", "no <action> block"),
+        (f"<action>{'x' * (MAX_COMMAND + 1)}</action>", "", f"a command of {MAX_COMMAND + 1} characters"),
+        (None, "", "the reply is not text but NoneType"),
+        (b"<action>go</action>", "", "the reply is not text but bytes"),
+    ],
+)
+def test_exactly_one_action_block(text, command, error):
+    parsed = parse(text)
+    assert (parsed.command, parsed.error) == (command, error)
+
+
+@pytest.mark.parametrize(
+    ("think", "text", "error"),
+    [
+        ("required", "<think>x</think><action>go</action>", None),
+        ("required", "<action>go</action>", "no <think> block"),
+        ("required", "<think>x</think><think>y</think><action>go</action>", "2 <think> blocks"),
+        ("none", "<action>go</action>", None),
+        ("none", "<think>x</think><action>go</action>", "a <think> block"),
+        ("optional", "<action>go</action>", None),
+    ],
+)
+def test_thoughts(think, text, error):
+    parsed = parse(text, think=think)
+    assert parsed.error == error and parsed.command == ("" if error else "go")
+
+
+def test_predictions_are_read_anywhere_in_the_raw_reply():
+    reply = '<prediction h="2">two</prediction><action>go</action><prediction h=1> a\nb </prediction>'
+    assert parse(reply, horizon=3).predictions == ("a b", "two", "")
+    assert parse(reply, horizon=1).predictions == ("a b",)
+    assert parse("<action>go</action><prediction>no number</prediction>").predictions == ("no number",)
+    assert parse("<prediction>first</prediction><prediction>second</prediction>").predictions == ("first",)
+    assert parse("<think><prediction>idea</prediction></think><action>go</action>").predictions == ("",)
+    assert parse('<action>go</action><prediction h="0">x</prediction>', horizon=2).predictions == ("", "")
+
+
+def test_a_malformed_action_keeps_its_predictions():
+    assert parse("go <prediction>a desk</prediction>").predictions == ("a desk",)
+
+
+TAGS = ("<action>", "</action>", "<think>", "</think>", "<prediction h='1'>", '<prediction h="999">', "</prediction>")
+OTHERS = ("<search>", "</search>", "<answer>", "</answer>", "<", ">", "h=", "go to desk 1", "\x00", "\ud800", "☀")
+REPLIES = st.one_of(st.text(), st.lists(st.sampled_from(TAGS + OTHERS), max_size=40).map("".join))
+
+
+@given(REPLIES, st.sampled_from(["none", "optional", "required"]))
+def test_parse_never_raises(text, think):
+    parsed = parse(text, horizon=3, think=think)
+    assert (parsed.command == "") == (parsed.error is not None)
+    assert len(parsed.predictions) == 3 and "<action>" not in parsed.command
+
+
+@pytest.mark.parametrize("piece", ["<action>", "<prediction h=", "<think>x</think>", "</action>", "<", "<prediction  "])
+def test_a_huge_reply_takes_linear_time(piece):
+    parse(piece * 300_000)  # seconds only if it were quadratic
+
+
+@pytest.mark.parametrize("text", ["<action>go", "\x00" * 10_000, "<action>" * 5000, None])
+def test_a_malformed_reply_is_an_invalid_action_with_a_reason(text):
+    env = Tags(gymnasium.make("RoleAgent/Toy-v0"))
+    _, info = env.reset(seed=0)
+    assert info["format_error"] is None
+    observation, _, _, _, info = env.step(text)
+    assert observation == "Nothing happens." and not info["valid_action"] and info["format_error"]
+    assert env.step("<action>look</action>")[4]["format_error"] is None
+
+
+def test_tags_pass_the_bare_command_to_a_plain_environment():
+    base = Script(["a", "b"])
+    env = Tags(base)
+    env.reset()
+    env.step('<action>go</action><prediction h="1">a</prediction>')
+    env.step("nonsense")
+    assert base.commands == ["go", ""]
+
+
+def test_tags_take_another_action_tag():
+    env = Tags(Script(["a"]), action_tag="do")
+    env.reset()
+    assert env.step("<do>go</do>")[4]["format_error"] is None and env.unwrapped.commands == ["go"]
+    with pytest.raises(ValueError, match="cannot be the action tag"):
+        Tags(Script(["a"]), action_tag="think")
+    with pytest.raises(ValueError, match="think must be one of none, optional, required"):
+        Tags(Script(["a"]), think="sometimes")
+
+
+# --- PredictedState ---------------------------------------------------------------------------------------------------
+
+
+def test_scores_arrive_with_the_state_and_name_the_source_turn():
+    base = Script(["aaaa", "bbbb", "cccc"])
+    env = PredictedState(base, horizon=2)
+    _, info = env.reset()
+    assert info["prediction_scores"] == ()
+
+    info = env.step({"command": "x", "predictions": ("aaaa", "bbzz")})[4]
+    assert info["prediction_scores"] == (PredictionScore(0, 1, 1.0),)
+    assert info["rewards"] == {"task": 0.5, "prediction": 1.0}
+
+    info = env.step({"command": "y", "predictions": ("", "cccc")})[4]
+    assert info["prediction_scores"] == (PredictionScore(0, 2, 0.5), PredictionScore(1, 1, 0.0, absent=True))
+    assert info["rewards"]["prediction"] == 0.5
+
+    _, reward, terminated, _, info = env.step({"command": "z", "predictions": ("cccc", "beyond the end")})
+    assert info["prediction_scores"] == (PredictionScore(1, 2, 1.0), PredictionScore(2, 1, 1.0))
+    assert terminated and reward == 0.5  # the reward itself is left alone
+    assert base.commands == ["x", "y", "z"]  # predictions never reach the environment
+
+    env.reset()
+    info = env.step({"command": "x", "predictions": ("aaaa", "")})[4]
+    assert info["prediction_scores"] == (PredictionScore(0, 1, 1.0),)  # nothing is left of the last episode
+
+
+def test_a_state_that_cannot_be_known_is_neither_scored_nor_counted():
+    env = PredictedState(Script(["aaaa", None, "cccc"]), horizon=2)
+    env.reset()
+    env.step({"command": "x", "predictions": ("aaaa", "bbbb")})
+    info = env.step({"command": "x", "predictions": ("bbbb", "cccc")})[4]
+    assert info["prediction_scores"] == () and info["rewards"]["prediction"] == 0
+    info = env.step("x")[4]
+    assert info["prediction_scores"] == (PredictionScore(1, 2, 1.0), PredictionScore(2, 1, 0.0, absent=True))
+
+
+def test_an_agent_that_never_predicts():
+    env = PredictedState(Script(["aaaa", "bbbb"]), horizon=1)
+    env.reset()
+    for turn in range(2):
+        _, reward, _, _, info = env.step("go")
+        assert reward == 0.5 and info["prediction_scores"] == (PredictionScore(turn, 1, 0.0, absent=True),)
+    assert env.unwrapped.commands == ["go", "go"]
+
+
+def test_too_few_too_many_or_strange_predictions():
+    env = PredictedState(Script(["aaaa"] * 3), horizon=2)
+    env.reset()
+    assert env.step({"command": "x"})[4]["prediction_scores"][0].absent
+    assert env.step({"command": "x", "predictions": ("aaaa",) * 9})[4]["prediction_scores"][-1].score == 1.0
+    assert env.step({"command": "x", "predictions": (None, 3)})[4]["prediction_scores"][-1].absent
+    with pytest.raises(ValueError, match="an action is a command or"):
+        env.step({"prediction": "aaaa"})
+
+
+def test_horizon_and_similarity_are_options():
+    assert [default_horizon(steps) for steps in (50, 15, 4, 30, 29)] == [3, 1, 1, 2, 1]
+    assert PredictedState(Script([], max_steps=50)).horizon == 3
+    env = PredictedState(Script(["go to desk 1"]), horizon=1, similarity=lms_tokens)
+    env.reset()
+    score = env.step({"command": "x", "predictions": ("go to desk 12",)})[4]["prediction_scores"][0].score
+    assert score == 0.75 != lms("go to desk 1", "go to desk 12")
+    with pytest.raises(ValueError, match="at least 1"):
+        PredictedState(Script([]), horizon=0)
+    with pytest.raises(ValueError, match="has no max_steps"):
+        PredictedState(gymnasium.make("CartPole-v1").unwrapped)
+
+
+# --- FailureCurriculum ------------------------------------------------------------------------------------------------
+
+
+def test_the_sampler_chooses_only_where_no_task_is_named():
+    sampler = Fixed("egg", "fish")
+    env = FailureCurriculum(Script(["a"]), sampler)
+    env.reset()
+    assert env.unwrapped.options == {"task_id": "egg"}
+    env.reset(options={"task_id": "apple", "other": 1})
+    assert env.unwrapped.options == {"task_id": "apple", "other": 1} and sampler.calls == 1
+    env.reset(options={})
+    assert env.unwrapped.options == {"task_id": "fish"}
+
+
+def test_with_a_seed_the_choice_is_reproducible():
+    env = FailureCurriculum(Script(["a"]), Fixed(*"abcdefgh"))
+    tasks = []
+    for seed in (1, 2, 3, 4, 1, 2, 3, 4):
+        env.reset(seed=seed)
+        tasks.append(env.unwrapped.options["task_id"])
+    assert tasks[:4] == tasks[4:] and len(set(tasks)) > 1
+
+
+# --- together ---------------------------------------------------------------------------------------------------------
+
+TOY_TASKS = ("bring-egg-table-1", "heat-fish-tray-2")
+WRAPPERS = {
+    "tags": lambda env: Tags(env),
+    "predicted": lambda env: PredictedState(env),
+    "curriculum": lambda env: FailureCurriculum(env, Fixed(*TOY_TASKS)),
+}
+
+
+@pytest.mark.parametrize("order", [*[(name,) for name in WRAPPERS], *permutations(WRAPPERS)], ids="-".join)
+def test_any_order_plays_an_episode_and_passes_check_env(order):
+    env = gymnasium.make("RoleAgent/Toy-v0")
+    for name in order:
+        env = WRAPPERS[name](env)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warnings.filterwarnings("ignore", message=".*is different from the unwrapped version.*")
+        check_env(env, skip_render_check=True)
+    _, info = env.reset(options={"task_id": TOY_TASKS[0]})
+    command = info["admissible_actions"][0]
+    action = f"<action>{command}</action>" if "tags" in order else command
+    _, _, _, _, info = env.step(action)
+    assert info["valid_action"] and info["task_id"] == TOY_TASKS[0]
+    assert ("format_error" in info) == ("tags" in order)
+    assert ("prediction" in info["rewards"]) == ("predicted" in order)
+
+
+@pytest.mark.parametrize("between", [False, True])
+def test_a_reply_is_scored_through_all_wrappers(between):
+    env = PredictedState(gymnasium.make("RoleAgent/Toy-v0"), horizon=2)
+    if between:
+        env = FailureCurriculum(env, Fixed(TOY_TASKS[0]))
+    env = Tags(env)
+    assert env.horizon == 2
+    env.reset(options={"task_id": TOY_TASKS[0]})
+    for turn in range(2):
+        text = "You arrive at stove. You see nothing. You carry nothing."
+        reply = f'<action>go to {("stove", "sink")[turn]}</action><prediction h="1">{text}</prediction>'
+        observation, _, _, _, info = env.step(reply)
+        by_horizon = {score.horizon: score for score in info["prediction_scores"]}
+        assert by_horizon[1] == PredictionScore(turn, 1, lms(text, observation))
+    assert by_horizon[1].score < 1 and by_horizon[2] == PredictionScore(0, 2, 0.0, absent=True)
+
+
+def test_constructor_arguments_are_recorded():
+    sampler = Fixed()
+    env = Tags(PredictedState(FailureCurriculum(Script(["a"]), sampler), horizon=2), think="none")
+    assert env._saved_kwargs == {"think": "none", "action_tag": "action", "horizon": None}
+    assert env.env._saved_kwargs == {"horizon": 2, "similarity": lms}
+    assert env.env.env._saved_kwargs["sampler"] is sampler
+    spec = PredictedState(gymnasium.make("RoleAgent/Toy-v0"), horizon=2).spec
+    again = gymnasium.make(spec)
+    assert isinstance(again, PredictedState) and again.horizon == 2
+
+
+def test_spaces_describe_the_actions():
+    env = PredictedState(gymnasium.make("RoleAgent/Toy-v0"), horizon=2)
+    assert env.action_space.contains({"command": "look", "predictions": ("", "a päivä")})
+    env.action_space.seed(int(np.int64(3)))
+    assert len(env.action_space.sample()["predictions"]) == 2
+    assert Tags(env).action_space.contains("<action>look</action>")
