@@ -1,0 +1,246 @@
+"""The house stands: packaging, imports, documents. None of these tests knows what the parts do."""
+
+import ast
+import configparser
+import doctest
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import warnings
+from pathlib import Path
+
+import gymnasium
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+import roleagent  # noqa: F401 - registers the environments
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = {
+    "roleagent.envs": ROOT / "envs",
+    "roleagent.agents": ROOT / "agents",
+    "roleagent.curricula": ROOT / "curricula",
+    "roleagent.learners": ROOT / "learners",
+    "roleagent": ROOT / "src" / "roleagent",
+}
+ROOMS = {name.split(".")[1] for name in FOLDERS if "." in name}
+HEAVY = ("torch", "transformers", "deepspeed", "textworld", "alfworld", "faiss", "sqlalchemy")
+
+
+def module_names():
+    """Every module of the tree, by its import name."""
+    names = {}
+    for package, folder in FOLDERS.items():
+        for path in sorted(folder.rglob("*.py")):
+            parts = path.relative_to(folder).with_suffix("").parts
+            names[".".join((package, *(part for part in parts if part != "__init__")))] = path
+    return names
+
+
+MODULES = module_names()
+
+
+def run(*command, cwd=ROOT, **environment):
+    """A command in a process of its own; its output, or a failure that shows it."""
+    done = subprocess.run(
+        command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+# --- packaging --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def setup_cfg():
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.read(ROOT / "setup.cfg", encoding="utf-8")
+    return parser
+
+
+def test_the_listed_packages_are_the_tree(setup_cfg):
+    tree = {
+        name if path.name == "__init__.py" else name.rpartition(".")[0] for name, path in MODULES.items()
+    }  # a folder with modules but no __init__.py counts as well: it would be missing from the wheel
+    listed = setup_cfg["options"]["packages"].split()
+    assert sorted(listed) == sorted(tree)
+    for name in tree:
+        assert name in MODULES, f"{name} has modules but no __init__.py"
+
+
+def test_the_folders_are_mapped_as_the_tests_think(setup_cfg):
+    lines = setup_cfg["options"]["package_dir"].split("\n")
+    mapped = dict(map(str.strip, line.split("=")) for line in lines if line.strip())
+    assert mapped == {name: str(folder.relative_to(ROOT)) for name, folder in FOLDERS.items()}
+
+
+def test_every_console_script_has_a_target(setup_cfg):
+    for line in setup_cfg["options.entry_points"]["console_scripts"].strip().split("\n"):
+        module, _, function = line.partition("=")[2].strip().partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+
+
+def test_a_wheel_installed_elsewhere_makes_environments(tmp_path):
+    """Built from a copy (no leftovers of earlier builds), run with no sight of the source tree."""
+    source, wheels, target = tmp_path / "source", tmp_path / "wheels", tmp_path / "target"
+    ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist")
+    for name in ("src", "envs", "agents", "curricula", "learners"):
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
+    run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source), cwd=tmp_path)
+    (wheel,) = wheels.glob("*.whl")
+    run(*pip, "install", "--no-deps", "--target", str(target), str(wheel), cwd=tmp_path)
+    # -S: site-packages serves the dependencies, but its .pth files, and with them the editable install, stay out.
+    path = os.pathsep.join((str(target), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))
+    program = (
+        "import gymnasium, pathlib, roleagent, roleagent.envs.alfworld.env as module\n"
+        "env = gymnasium.make('RoleAgent/ALFWorld-v0')\n"
+        "observation, info = env.reset(seed=0)\n"
+        "env.step(info['admissible_actions'][0])\n"
+        "print(roleagent.__file__, module.__file__, (pathlib.Path(roleagent.__file__).parent / 'py.typed').exists())\n"
+    )
+    words = run(sys.executable, "-S", "-c", program, cwd=tmp_path, PYTHONPATH=path).split()
+    assert words == [
+        str(target / "roleagent" / "__init__.py"),
+        str(target / "roleagent" / "envs" / "alfworld" / "env.py"),
+        "True",
+    ]
+
+
+# --- imports ----------------------------------------------------------------------------------------------------------
+
+
+def imports_of(path, name):
+    """Absolute names of what a module imports anywhere in it, functions included."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                base = ".".join([*package.split(".")[: len(package.split(".")) + 1 - node.level], base]).rstrip(".")
+            # `from roleagent import envs` imports a room as much as `import roleagent.envs` does.
+            yield from ([f"{base}.{alias.name}" for alias in node.names] if base == "roleagent" else [base])
+
+
+def room_of(name):
+    """The room of a module; ``""`` is the corridor."""
+    part = name.split(".")[1] if name.startswith("roleagent.") else ""
+    return part if part in ROOMS else ""
+
+
+# Which rooms a room may import, besides itself and the corridor.
+MAY_IMPORT = {
+    "": set(),
+    "envs": set(),
+    "curricula": set(),
+    "agents": {"envs", "curricula"},
+    "learners": {"agents", "envs"},
+}
+# The command line is the corridor's front door: its verbs load the rooms they need, when they need them.
+FRONT_DOOR = "roleagent.cli"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_go_one_way(name):
+    room = room_of(name)
+    allowed = MAY_IMPORT[room] | {room, ""}
+    for imported in imports_of(MODULES[name], name):
+        top = imported.split(".")[0]
+        assert top not in ROOMS, f"{name} imports {imported} by its bare name"
+        if top == "roleagent" and name != FRONT_DOOR:
+            assert room_of(imported) in allowed, f"{name} imports {imported}: against the one way"
+        if room in ("", "envs", "curricula"):
+            assert top not in ("torch", "transformers", "deepspeed"), f"{name} imports {imported}"
+
+
+LOADED = "import sys; print(*sorted({'.'.join(name.split('.')[:2]) for name in sys.modules}))"
+
+
+@pytest.mark.parametrize("module", ["roleagent", FRONT_DOOR])
+def test_importing_the_package_loads_neither_torch_nor_a_room(module):
+    loaded = set(run(sys.executable, "-c", f"import {module}; {LOADED}").split())
+    assert module in loaded
+    assert not {name for name in loaded if name.split(".")[0] in HEAVY or room_of(name)}
+
+
+def test_playing_an_environment_loads_no_torch():
+    program = "import gymnasium, roleagent; gymnasium.make('RoleAgent/ALFWorld-v0').reset(seed=0); "
+    loaded = set(run(sys.executable, "-c", program + LOADED).split())
+    assert "roleagent.envs" in loaded
+    assert not {name for name in loaded if name.split(".")[0] in HEAVY}
+
+
+@pytest.mark.parametrize("room", sorted(ROOMS))
+@pytest.mark.parametrize("form", ["import {0}", "from {0} import something", "import {0}.thing"])
+def test_ruff_refuses_bare_names(room, form):
+    ruff = [sys.executable, "-m", "ruff", "check", "--stdin-filename", "examples/snippet.py", "-"]
+    done = subprocess.run(ruff, cwd=ROOT, input=form.format(room) + "\n", capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "TID251" in done.stdout
+
+
+# --- documents --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_says_what_it_is(name):
+    assert ast.get_docstring(ast.parse(MODULES[name].read_text(encoding="utf-8")))
+
+
+@pytest.mark.parametrize("name", [name for name, path in MODULES.items() if ">>> " in path.read_text("utf-8")])
+def test_doctests(name):
+    """By import name, not by path: pytest's own collection would load the rooms under their bare names."""
+    result = doctest.testmod(importlib.import_module(name))
+    assert result.attempted > 0
+    assert result.failed == 0
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_the_documents_programs_run(document, tmp_path):
+    """The Python blocks of a document, one after the other, as one program."""
+    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    assert blocks
+    run(sys.executable, "-W", "error::UserWarning", "-c", "\n".join(blocks), cwd=tmp_path)
+
+
+@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
+def test_what_the_documents_point_to_exists(document):
+    text = (ROOT / document).read_text("utf-8")
+    programs = set(re.findall(r"python (\w+\.py)", text))
+    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    links = {link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link}
+    named = set(re.findall(r"(?:configs|benchmarks|examples|tests|learners)/\w+\.\w+", text))
+    assert [path for path in sorted(links | named | programs) if not (ROOT / path).exists()] == []
+
+
+def test_the_checks_run_the_commands_of_the_readme():
+    shown = run("bash", ".ci/run", "--show")
+    assert re.search(r"^install: pip install -e \. *$", shown, re.MULTILINE)
+    assert re.search(r"^test: pip install -e '\.\[test\]' && pytest$", shown, re.MULTILINE)
+
+
+def test_the_example_runs():
+    shown = run(sys.executable, "examples/plug_your_agent.py")
+    assert re.search(r"score [01] after \d+ steps; \d+ predictions, mean similarity 0\.\d+", shown)
+
+
+# --- environments -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("env_id", sorted(name for name in gymnasium.registry if name.startswith("RoleAgent/")))
+def test_gymnasium_has_nothing_to_say_against_an_environment(env_id):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        env = gymnasium.make(env_id)
+        check_env(env.unwrapped)
+        env.close()
+    assert [str(warning.message) for warning in caught] == []
