@@ -34,9 +34,9 @@ _FACING = re.compile(r"You are facing the ([^.]*)")
 _TAKEN = re.compile(rf"You pick up the ({_NAME}) from the ({_NAME})")
 _PUT = re.compile(rf"You (?:move|put) the ({_NAME}) (?:to|in/on|in|on) the ({_NAME})")
 _CHANGED = re.compile(rf"You (clean|heat|cool) the ({_NAME}) using the ({_NAME})")
-_LIT = re.compile(rf"You turn on the ({_NAME})")
-_TWO_NAMES = re.compile(rf"({_NAME}) \S+ ({_NAME})$")
 _CARRYING = re.compile(rf"You are carrying: an? ({_NAME})")
+
+PUT_WORDINGS = ("move {} to {}", "put {} in/on {}")
 
 _TYPE_NAMES = {kind.lower(): kind for room in rooms.ROOMS for kind in (*room.furniture, *room.stock)}
 _TYPE_NAMES["desklamp"] = "DeskLamp"
@@ -71,18 +71,18 @@ class Belief:
         here: the receptacles within reach.
         held: the object in the hand.
         changed: what was cleaned, heated or cooled, as ``("clean", "mug 2")``.
-        lit: lamps that were turned on.
         neighbours: receptacles that are reached from the same spot.
         refused: commands that did nothing where they should have worked.
+        put_wordings: how things are laid down: the present and the older format of the games, until one has worked.
     """
 
     sights: dict[str, Sight] = field(default_factory=dict)
     here: set[str] = field(default_factory=set)
     held: str | None = None
     changed: set[tuple[str, str]] = field(default_factory=set)
-    lit: set[str] = field(default_factory=set)
     neighbours: dict[str, set[str]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
+    put_wordings: tuple[str, ...] = PUT_WORDINGS
 
     def find(self, kind: str) -> Iterator[tuple[str, str]]:
         """Objects of a type that are known to lie somewhere, with the receptacle, in listing order."""
@@ -91,13 +91,13 @@ class Belief:
                 if kind_of(name) == kind:
                     yield name, place
 
-    def update(self, command: str, observation: str) -> None:
+    def update(self, command: str, observation: str, meant: bool = False) -> None:
         """Reads what a command brought."""
         if match := _SURROUNDINGS.search(observation):
             for name in _LISTED.findall(match[1]):
                 self.sights.setdefault(name, Sight())
         if observation.strip() in ("Nothing happens.", "Nothing happens"):
-            self._failed(command)
+            self._failed(command, meant)
             return
         if command.startswith("go to ") and observation.startswith("You arrive"):
             place = command.removeprefix("go to ").strip()
@@ -116,12 +116,11 @@ class Belief:
                 contents.remove(match[1])
         if match := _PUT.search(observation):
             self.held = None
+            self.put_wordings = tuple(w for w in PUT_WORDINGS if w[:3] == match[0][4:7])
             sight = self._sight(match[2])
             sight.contents = [*(sight.contents or ()), match[1]]
         if match := _CHANGED.search(observation):
             self._change(match[1], match[2])
-        if match := _LIT.search(observation):
-            self.lit.add(match[1])
         if match := _CARRYING.search(observation):
             self.held = match[1]
         elif "You are not carrying anything" in observation:
@@ -141,29 +140,19 @@ class Belief:
         for place in places:
             self.neighbours[place] = self.neighbours.get(place, set()) | places
 
-    def _failed(self, command: str) -> None:
+    def _failed(self, command: str, meant: bool) -> None:
+        """``meant``: the expert expected this command to work, so it is not to be tried again."""
         verb, _, rest = command.partition(" ")
-        if command.startswith("go to "):
-            place = command.removeprefix("go to ").strip()
-            if place in self.sights and self.here and place not in self.here:
-                # The game has no way from a spot to itself: this receptacle is within reach already.
-                self._together(self.here | {place})
-                return
-        elif verb == "take":
+        place = command.removeprefix("go to ")
+        if place != command and self.here and place in self.sights:
+            # The game has no way from a spot to itself: this receptacle is within reach already.
+            self._together(self.here | {place})
+        elif meant:
+            self.refused.add(command)
             name, _, place = rest.partition(" from ")
-            contents = self.sights[place].contents if place in self.sights else None
-            if self.held is None and contents and name in contents:
+            contents = self.sights[place].contents if verb == "take" and place in self.sights else None
+            if contents and name in contents:
                 contents.remove(name)
-        elif verb == "use":
-            if not any(place in self.here for name, place in self.find(kind_of(rest)) if name == rest):
-                return
-        elif verb in ("move", "put", "clean", "heat", "cool") and (match := _TWO_NAMES.search(command)):
-            sight = self.sights.get(match[2])
-            if match[1] != self.held or match[2] not in self.here or sight is None:
-                return
-            if verb in ("move", "put") and (sight.closed or sight.contents is None):
-                return
-        self.refused.add(command)
 
 
 class SearchExpert:
@@ -172,33 +161,33 @@ class SearchExpert:
     Args:
         rng: draws the places where demonstrations deviate; None always searches the likeliest place next.
         curiosity: the chance that the next place to search is drawn by likelihood instead of being the likeliest.
-        put: how things are laid down; older games have ``"put {} in/on {}"``.
     """
 
-    def __init__(self, rng: np.random.Generator | None = None, curiosity: float = 0.1, put: str = "move {} to {}"):
-        self.rng, self.curiosity, self.put = rng, curiosity, put
+    def __init__(self, rng: np.random.Generator | None = None, curiosity: float = 0.1):
+        self.rng, self.curiosity = rng, curiosity
         self.goal: Goal | None = None
         self.belief = Belief()
+        self._proposed: str | None = None
 
     def reset(self, goal: str, observation: str) -> None:
         """Starts an episode from the task sentence and the first observation."""
         self.goal = parse_goal(goal) or parse_goal(observation)
         self.belief = Belief()
+        self._proposed = None
         self.belief.update("", observation)
 
     def observe(self, command: str, observation: str) -> None:
         """Takes in the command that was played, its own or not, and what came of it."""
-        self.belief.update(command.strip(), observation)
+        self.belief.update(command.strip(), observation, meant=command.strip() == self._proposed)
+        self._proposed = None
 
     def act(self) -> str:
         """The next command. ``look`` where it knows nothing better."""
-        if self.goal is None:
-            return "look"
-        for command in self._wishes(self.goal):
-            if command not in self.belief.refused:
-                return command
-        self.belief.refused.clear()  # nothing is left: whatever was in the way may be gone
-        return "look"
+        wishes = self._wishes(self.goal) if self.goal else iter(())
+        self._proposed = next((command for command in wishes if command not in self.belief.refused), None)
+        if self._proposed is None:
+            self.belief.refused.clear()  # nothing is left: whatever was in the way may be gone
+        return self._proposed or "look"
 
     # Each method below yields commands, best first; the first that has not been refused is played.
 
@@ -229,7 +218,8 @@ class SearchExpert:
                     yield f"{verb} {held} with {station}"
         for place in self._targets(goal):
             yield from self._reach(place, inside=True)
-            yield self.put.format(held, place)
+            for wording in self.belief.put_wordings:
+                yield wording.format(held, place)
 
     def _fetch(self, goal: Goal) -> Iterator[str]:
         """Gets an object of the right type that is not where it belongs already."""
@@ -250,7 +240,8 @@ class SearchExpert:
         )
         for place in order:
             yield from self._reach(place, inside=True)
-            yield self.put.format(held, place)
+            for wording in self.belief.put_wordings:
+                yield wording.format(held, place)
 
     def _search(self, kind: str) -> Iterator[str]:
         """Looks into the place that is likeliest per step among those not yet seen."""

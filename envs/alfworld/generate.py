@@ -109,7 +109,7 @@ def _furnish(rng: np.random.Generator, here: Scene, name: TaskName) -> list[Thin
         for _ in range(counts[obj]):
             put(obj, homes)
     if here.lamp:
-        put("DeskLamp", here.room.lamp_homes or {})
+        put("DeskLamp", here.room.lamp_homes)
     if here.size == "standard":
         for kind in ("Sink", "Bathtub"):
             for receptacle in by_kind.get(f"{kind}Basin", ()):

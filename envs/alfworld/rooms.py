@@ -7,7 +7,7 @@ game files (``SinkBasin``); the text of a game writes them in small letters.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 def _weights(text: str) -> dict[str, int]:
@@ -59,7 +59,7 @@ class Room:
     stock: Mapping[str, Stock]
     fixtures: Mapping[str, tuple[int, int]]
     lamp_share: float = 0.0
-    lamp_homes: Mapping[str, int] | None = None
+    lamp_homes: Mapping[str, int] = field(default_factory=dict)
 
 
 def _stock(table: str) -> dict[str, Stock]:

@@ -97,11 +97,11 @@ def furniture(size: str, number: int) -> tuple[Mapping[str, int], bool]:
         extras = rng.permutation(len(room.extras))[: rng.integers(least, most + 1)]
         for kind in (*room.core, *(room.extras[i] for i in sorted(extras))):
             pieces[kind] = pieces.get(kind, 0) + 1
-        return pieces, room.lamp_homes is not None
+        return pieces, bool(room.lamp_homes)
     for kind, common in room.furniture.items():
         if rng.random() < common.share:
             pieces[kind] = int(rng.integers(common.least, common.most + 1))
-    lamp = rng.random() < room.lamp_share and any(home in pieces for home in room.lamp_homes or ())
+    lamp = rng.random() < room.lamp_share and any(home in pieces for home in room.lamp_homes)
     return pieces, bool(lamp)
 
 

@@ -91,11 +91,12 @@ def scene_of(task_id: str) -> str:
 def draw(u: float, shares: Mapping[_Key, float]) -> _Key:
     """The key of ``shares`` (positive weights) at ``u`` in [0, 1)."""
     left = u * sum(shares.values())
-    for key, share in shares.items():
-        if left < share:
+    keys = list(shares)
+    for key in keys[:-1]:
+        if left < shares[key]:
             return key
-        left -= share
-    return key  # the rounding of the sum
+        left -= shares[key]
+    return keys[-1]
 
 
 @lru_cache(maxsize=4096)

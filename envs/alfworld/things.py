@@ -62,8 +62,8 @@ def places_of(obj: str) -> Mapping[str, float]:
     """
     shares: dict[str, float] = {}
     for room in ROOMS:
-        homes = room.lamp_homes if obj == "DeskLamp" else room.stock[obj].homes if obj in room.stock else None
-        for place, weight in (homes or {}).items():
+        homes = room.stock[obj].homes if obj in room.stock else room.lamp_homes if obj == "DeskLamp" else {}
+        for place, weight in homes.items():
             shares[place] = shares.get(place, 0.0) + weight / sum(homes.values())
     return shares
 
