@@ -14,6 +14,7 @@ from rapidfuzz.distance import Indel
 from rapidfuzz.process import cdist
 
 _BLOCK = 256  # texts compared in one call: large enough to keep the call's overhead down, small enough for the cache
+_SCORER = Indel.normalized_similarity
 
 
 def lms(a: str, b: str) -> float:
@@ -22,7 +23,7 @@ def lms(a: str, b: str) -> float:
     >>> lms("You see an egg.", "You see an egg."), lms("abc", "xyz"), round(lms("abcd", "acd"), 3)
     (1.0, 0.0, 0.857)
     """
-    return Indel.normalized_similarity(a, b)
+    return _SCORER(a, b)
 
 
 def lms_tokens(a: str, b: str) -> float:
@@ -31,7 +32,7 @@ def lms_tokens(a: str, b: str) -> float:
     >>> lms_tokens("go to desk 1", "go to desk 12")
     0.75
     """
-    return Indel.normalized_similarity(a.split(), b.split())
+    return _SCORER(a.split(), b.split())
 
 
 def group_states(states: Sequence[str | None], threshold: float | None = None) -> list[int]:
@@ -82,11 +83,10 @@ def _components(texts: Sequence[str], threshold: float) -> list[int]:
         # |LCS| ≤ the shorter length, so a pair can only reach the threshold t if 2·short ≥ t·(short + long).
         longest = lengths[start + len(rows) - 1] * (2 - threshold) / threshold
         end = bisect_right(lengths, longest + 1e-9)
-        columns = by_length[start:end]
-        similar = cdist(rows, columns, scorer=Indel.normalized_similarity, score_cutoff=threshold, dtype=np.float64)
-        for row, column in zip(*np.nonzero(similar), strict=True):
-            if row < column:
-                parent[root(start + int(row))] = root(start + int(column))
+        # The scorer's own cutoff loses pairs that meet the threshold exactly (1 - 0.8 < 0.2), hence the second look.
+        similar = cdist(rows, by_length[start:end], scorer=_SCORER, score_cutoff=threshold - 1e-6, dtype=np.float64)
+        for row, column in zip(*np.nonzero(similar >= threshold), strict=True):
+            parent[root(start + int(row))] = root(start + int(column))
     component = [0] * len(texts)
     for position, index in enumerate(order):
         component[index] = root(position)

@@ -1,0 +1,120 @@
+"""LMS against its definition, and groups against comparing all pairs."""
+
+import random
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roleagent import similarity
+from roleagent.similarity import group_states, lms, lms_tokens
+
+TEXTS = st.text(alphabet="ab 1☀", max_size=12)
+STATES = st.lists(st.one_of(st.none(), TEXTS), max_size=25)
+THRESHOLDS = st.sampled_from([0.05, 0.5, 0.6, 2 / 3, 0.75, 0.8, 0.9, 1.0])
+
+
+def lcs(a, b):
+    """Length of the longest common subsequence, by the textbook recursion."""
+    row = [0] * (len(b) + 1)
+    for x in a:
+        previous = row
+        row = [0]
+        for j, y in enumerate(b, 1):
+            row.append(previous[j - 1] + 1 if x == y else max(previous[j], row[-1]))
+    return row[-1]
+
+
+def naive_groups(states, threshold):
+    """Connected components by comparing everything with everything."""
+    labels = list(range(len(states)))
+    for i, a in enumerate(states):
+        for j, b in enumerate(states[:i]):
+            if a is not None and b is not None and lms(a, b) >= threshold:
+                labels = [labels[j] if label == labels[i] else label for label in labels]
+    return labels
+
+
+def partition(labels, keep=lambda index: True):
+    groups = {}
+    for index, label in enumerate(labels):
+        if keep(index):
+            groups.setdefault(label, set()).add(index)
+    return {frozenset(group) for group in groups.values()}
+
+
+@given(TEXTS, TEXTS)
+def test_lms_is_its_definition(a, b):
+    expected = 2 * lcs(a, b) / (len(a) + len(b)) if a or b else 1.0
+    assert lms(a, b) == pytest.approx(expected) and lms(a, b) == lms(b, a)
+
+
+@given(TEXTS, TEXTS)
+def test_lms_tokens_counts_words(a, b):
+    words = a.split(), b.split()
+    expected = 2 * lcs(*words) / sum(map(len, words)) if any(words) else 1.0
+    assert lms_tokens(a, b) == pytest.approx(expected) and lms_tokens(a, b) == lms_tokens(b, a)
+
+
+def test_the_number_that_made_hashing_the_default():
+    assert lms("cabinet 1 is closed", "cabinet 7 is closed") > 0.9
+    assert group_states(["cabinet 1 is closed", "cabinet 7 is closed"]) == [0, 1]
+    assert group_states(["cabinet 1 is closed", "cabinet 7 is closed"], 0.9) == [0, 0]
+
+
+def test_labels_count_from_zero_in_order_of_appearance():
+    assert group_states(["b", None, "a", "b", None, "c"]) == [0, -1, 1, 0, -1, 2]
+    assert group_states(["b", None, "a", "b", None, "c"], 0.9) == [0, -1, 1, 0, -1, 2]
+    assert group_states([]) == group_states([], 0.9) == []
+    assert group_states(["", None, ""], 0.5) == [0, -1, 0]
+
+
+def test_similar_texts_are_linked_through_a_chain():
+    chain = ["aaaaaaaaaa", "aaaaaaaaab", "aaaaaaaabb", "aaaaaaabbb"]
+    assert lms(chain[0], chain[3]) < 0.9
+    assert group_states(chain, 0.9) == [0] * 4 and group_states([chain[0], chain[3]], 0.9) == [0, 1]
+
+
+@given(STATES, THRESHOLDS)
+def test_groups_are_those_of_comparing_all_pairs(states, threshold):
+    known = lambda index: states[index] is not None  # noqa: E731
+    labels = group_states(states, threshold)
+    assert partition(labels, known) == partition(naive_groups(states, threshold), known)
+    assert all((label == -1) == (state is None) for label, state in zip(labels, states, strict=True))
+
+
+@given(STATES, THRESHOLDS | st.none(), st.randoms(use_true_random=False))
+def test_no_order_changes_the_groups(states, threshold, rng):
+    order = list(range(len(states)))
+    rng.shuffle(order)
+    labels = group_states(states, threshold)
+    shuffled = group_states([states[index] for index in order], threshold)
+    original = {frozenset(order[place] for place in group) for group in partition(shuffled)}
+    assert original == partition(labels)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.integers(0, 1000))
+def test_texts_in_different_blocks_meet(seed):
+    """With blocks of two, nearly every pair lies in different blocks."""
+    rng = random.Random(seed)
+    states = ["".join(rng.choices("ab", k=rng.randint(0, 9))) for _ in range(30)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(similarity, "_BLOCK", 2)
+        assert partition(group_states(states, 0.8)) == partition(naive_groups(states, 0.8))
+
+
+@pytest.mark.parametrize("threshold", [0, -0.1, 1.01, float("nan")])
+def test_a_threshold_is_a_share(threshold):
+    with pytest.raises(ValueError, match=r"must be in \(0, 1\]"):
+        group_states(["a"], threshold)
+
+
+def test_thousands_of_states_take_no_time():
+    rng = random.Random(0)
+    words = ["cabinet", "drawer", "egg", "mug", "fridge", "you", "see", "nothing", "closed", "open"]
+    states = [" ".join(rng.choices(words, k=rng.randint(5, 30))) for _ in range(3000)]
+    start = time.perf_counter()
+    group_states(states, 0.9)
+    assert time.perf_counter() - start < 5  # all pairs in Python take a minute
