@@ -18,6 +18,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import roleagent  # noqa: F401 - registers the environments
+from roleagent import config
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = {
@@ -231,6 +232,13 @@ def test_the_checks_run_the_commands_of_the_readme():
 def test_the_example_runs():
     shown = run(sys.executable, "examples/plug_your_agent.py")
     assert re.search(r"score [01] after \d+ steps; \d+ predictions, mean similarity 0\.\d+", shown)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda path: path.name)
+def test_every_shipped_configuration_loads(path):
+    loaded = config.load(path)
+    assert config.from_dict(config.to_dict(loaded)) == loaded
+    assert loaded.env.id in gymnasium.registry
 
 
 # --- environments -----------------------------------------------------------------------------------------------------
