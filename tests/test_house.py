@@ -132,6 +132,22 @@ def imports_of(path, name):
             yield from ([f"{base}.{alias.name}" for alias in node.names] if base == "roleagent" else [base])
 
 
+def test_the_reader_of_imports_sees_every_form(tmp_path):
+    path = tmp_path / "toy.py"
+    path.write_text(
+        "import torch.nn as nn\nfrom roleagent import learners\nfrom .wrappers import Tags\n"
+        "def late():\n    from ..agents import hf\n    from roleagent.curricula.modes import MODES\n",
+        encoding="utf-8",
+    )
+    assert set(imports_of(path, "roleagent.envs.toy")) == {
+        "torch.nn",
+        "roleagent.learners",
+        "roleagent.envs.wrappers",
+        "roleagent.agents",
+        "roleagent.curricula.modes",
+    }
+
+
 def room_of(name):
     """The room of a module; ``""`` is the corridor."""
     part = name.split(".")[1] if name.startswith("roleagent.") else ""
