@@ -1,12 +1,19 @@
 """One ALFWorld game: what it is made from, and the immutable form the simulator plays.
 
 A :class:`GameSource` is what the generator and the loader deliver: the fields of an official ``game.tw-pddl`` file that
-matter, whoever wrote them.
+matter, whoever wrote them. :class:`Game` is the same game read: things are numbered 0, 1, … in the order of their PDDL
+ids, which is the order in which TextWorld lists them.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+from roleagent.envs.alfworld.condition import Condition, Fact, compile_goal, parse_expression
+from roleagent.envs.alfworld.dialect import Dialect, UnknownDialect, recognise
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +26,7 @@ class GameSource:
         problem: the PDDL problem (``pddl_problem`` of an official file).
         goal: the task sentence without ``Your task is to: `` and without the final full stop.
         walkthrough: commands that win from the start; empty where none is known.
-        domain: the PDDL domain, or ``""`` for the domain and grammar of the current official games.
+        domain: the PDDL domain, or ``""`` for the domain and grammar that the ``alfworld`` package ships.
         grammar: the text grammar with the task sentence in it, or ``""`` as above.
     """
 
@@ -32,4 +39,245 @@ class GameSource:
     grammar: str = ""
 
 
-__all__ = ["GameSource"]
+_CONDITIONS = ("isclean", "ishot", "iscool", "issliced", "istoggled")
+# What the simulator understands: predicates and the types of their arguments.
+_SIGNATURES: dict[str, Fact] = {
+    "atlocation": ("agent", "location"),
+    "receptacleatlocation": ("receptacle", "location"),
+    "objectatlocation": ("object", "location"),
+    "receptacletype": ("receptacle", "rtype"),
+    "objecttype": ("object", "otype"),
+    "cancontain": ("rtype", "otype"),
+    "inreceptacle": ("object", "receptacle"),
+    "inreceptacleobject": ("object", "object"),
+    "isreceptacleobject": ("object",),
+    "openable": ("receptacle",),
+    "opened": ("receptacle",),
+    "holds": ("agent", "object"),
+    **dict.fromkeys(("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable"), ("object",)),
+    **dict.fromkeys(_CONDITIONS, ("object",)),
+}
+CHANGING = frozenset({"atlocation", "objectatlocation", "inreceptacle", "opened", "holds", *_CONDITIONS})
+"""The predicates whose facts change during a game."""
+_SECTIONS = re.compile(
+    r"\(\s*:objects\b(?P<objects>.*?)\)\s*\(\s*:init\b(?P<init>.*)\(\s*:goal\b(?P<goal>.*)", re.DOTALL
+)
+_FACT = re.compile(r"\(([^()]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Game:
+    """A game, read. Receptacles, objects and locations are numbers; facts are tuples of a predicate and numbers.
+
+    Attributes:
+        source: the text it was read from.
+        dialect: the version of the rules.
+        receptacles, objects, locations: the names that the text uses, e.g. ``"cabinet 3"``.
+        receptacle_numbers, object_numbers: the inverse.
+        place: the location of each receptacle; None where it has none.
+        here: the receptacles at each location that has any.
+        openable: per receptacle, whether it can be opened.
+        fits: per receptacle, the objects that may be put there.
+        nested: the objects in or on each object that is itself a container.
+        able: the objects that are ``pickupable``, ``cleanable``, …; also ``knife``.
+        stations: the receptacles that ``clean``, ``heat`` and ``cool``.
+        start: the location where the agent begins.
+        contents: the objects in each receptacle at the start, ascending.
+        facts: all changing facts at the start.
+        won: the condition that ends the game.
+    """
+
+    source: GameSource
+    dialect: Dialect
+    receptacles: tuple[str, ...]
+    objects: tuple[str, ...]
+    locations: tuple[str, ...]
+    receptacle_numbers: Mapping[str, int]
+    object_numbers: Mapping[str, int]
+    place: tuple[int | None, ...]
+    here: Mapping[int, tuple[int, ...]]
+    openable: tuple[bool, ...]
+    fits: tuple[frozenset[int], ...]
+    nested: Mapping[int, tuple[int, ...]]
+    able: Mapping[str, frozenset[int]]
+    stations: Mapping[str, frozenset[int]]
+    start: int
+    contents: tuple[tuple[int, ...], ...]
+    facts: frozenset[tuple[Any, ...]]
+    won: Condition
+
+    @property
+    def appliances(self) -> tuple[str, ...]:
+        """The receptacles that stand anywhere, in the order of the first observation."""
+        return tuple(name for name, place in zip(self.receptacles, self.place, strict=True) if place is not None)
+
+    def routes(self, place: int) -> list[str]:
+        """The commands that walk away from a location."""
+        return [
+            f"go to {name}"
+            for name, other in zip(self.receptacles, self.place, strict=True)
+            if other is not None and other != place
+        ]
+
+    @classmethod
+    def from_source(cls, source: GameSource) -> Game:
+        """Reads a game; about 2 ms.
+
+        Raises:
+            UnknownDialect: the simulator does not know its rules, or cannot express its facts.
+        """
+        dialect = recognise(source.domain, source.grammar)
+        text = source.problem.lower()
+        if ";" in text:
+            text = re.sub(r";[^\n]*", "", text)
+        sections = _SECTIONS.search(text)
+        if sections is None:
+            raise UnknownDialect(f"{source.task_id}: the PDDL problem lacks :objects, :init or :goal")
+        types = _declared(sections["objects"])
+        facts = _initial_facts(sections["init"], types)
+
+        ids: dict[str, list[str]] = {"receptacle": [], "object": [], "location": []}
+        everything = sorted({word for group in facts.values() for fact in group for word in fact[1:]})
+        for name in everything:
+            ids.setdefault(types[name], []).append(name)
+        shown = _display_names(everything)
+        number = {kind: {name: i for i, name in enumerate(names)} for kind, names in ids.items()}
+        r_of, o_of, l_of = number["receptacle"], number["object"], number["location"]
+        names = {kind: tuple(shown[name] for name in ids[kind]) for kind in ids}
+        if len({*names["receptacle"], *names["object"]}) != len(r_of) + len(o_of):
+            raise UnknownDialect("two things go by the same name")
+
+        place: list[int | None] = [None] * len(r_of)
+        for _, receptacle, location in facts["receptacleatlocation"]:
+            if place[r_of[receptacle]] is not None:
+                raise UnknownDialect(f"{receptacle} is at two locations")
+            place[r_of[receptacle]] = l_of[location]
+        here: dict[int, list[int]] = {}
+        for r, location in enumerate(place):
+            if location is not None:
+                here.setdefault(location, []).append(r)
+
+        kind_of: dict[str, set[str]] = {}
+        for _, name, kind in facts["objecttype"] | facts["receptacletype"]:
+            kind_of.setdefault(name, set()).add(kind)
+        of_kind: dict[str, set[int]] = {}
+        for _, name, kind in facts["objecttype"]:
+            of_kind.setdefault(kind, set()).add(o_of[name])
+        fitting: dict[str, set[int]] = {}
+        for _, rtype, otype in facts["cancontain"]:
+            fitting.setdefault(rtype, set()).update(of_kind.get(otype, ()))
+
+        def stations(kinds: Iterable[str]) -> frozenset[int]:
+            return frozenset(r_of[fact[1]] for fact in facts["receptacletype"] if fact[2] in kinds)
+
+        able = {p: frozenset(o_of[fact[1]] for fact in facts[p]) for p in facts if _SIGNATURES[p] == ("object",)}
+        able["knife"] = frozenset(of_kind.get("knifetype", set()) | of_kind.get("butterknifetype", set()))
+        nested: dict[int, list[int]] = {}
+        for _, inner, outer in sorted(facts["inreceptacleobject"]):
+            if inner != outer:
+                nested.setdefault(o_of[outer], []).append(o_of[inner])
+        contents: list[list[int]] = [[] for _ in r_of]
+        for _, name, receptacle in sorted(facts["inreceptacle"]):
+            contents[r_of[receptacle]].append(o_of[name])
+        openable = {fact[1] for fact in facts["openable"]}
+
+        def numbered(fact: Fact) -> tuple[Any, ...]:
+            return (fact[0], *(number[types[word]][word] for word in fact[1:] if types[word] != "agent"))
+
+        things: dict[str, list[str]] = {}
+        for name, kind in types.items():
+            things.setdefault(kind, []).append(name)
+        goal = compile_goal(parse_expression(sections["goal"]), facts, things, CHANGING)
+        for fact in goal.facts:
+            if any(word not in number.get(types.get(word, ""), ()) for word in fact[1:]):
+                raise UnknownDialect("the goal names something that no fact does")
+        return cls(
+            source=source,
+            dialect=dialect,
+            receptacles=names["receptacle"],
+            objects=names["object"],
+            locations=names["location"],
+            receptacle_numbers={name: r for r, name in enumerate(names["receptacle"])},
+            object_numbers={name: o for o, name in enumerate(names["object"])},
+            place=tuple(place),
+            here={location: tuple(group) for location, group in here.items()},
+            openable=tuple(name in openable for name in ids["receptacle"]),
+            fits=tuple(
+                frozenset().union(*(fitting.get(kind, ()) for kind in kind_of.get(name, ())))
+                for name in ids["receptacle"]
+            ),
+            nested={outer: tuple(inner) for outer, inner in nested.items()},
+            able=able,
+            stations={
+                "clean": stations(dialect.washers),
+                "heat": stations(("microwavetype",)),
+                "cool": stations(("fridgetype",)),
+            },
+            start=l_of[next(iter(facts["atlocation"]))[2]],
+            contents=tuple(tuple(group) for group in contents),
+            facts=frozenset(numbered(fact) for p in CHANGING for fact in facts[p]),
+            won=Condition(
+                tuple(tuple(frozenset(map(numbered, option)) for option in choice) for choice in goal.choices)
+            ),
+        )
+
+
+def _declared(section: str) -> dict[str, str]:
+    """The type of every declared name."""
+    types: dict[str, str] = {}
+    waiting: list[str] = []
+    tokens = iter(section.split())
+    for token in tokens:
+        if token == "-":
+            kind = next(tokens, "")
+            for name in waiting:
+                if types.setdefault(name, kind) != kind:
+                    raise UnknownDialect(f"{name} is declared twice")
+            waiting = []
+        else:
+            waiting.append(token)
+    if waiting or list(types.values()).count("agent") != 1:
+        raise UnknownDialect("the PDDL problem declares a name without a type, or not exactly one agent")
+    return types
+
+
+def _initial_facts(section: str, types: Mapping[str, str]) -> dict[str, set[Fact]]:
+    """The initial facts by predicate, checked against the types that the domain gives its predicates."""
+    facts: dict[str, set[Fact]] = {predicate: set() for predicate in _SIGNATURES}
+    found = _FACT.findall(section)
+    if len(found) != section.count("("):
+        raise UnknownDialect("the initial state has something other than plain facts")
+    for text in set(found):
+        fact = tuple(text.split())
+        if not fact or tuple([types.get(word) for word in fact[1:]]) != _SIGNATURES.get(fact[0]):
+            raise UnknownDialect(f"the initial state has an unknown fact: ({text.strip()})")
+        facts[fact[0]].add(fact)
+    if len(facts["atlocation"]) != 1 or facts["holds"]:
+        raise UnknownDialect("the agent does not start at exactly one location with empty hands")
+    return facts
+
+
+def _display_names(ids: list[str]) -> dict[str, str]:
+    """What the text calls each thing: of the sorted ids of a kind, the first gets the highest number.
+
+    >>> _display_names(["loc_bar_1", "loc_bar_2", "sink_bar_1", "sink_bar_1_bar_sinkbasin"])
+    {'loc_bar_1': 'loc 2', 'loc_bar_2': 'loc 1', 'sink_bar_1': 'sink 1', 'sink_bar_1_bar_sinkbasin': 'sinkbasin 1'}
+    """
+    kinds = {}
+    left: dict[str, int] = {}
+    for name in ids:
+        kind, bar, _ = name.partition("_bar_")
+        if bar:
+            kinds[name] = kind = kind + "basin" if "basin" in name else kind
+            left[kind] = left.get(kind, 0) + 1
+    shown = {}
+    for name in ids:
+        if name in kinds:
+            shown[name] = f"{kinds[name]} {left[kinds[name]]}"
+            left[kinds[name]] -= 1
+        else:
+            shown[name] = name + " "  # not numbered; TextWorld keeps the space
+    return shown
+
+
+__all__ = ["CHANGING", "Game", "GameSource"]

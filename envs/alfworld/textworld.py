@@ -1,0 +1,106 @@
+"""The reference engine: the game as TextWorld itself plays it, the way the ``alfworld`` package runs it.
+
+It needs the extra ``roleagent[alfworld]`` and is slow (about a second to load a game, 65 ms per step). It is what the
+native simulator is measured against, and it plays games whose rules the simulator does not know.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import sys
+from functools import cache
+from typing import Any
+
+import gymnasium
+
+from roleagent.envs.alfworld.game import GameSource
+
+
+class TextWorldEngine:
+    """Plays games through ``textworld``'s PDDL environment, with the names that ``alfworld`` gives to things.
+
+    Every instance keeps a copy of a 34 MB library for the life of the process: make one and :meth:`load` game after
+    game. Threads are not safe, processes are.
+
+    Attributes:
+        won: whether the goal holds now.
+        admissible_commands: everything that can be done now, sorted.
+
+    Raises:
+        gymnasium.error.DependencyNotInstalled: ``textworld`` or ``alfworld`` is missing.
+    """
+
+    def __init__(self) -> None:
+        try:
+            import textworld
+            from alfworld.agents.utils.misc import Demangler
+            from textworld.envs.pddl.pddl import PddlEnv
+        except ImportError as error:
+            raise gymnasium.error.DependencyNotInstalled(
+                f"the TextWorld engine needs a package that is missing ({error}): pip install 'roleagent[alfworld]'"
+            ) from error
+        self._name_things = Demangler
+        self._env = PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
+        self.won = False
+        self.admissible_commands: list[str] = []
+
+    def load(self, source: GameSource) -> TextWorldEngine:
+        """Takes a game; :meth:`reset` starts it.
+
+        Raises:
+            ValueError: TextWorld cannot read the game.
+        """
+        if bool(source.domain) != bool(source.grammar):
+            raise ValueError(f"{source.task_id}: a game brings both its domain and its grammar, or neither")
+        domain, grammar = source.domain, source.grammar
+        if not domain:
+            domain, grammar = package_texts()
+            grammar = grammar.replace("UNKNOWN GOAL", source.goal)
+        arguments = sys.argv  # the translator overwrites them
+        try:
+            self._env.load({"pddl_domain": domain, "grammar": grammar, "pddl_problem": source.problem})
+        except (Exception, SystemExit) as error:  # its PDDL parser exits
+            raise ValueError(f"{source.task_id}: TextWorld cannot read this game: {error}") from error
+        finally:
+            sys.argv = arguments
+        infos = self._env._entity_infos
+        names = self._name_things(game_infos=infos)
+        for info in infos.values():
+            info.name = names.demangle_alfred_name(info.id)
+        return self
+
+    def reset(self) -> str:
+        """Back to the start; returns the first observation."""
+        arguments = sys.argv
+        try:
+            return self._seen(self._env.reset())
+        finally:
+            sys.argv = arguments
+
+    def step(self, command: str) -> str:
+        """Carries out a command and returns what is seen."""
+        return self._seen(self._env.step(command)[0])
+
+    def _seen(self, state: Any) -> str:
+        self.won = bool(state["won"])
+        self.admissible_commands = list(state["admissible_commands"])
+        return state["feedback"]
+
+
+@cache
+def package_texts() -> tuple[str, str]:
+    """The PDDL domain and the text grammar that the ``alfworld`` package ships.
+
+    Raises:
+        gymnasium.error.DependencyNotInstalled: the package is missing.
+    """
+    try:
+        data = importlib.resources.files("alfworld") / "data"
+    except ImportError as error:
+        raise gymnasium.error.DependencyNotInstalled(
+            "the rules of ALFWorld come from a package that is missing: pip install 'roleagent[alfworld]'"
+        ) from error
+    return (data / "alfred.pddl").read_text(encoding="utf-8"), (data / "alfred.twl2").read_text(encoding="utf-8")
+
+
+__all__ = ["TextWorldEngine", "package_texts"]
