@@ -282,12 +282,12 @@ class SearchExpert:
         return [place for place in self.belief.sights if kind_of(place) == kind]
 
     def _targets(self, goal: Goal) -> list[str]:
-        """Receptacles of the target type, best first: holding one of two already, known to be open, as listed."""
+        """Receptacles of the target type, best first: with one of two in it, within reach, seen open, as listed."""
 
-        def rank(place: str) -> tuple[int, bool]:
+        def rank(place: str) -> tuple[bool, bool, bool]:
             sight = self.belief.sights[place]
-            held = sum(kind_of(name) == goal.obj for name in sight.contents or ()) if goal.task_type == goals.TWO else 0
-            return -held, sight.closed
+            started = goal.task_type == goals.TWO and any(kind_of(name) == goal.obj for name in sight.contents or ())
+            return not started, place not in self.belief.here, sight.closed or sight.contents is None
 
         return sorted(self._places(goal.place), key=rank)
 
