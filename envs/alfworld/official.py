@@ -90,6 +90,25 @@ def read_game(folder: Path, task_id: str) -> GameSource:
     )
 
 
+def explain_absence(folder: Path, task_id: str) -> None:
+    """Says why a game that is there is not in the list of playable games; returns if that is not the case.
+
+    Raises:
+        ValueError: the game exists, but is left out.
+    """
+    playable = list_games(folder)
+    if (
+        task_id in playable
+        or not re.fullmatch(r"[\w-]+/[\w-]+", str(task_id))
+        or not (folder / task_id / GAME).is_file()
+    ):
+        return
+    read_game(folder, task_id)
+    raise ValueError(
+        f"{task_id} needs a movable container or slices, which the benchmark leaves out; choose another task"
+    )
+
+
 def _solvable(path: str) -> bool:
     with open(path, "rb") as file:
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
@@ -110,4 +129,4 @@ def _parse(path: str | Path) -> dict:
     return data
 
 
-__all__ = ["GAME", "SPLITS", "list_games", "read_game", "split_folder"]
+__all__ = ["GAME", "SPLITS", "explain_absence", "list_games", "read_game", "split_folder"]

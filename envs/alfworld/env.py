@@ -1,0 +1,179 @@
+"""``RoleAgent/ALFWorld-v0``: household tasks in text. A bare command goes in, what is seen comes out."""
+
+from __future__ import annotations
+
+import os
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Literal
+
+import gymnasium
+from gymnasium.error import DependencyNotInstalled
+
+from roleagent.envs.alfworld.dialect import UnknownDialect
+from roleagent.envs.alfworld.expert import SearchExpert
+from roleagent.envs.alfworld.game import Game, GameSource
+from roleagent.envs.alfworld.generate import generate, panel_ids
+from roleagent.envs.alfworld.lockstep import Engine
+from roleagent.envs.alfworld.official import SPLITS, explain_absence, list_games, read_game, split_folder
+from roleagent.envs.alfworld.simulator import NOTHING, Simulator
+from roleagent.envs.alfworld.textworld import TextWorldEngine
+from roleagent.panel import Panel
+from roleagent.spaces import Unicode
+
+ENV_ID = "RoleAgent/ALFWorld-v0"
+ENGINES = ("native", "textworld")
+
+
+@lru_cache(maxsize=64)
+def panel(split: str, folder: Path | None, size: str, games: int | None) -> Panel:
+    """The tasks of a split: official ones of ``folder``, else generated ones of ``size``; at most ``games`` of them."""
+    task_ids = panel_ids(split, size) if folder is None else list_games(folder)
+    return Panel(ENV_ID, split, task_ids[:games])
+
+
+@lru_cache(maxsize=128)
+def load_source(folder: Path | None, task_id: str) -> GameSource:
+    """The text of a game, shared by all environments of the process."""
+    return generate(task_id) if folder is None else read_game(folder, task_id)
+
+
+@lru_cache(maxsize=128)
+def load_game(folder: Path | None, task_id: str) -> Game:
+    """The game, read once for all environments of the process: the G episodes of a group share it."""
+    return Game.from_source(load_source(folder, task_id))
+
+
+class ALFWorldEnv(gymnasium.Env[str, str]):
+    """ALFWorld's six kinds of household task; reward 1 on the step that solves the task, else 0.
+
+    Observations are exactly those of TextWorld; the first one ends with the task. An episode ends when the task is
+    solved, and is truncated after ``max_steps`` commands, invalid ones included.
+
+    Args:
+        split: ``"train"``, ``"valid_train"``, ``"valid_seen"`` or ``"valid_unseen"``.
+        data_dir: the folder with the official games (see :mod:`roleagent.envs.alfworld.official`). None: the folder
+            that the environment variable ``ALFWORLD_DATA`` names, else generated games. ``"generated"``: generated
+            games in any case.
+        engine: ``"native"`` (games whose rules it does not know are played by TextWorld) or ``"textworld"``.
+        size: of generated rooms, ``"standard"`` or ``"small"``.
+        max_steps: steps until the episode is truncated, ≥ 1.
+        games: keep only the first so many tasks of the panel.
+        render_mode: ``"ansi"`` renders the last observation.
+
+    Raises:
+        FileNotFoundError: ``data_dir`` holds no playable games.
+        ValueError: an argument has no meaning.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+
+    def __init__(
+        self,
+        split: str = "train",
+        data_dir: str | os.PathLike[str] | None = None,
+        engine: Literal["native", "textworld"] = "native",
+        size: Literal["standard", "small"] = "standard",
+        max_steps: int = 50,
+        games: int | None = None,
+        render_mode: str | None = None,
+    ):
+        if split not in SPLITS:
+            raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(SPLITS)}")
+        if engine not in ENGINES:
+            raise ValueError(f"unknown engine {engine!r}; there are {' and '.join(ENGINES)}")
+        if max_steps < 1 or (games is not None and games < 1):
+            raise ValueError(f"max_steps and games must be at least 1, not {max_steps} and {games}")
+        data_dir = data_dir or os.environ.get("ALFWORLD_DATA") or "generated"
+        self._folder = None if str(data_dir) == "generated" else split_folder(data_dir, split)
+        self.panel = panel(split, self._folder, size, games)
+        self.max_steps = max_steps
+        self.render_mode = render_mode
+        self.observation_space = Unicode()
+        self.action_space = Unicode()
+        self._native = engine == "native"
+        self._textworld: TextWorldEngine | None = None
+        self._engine: Engine | None = None
+        self._source: GameSource | None = None
+        self._text = ""
+        self._steps: int | None = None  # None: reset comes first
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Plays ``options["task_id"]``, or a task of the panel drawn with ``np_random``.
+
+        Raises:
+            ValueError: the panel has no such task, or its file is broken.
+            gymnasium.error.DependencyNotInstalled: TextWorld is needed and missing.
+        """
+        super().reset(seed=seed)
+        task_id = (options or {}).get("task_id")
+        if task_id is None:
+            task_id = self.panel.task_ids[int(self.np_random.integers(len(self.panel)))]
+        elif task_id not in self.panel and self._folder is not None:
+            explain_absence(self._folder, task_id)
+        self._source = load_source(self._folder, self.panel.require(task_id))
+        self._engine = self._start(self._source)
+        self._text = self._engine.reset()
+        self._steps = 0
+        return self._text, self._info(True, {})
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Carries out one command; one that cannot be done now changes nothing and still costs a step."""
+        if self._steps is None or self._engine is None:
+            raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
+        self._text = self._engine.step(action)
+        self._steps += 1
+        won = self._engine.won
+        truncated = self._steps >= self.max_steps and not won
+        if won or truncated:
+            self._steps = None
+        return self._text, float(won), won, truncated, self._info(self._text != NOTHING, {"task": float(won)})
+
+    def render(self) -> str | None:  # type: ignore[override]
+        return self._text if self.render_mode == "ansi" else None
+
+    def walkthrough(self) -> tuple[str, ...]:
+        """Commands that win the current game from its start, by somebody who knows where everything is.
+
+        Games of the older official format bring none: ``()``.
+        """
+        if self._source is None:
+            raise gymnasium.error.ResetNeeded("there is no game yet: call reset() before walkthrough()")
+        return self._source.walkthrough
+
+    def expert(self, rng: Any = None) -> SearchExpert:
+        """An expert that sees only what an agent sees, and searches."""
+        return SearchExpert(rng)
+
+    def _start(self, source: GameSource) -> Engine:
+        """An engine with the game in it."""
+        reason = ""
+        if self._native:
+            try:
+                return Simulator(load_game(self._folder, source.task_id))
+            except UnknownDialect as error:
+                reason = f"{source.task_id} is not for the native simulator ({error})"
+        try:
+            self._textworld = self._textworld or TextWorldEngine()
+        except DependencyNotInstalled as error:
+            raise DependencyNotInstalled(f"{reason}; {error}" if reason else str(error)) from error
+        if reason:
+            gymnasium.logger.warn(f"{reason}: TextWorld plays it, slowly")
+        return self._textworld.load(source)
+
+    def _info(self, valid: bool, rewards: dict[str, float]) -> dict[str, Any]:
+        assert self._source is not None and self._engine is not None
+        return {
+            "task_id": self._source.task_id,
+            "goal": self._source.goal,
+            "task_type": self._source.task_type,
+            "split": self.panel.split,
+            "admissible_actions": self._engine.admissible_commands,
+            "won": self._engine.won,
+            "valid_action": valid,
+            "state": self._text,
+            "rewards": rewards,
+        }
+
+
+__all__ = ["ALFWorldEnv", "load_game", "load_source", "panel"]
