@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import statistics
 import tarfile
 from pathlib import Path
@@ -343,6 +344,19 @@ def official_games(archive):
                     domain=game["pddl_domain"],
                     grammar=game["grammar"],
                 )
+
+
+def test_goal_conditions_ask_for_what_the_official_ones_ask():
+    def atoms(text):
+        return sorted(" ".join(atom.split()) for atom in re.findall(r"\((?!\?)[^()]+\)", text))
+
+    compared = set()
+    for source in official_games("json_2.1.1_train_seen.tar.xz"):
+        obj, _, place = source.task_id.partition("/")[0].split("-")[1:4]
+        ours = goals.pddl_condition(source.task_type, obj, place)
+        assert atoms(ours) == atoms(source.problem.partition("(:goal")[2])
+        compared.add(source.task_type)
+    assert compared == set(goals.TASK_TYPES)
 
 
 @pytest.mark.parametrize("archive", ["json_2.1.1_train_seen.tar.xz", "older_format_valid_seen.tar.xz"])
