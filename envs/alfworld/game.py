@@ -140,7 +140,7 @@ class Game:
         everything = sorted({word for group in facts.values() for fact in group for word in fact[1:]})
         for name in everything:
             ids.setdefault(types[name], []).append(name)
-        shown = _display_names(everything)
+        shown = display_names(everything)
         number = {kind: {name: i for i, name in enumerate(names)} for kind, names in ids.items()}
         r_of, o_of, l_of = number["receptacle"], number["object"], number["location"]
         names = {kind: tuple(shown[name] for name in ids[kind]) for kind in ids}
@@ -257,10 +257,10 @@ def _initial_facts(section: str, types: Mapping[str, str]) -> dict[str, set[Fact
     return facts
 
 
-def _display_names(ids: list[str]) -> dict[str, str]:
+def display_names(ids: list[str]) -> dict[str, str]:
     """What the text calls each thing: of the sorted ids of a kind, the first gets the highest number.
 
-    >>> _display_names(["loc_bar_1", "loc_bar_2", "sink_bar_1", "sink_bar_1_bar_sinkbasin"])
+    >>> display_names(["loc_bar_1", "loc_bar_2", "sink_bar_1", "sink_bar_1_bar_sinkbasin"])
     {'loc_bar_1': 'loc 2', 'loc_bar_2': 'loc 1', 'sink_bar_1': 'sink 1', 'sink_bar_1_bar_sinkbasin': 'sinkbasin 1'}
     """
     kinds = {}
@@ -280,4 +280,4 @@ def _display_names(ids: list[str]) -> dict[str, str]:
     return shown
 
 
-__all__ = ["CHANGING", "Game", "GameSource"]
+__all__ = ["CHANGING", "Game", "GameSource", "display_names"]

@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 
 from roleagent.envs.alfworld import goals
-from roleagent.envs.alfworld.game import GameSource
-from roleagent.envs.alfworld.problem import Thing, display_names, problem_text
+from roleagent.envs.alfworld.game import GameSource, display_names
+from roleagent.envs.alfworld.problem import Thing, problem_text
 from roleagent.envs.alfworld.scenes import SIZES, Receptacle, Scene, generator, mangle, mangle_location, scene
 from roleagent.envs.alfworld.tasks import SPLITS, TaskName, choices_in, draw, panel_ids, scene_of, task_type_of
 from roleagent.envs.alfworld.things import SINGLE_PLACES
@@ -122,7 +122,8 @@ def _furnish(rng: np.random.Generator, here: Scene, name: TaskName) -> list[Thin
 
 def _walkthrough(here: Scene, things: Sequence[Thing], name: TaskName) -> tuple[str, ...]:
     """A plan that knows where everything is: of all objects and targets it takes those with the fewest doors."""
-    names = display_names([*(thing.id for thing in things), *(receptacle.id for receptacle in here.receptacles)])
+    ids = {id.lower(): id for id in (*(thing.id for thing in things), *(r.id for r in here.receptacles))}
+    names = {ids[low]: name for low, name in display_names(sorted(ids)).items()}
     receptacles = {receptacle.id: receptacle for receptacle in here.receptacles}
     commands: list[str] = []
     at = here.start

@@ -1,8 +1,8 @@
-"""The PDDL problem text of a game, in the shape of the official files, and the names its things go by in the text."""
+"""The PDDL problem text of a game, in the shape of the official files."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from roleagent.envs.alfworld.rooms import ROOMS
@@ -30,19 +30,6 @@ class Thing:
     kind: str
     location: str
     place: str | None
-
-
-def display_names(ids: Iterable[str]) -> dict[str, str]:
-    """The names that a game's text uses: type and number, where the ids in their order get n, n-1, …, 1.
-
-    >>> display_names(["Mug_bar_1", "Mug_bar_2", "Sink_bar_1", "Sink_bar_1_bar_SinkBasin"])["Mug_bar_1"]
-    'mug 2'
-    """
-    groups: dict[str, list[str]] = {}
-    for id in sorted(ids, key=str.lower):
-        kind = id.lower().partition("_bar_")[0] + ("basin" if "basin" in id.lower() else "")
-        groups.setdefault(kind, []).append(id)
-    return {id: f"{kind} {len(group) - i}" for kind, group in groups.items() for i, id in enumerate(group)}
 
 
 def problem_text(name: str, scene: Scene, things: Sequence[Thing], goal: str) -> str:
