@@ -1,1 +1,7 @@
 """What to play next: the failure library, its analysts and the task samplers."""
+
+from roleagent.curricula.library import FailureLibrary, LibraryError
+from roleagent.curricula.rules import RuleAnalyst
+from roleagent.curricula.samplers import CurriculumSampler, UniformSampler
+
+__all__ = ["CurriculumSampler", "FailureLibrary", "LibraryError", "RuleAnalyst", "UniformSampler"]

@@ -12,13 +12,16 @@ from typing import Any
 
 import gymnasium
 
+_FAILURES = (Exception, SystemExit)  # some parsers give up by exiting; that is a failure like any other
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What ``reset`` or ``step`` returned, or the error that it raised.
 
     Attributes:
-        error: ``"ValueError: …"`` if the environment failed; the other fields then mean nothing.
+        error: ``"RuntimeError: …"``, in one line, if the environment failed; the other fields then mean nothing. It is
+            no outcome of the task and must never be counted as one.
     """
 
     observation: str = ""
@@ -30,47 +33,65 @@ class Outcome:
 
 
 class EnvPool:
-    """Environments by number, built when first needed.
+    """Environments by number; the first ``n`` are built at once, the others when first needed.
 
     Args:
-        make: builds one environment.
+        make: builds one environment. What it raises for the first ``n`` is raised here: missing data should stop a
+            run before it begins.
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env]):
+    def __init__(self, make: Callable[[], gymnasium.Env], n: int = 0):
         self._make = make
-        self._envs: dict[int, gymnasium.Env] = {}
+        self._envs: dict[int, gymnasium.Env] = {index: make() for index in range(n)}
+
+    def __len__(self) -> int:
+        """How many environments are alive."""
+        return len(self._envs)
 
     def reset(self, index: int, task_id: str | None = None, seed: int | None = None) -> Outcome:
         """Begins an episode in environment ``index``.
 
         Raises:
-            ValueError: the environment knows no such task. That is the caller's mistake, not a failing environment.
+            ValueError: the environment's panel has no such task. That is the caller's mistake, no failure.
         """
-        if index not in self._envs:
-            self._envs[index] = self._make()
+        try:
+            if index not in self._envs:
+                self._envs[index] = self._make()
+            panel = getattr(self._envs[index].unwrapped, "panel", None)
+        except _FAILURES as error:
+            return self._failed(index, error)
+        if task_id is not None and panel is not None:
+            panel.require(task_id)
         try:
             options = {} if task_id is None else {"task_id": task_id}
             observation, info = self._envs[index].reset(seed=seed, options=options)
-        except ValueError:
-            raise
-        except Exception as error:
+        except _FAILURES as error:
             return self._failed(index, error)
         return Outcome(observation, info=info)
 
     def step(self, index: int, action: Any) -> Outcome:
         """One step of environment ``index``."""
+        if index not in self._envs:
+            return Outcome(error=f"environment {index} has failed or was never reset")
         try:
             observation, reward, terminated, truncated, info = self._envs[index].step(action)
-        except Exception as error:
+        except _FAILURES as error:
             return self._failed(index, error)
         return Outcome(observation, float(reward), bool(terminated), bool(truncated), info)
 
-    def _failed(self, index: int, error: Exception) -> Outcome:
-        self._envs.pop(index, None)  # whatever state it is in, it does not come back
-        return Outcome(error=f"{type(error).__name__}: {error}")
-
     def close(self) -> None:
-        """Closes all environments."""
-        for env in self._envs.values():
-            env.close()
-        self._envs.clear()
+        """Closes all environments. The pool can go on being used: it builds new ones."""
+        for index in list(self._envs):
+            self._discard(index)
+
+    def _failed(self, index: int, error: BaseException) -> Outcome:
+        self._discard(index)
+        return Outcome(error=" ".join(f"{type(error).__name__}: {error}".split()))
+
+    def _discard(self, index: int) -> None:
+        env = self._envs.pop(index, None)
+        try:
+            if env is not None:
+                env.close()
+        except _FAILURES:
+            return  # whatever state it was in, it does not come back

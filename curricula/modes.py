@@ -1,0 +1,93 @@
+"""Failure modes: the names under which failures are kept, and how free text finds one."""
+
+from __future__ import annotations
+
+import re
+
+from rapidfuzz.distance import Indel
+from rapidfuzz.process import extractOne
+
+ALFWORLD = (
+    "repetitive_exploration",
+    "wrong_target_location",
+    "wrong_receptacle",
+    "premature_give_up",
+    "missing_precondition",
+    "repeated_failed_action",
+    "navigation_loop",
+    "entity_confusion",
+    "wrong_object_interaction",
+    "exhaustive_exploration_failure",
+    "action_format_error",
+)
+WEBSHOP = (
+    "irrelevant_query",
+    "wrong_product_selection",
+    "wrong_attribute_selection",
+    "missing_attribute_selection",
+    "premature_purchase",
+    "excessive_browsing",
+    "repeated_query",
+    "navigation_error",
+    "price_constraint_violation",
+    "action_format_error",
+    "premature_termination",
+)
+SEARCH = (
+    "wrong_answer",
+    "insufficient_retrieval",
+    "irrelevant_retrieval_query",
+    "repeated_retrieval_query",
+    "information_misinterpretation",
+    "partial_answer",
+    "hallucinated_answer",
+    "premature_answer",
+    "action_format_error",
+)
+TAXONOMIES = {"alfworld": ALFWORLD, "toy": ALFWORLD, "webshop": WEBSHOP, "search": SEARCH}
+UNKNOWN = "unknown"
+_MOST_CHARACTERS = 64  # of a mode that somebody made up
+
+
+def taxonomy(env_id: str) -> tuple[str, ...]:
+    """The modes of an environment, by the name in its id; every mode where the name says nothing.
+
+    >>> taxonomy("RoleAgent/WebShop-v0")[0]
+    'irrelevant_query'
+    >>> len(taxonomy("Somebody/Else-v1"))
+    29
+    """
+    name = env_id.rpartition("/")[2].lower()
+    for key, modes in TAXONOMIES.items():
+        if name.startswith(key):
+            return modes
+    return tuple(dict.fromkeys(ALFWORLD + WEBSHOP + SEARCH))
+
+
+def match_mode(text: str, modes: tuple[str, ...]) -> str:
+    """The mode that a free text names: exactly, somewhere within it, or but for a typing error.
+
+    What names none of them is a new mode, kept in normal form so that it is one and the same wherever it turns up.
+
+    >>> match_mode("**Navigation Loop** (desk 1 and desk 2)", ALFWORLD)
+    'navigation_loop'
+    >>> match_mode("Wrong recepticle", ALFWORLD)
+    'wrong_receptacle'
+    >>> match_mode("Dropped the egg!", ALFWORLD)
+    'dropped_the_egg'
+    """
+    name = re.sub(r"[\W_]+", "_", text.lower()).strip("_")
+    if not name:
+        return UNKNOWN
+    if name in modes:
+        return name
+    named = [(f"_{name}_".find(f"_{mode}_"), mode) for mode in modes if f"_{mode}_" in f"_{name}_"]
+    if named:
+        return min(named)[1]
+    near = extractOne(name, modes, scorer=Indel.normalized_similarity, score_cutoff=0.85)
+    return near[0] if near else name[:_MOST_CHARACTERS].rstrip("_")
+
+
+def is_known(mode: str, env_id: str) -> bool:
+    """Whether a mode belongs to the environment's taxonomy."""
+    return mode in taxonomy(env_id)

@@ -1,0 +1,224 @@
+"""A deterministic analyst for household tasks in text (ALFWorld, the toy kitchen): one question per failure mode.
+
+It is what a policy too small to reflect uses, and the yardstick for analysts that are models.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from roleagent.curricula.story import TREATMENTS, Step, Story, kind, read
+from roleagent.similarity import lms_tokens
+from roleagent.types import Failure, Reflection, Trajectory
+
+_IDLE = ("look", "inventory", "help", "examine")
+
+
+class Finding(NamedTuple):
+    """A detector's answer: the step at which it went wrong, what happened, what to do instead."""
+
+    step: int | None
+    detail: str
+    lesson: str
+
+
+def action_format_error(story: Story) -> Finding | None:
+    """At least a quarter of the replies could not be read as an action."""
+    bad = [step for step in story.steps if step.malformed]
+    if not bad or 4 * len(bad) < len(story.steps):
+        return None
+    detail = f"{len(bad)} of {len(story.steps)} replies held no readable action"
+    return Finding(bad[0].number, detail, "Answer with exactly one action in the demanded form.")
+
+
+def missing_precondition(story: Story) -> Finding | None:
+    """The item was put down at the target untreated, or two commands failed for want of a step before them."""
+    for step in story.steps:
+        delivered = step.worked and step.verb == "move" and story.at_target(step) and story.wanted(step.thing)
+        if delivered and not story.is_ready(step):
+            item, target, treatment, _ = story.goal
+            detail = f"the {step.thing} was put on the {step.place} before the agent had done this to it: {treatment}"
+            return Finding(step.number, detail, f"First {treatment} the {item}, then bring it to the {target}.")
+    stopped = [(step, want) for step in story.steps if (want := _wanting(step))]
+    if len(stopped) < 2:
+        return None
+    step, (reason, lesson) = stopped[0]
+    return Finding(step.number, f"{step.command!r} failed because {reason}", lesson)
+
+
+def _wanting(step: Step) -> tuple[str, str] | None:
+    """What a failed command lacked: the reason and the lesson."""
+    if step.worked or step.unseen:
+        return None
+    if step.verb in ("take", "move", "open", *TREATMENTS) and step.place != step.here:
+        return f"the agent was not at the {step.place}", f"Go to the {kind(step.place)} first."
+    if step.verb in ("take", "move") and step.shut:
+        return f"the {step.place} was closed", f"Open the {kind(step.place)} before reaching into it."
+    if step.verb in ("move", *TREATMENTS) and step.thing != step.held:
+        return f"the {step.thing} was not in hand", f"Take the {kind(step.thing)} before using it."
+    return None
+
+
+def wrong_object_interaction(story: Story) -> Finding | None:
+    """Something else than the task's item was treated, or brought to the target."""
+    for step in story.steps:
+        handled = step.verb in TREATMENTS or (step.verb == "move" and story.at_target(step))
+        if step.worked and handled and story.goal.item and not story.wanted(step.thing):
+            detail = f"{step.command!r} handled the {step.thing}, but the task is about the {story.goal.item}"
+            return Finding(step.number, detail, f"Handle only the {story.goal.item}.")
+    return None
+
+
+def wrong_receptacle(story: Story) -> Finding | None:
+    """The item, made ready, was put down elsewhere than at the target, and not taken up again."""
+    handled = [s for s in story.steps if s.worked and s.verb in ("take", "move") and story.wanted(s.thing)]
+    if not handled or not story.goal.target:
+        return None
+    last = handled[-1]
+    if last.verb == "take" or story.at_target(last) or not story.is_ready(last):
+        return None
+    detail = f"the {last.thing} was left at the {last.place} instead of the {story.goal.target}"
+    return Finding(last.number, detail, f"Bring the {story.goal.item} to the {story.goal.target}.")
+
+
+def entity_confusion(story: Story) -> Finding | None:
+    """At least two failed commands named things that no observation had shown."""
+    confused = [step for step in story.steps if step.unseen]
+    if len(confused) < 2:
+        return None
+    detail = f"{confused[0].command!r} names something that was never seen"
+    return Finding(confused[0].number, detail, "Name only what an observation has shown, with its number.")
+
+
+def repeated_failed_action(story: Story) -> Finding | None:
+    """The same command failed three times."""
+    failed = [step for step in story.steps if not step.worked and not step.malformed]
+    for command, times in Counter(step.command for step in failed).most_common(1):
+        if times >= 3:
+            second = [step.number for step in failed if step.command == command][1]
+            detail = f"{command!r} was tried {times} times without effect"
+            return Finding(second, detail, "When an action has no effect, do something else.")
+    return None
+
+
+def navigation_loop(story: Story) -> Finding | None:
+    """Three times in a row back and forth between the same two places, without handling anything."""
+    walks = story.walks
+    for start in range(len(walks) - 5):
+        window = walks[start : start + 6]
+        one, other, *_ = places = [step.place for step in window]
+        between = story.steps[window[0].number : window[-1].number]
+        handled = any(step.worked and step.verb in ("take", "move", *TREATMENTS) for step in between)
+        if one != other and places == [one, other] * 3 and not handled:
+            detail = f"the agent walked back and forth between {one} and {other}"
+            return Finding(window[2].number, detail, "Do not go back to where you just were; look somewhere new.")
+    return None
+
+
+def premature_give_up(story: Story) -> Finding | None:
+    """The agent ended the episode itself, or did no more than look around in its last four steps or more."""
+    lesson = "Go on searching and acting until the task is solved."
+    if story.ended_early and story.steps:
+        return Finding(len(story.steps) - 1, "the episode was ended before the task was solved", lesson)
+    idle = 0
+    for step in reversed(story.steps):
+        if step.verb not in _IDLE:
+            break
+        idle += 1
+    if idle < 4:
+        return None
+    return Finding(len(story.steps) - idle, f"the last {idle} steps only looked around", lesson)
+
+
+def wrong_target_location(story: Story) -> Finding | None:
+    """The item was in hand and ready, but was carried to at least two places that are not the target."""
+    carrying = [step for step in story.walks if story.wanted(step.held) and story.is_ready(step)]
+    strayed = [step for step in carrying if story.goal.target and not story.at_target(step)]
+    if len(strayed) < 2:
+        return None
+    detail = f"with the {strayed[0].held} ready in hand the agent went to the {strayed[0].place}"
+    return Finding(strayed[0].number, detail, f"Carry the {story.goal.item} straight to the {story.goal.target}.")
+
+
+def repetitive_exploration(story: Story) -> Finding | None:
+    """At least three walks, and a third of all, led back to a place already visited, with nothing in hand."""
+    first: dict[str, int] = {}
+    again = [s for s in story.walks if first.setdefault(s.place, s.number) != s.number and not s.held]
+    if len(again) < 3 or 3 * len(again) < len(story.walks):
+        return None
+    detail = f"{len(again)} of {len(story.walks)} walks led to places that had been visited"
+    return Finding(again[0].number, detail, "Remember which places you have searched, and search the others.")
+
+
+def exhaustive_exploration_failure(story: Story) -> Finding | None:
+    """The item was never in hand, however long the search."""
+    item = story.goal.item
+    if any(story.wanted(step.thing) for step in story.steps if step.verb == "take" and step.worked):
+        return None
+    places = len({step.place for step in story.walks})
+    lesson = f"Search first where such a thing is usually kept, and open what is closed: {item}." if item else ""
+    return Finding(None, f"the {item or 'item'} was not found in {places} places", lesson)
+
+
+# The first that applies is the dominant one: what spoils an episode whatever else happens comes first, then what was
+# done to the wrong thing or in the wrong order, then how the agent moved about, and a fruitless search last.
+DETECTORS: tuple[Callable[[Story], Finding | None], ...] = (
+    action_format_error,
+    missing_precondition,
+    wrong_object_interaction,
+    wrong_receptacle,
+    entity_confusion,
+    repeated_failed_action,
+    navigation_loop,
+    premature_give_up,
+    wrong_target_location,
+    repetitive_exploration,
+    exhaustive_exploration_failure,
+)
+
+
+def diagnose(trajectory: Trajectory) -> tuple[str, Finding]:
+    """The dominant failure mode of a failed episode, and what was found."""
+    story = read(trajectory)
+    for detector in DETECTORS:
+        if finding := detector(story):
+            return detector.__name__, finding
+    # Nothing was done wrong, but the item in hand did not arrive before the steps ran out.
+    late = Finding(None, "the item was found but not brought to its place in time", "Take the shortest way.")
+    return wrong_target_location.__name__, late
+
+
+class RuleAnalyst:
+    """Reflects by rule and retrieves by comparison (the :class:`~roleagent.types.Analyst` protocol).
+
+    Args:
+        k: most failures selected.
+    """
+
+    def __init__(self, k: int = 4):
+        self.k = k
+
+    def reflect(self, trajectories: Sequence[Trajectory]) -> list[Reflection]:
+        """One reflection per failed trajectory, in order."""
+        reflections = []
+        for trajectory in trajectories:
+            mode, (step, detail, lesson) = diagnose(trajectory)
+            query = f"{trajectory.task.task_type}: {mode.replace('_', ' ')}; {trajectory.task.goal}"
+            reflections.append(Reflection(mode, detail, step, lesson, query, source="rule"))
+        return reflections
+
+    def select(self, reflection: Reflection, candidates: Sequence[Failure]) -> list[int]:
+        """The same mode first, then the same task type (as the query names it), then the most similar query.
+
+        A candidate that shares neither mode nor task type is not like the present failure and is left out.
+        """
+        ranked = []
+        for index, candidate in enumerate(candidates):
+            same_mode = candidate.reflection.mode == reflection.mode
+            same_type = bool(candidate.task.task_type) and candidate.task.task_type in reflection.query
+            if same_mode or same_type:
+                likeness = lms_tokens(candidate.reflection.query, reflection.query)
+                ranked.append((not same_mode, not same_type, -likeness, index))
+        return [index for *_, index in sorted(ranked)[: self.k]]

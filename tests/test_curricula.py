@@ -1,0 +1,668 @@
+"""Taxonomies, the failure library, the rule analyst and the samplers."""
+
+import json
+import math
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+import warnings
+from collections import Counter
+from dataclasses import replace
+
+import gymnasium
+import numpy as np
+import pytest
+import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.curricula import CurriculumSampler, FailureLibrary, LibraryError, RuleAnalyst, UniformSampler
+from roleagent.curricula.modes import ALFWORLD, SEARCH, WEBSHOP, is_known, match_mode, taxonomy
+from roleagent.curricula.rules import DETECTORS, diagnose
+from roleagent.curricula.story import Goal, read_command, read_goal
+from roleagent.envs.wrappers import FailureCurriculum
+from roleagent.panel import Panel
+from roleagent.types import Analyst, Completion, Failure, Group, Reflection, Sampler, Task, Trajectory, Turn
+
+TOY = "RoleAgent/Toy-v0"
+NOTHING = Completion((), (), "stop", policy_version=7)
+
+
+def story(*exchanges, goal="put a hot egg 1 on the table", task_id="t1", task_type="heat", env_id=TOY, **options):
+    """A trajectory from pairs (command, observation); "Nothing happens." is an invalid one."""
+    turns = tuple(
+        Turn((), NOTHING, command, text, info={"valid_action": not text.startswith("Nothing"), "won": False})
+        for command, text in exchanges
+    )
+    task = Task(env_id, task_id, "train", goal.replace(" 1 ", " "), task_type)
+    first = "You see a drawer 1, a drawer 2, a shelf 1, a stove 1, and a table 1."
+    settings = {"terminated": False, "truncated": True, "stop_reason": "max_steps", "initial_observation": first}
+    return Trajectory(task, turns, **(settings | options))
+
+
+def failed(task_id, mode="navigation_loop", task_type="heat", text=""):
+    """A failed trajectory and its reflection."""
+    trajectory = story(("look", "a kitchen"), task_id=task_id, task_type=task_type)
+    return trajectory, Reflection(mode, "detail", 0, text or f"lesson of {mode}", f"{task_type}: {mode} {text}")
+
+
+def won(task_id):
+    turn = Turn((), NOTHING, "look", "done", rewards={"task": 1.0}, info={"won": True, "valid_action": True})
+    return Trajectory(Task(TOY, task_id), (turn,), True, False, "won")
+
+
+def group(*trajectories):
+    return Group(trajectories[0].task, trajectories)
+
+
+@pytest.fixture
+def library(tmp_path):
+    return FailureLibrary(f"sqlite:///{tmp_path}/failures.db")
+
+
+@pytest.fixture
+def plain(tmp_path, monkeypatch):
+    """A library on a database without a full-text index, as any but SQLite is."""
+    monkeypatch.setattr(FailureLibrary, "_make_index", lambda self: False)
+    return FailureLibrary(f"sqlite:///{tmp_path}/plain.db")
+
+
+PANEL = Panel(TOY, "train", tuple(f"t{number}" for number in range(20)))
+
+
+class Recall:
+    """An analyst that always sees one mode and always picks the named tasks (or nothing)."""
+
+    def __init__(self, *picks, mode="navigation_loop"):
+        self.picks, self.mode, self.shown = picks, mode, []
+
+    def reflect(self, trajectories):
+        return [Reflection(self.mode, "", None, "", self.mode, "model") for _ in trajectories]
+
+    def select(self, reflection, candidates):
+        self.shown.append([candidate.task.task_id for candidate in candidates])
+        return [i for i, candidate in enumerate(candidates) if candidate.task.task_id in self.picks]
+
+
+def sampler(library, analyst, seed=0, **options):
+    return CurriculumSampler(PANEL, library, analyst, np.random.default_rng(seed), **options)
+
+
+# --- modes ------------------------------------------------------------------------------------------------------------
+
+
+def test_the_taxonomies_have_31_names():
+    assert (len(ALFWORLD), len(WEBSHOP), len(SEARCH)) == (11, 11, 9)
+    assert all(len(set(modes)) == len(modes) for modes in (ALFWORLD, WEBSHOP, SEARCH))
+    assert taxonomy("RoleAgent/ALFWorld-v0") == taxonomy(TOY) == ALFWORLD
+    assert taxonomy("RoleAgent/WebShop-v0") == WEBSHOP and taxonomy("RoleAgent/SearchQA-v0") == SEARCH
+    assert is_known("wrong_answer", "RoleAgent/SearchQA-v0") and not is_known("wrong_answer", TOY)
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        ("missing_precondition", "missing_precondition"),
+        ("Missing Precondition", "missing_precondition"),
+        ("DOMINANT_TYPE: missing-precondition.", "missing_precondition"),
+        ("missing_preconditions", "missing_precondition"),
+        ("navigation loop, then premature give-up", "navigation_loop"),
+        ("wrong recepticle", "wrong_receptacle"),
+        ("The agent was asleep", "the_agent_was_asleep"),
+        ("unlooped_navigation_looping", "unlooped_navigation_looping"),
+        ("  ", "unknown"),
+    ],
+)
+def test_free_text_finds_its_mode(text, mode):
+    assert match_mode(text, ALFWORLD) == mode
+
+
+@given(st.text())
+def test_every_text_has_a_mode_that_names_itself(text):
+    mode = match_mode(text, SEARCH)
+    assert mode and match_mode(mode, SEARCH) == mode
+
+
+# --- library ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_task_is_one_entry_per_mode(library):
+    library.record([failed("t1"), failed("t1"), failed("t1", "premature_give_up"), failed("t2")], iteration=3)
+    library.record([failed("t1", text="newest")], iteration=4)
+    entries = {(f.task.task_id, f.reflection.mode): f for f in library.candidates(TOY)}
+    assert len(entries) == len(library) == 3
+    assert entries["t1", "navigation_loop"].count == 3 and entries["t1", "navigation_loop"].iteration == 4
+    assert entries["t1", "navigation_loop"].reflection.lesson == "newest"
+    assert library.modes() == {"navigation_loop": 2, "premature_give_up": 1}
+    assert library.candidates("RoleAgent/Other-v0") == []
+
+
+def test_an_entry_comes_back_as_it_was(library):
+    trajectory, reflection = failed("t1")
+    library.record([(trajectory, reflection)], iteration=2)
+    assert library.candidates(TOY) == [Failure(trajectory.task, reflection, 1, 2)]
+    first, second = library.trajectory(library.candidates(TOY)[0])
+    assert first == {"observation": trajectory.initial_observation}
+    assert second == {"action": "look", "observation": "a kitchen", "reward": 0.0}
+
+
+def test_candidates_of_the_mode_come_first_then_the_newest(library):
+    for number, mode in enumerate(["navigation_loop", "premature_give_up", "wrong_receptacle", "premature_give_up"]):
+        library.record([failed(f"t{number}", mode)])
+    assert [f.task.task_id for f in library.candidates(TOY, mode="premature_give_up")] == ["t3", "t1", "t2", "t0"]
+    assert [f.task.task_id for f in library.candidates(TOY, limit=2)] == ["t3", "t2"]
+
+
+@pytest.mark.parametrize("name", ["library", "plain"])
+def test_search(name, request):
+    library = request.getfixturevalue(name)
+    library.record(
+        [
+            failed("t1", "missing_precondition", text="open the drawer before taking the egg"),
+            failed("t2", "wrong_receptacle", text="bring the fish to the tray"),
+            failed("t3", "wrong_receptacle", text="bring the fish to the shelf", task_type="cool"),
+            failed("t2", "wrong_receptacle", text="bring the fish to the tray, I said"),
+        ]
+    )
+    assert [f.task.task_id for f in library.search("the egg is in a closed drawer: open it", k=1)] == ["t1"]
+    found = library.search("wrong receptacle fish", k=9)
+    assert sorted(f.task.task_id for f in found)[-2:] == ["t2", "t3"] and len(found) <= 3
+    assert next(f for f in found if f.task.task_id == "t2").count == 2
+    assert library.search("zebra", k=3) == library.search("", k=3) == library.search("egg", k=0) == []
+    assert library.search("fish", env_id="RoleAgent/Other-v0") == []
+    assert library.search('"; DROP TABLE failures -- * NEAR( egg', k=1)[0].task.task_id == "t1"
+
+
+@pytest.mark.parametrize("name", ["library", "plain"])
+def test_rollback_forgets_exactly_what_came_later(name, request):
+    library = request.getfixturevalue(name)
+    assert library.cursor == 0 and library.rollback(0) == 0
+    library.record([failed("t1", text="old lesson about eggs")], iteration=1)
+    cursor, before = library.cursor, library.candidates(TOY)
+    library.record([failed("t1", text="new lesson about fish"), failed("t2", text="fish")], iteration=2)
+    assert library.rollback(cursor) == 2
+    assert (library.cursor, library.candidates(TOY)) == (cursor, before)
+    assert library.search("fish") == [] and library.search("eggs") == before
+    library.record([failed("t3", text="fish")])
+    assert [f.task.task_id for f in library.search("fish")] == ["t3"]
+
+
+def test_runs_share_failures_but_roll_back_only_their_own(tmp_path):
+    url = f"sqlite:///{tmp_path}/shared.db"
+    mine, yours = FailureLibrary(url, run="mine"), FailureLibrary(url, run="yours")
+    mine.record([failed("t1")])
+    yours.record([failed("t2")])
+    assert len(mine.candidates(TOY)) == 2
+    assert mine.rollback(0) == 1
+    assert [f.task.task_id for f in mine.candidates(TOY)] == ["t2"] and yours.cursor > 0
+
+
+def test_growth(library):
+    library.record([failed("t1"), failed("t1"), failed("t2")], iteration=1)
+    library.record([failed("t1"), failed("t1", "premature_give_up")], iteration=2)
+    assert library.growth() == [
+        {"iteration": 1, "failures": 3, "new_entries": 2, "new_modes": 1},
+        {"iteration": 2, "failures": 2, "new_entries": 1, "new_modes": 1},
+    ]
+
+
+def test_strange_texts_are_kept(library):
+    trajectory, reflection = failed("t1")
+    turn = replace(trajectory.turns[0], observation="half a pair \ud800 and a zero \x00 ☀")
+    reflection = replace(reflection, lesson="\ud800\x00☀ ' \" %s :x", query="☀" * 10_000)
+    library.record([(replace(trajectory, turns=(turn,)), reflection)])
+    kept = library.candidates(TOY)[0]
+    assert "☀ ' \" %s :x" in kept.reflection.lesson and "☀" in library.trajectory(kept)[1]["observation"]
+    assert library.search("☀") == []
+
+
+def test_all_or_nothing(library):
+    library.record([failed("t1")])
+    trajectory, reflection = failed("t2")
+    broken = replace(trajectory, task=replace(trajectory.task, env_id=None))
+    with pytest.raises(sa.exc.IntegrityError):
+        library.record([failed("t3"), (broken, reflection)])
+    assert len(library) == 1
+
+
+def test_sqlite_is_in_wal_mode_and_waits(library, tmp_path):
+    with library._engine.connect() as connection:
+        assert connection.scalar(sa.text("PRAGMA journal_mode")) == "wal"
+        assert connection.scalar(sa.text("PRAGMA busy_timeout")) >= 10_000
+
+
+def test_the_common_path_is_portable():
+    """Every query compiles for PostgreSQL, and none that runs without the index is written by hand."""
+    from sqlalchemy.dialects import postgresql
+
+    library = FailureLibrary("sqlite://")
+    library._indexed = False
+    statements = []
+
+    def remember(connection, element, *rest):
+        statements.append(element)
+
+    sa.event.listen(library._engine, "before_execute", remember)
+    library.record([failed("t1")])
+    library.candidates(TOY, mode="x"), library.search("lesson", env_id=TOY), library.modes(TOY), library.growth()
+    library.trajectory(library.candidates(TOY)[0]), len(library), library.cursor, library.rollback(0)
+    assert len(statements) >= 12
+    for statement in statements:
+        assert not isinstance(statement, sa.TextClause)
+        statement.compile(dialect=postgresql.dialect())
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("nonsense", "cannot open the failure library nonsense"),
+        ("oracle9://x", "cannot open the failure library"),
+        ("postgresql+psycopg://me:secret@localhost:1/x", "failure library"),
+    ],
+)
+def test_a_library_that_cannot_be_opened(url, message):
+    with pytest.raises(LibraryError, match=message) as caught:
+        FailureLibrary(url)
+    assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_database(tmp_path):
+    path = tmp_path / "failures.db"
+    path.write_bytes(b"not a database at all" * 100)
+    with pytest.raises(LibraryError, match="file is not a database"):
+        FailureLibrary(f"sqlite:///{path}")
+
+
+WRITER = """
+import sys, itertools
+from roleagent.curricula import FailureLibrary
+from roleagent.types import *
+library = FailureLibrary(sys.argv[1], run=sys.argv[2])
+task = Task("RoleAgent/Toy-v0", "t1")
+trajectory = Trajectory(task, (), False, True, "max_steps", "x" * 2000)
+for iteration in range(int(sys.argv[3])):
+    reflections = [Reflection("mode", "", None, str(n), "query") for n in range(10)]
+    library.record([(trajectory, reflection) for reflection in reflections], iteration)
+    print(iteration, flush=True)
+"""
+
+
+def test_a_killed_writer_leaves_whole_batches(tmp_path):
+    url = f"sqlite:///{tmp_path}/failures.db"
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, url, "", "1000000"], stdout=subprocess.PIPE, text=True)
+    for _ in range(5):
+        writer.stdout.readline()
+    time.sleep(0.05)
+    writer.send_signal(signal.SIGKILL)
+    writer.wait()
+    with sqlite3.connect(tmp_path / "failures.db") as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    library = FailureLibrary(url)
+    rows = library.candidates(TOY)[0].count
+    assert rows >= 50 and rows % 10 == 0  # no half batch
+    library.record([failed("t2")])
+    assert len(library) == 2
+
+
+def test_several_writers_at_once(tmp_path):
+    url = f"sqlite:///{tmp_path}/failures.db"
+    command = [sys.executable, "-c", WRITER, url]
+    writers = [subprocess.Popen([*command, str(n), "10"], stdout=subprocess.DEVNULL) for n in range(3)]
+    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+    assert FailureLibrary(url).candidates(TOY)[0].count == 300
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "goal"),
+    [
+        ("put a clean spatula in drawer.", Goal("spatula", "drawer", "clean")),
+        ("put a hot egg on the table", Goal("egg", "table", "heat")),
+        ("put the egg on the table", Goal("egg", "table")),
+        ("put some soapbar on toilet.", Goal("soapbar", "toilet")),
+        ("find two pillow and put them in sofa.", Goal("pillow", "sofa", "", 2)),
+        ("cool some pan and put it in stoveburner.", Goal("pan", "stoveburner", "cool")),
+        ("examine the book with the desklamp.", Goal("book")),
+        ("buy a red mug", Goal()),
+    ],
+)
+def test_goals_of_both_kitchens(text, goal):
+    assert read_goal(text) == goal
+
+
+def test_commands_of_both_formats():
+    assert read_command("put egg 1 in/on fridge 1") == read_command("move egg 1 to fridge 1") != ("", "", "")
+    assert read_command("take soap bar 1 from sink basin 2") == ("take", "soap bar 1", "sink basin 2")
+    assert read_command("fly to the moon") == ("", "", "")
+
+
+NO = "Nothing happens."
+
+
+def go(place, text="You see nothing."):
+    return f"go to {place}", f"You arrive at {place}. {text}"
+
+
+TAKE = [go("shelf 1", "You see egg 1, cup 1."), ("take egg 1 from shelf 1", "You take it.")]
+HEAT = [go("stove 1"), ("heat egg 1 with stove 1", "You heat it.")]
+EPISODES = {
+    "action_format_error": ([go("shelf 1"), ("", NO), ("", NO)], 1),
+    "missing_precondition": ([*TAKE, go("table 1"), ("move egg 1 to table 1", "You move it.")], 3),
+    "wrong_object_interaction": (
+        [*TAKE[:1], ("take cup 1 from shelf 1", "ok"), go("stove 1"), ("heat cup 1 with stove 1", "ok")],
+        3,
+    ),
+    "wrong_receptacle": ([*TAKE, *HEAT, go("drawer 1"), ("move egg 1 to drawer 1", "You move it.")], 5),
+    "entity_confusion": ([go("shelf 1"), ("take egg 3 from shelf 1", NO), ("take egg 12 from shelf 1", NO)], 1),
+    "repeated_failed_action": ([go("shelf 1", "You see egg 1."), *[("open shelf 1", NO)] * 3], 2),
+    "navigation_loop": ([go("shelf 1"), *[go("drawer 1"), go("drawer 2")] * 3], 3),
+    "premature_give_up": ([go("shelf 1"), *[("look", "You are here.")] * 4], 1),
+    "wrong_target_location": ([*TAKE, *HEAT, go("drawer 1"), go("drawer 2")], 4),
+    "repetitive_exploration": (
+        [go(p) for p in ("shelf 1", "drawer 1", "stove 1", "shelf 1", "drawer 1", "stove 1")],
+        3,
+    ),
+    "exhaustive_exploration_failure": ([go("shelf 1"), go("drawer 1")], None),
+}
+
+
+@pytest.mark.parametrize("mode", ALFWORLD)
+def test_each_mode_is_detected_at_its_step(mode):
+    exchanges, step = EPISODES[mode]
+    [reflection] = RuleAnalyst().reflect([story(*exchanges)])
+    assert (reflection.mode, reflection.critical_step) == (mode, step)
+    assert reflection.detail and reflection.lesson and "heat" in reflection.query and reflection.source == "rule"
+
+
+def test_every_mode_has_a_detector():
+    assert sorted(detector.__name__ for detector in DETECTORS) == sorted(ALFWORLD)
+
+
+@pytest.mark.parametrize(
+    ("exchanges", "detail"),
+    [
+        (
+            [
+                go("drawer 1", "The drawer 1 is closed."),
+                ("take egg 1 from drawer 1", NO),
+                ("take egg 1 from drawer 1", NO),
+            ],
+            "was closed",
+        ),
+        ([("heat egg 1 with stove 1", NO)] * 2, "was not at the stove 1"),
+        ([go("stove 1"), *[("heat egg 1 with stove 1", NO)] * 2], "was not in hand"),
+    ],
+)
+def test_what_a_command_lacked(exchanges, detail):
+    trajectory = story(("examine egg 1", "There is an egg 1 somewhere."), *exchanges)
+    mode, finding = diagnose(trajectory)
+    assert mode == "missing_precondition" and detail in finding.detail
+
+
+def test_an_opened_drawer_is_no_longer_closed():
+    trajectory = story(
+        go("drawer 1", "The drawer 1 is closed."),
+        ("open drawer 1", "You open it. You see egg 1."),
+        *[("take egg 1 from drawer 1", NO)] * 3,
+    )
+    assert diagnose(trajectory)[0] == "repeated_failed_action"
+
+
+def test_an_episode_in_which_only_time_ran_out():
+    mode, finding = diagnose(story(*TAKE, *HEAT, go("table 1")))
+    assert mode == "wrong_target_location" and "in time" in finding.detail
+    assert diagnose(story(terminated=True, stop_reason="lost"))[0] == "exhaustive_exploration_failure"
+    assert diagnose(story(go("shelf 1"), terminated=True, stop_reason="lost"))[0] == "premature_give_up"
+
+
+@given(st.lists(st.tuples(st.text(max_size=30), st.text(max_size=30)), max_size=12), st.text(max_size=40))
+def test_no_episode_breaks_the_analyst(exchanges, goal):
+    assert RuleAnalyst().reflect([story(*exchanges, goal=goal)])[0].mode in ALFWORLD
+
+
+def test_real_failures_of_the_toy_kitchen_have_many_modes():
+    """Random play fails in more than one way, and each failure names a step that exists."""
+    env = gymnasium.make(TOY)
+    rng = np.random.default_rng(0)
+    modes = Counter()
+    for _ in range(60):
+        first, info = env.reset(seed=int(rng.integers(1 << 30)))
+        task = Task(TOY, info["task_id"], goal=info["goal"], task_type=info["task_type"])
+        turns, done = [], False
+        while not done:
+            command = str(rng.choice(info["admissible_actions"])) if rng.random() < 0.9 else "take egg from stove"
+            text, _, terminated, truncated, info = env.step(command)
+            turns.append(Turn((), NOTHING, command, text, info=info))
+            done = terminated or truncated
+        if not info["won"]:
+            trajectory = Trajectory(task, tuple(turns), False, True, "max_steps", first)
+            [reflection] = RuleAnalyst().reflect([trajectory])
+            modes[reflection.mode] += 1
+            assert reflection.critical_step is None or 0 <= reflection.critical_step < len(turns)
+    assert len(modes) >= 5
+
+
+def test_selection_prefers_mode_then_task_type_then_likeness():
+    [reflection] = RuleAnalyst().reflect([story(*EPISODES["navigation_loop"][0])])
+
+    def candidate(mode, task_type, query=""):
+        task = Task(TOY, "t", task_type=task_type)
+        return Failure(task, Reflection(mode, "", None, "", query))
+
+    candidates = [
+        candidate("premature_give_up", "cool"),  # like it in nothing
+        candidate("premature_give_up", "heat"),
+        candidate("navigation_loop", "cool"),
+        candidate("navigation_loop", "heat"),
+        candidate("navigation_loop", "heat", reflection.query),
+    ]
+    assert RuleAnalyst(k=9).select(reflection, candidates) == [4, 3, 2, 1]
+    assert RuleAnalyst(k=2).select(reflection, candidates) == [4, 3]
+    assert RuleAnalyst().select(reflection, candidates[:1]) == RuleAnalyst().select(reflection, []) == []
+
+
+# --- samplers ---------------------------------------------------------------------------------------------------------
+
+
+def test_protocols(library):
+    assert isinstance(RuleAnalyst(), Analyst)
+    assert isinstance(UniformSampler(PANEL, np.random.default_rng(0)), Sampler)
+    assert isinstance(sampler(library, RuleAnalyst()), Sampler)
+
+
+@pytest.mark.parametrize("n", [0, 1, 7, 20, 21, 45])
+def test_no_task_twice_while_others_are_left(library, n):
+    curriculum = sampler(library, Recall())
+    curriculum.weights = {"t3": 9.0, "t4": 1.0}
+    for chosen in (UniformSampler(PANEL, np.random.default_rng(0)), curriculum):
+        counts = Counter(chosen.sample(n))
+        assert sum(counts.values()) == n and set(counts) <= set(PANEL.task_ids)
+        assert not counts or max(counts.values()) == math.ceil(n / 20)
+        if n >= 20:
+            assert min(counts.values()) == n // 20 and len(counts) == 20
+
+
+def test_an_empty_library_is_uniform(library):
+    curriculum = sampler(library, RuleAnalyst())
+    assert np.allclose(curriculum.probabilities(), 1 / 20)
+    assert curriculum.metrics()["entropy"] == pytest.approx(math.log(20))
+    counts = Counter(curriculum.sample(1)[0] for _ in range(4000))
+    assert max(abs(count / 4000 - 1 / 20) for count in counts.values()) < 0.02 and len(counts) == 20
+    assert curriculum.metrics()["curriculum_share"] == curriculum.metrics()["from_curriculum"] == 0
+
+
+def test_the_mixture_by_hand(library):
+    curriculum = sampler(library, Recall(), epsilon=0.4)
+    curriculum.weights = {"t3": 3.0, "t4": 1.0}
+    p = curriculum.probabilities()
+    assert p[3] == pytest.approx(0.6 / 20 + 0.4 * 0.75) and p[4] == pytest.approx(0.6 / 20 + 0.4 * 0.25)
+    assert p[0] == pytest.approx(0.6 / 20) and p.sum() == pytest.approx(1)
+    counts = Counter(curriculum.sample(1)[0] for _ in range(6000))
+    assert all(abs(counts[task_id] / 6000 - p[i]) < 0.025 for i, task_id in enumerate(PANEL.task_ids))
+    assert curriculum.metrics()["from_curriculum"] / 6000 == pytest.approx(0.4, abs=0.03)
+
+
+def test_weights_by_hand(library):
+    curriculum = sampler(library, Recall("t1", "t2"), decay=0.9, success_factor=0.5)
+    curriculum.observe([group(failed("t1")[0]), group(failed("t2")[0])])
+    assert curriculum.weights == {"t1": 2.0, "t2": 2.0}  # each of two failures retrieved both
+    curriculum.observe([group(won("t1")), group(won("t5"))])
+    assert curriculum.weights == pytest.approx({"t1": 2.0 * 0.9 * 0.5, "t2": 2.0 * 0.9})
+    half = group(won("t2"), failed("t2")[0])
+    curriculum.observe([half])  # the failure of t2 retrieves both again
+    assert curriculum.weights == pytest.approx({"t1": 0.9 * 0.9 + 1, "t2": 1.8 * 0.9 * 0.5**0.5 + 1})
+
+
+def test_the_same_failure_twice_in_a_batch_is_followed_up_once(library):
+    curriculum = sampler(library, Recall("t1"))
+    curriculum.observe([group(*[failed("t1")[0]] * 4)])
+    assert curriculum.weights == {"t1": 1.0} and len(library) == 1 and library.candidates(TOY)[0].count == 4
+    assert curriculum.metrics()["failures"] == 4 and curriculum.metrics()["retrieved"] == 1
+
+
+def test_what_is_no_longer_retrieved_is_forgotten(library):
+    curriculum = sampler(library, Recall("t1"), decay=0.5)
+    curriculum.observe([group(failed("t1")[0])])
+    for _ in range(12):
+        curriculum.observe([group(won("t2"))])
+    assert curriculum.weights == {} and np.allclose(curriculum.probabilities(), 1 / 20)
+
+
+@given(st.dictionaries(st.sampled_from(PANEL.task_ids), st.floats(1e-3, 1e9), max_size=20), st.floats(0, 0.99))
+def test_no_task_starves(weights, epsilon):
+    curriculum = CurriculumSampler(PANEL, None, None, np.random.default_rng(0), epsilon)
+    curriculum.weights = weights
+    assert curriculum.probabilities().min() >= (1 - epsilon) / 20 - 1e-12
+    assert curriculum.probabilities().sum() == pytest.approx(1)
+
+
+def test_options_are_checked(library):
+    for options in ({"epsilon": 1.0}, {"epsilon": -0.1}, {"decay": 1.1}, {"success_factor": -1}):
+        with pytest.raises(ValueError, match="must be in"):
+            sampler(library, Recall(), **options)
+
+
+def test_a_failure_changes_the_tasks_that_the_next_batch_plays():
+    """Through the real environment: the ids come back in the environment's own info."""
+    env = gymnasium.make(TOY)
+    panel = env.unwrapped.panel
+    curriculum = CurriculumSampler(panel, FailureLibrary(), RuleAnalyst(), np.random.default_rng(0))
+    hard = ["heat-egg-tray-1", "cool-fish-table-2", "clean-apple-counter-3"]
+
+    def play(wrapped, episodes):
+        return Counter(wrapped.reset()[1]["task_id"] for _ in range(episodes))
+
+    wrapped = FailureCurriculum(env, curriculum)
+    before = play(wrapped, 300)
+    groups = []
+    for task_id in hard:
+        first, info = env.reset(options={"task_id": task_id})
+        text, *_, info = env.step("go to table")
+        turn = Turn((), NOTHING, "go to table", text, info=info)
+        task = Task(TOY, task_id, goal=info["goal"], task_type=info["task_type"])
+        groups.append(Group(task, (Trajectory(task, (turn,), False, True, "max_steps", first),)))
+    curriculum.observe(groups)
+    after = play(wrapped, 300)
+    assert sum(before[task_id] for task_id in hard) <= 10  # 300 · 3 / 432 ≈ 2
+    assert sum(after[task_id] for task_id in hard) >= 120  # 300 · (ε + (1-ε) · 3 / 432) ≈ 151
+    assert set(hard) <= set(curriculum.sample(16)) and curriculum.metrics()["curriculum_share"] == 3 / 16
+
+
+def test_only_tasks_of_the_panel_have_weight(library):
+    library.record([failed("elsewhere"), failed("t2")])
+    analyst = Recall("elsewhere", "t2")
+    curriculum = sampler(library, analyst)
+    curriculum.observe([group(failed("t1")[0])])
+    assert curriculum.weights == {"t2": 1.0} and "elsewhere" not in analyst.shown[0]
+    fallback = sampler(library, Recall())
+    fallback.observe([group(failed("t1")[0])])
+    assert "elsewhere" not in fallback.weights and fallback.weights
+
+
+def test_evaluation_never_writes_the_library(library):
+    curriculum = sampler(library, Recall("t1"))
+    with pytest.raises(ValueError, match="'valid-1' is not one"):
+        curriculum.observe([group(failed("t1")[0]), group(failed("valid-1")[0])])
+    assert len(library) == 0 and curriculum.iteration == 0
+
+
+def test_crashed_episodes_teach_nothing(library):
+    curriculum = sampler(library, Recall("t1"))
+    curriculum.observe([group(story(stop_reason="error", task_id="t1"))])
+    assert len(library) == 0 and curriculum.weights == {}
+
+
+def test_an_analyst_that_selects_nothing_falls_back_to_search_and_is_counted(library):
+    curriculum = sampler(library, Recall())
+    curriculum.observe([group(failed("t1")[0]), group(failed("t2")[0])])
+    assert curriculum.metrics()["fallbacks"] == 2 and set(curriculum.weights) == {"t1", "t2"}
+
+
+def test_an_analyst_that_selects_what_does_not_exist(library):
+    class Wild(Recall):
+        def select(self, reflection, candidates):
+            return [-1, 99, 0]
+
+    curriculum = sampler(library, Wild())
+    curriculum.observe([group(failed("t1")[0])])
+    assert curriculum.weights == {"t1": 1.0}
+
+
+def test_new_modes_and_unread_reflections_are_counted(library):
+    class Mumbling(Recall):
+        def reflect(self, trajectories):
+            return [replace(reflection, source="fallback") for reflection in super().reflect(trajectories)]
+
+    curriculum = sampler(library, Mumbling(mode="fell_asleep"))
+    for _ in range(2):
+        curriculum.observe([group(failed("t1")[0], failed("t1")[0])])
+    assert curriculum.metrics()["new_modes"] == 1 and curriculum.metrics()["unread_reflections"] == 4
+
+
+def test_resume_goes_on_exactly_and_forgets_what_came_after(library):
+    curriculum = sampler(library, RuleAnalyst())
+    curriculum.observe([group(failed("t1")[0]), group(failed("t2", task_type="cool")[0])])
+    curriculum.sample(5)
+    state = json.loads(json.dumps(curriculum.state_dict()))
+    kept = library.candidates(TOY)
+
+    def go_on(one):
+        batches = [one.sample(6)]
+        one.observe([group(failed("t9")[0]), group(won("t1"))])
+        return [*batches, one.sample(6), one.weights, one.metrics(), one.state_dict()]
+
+    first = go_on(curriculum)
+    assert len(library) == 3
+    resumed = sampler(library, RuleAnalyst(), seed=99)
+    resumed.load_state_dict(state)
+    assert library.candidates(TOY) == kept  # the killed iteration's failures are gone
+    assert go_on(resumed) == first
+
+
+def test_resume_warns_when_the_library_is_gone(library, tmp_path):
+    curriculum = sampler(library, RuleAnalyst())
+    curriculum.observe([group(failed("t1")[0])])
+    state = curriculum.state_dict()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        sampler(library, RuleAnalyst()).load_state_dict(state)
+    with pytest.warns(UserWarning, match="holds less than the checkpoint remembers"):
+        sampler(FailureLibrary(f"sqlite:///{tmp_path}/new.db"), RuleAnalyst()).load_state_dict(state)
+
+
+def test_a_state_of_another_panel_is_refused(library):
+    state = UniformSampler(Panel(TOY, "train", ("a", "b")), np.random.default_rng(0)).state_dict()
+    with pytest.raises(ValueError, match="saved for the panel"):
+        UniformSampler(PANEL, np.random.default_rng(0)).load_state_dict(state)
+
+
+def test_a_passed_generator_leaves_the_samplers_own_alone(library):
+    curriculum = sampler(library, Recall())
+    before = curriculum.rng.bit_generator.state
+    assert curriculum.sample(4, np.random.default_rng(5)) == curriculum.sample(4, np.random.default_rng(5))
+    assert curriculum.rng.bit_generator.state == before

@@ -1,0 +1,96 @@
+"""A pool of environments: a failure is an answer, not the end of the run."""
+
+import gymnasium
+import pytest
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.envs.pool import EnvPool
+from roleagent.envs.wrappers import Tags
+from roleagent.spaces import Unicode
+
+
+def toy():
+    return gymnasium.make("RoleAgent/Toy-v0", disable_env_checker=True)
+
+
+class Fragile(gymnasium.Env):
+    """Fails on command."""
+
+    made = 0
+
+    def __init__(self):
+        type(self).made += 1
+        self.action_space = self.observation_space = Unicode()
+
+    def reset(self, *, seed=None, options=None):
+        if (options or {}).get("task_id") == "broken":
+            raise ValueError("truncated\ngame file")
+        return "ready", {}
+
+    def step(self, action):
+        if action == "exit":
+            raise SystemExit(2)
+        if action == "stop":
+            raise KeyboardInterrupt
+        return str(1 // (action != "crash")), 1, False, False, {}
+
+    def close(self):
+        raise RuntimeError("cannot even close")
+
+
+def test_environments_are_built_when_needed_and_play_apart():
+    pool = EnvPool(toy)
+    assert len(pool) == 0
+    first = pool.reset(0, "bring-egg-table-1")
+    assert pool.reset(7, "heat-fish-tray-1").info["task_id"] == "heat-fish-tray-1" and len(pool) == 2
+    assert first.error is None and first.info["task_id"] == "bring-egg-table-1"
+    outcome = pool.step(0, "go to table")
+    assert outcome.observation.startswith("You arrive at table.") and outcome.reward == 0.0 and not outcome.terminated
+    assert pool.step(7, "").info["valid_action"] is False
+    assert pool.reset(0, seed=5).observation == pool.reset(7, seed=5).observation
+    pool.close()
+    assert len(pool) == 0 and pool.reset(0).error is None
+
+
+def test_wrapped_environments_take_replies():
+    pool = EnvPool(lambda: Tags(toy()), n=1)
+    pool.reset(0, "bring-egg-table-1")
+    assert pool.step(0, "<action>look</action>").info["valid_action"]
+    assert pool.step(0, "look").info["format_error"] == "no <action> block"
+
+
+@pytest.mark.parametrize(("action", "error"), [("crash", "ZeroDivisionError: "), ("exit", "SystemExit: 2")])
+def test_a_crash_is_reported_and_the_environment_replaced(action, error):
+    pool = EnvPool(Fragile, n=2)
+    made = Fragile.made
+    pool.reset(0), pool.reset(1)
+    outcome = pool.step(0, action)
+    assert outcome.error.startswith(error) and "\n" not in outcome.error and outcome.reward == 0.0
+    assert "has failed" in pool.step(0, "go").error
+    assert pool.step(1, "go").error is None  # the others go on
+    assert pool.reset(0).observation == "ready" and Fragile.made == made + 1
+
+
+def test_a_failing_reset_is_reported_in_one_line():
+    assert EnvPool(Fragile).reset(0, "broken").error == "ValueError: truncated game file"
+
+
+def test_an_unknown_task_is_the_callers_mistake():
+    with pytest.raises(ValueError, match="unknown task id 'nonsense'"):
+        EnvPool(toy).reset(0, "nonsense")
+
+
+def test_missing_data_stops_a_run_before_it_begins():
+    def make():
+        raise FileNotFoundError("no games")
+
+    with pytest.raises(FileNotFoundError):
+        EnvPool(make, n=1)
+    assert EnvPool(make).reset(0).error == "FileNotFoundError: no games"
+
+
+def test_the_user_can_always_stop():
+    pool = EnvPool(Fragile)
+    pool.reset(0)
+    with pytest.raises(KeyboardInterrupt):
+        pool.step(0, "stop")
