@@ -14,6 +14,7 @@ from typing import Any
 
 import sqlalchemy as sa
 from rapidfuzz import fuzz, process
+from sqlalchemy import event, exc
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 from roleagent.types import Failure, Reflection, Task, Trajectory
@@ -78,16 +79,16 @@ class FailureLibrary:
                 Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
             self._engine = sa.create_engine(parsed)
             if parsed.get_backend_name() == "sqlite":
-                sa.event.listen(self._engine, "connect", _prepare_sqlite)
+                event.listen(self._engine, "connect", _prepare_sqlite)
             try:
                 _Base.metadata.create_all(self._engine)
-            except (sa.exc.OperationalError, sa.exc.ProgrammingError, sa.exc.IntegrityError):
+            except (exc.OperationalError, exc.ProgrammingError, exc.IntegrityError):
                 _Base.metadata.create_all(self._engine)  # somebody else was making the tables just now
             self._indexed = parsed.get_backend_name() == "sqlite" and self._make_index()
         except ModuleNotFoundError as error:
             hint = "; pip install 'roleagent[postgresql]'" if "psycopg" in str(error) else ""
             raise LibraryError(f"the failure library needs a database driver: {error}{hint}") from error
-        except (sa.exc.SQLAlchemyError, OSError) as error:
+        except (exc.SQLAlchemyError, OSError) as error:
             reason = str(getattr(error, "orig", None) or error).splitlines()[0]
             where = re.sub(r"//([^:/@]*):[^@]*@", r"//\1:***@", url)
             raise LibraryError(f"cannot open the failure library {where}: {reason}") from error
@@ -128,16 +129,16 @@ class FailureLibrary:
 
     def candidates(self, env_id: str, limit: int = 32, mode: str | None = None) -> list[Failure]:
         """Entries of an environment, those of ``mode`` first, then the newest first."""
-        newest = sa.func.max(_Row.id).label("newest")
+        newest = sa.func.max(_Row.id)
         entries = (
-            sa.select(newest, sa.func.count().label("count"))
+            sa.select(newest, sa.func.count())
             .where(_Row.env_id == env_id)
             .group_by(_Row.env_id, _Row.mode, _Row.task_id)
             .order_by(sa.case((_Row.mode == (mode or ""), 0), else_=1), newest.desc())
             .limit(limit)
         )
         with Session(self._engine) as session:
-            counts = {row.newest: row.count for row in session.execute(entries)}
+            counts = {key: count for key, count in session.execute(entries)}
             rows = {row.id: row for row in session.scalars(sa.select(_Row).where(_Row.id.in_(counts)))}
             return [rows[key].failure(count) for key, count in counts.items() if key in rows]
 
@@ -260,7 +261,7 @@ class FailureLibrary:
                     table = "CREATE VIRTUAL TABLE IF NOT EXISTS failures_text USING fts5(mode, lesson, query)"
                     session.execute(sa.text(table))
                     self._fill_index(session)
-        except sa.exc.OperationalError as error:
+        except exc.OperationalError as error:
             if "no such module" not in str(error):
                 raise
             return False

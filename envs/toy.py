@@ -79,7 +79,7 @@ class ToyKitchen(gymnasium.Env[str, str]):
         for item in ITEMS:
             self._contents[layout.choice(containers)].append(item)
         self._shut = {name for name in containers if name.startswith(CLOSED)}
-        self._condition = dict.fromkeys(ITEMS, "")  # what was last done to it
+        self._condition: dict[str, str] = {item: "" for item in ITEMS}  # what was last done to it
         self._here = self._carried = ""
         self._steps, self._won = 0, False
 

@@ -138,9 +138,11 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         self.think: Think = think
         self.action_tag = action_tag
         space = env.action_space
-        self._forecasts = isinstance(space, gymnasium.spaces.Dict) and set(space) == {"command", "predictions"}
-        if horizon is None and self._forecasts:
-            horizon = len(space["predictions"])
+        parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {}
+        foreseen = parts.get("predictions") if "command" in parts else None
+        self._forecasts = isinstance(foreseen, gymnasium.spaces.Tuple)
+        if horizon is None and isinstance(foreseen, gymnasium.spaces.Tuple):
+            horizon = len(foreseen)
         elif horizon is None:
             horizon = default_horizon(env.get_wrapper_attr("max_steps")) if env.has_wrapper_attr("max_steps") else 1
         self.horizon = horizon
