@@ -341,6 +341,17 @@ def test_goals_of_both_kitchens(text, goal):
     assert read_goal(text) == goal
 
 
+def test_goals_of_alfworld_are_read():
+    """Treatment and count are those of the task's type; the item is a thing of the game's own words."""
+    env = gymnasium.make("RoleAgent/ALFWorld-v0", data_dir="generated")
+    for task_id in env.unwrapped.panel.task_ids[:40]:
+        first, info = env.reset(options={"task_id": task_id})
+        goal, task_type = read_goal(info["goal"]), info["task_type"]
+        assert goal.item and (goal.treatment or "pick") in task_type.replace("look_at_obj", "pick")
+        assert (goal.count == 2) == task_type.startswith("pick_two")
+        assert f"a {goal.target or 'desk'}" in first
+
+
 def test_commands_of_both_formats():
     assert read_command("put egg 1 in/on fridge 1") == read_command("move egg 1 to fridge 1") != ("", "", "")
     assert read_command("take soap bar 1 from sink basin 2") == ("take", "soap bar 1", "sink basin 2")

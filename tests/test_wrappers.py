@@ -259,27 +259,30 @@ def test_with_a_seed_the_choice_is_reproducible():
 # --- together ---------------------------------------------------------------------------------------------------------
 
 TOY_TASKS = ("bring-egg-table-1", "heat-fish-tray-2")
+REGISTERED = sorted(name for name in gymnasium.registry if name.startswith("RoleAgent/"))
 WRAPPERS = {
     "tags": lambda env: Tags(env),
     "predicted": lambda env: PredictedState(env),
-    "curriculum": lambda env: FailureCurriculum(env, Fixed(*TOY_TASKS)),
+    "curriculum": lambda env: FailureCurriculum(env, Fixed(*env.unwrapped.panel.task_ids[:2])),
 }
 
 
+@pytest.mark.parametrize("env_id", REGISTERED)
 @pytest.mark.parametrize("order", [*[(name,) for name in WRAPPERS], *permutations(WRAPPERS)], ids="-".join)
-def test_any_order_plays_an_episode_and_passes_check_env(order):
-    env = gymnasium.make("RoleAgent/Toy-v0")
+def test_any_order_plays_any_environment_and_passes_check_env(env_id, order):
+    env = gymnasium.make(env_id)
     for name in order:
         env = WRAPPERS[name](env)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", message=".*is different from the unwrapped version.*")
         check_env(env, skip_render_check=True)
-    _, info = env.reset(options={"task_id": TOY_TASKS[0]})
+    task_id = env.unwrapped.panel.task_ids[1]
+    _, info = env.reset(options={"task_id": task_id})
     command = info["admissible_actions"][0]
     action = f"<action>{command}</action>" if "tags" in order else command
     _, _, _, _, info = env.step(action)
-    assert info["valid_action"] and info["task_id"] == TOY_TASKS[0]
+    assert info["valid_action"] and info["task_id"] == task_id
     assert ("format_error" in info) == ("tags" in order)
     assert ("prediction" in info["rewards"]) == ("predicted" in order)
 
