@@ -38,7 +38,7 @@ from roleagent.learners.display import Display, result_rows
 from roleagent.learners.engine import Learner, join_processes
 from roleagent.learners.run_folder import RunFolder
 from roleagent.learners.segments import segments_of
-from roleagent.learners.warmstart import Demonstration, batches, demonstrate, segments_from, texts_of
+from roleagent.learners.warmstart import Decoys, Demonstration, batches, demonstrate, segments_from, texts_of
 from roleagent.types import Group, Sampler, Segment
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
@@ -106,6 +106,7 @@ class Training:
             raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
         policy.version = self.state.get("version", 0)
         rollout = self.train_world.rollout(policy)
+        decoys = Decoys(demonstrations, config.warmstart.decoys, self.stream(7))
         segments = [
             segment
             for demonstration in demonstrations
@@ -118,6 +119,7 @@ class Training:
                 policy.eos_id,
                 self.train_world.horizon,
                 config.prompt.predictions == "inline",
+                decoys,
             )
             if len(segment) <= policy.context_length
         ]

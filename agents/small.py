@@ -63,9 +63,11 @@ def build_policy(config: PolicyConfig, tokenizer: PreTrainedTokenizerFast, gener
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() >= 2:
+                # The usual 0.02 suits widths of some thousand; at 128 it learns several times more slowly.
+                scale = config.hidden_size**-0.5
                 # Projections that add to the residual stream start smaller, so that depth does not blow it up.
-                residual = name.endswith(("o_proj.weight", "down_proj.weight"))
-                scale = model_config.initializer_range / ((2 * config.layers) ** 0.5 if residual else 1.0)
+                if name.endswith(("o_proj.weight", "down_proj.weight")):
+                    scale /= (2 * config.layers) ** 0.5
                 parameter.normal_(0.0, scale, generator=generator)
             elif name.endswith("bias"):
                 parameter.zero_()

@@ -83,6 +83,37 @@ def texts_of(demonstrations: Sequence[Demonstration]) -> Iterator[str]:
             yield step.observation
 
 
+class Decoys:
+    """Plausible but wrong predictions: what some other game answered to a command of the same kind.
+
+    Predictions stay in a transcript. If every one of them came true, a policy would learn to read its own forecast
+    instead of the observation that follows, and would believe its own mistakes once it plays.
+
+    Args:
+        demonstrations: where the texts come from.
+        share: of predictions that are replaced, in [0, 1).
+        rng: source of the draws.
+    """
+
+    def __init__(self, demonstrations: Sequence[Demonstration], share: float, rng: np.random.Generator):
+        self._share, self._rng = share, rng
+        self._by_verb: dict[str, list[str]] = {}
+        for demonstration in demonstrations:
+            for step in demonstration.steps:
+                self._by_verb.setdefault(_verb(step.command), []).append(step.observation)
+
+    def draw(self, command: str) -> str | None:
+        """A decoy for the outcome of ``command``, or None: the truth is to be shown."""
+        if self._rng.random() >= self._share:
+            return None
+        texts = self._by_verb[_verb(command)]
+        return texts[int(self._rng.integers(len(texts)))]
+
+
+def _verb(command: str) -> str:
+    return command.split(" ", 1)[0]
+
+
 def segments_from(
     demonstration: Demonstration,
     open_conversation: Callable[[str, dict[str, Any]], Conversation],
@@ -92,6 +123,7 @@ def segments_from(
     end_id: int,
     horizon: int,
     inline: bool,
+    decoys: Decoys | None = None,
 ) -> list[Segment]:
     """A demonstration exactly as a rollout would have recorded it, token for token.
 
@@ -102,6 +134,7 @@ def segments_from(
         end_id: appended to a reply that does not end in a stop token.
         horizon: steps that predictions look ahead, 0 for none.
         inline: whether predictions stand in the action's reply.
+        decoys: wrong predictions to show now and then in place of the true ones; they are not imitated.
     """
 
     def reply(text: str, stops: frozenset[int]) -> Completion:
@@ -128,8 +161,9 @@ def segments_from(
         stream, last = (*prompt, *action.token_ids), action.token_ids
         if horizon and not inline:
             asked = conversation.prediction_prompt(action)
-            answer = reply(foreseen, prediction_stops)
-            prediction = Prediction(asked, answer, ())
+            wrong = decoys.draw(step.command) if decoys is not None else None
+            answer = reply(foreseen if wrong is None else f'<prediction h="1">{wrong}</prediction>', prediction_stops)
+            prediction = Prediction(asked, answer, ()) if wrong is None else None
             stream, last = (*asked, *answer.token_ids), answer.token_ids
         turns.append(Turn(prompt, action, step.command, step.observation, prediction=prediction))
         conversation.advance(stream, last, step.command, step.observation, step.info)
