@@ -1,7 +1,29 @@
 """What all tests share."""
 
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
 from hypothesis import settings
 
 # A busy machine is not a failure: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session")
+def official_games(tmp_path_factory):
+    """Folders with the official ALFWorld games of ``valid_seen``, by format: ``current`` and ``older``."""
+    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    archives = {"current": "json_2.1.1_train_seen.tar.xz", "older": "older_format_valid_seen.tar.xz"}
+    folders = {}
+    for name, archive in archives.items():
+        path = shared / "data" / "alfworld" / archive
+        if not path.exists():
+            pytest.skip(f"no official games: {path} is missing (set ROLEAGENT_SHARED)")
+        folders[name] = tmp_path_factory.mktemp(name)
+        with tarfile.open(path) as files:
+            wanted = [member for member in files if "/valid_seen/" in member.name and member.name.endswith(".tw-pddl")]
+            files.extractall(folders[name], wanted, filter="data")
+    return folders

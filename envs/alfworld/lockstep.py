@@ -126,21 +126,27 @@ def walk(source: GameSource, engine: Engine, rng: Random) -> Iterator[str]:
 
 def wander(game: Game, engine: Engine, rng: Random, steps: int) -> Iterator[str]:
     """Random commands: mostly admissible ones, every verb equally likely, others plausible, misspelt or nonsense."""
+    last = ""
     for _ in range(steps):
         admissible = engine.admissible_commands
         verbs = sorted({command.partition(" ")[0] for command in admissible} - {"help", "look", "inventory"})
         draw = rng.random()
-        if draw < 0.6:
+        if last.startswith("take ") and draw < 0.5:
+            last = f"examine {last[5:].partition(' from ')[0]}"
+        elif last.startswith(("move ", "put ")) and draw < 0.5:
+            last = "look"
+        elif draw < 0.6:
             verb = rng.choice(verbs)
-            yield rng.choice([command for command in admissible if command.startswith(verb)])
+            last = rng.choice([command for command in admissible if command.startswith(verb)])
         elif draw < 0.7:
-            yield rng.choice(admissible)
+            last = rng.choice(admissible)
         elif draw < 0.85:
-            yield _plausible(game, rng)
+            last = _plausible(game, rng)
         elif draw < 0.94:
-            yield _misspelt(rng.choice(admissible), rng)
+            last = _misspelt(rng.choice(admissible), rng)
         else:
-            yield rng.choice(JUNK)
+            last = rng.choice(JUNK)
+        yield last
 
 
 def _plausible(game: Game, rng: Random) -> str:

@@ -1,0 +1,168 @@
+"""Official games on disk: what is found, what is left out, and what broken data says."""
+
+import json
+
+import gymnasium
+import pytest
+
+from roleagent.envs.alfworld.dialect import OFFICIAL, OLDER, UnknownDialect, recognise, task_sentence
+from roleagent.envs.alfworld.env import ALFWorldEnv
+from roleagent.envs.alfworld.game import Game
+from roleagent.envs.alfworld.generate import generate, panel_ids
+from roleagent.envs.alfworld.official import list_games, read_game, split_folder
+
+GRAMMAR = '"rhs": "Your task is to: put a mug in desk."'
+
+
+def write(folder, task_id, **changes):
+    """A game file with made-up rules; a key that is None is left out."""
+    data = {
+        "pddl_domain": "(define (domain alfred))",
+        "grammar": GRAMMAR,
+        "pddl_problem": generate(panel_ids("train", "small")[0]).problem,
+        "solvable": True,
+        "walkthrough": ["look"],
+    }
+    data = {key: value for key, value in (data | changes).items() if value is not None}
+    path = folder / task_id / "game.tw-pddl"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.fixture
+def train(tmp_path):
+    folder = tmp_path / "json_2.1.1" / "train"
+    for task_id in ("pick-Mug-2/trial_b", "pick-Mug-2/trial_a", "pick-Mug-10/trial_c"):
+        write(folder, task_id)
+    return folder
+
+
+def test_found_wherever_the_folder_points_and_sorted(tmp_path, train):
+    expected = ("pick-Mug-10/trial_c", "pick-Mug-2/trial_a", "pick-Mug-2/trial_b")
+    for root in (tmp_path, tmp_path / "json_2.1.1", train):
+        assert split_folder(root, "train") == train
+        assert ALFWorldEnv(data_dir=root).panel.task_ids == expected
+    assert ALFWorldEnv(data_dir=tmp_path, games=2).panel.task_ids == expected[:2]
+
+
+def test_left_out(train):
+    write(train, "pick_and_place_with_movable_recep-Mug-3/trial_d")
+    write(train, "pick-AppleSliced-3/trial_d")
+    write(train, "pick-Mug-3/unsolvable", solvable=False)
+    write(train, "pick-Mug-3/unknown", solvable=None)
+    (train / "pick-Mug-3" / "no_game").mkdir()
+    (train / "notes.txt").write_text("not a game")
+    assert list_games(train) == ("pick-Mug-10/trial_c", "pick-Mug-2/trial_a", "pick-Mug-2/trial_b")
+
+
+def test_solvable_is_found_wherever_it_stands(train):
+    path = write(train, "pick-Mug-4/trial_e", walkthrough=["look"] * 3000)
+    assert path.read_text().index('"solvable"') < len(path.read_text()) - 8000
+    data = json.loads(path.read_text())
+    first = {"solvable": False} | {key: value for key, value in data.items() if key != "solvable"}
+    write(train, "pick-Mug-5/trial_f").write_text(json.dumps(first))
+    assert "pick-Mug-4/trial_e" in list_games(train) and "pick-Mug-5/trial_f" not in list_games(train)
+
+
+@pytest.mark.parametrize(
+    ("task_id", "message"),
+    [
+        ("pick-Mug-3/unsolvable", "marked as unsolvable; choose another"),
+        ("pick-Mug-3/unknown", "lacks the key 'solvable'; unpack"),
+        ("pick-AppleSliced-3/trial_d", "movable container or slices.*choose another"),
+        ("pick-Mug-2/trial_z", r"unknown task id 'pick-Mug-2/trial_z' in .*did you mean 'pick-Mug-2/trial_[ab]'"),
+        ("../train/pick-Mug-2/trial_a", "unknown task id"),
+    ],
+)
+def test_asking_for_what_is_not_in_the_panel(tmp_path, train, task_id, message):
+    write(train, "pick-AppleSliced-3/trial_d")
+    write(train, "pick-Mug-3/unsolvable", solvable=False)
+    write(train, "pick-Mug-3/unknown", solvable=None)
+    env = ALFWorldEnv(data_dir=tmp_path)
+    with pytest.raises(ValueError, match=message) as error:
+        env.reset(options={"task_id": task_id})
+    assert "\n" not in str(error.value)
+
+
+def test_no_folder_and_no_games(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no ALFWorld games of the split 'valid_unseen'.*ALFWORLD_DATA"):
+        ALFWorldEnv(split="valid_unseen", data_dir=tmp_path)
+    write(tmp_path / "valid_unseen", "pick-Mug-3/unsolvable", solvable=False)
+    with pytest.raises(FileNotFoundError, match=r"no solvable game\.tw-pddl.*alfworld-download"):
+        ALFWorldEnv(split="valid_unseen", data_dir=tmp_path)
+
+
+def test_a_truncated_file(tmp_path, train):
+    path = train / "pick-Mug-2" / "trial_a" / "game.tw-pddl"
+    for length in (path.stat().st_size // 2, path.stat().st_size - 1):
+        path.write_bytes(path.read_bytes()[:length])
+        with pytest.raises(ValueError, match=r"trial_a/game\.tw-pddl: not a complete JSON file.*unpack") as error:
+            ALFWorldEnv(data_dir=tmp_path)
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("key", ["pddl_domain", "grammar", "pddl_problem"])
+def test_a_missing_key(tmp_path, train, key):
+    write(train, "pick-Mug-9/trial_x", **{key: None})
+    env = ALFWorldEnv(data_dir=tmp_path)
+    with pytest.raises(ValueError, match=rf"trial_x/game\.tw-pddl: the game file lacks the key '{key}'"):
+        env.reset(options={"task_id": "pick-Mug-9/trial_x"})
+
+
+def test_unknown_rules_go_to_textworld_or_say_what_is_missing(tmp_path, train, monkeypatch):
+    env = ALFWorldEnv(data_dir=tmp_path)
+    for module in ("textworld", "textworld.envs.pddl.pddl", "alfworld.agents.utils.misc"):
+        monkeypatch.setitem(__import__("sys").modules, module, None)
+    with pytest.raises(
+        gymnasium.error.DependencyNotInstalled, match=r"unknown PDDL domain.*pip install 'roleagent\[alfworld\]'"
+    ):
+        env.reset()
+
+
+def test_textworld_plays_rules_that_the_simulator_does_not_know(tmp_path, official_games):
+    pytest.importorskip("textworld", reason="needs the extra [alfworld]")
+    folder = split_folder(official_games["older"], "valid_seen")
+    source = read_game(folder, list_games(folder)[0])
+    grammar = source.grammar.replace("You arrive at", "You have come to")
+    task_id = write(
+        tmp_path / "train", "pick-Mug-1/trial", pddl_domain=source.domain, grammar=grammar, pddl_problem=source.problem
+    ).parent.relative_to(tmp_path / "train")
+    env = ALFWorldEnv(data_dir=tmp_path)
+    with pytest.warns(UserWarning, match="unknown PDDL domain or text grammar.*TextWorld plays it"):
+        text, info = env.reset()
+    assert info["task_id"] == str(task_id) and source.goal in text and info["goal"] == source.goal
+    command = next(c for c in info["admissible_actions"] if c.startswith("go to"))
+    assert env.step(command)[0].startswith("You have come to loc ")
+
+
+@pytest.mark.parametrize(("name", "dialect", "plans"), [("current", OFFICIAL, True), ("older", OLDER, False)])
+def test_both_formats(official_games, name, dialect, plans):
+    folder = split_folder(official_games[name], "valid_seen")
+    assert len(list_games(folder)) == 140 and folder.parent.name == "json_2.1.1"
+    env = ALFWorldEnv(split="valid_seen", data_dir=official_games[name])
+    for task_id in env.panel.task_ids:
+        text, info = env.reset(options={"task_id": task_id})
+        assert Game.from_source(read_game(folder, task_id)).dialect == dialect
+        assert text.endswith(f"Your task is to: {info['goal']}.") and task_id.startswith(info["task_type"])
+        assert bool(env.walkthrough()) is plans
+        for command in env.walkthrough():
+            assert not info["won"]
+            _, reward, won, _, info = env.step(command)
+        assert not plans or (won and reward == 1.0)
+
+
+def test_the_task_sentence_does_not_change_the_dialect(official_games):
+    folder = split_folder(official_games["current"], "valid_seen")
+    source = read_game(folder, list_games(folder)[0])
+
+    def reworded(sentence):
+        return source.grammar.replace(source.goal, sentence)
+
+    assert recognise(source.domain, reworded("do something else entirely")) is OFFICIAL
+    assert task_sentence(reworded("clean up, then rest")) == "clean up, then rest"
+    for sentence in ("a; b", "see #task#", "say \\n", "[x]"):  # TextWorld's grammar would read these
+        with pytest.raises(UnknownDialect):
+            recognise(source.domain, reworded(sentence))
+    with pytest.raises(UnknownDialect):
+        recognise(source.domain + " ", source.grammar)
