@@ -15,7 +15,14 @@ from roleagent.envs.alfworld.expert import SearchExpert
 from roleagent.envs.alfworld.game import Game, GameSource
 from roleagent.envs.alfworld.generate import generate, panel_ids
 from roleagent.envs.alfworld.lockstep import Engine
-from roleagent.envs.alfworld.official import SPLITS, explain_absence, list_games, read_game, split_folder
+from roleagent.envs.alfworld.official import (
+    SPLITS,
+    default_data_dir,
+    explain_absence,
+    list_games,
+    read_game,
+    split_folder,
+)
 from roleagent.envs.alfworld.simulator import NOTHING, Simulator
 from roleagent.envs.alfworld.textworld import TextWorldEngine
 from roleagent.panel import Panel
@@ -84,7 +91,7 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
             raise ValueError(f"unknown engine {engine!r}; there are {' and '.join(ENGINES)}")
         if max_steps < 1 or (games is not None and games < 1):
             raise ValueError(f"max_steps and games must be at least 1, not {max_steps} and {games}")
-        data_dir = data_dir or os.environ.get("ALFWORLD_DATA") or "generated"
+        data_dir = data_dir or default_data_dir() or "generated"
         self._folder = None if str(data_dir) == "generated" else split_folder(data_dir, split)
         self.panel = panel(split, self._folder, size, games)
         self.max_steps = max_steps

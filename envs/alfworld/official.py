@@ -22,6 +22,17 @@ _SOLVABLE = re.compile(rb'"solvable":\s*(true|false)')
 _TAIL = 4096  # bytes; "solvable" and the walkthrough are the last keys of an official file
 
 
+def default_data_dir() -> str | None:
+    """The folder that ``ALFWORLD_DATA`` names; None if it is not set.
+
+    Importing ``alfworld`` sets the variable to a cache folder of its own and creates it: empty, it means nothing.
+    """
+    data_dir = os.environ.get("ALFWORLD_DATA") or None
+    if data_dir == os.path.expanduser("~/.cache/alfworld") and not (os.path.isdir(data_dir) and os.listdir(data_dir)):
+        return None
+    return data_dir
+
+
 def split_folder(data_dir: str | os.PathLike[str], split: str) -> Path:
     """Where the games of a split lie.
 
@@ -129,4 +140,4 @@ def _parse(path: str | Path) -> dict:
     return data
 
 
-__all__ = ["GAME", "SPLITS", "explain_absence", "list_games", "read_game", "split_folder"]
+__all__ = ["GAME", "SPLITS", "default_data_dir", "explain_absence", "list_games", "read_game", "split_folder"]

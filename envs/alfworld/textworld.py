@@ -6,9 +6,11 @@ native simulator is measured against, and it plays games whose rules the simulat
 
 from __future__ import annotations
 
-import importlib.resources
+import os
 import sys
 from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -31,6 +33,7 @@ class TextWorldEngine:
     """
 
     def __init__(self) -> None:
+        data = os.environ.get("ALFWORLD_DATA")
         try:
             import textworld
             from alfworld.agents.utils.misc import Demangler
@@ -39,6 +42,9 @@ class TextWorldEngine:
             raise gymnasium.error.DependencyNotInstalled(
                 f"the TextWorld engine needs a package that is missing ({error}): pip install 'roleagent[alfworld]'"
             ) from error
+        finally:
+            if data is None:  # alfworld sets it on import, which would change where games come from
+                os.environ.pop("ALFWORLD_DATA", None)
         self._name_things = Demangler
         self._env = PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
         self.won = False
@@ -94,12 +100,12 @@ def package_texts() -> tuple[str, str]:
     Raises:
         gymnasium.error.DependencyNotInstalled: the package is missing.
     """
-    try:
-        data = importlib.resources.files("alfworld") / "data"
-    except ImportError as error:
+    spec = find_spec("alfworld")  # found, not imported: importing it makes folders and sets variables
+    if spec is None or spec.origin is None:
         raise gymnasium.error.DependencyNotInstalled(
-            "the rules of ALFWorld come from a package that is missing: pip install 'roleagent[alfworld]'"
-        ) from error
+            "the rules of ALFWorld come from the alfworld package: pip install 'roleagent[alfworld]'"
+        )
+    data = Path(spec.origin).parent / "data"
     return (data / "alfred.pddl").read_text(encoding="utf-8"), (data / "alfred.twl2").read_text(encoding="utf-8")
 
 
