@@ -32,6 +32,8 @@ def odd_variant(source, rng):
                     f"inReceptacleObject {o} {other}",
                     f"openable {r}",
                     f"opened {r}",
+                    f"wasInReceptacle {o} {r}",
+                    f"{rng.choice(('isOn', 'moveable', 'isReceptacleObjectFull'))} {o}",
                     f"objectType {o} {rng.choice(('KnifeType', 'ButterKnifeType', 'MugType'))}",
                 )
             )

@@ -7,13 +7,13 @@ ids, which is the order in which TextWorld lists them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roleagent.envs.alfworld.condition import Condition, Fact, compile_goal, parse_expression
+from roleagent.envs.alfworld.condition import Condition, Fact, compile_goal
 from roleagent.envs.alfworld.dialect import Dialect, UnknownDialect, recognise
+from roleagent.envs.alfworld.pddl import CHANGING, SIGNATURES, Problem
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,32 +37,6 @@ class GameSource:
     walkthrough: tuple[str, ...] = ()
     domain: str = ""
     grammar: str = ""
-
-
-_CONDITIONS = ("isclean", "ishot", "iscool", "issliced", "istoggled")
-# What the simulator understands: predicates and the types of their arguments.
-_SIGNATURES: dict[str, Fact] = {
-    "atlocation": ("agent", "location"),
-    "receptacleatlocation": ("receptacle", "location"),
-    "objectatlocation": ("object", "location"),
-    "receptacletype": ("receptacle", "rtype"),
-    "objecttype": ("object", "otype"),
-    "cancontain": ("rtype", "otype"),
-    "inreceptacle": ("object", "receptacle"),
-    "inreceptacleobject": ("object", "object"),
-    "isreceptacleobject": ("object",),
-    "openable": ("receptacle",),
-    "opened": ("receptacle",),
-    "holds": ("agent", "object"),
-    **dict.fromkeys(("pickupable", "cleanable", "heatable", "coolable", "toggleable", "sliceable"), ("object",)),
-    **dict.fromkeys(_CONDITIONS, ("object",)),
-}
-CHANGING = frozenset({"atlocation", "objectatlocation", "inreceptacle", "opened", "holds", *_CONDITIONS})
-"""The predicates whose facts change during a game."""
-_SECTIONS = re.compile(
-    r"\(\s*:objects\b(?P<objects>.*?)\)\s*\(\s*:init\b(?P<init>.*)\(\s*:goal\b(?P<goal>.*)", re.DOTALL
-)
-_FACT = re.compile(r"\(([^()]*)\)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,14 +101,8 @@ class Game:
             UnknownDialect: the simulator does not know its rules, or cannot express its facts.
         """
         dialect = recognise(source.domain, source.grammar)
-        text = source.problem.lower()
-        if ";" in text:
-            text = re.sub(r";[^\n]*", "", text)
-        sections = _SECTIONS.search(text)
-        if sections is None:
-            raise UnknownDialect(f"{source.task_id}: the PDDL problem lacks :objects, :init or :goal")
-        types = _declared(sections["objects"])
-        facts = _initial_facts(sections["init"], types)
+        problem = Problem.parse(source.problem)
+        types, facts = problem.types, problem.facts
 
         ids: dict[str, list[str]] = {"receptacle": [], "object": [], "location": []}
         everything = sorted({word for group in facts.values() for fact in group for word in fact[1:]})
@@ -170,7 +138,7 @@ class Game:
         def stations(kinds: Iterable[str]) -> frozenset[int]:
             return frozenset(r_of[fact[1]] for fact in facts["receptacletype"] if fact[2] in kinds)
 
-        able = {p: frozenset(o_of[fact[1]] for fact in facts[p]) for p in facts if _SIGNATURES[p] == ("object",)}
+        able = {p: frozenset(o_of[fact[1]] for fact in facts[p]) for p in facts if SIGNATURES[p] == ("object",)}
         able["knife"] = frozenset(of_kind.get("knifetype", set()) | of_kind.get("butterknifetype", set()))
         nested: dict[int, list[int]] = {}
         for _, inner, outer in sorted(facts["inreceptacleobject"]):
@@ -184,10 +152,7 @@ class Game:
         def numbered(fact: Fact) -> tuple[Any, ...]:
             return (fact[0], *(number[types[word]][word] for word in fact[1:] if types[word] != "agent"))
 
-        things: dict[str, list[str]] = {}
-        for name, kind in types.items():
-            things.setdefault(kind, []).append(name)
-        goal = compile_goal(parse_expression(sections["goal"]), facts, things, CHANGING)
+        goal = compile_goal(problem.goal, facts, problem.of_type(), CHANGING)
         for fact in goal.facts:
             if any(word not in number.get(types.get(word, ""), ()) for word in fact[1:]):
                 raise UnknownDialect("the goal names something that no fact does")
@@ -222,41 +187,6 @@ class Game:
         )
 
 
-def _declared(section: str) -> dict[str, str]:
-    """The type of every declared name."""
-    types: dict[str, str] = {}
-    waiting: list[str] = []
-    tokens = iter(section.split())
-    for token in tokens:
-        if token == "-":
-            kind = next(tokens, "")
-            for name in waiting:
-                if types.setdefault(name, kind) != kind:
-                    raise UnknownDialect(f"{name} is declared twice")
-            waiting = []
-        else:
-            waiting.append(token)
-    if waiting or list(types.values()).count("agent") != 1:
-        raise UnknownDialect("the PDDL problem declares a name without a type, or not exactly one agent")
-    return types
-
-
-def _initial_facts(section: str, types: Mapping[str, str]) -> dict[str, set[Fact]]:
-    """The initial facts by predicate, checked against the types that the domain gives its predicates."""
-    facts: dict[str, set[Fact]] = {predicate: set() for predicate in _SIGNATURES}
-    found = _FACT.findall(section)
-    if len(found) != section.count("("):
-        raise UnknownDialect("the initial state has something other than plain facts")
-    for text in set(found):
-        fact = tuple(text.split())
-        if not fact or tuple([types.get(word) for word in fact[1:]]) != _SIGNATURES.get(fact[0]):
-            raise UnknownDialect(f"the initial state has an unknown fact: ({text.strip()})")
-        facts[fact[0]].add(fact)
-    if len(facts["atlocation"]) != 1 or facts["holds"]:
-        raise UnknownDialect("the agent does not start at exactly one location with empty hands")
-    return facts
-
-
 def display_names(ids: list[str]) -> dict[str, str]:
     """What the text calls each thing: of the sorted ids of a kind, the first gets the highest number.
 
@@ -280,4 +210,4 @@ def display_names(ids: list[str]) -> dict[str, str]:
     return shown
 
 
-__all__ = ["CHANGING", "Game", "GameSource", "display_names"]
+__all__ = ["Game", "GameSource", "display_names"]
