@@ -125,31 +125,32 @@ def test_textworld_plays_rules_that_the_simulator_does_not_know(tmp_path, offici
     folder = split_folder(official_games["older"], "valid_seen")
     source = read_game(folder, list_games(folder)[0])
     grammar = source.grammar.replace("You arrive at", "You have come to")
-    task_id = write(
-        tmp_path / "train", "pick-Mug-1/trial", pddl_domain=source.domain, grammar=grammar, pddl_problem=source.problem
-    ).parent.relative_to(tmp_path / "train")
+    task_id = "pick-Mug-1/trial"
+    rules = {"pddl_domain": source.domain, "grammar": grammar, "pddl_problem": source.problem, "walkthrough": None}
+    write(tmp_path / "train", task_id, **rules)
     env = ALFWorldEnv(data_dir=tmp_path)
     with pytest.warns(UserWarning, match="unknown PDDL domain or text grammar.*TextWorld plays it"):
         text, info = env.reset()
-    assert info["task_id"] == str(task_id) and source.goal in text and info["goal"] == source.goal
+    assert info["task_id"] == task_id and source.goal in text and info["goal"] == source.goal
     command = next(c for c in info["admissible_actions"] if c.startswith("go to"))
     assert env.step(command)[0].startswith("You have come to loc ")
+    assert env.walkthrough() == ()
 
 
-@pytest.mark.parametrize(("name", "dialect", "plans"), [("current", OFFICIAL, True), ("older", OLDER, False)])
-def test_both_formats(official_games, name, dialect, plans):
+@pytest.mark.parametrize(("name", "dialect", "planned"), [("current", OFFICIAL, False), ("older", OLDER, True)])
+def test_both_formats(official_games, name, dialect, planned):
     folder = split_folder(official_games[name], "valid_seen")
     assert len(list_games(folder)) == 140 and folder.parent.name == "json_2.1.1"
     env = ALFWorldEnv(split="valid_seen", data_dir=official_games[name])
     for task_id in env.panel.task_ids:
         text, info = env.reset(options={"task_id": task_id})
-        assert Game.from_source(read_game(folder, task_id)).dialect == dialect
+        source = read_game(folder, task_id)
+        assert Game.from_source(source).dialect == dialect and bool(source.walkthrough) is not planned
         assert text.endswith(f"Your task is to: {info['goal']}.") and task_id.startswith(info["task_type"])
-        assert bool(env.walkthrough()) is plans
         for command in env.walkthrough():
             assert not info["won"]
             _, reward, won, _, info = env.step(command)
-        assert not plans or (won and reward == 1.0)
+        assert won and reward == 1.0
 
 
 def test_the_task_sentence_does_not_change_the_dialect(official_games):

@@ -170,9 +170,9 @@ def test_admissible_commands_are_sorted_as_text_and_all_do_something():
         for candidate in simulator.admissible_commands:
             fresh = Simulator(game())
             fresh.__dict__.update({key: value for key, value in simulator.__dict__.items() if key != "game"})
-            for name in ("_facts", "_contents", "_moved"):
+            for name in ("facts", "contents", "_moved"):
                 value = getattr(simulator, name)
-                setattr(fresh, name, [list(x) for x in value] if name == "_contents" else set(value))
+                setattr(fresh, name, [list(x) for x in value] if name == "contents" else set(value))
             assert fresh.step(candidate) != NOTHING, candidate
         simulator.step(command)
     commands = simulator.admissible_commands

@@ -8,7 +8,7 @@ choices, each a list of alternatives, each alternative a set of changeable facts
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -30,8 +30,8 @@ class Condition:
         """The facts on which the condition depends."""
         return frozenset(fact for choice in self.choices for alternative in choice for fact in alternative)
 
-    def holds(self, facts: Collection[Any]) -> bool:
-        """Whether the condition is true where exactly ``facts`` (a set) hold."""
+    def holds(self, facts: Set[Any]) -> bool:
+        """Whether the condition is true where exactly ``facts`` hold."""
         return all(any(alternative <= facts for alternative in choice) for choice in self.choices)
 
 

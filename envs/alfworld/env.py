@@ -12,9 +12,8 @@ from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.alfworld.dialect import UnknownDialect
 from roleagent.envs.alfworld.expert import SearchExpert
-from roleagent.envs.alfworld.game import Game, GameSource
+from roleagent.envs.alfworld.game import Engine, Game, GameSource
 from roleagent.envs.alfworld.generate import generate, panel_ids
-from roleagent.envs.alfworld.lockstep import Engine
 from roleagent.envs.alfworld.official import (
     SPLITS,
     default_data_dir,
@@ -23,6 +22,7 @@ from roleagent.envs.alfworld.official import (
     read_game,
     split_folder,
 )
+from roleagent.envs.alfworld.planner import plan
 from roleagent.envs.alfworld.simulator import NOTHING, Simulator
 from roleagent.envs.alfworld.textworld import TextWorldEngine
 from roleagent.panel import Panel
@@ -119,8 +119,8 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
         elif task_id not in self.panel and self._folder is not None:
             explain_absence(self._folder, task_id)
         self._source = load_source(self._folder, self.panel.require(task_id))
-        self._engine = self._start(self._source)
-        self._text = self._engine.reset()
+        self._engine = engine = self._start(self._source)
+        self._text = engine.reset()
         self._steps = 0
         return self._text, self._info(True, {})
 
@@ -142,11 +142,17 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
     def walkthrough(self) -> tuple[str, ...]:
         """Commands that win the current game from its start, by somebody who knows where everything is.
 
-        Games of the older official format bring none: ``()``.
+        Those that came with the game, else (the older official format brings none) a plan of our own; ``()`` where
+        the rules are unknown.
         """
         if self._source is None:
             raise gymnasium.error.ResetNeeded("there is no game yet: call reset() before walkthrough()")
-        return self._source.walkthrough
+        if self._source.walkthrough:
+            return self._source.walkthrough
+        try:
+            return plan(load_game(self._folder, self._source.task_id))
+        except UnknownDialect:
+            return ()
 
     def expert(self, rng: Any = None) -> SearchExpert:
         """An expert that sees only what an agent sees, and searches."""
@@ -161,12 +167,12 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
             except UnknownDialect as error:
                 reason = f"{source.task_id} is not for the native simulator ({error})"
         try:
-            self._textworld = self._textworld or TextWorldEngine()
+            self._textworld = textworld = self._textworld or TextWorldEngine()
         except DependencyNotInstalled as error:
             raise DependencyNotInstalled(f"{reason}; {error}" if reason else str(error)) from error
         if reason:
             gymnasium.logger.warn(f"{reason}: TextWorld plays it, slowly")
-        return self._textworld.load(source)
+        return textworld.load(source)
 
     def _info(self, valid: bool, rewards: dict[str, float]) -> dict[str, Any]:
         assert self._source is not None and self._engine is not None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from roleagent.envs.alfworld.condition import Condition, Fact, compile_goal
 from roleagent.envs.alfworld.dialect import Dialect, UnknownDialect, recognise
@@ -187,6 +187,19 @@ class Game:
         )
 
 
+class Engine(Protocol):
+    """What plays a game: the native simulator, or TextWorld."""
+
+    won: bool
+
+    @property
+    def admissible_commands(self) -> list[str]: ...
+
+    def reset(self) -> str: ...
+
+    def step(self, command: str) -> str: ...
+
+
 def display_names(ids: list[str]) -> dict[str, str]:
     """What the text calls each thing: of the sorted ids of a kind, the first gets the highest number.
 
@@ -210,4 +223,4 @@ def display_names(ids: list[str]) -> dict[str, str]:
     return shown
 
 
-__all__ = ["Game", "GameSource", "display_names"]
+__all__ = ["Engine", "Game", "GameSource", "display_names"]

@@ -9,22 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
-from typing import Protocol
 
-from roleagent.envs.alfworld.game import Game, GameSource
-
-
-class Engine(Protocol):
-    """What plays a game: the native simulator, or TextWorld."""
-
-    won: bool
-
-    @property
-    def admissible_commands(self) -> list[str]: ...
-
-    def reset(self) -> str: ...
-
-    def step(self, command: str) -> str: ...
+from roleagent.envs.alfworld.game import Engine, Game, GameSource
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,4 +169,4 @@ def _misspelt(command: str, rng: Random) -> str:
     )
 
 
-__all__ = ["JUNK", "Engine", "Mismatch", "compare", "walk", "wander"]
+__all__ = ["JUNK", "Mismatch", "compare", "walk", "wander"]

@@ -27,10 +27,10 @@ def default_data_dir() -> str | None:
 
     Importing ``alfworld`` sets the variable to a cache folder of its own and creates it: empty, it means nothing.
     """
-    data_dir = os.environ.get("ALFWORLD_DATA") or None
+    data_dir = os.environ.get("ALFWORLD_DATA", "")
     if data_dir == os.path.expanduser("~/.cache/alfworld") and not (os.path.isdir(data_dir) and os.listdir(data_dir)):
         return None
-    return data_dir
+    return data_dir or None
 
 
 def split_folder(data_dir: str | os.PathLike[str], split: str) -> Path:

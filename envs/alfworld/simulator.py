@@ -27,6 +27,10 @@ class Simulator:
 
     Attributes:
         won: whether the goal holds now.
+        facts: the changing facts that hold now.
+        contents: the objects in each receptacle, ascending.
+        held: the object in the agent's hand, or None.
+        place: the location of the agent.
     """
 
     def __init__(self, game: Game):
@@ -37,13 +41,13 @@ class Simulator:
     def reset(self) -> str:
         """Back to the start; returns the first observation."""
         game = self.game
-        self._facts: set[tuple[Any, ...]] = set(game.facts)
-        self._contents = [list(objects) for objects in game.contents]
-        self._held: int | None = None
-        self._place = game.start
+        self.facts: set[tuple[Any, ...]] = set(game.facts)
+        self.contents = [list(objects) for objects in game.contents]
+        self.held: int | None = None
+        self.place = game.start
         self._moved: set[tuple[int, int]] = set()  # (object, receptacle that it was taken out of)
         self._admissible: list[str] | None = None
-        self.won = game.won.holds(self._facts)
+        self.won = game.won.holds(self.facts)
         return f"{BANNER}{self._view(game.appliances)}\n\nYour task is to: {game.source.goal}."
 
     def step(self, command: str) -> str:
@@ -56,23 +60,23 @@ class Simulator:
     def admissible_commands(self) -> list[str]:
         """Everything that can be done now, sorted."""
         if self._admissible is None:
-            self._admissible = sorted({*self._commands(), *self.game.routes(self._place)})
+            self._admissible = sorted({*self._commands(), *self.game.routes(self.place)})
         return self._admissible.copy()
 
     def _commands(self) -> Iterator[str]:
         """What can be done without walking, some of it more than once."""
-        game, held = self.game, self._held
+        game, held = self.game, self.held
         able, name = game.able, game.objects
         verb, preposition = game.dialect.put
         yield from ("inventory", "look")
         if game.dialect.help is not None:
             yield "help"
-        for r in game.here.get(self._place, ()):
-            receptacle, accessible = game.receptacles[r], self._accessible(r)
+        for r in game.here.get(self.place, ()):
+            receptacle, accessible = game.receptacles[r], self.accessible(r)
             yield f"examine {receptacle}"
             if game.openable[r]:
                 yield f"{'close' if accessible else 'open'} {receptacle}"
-            for o in self._contents[r]:
+            for o in self.contents[r]:
                 if held is None and accessible and o in able["pickupable"]:
                     yield f"take {name[o]} from {receptacle}"
                 if o in able["toggleable"]:
@@ -80,34 +84,35 @@ class Simulator:
             if held is not None:
                 if accessible and held in game.fits[r]:
                     yield f"{verb} {name[held]} {preposition} {receptacle}"
-                for treat, (ability, _, _) in _TREATMENTS.items():
+                for treat, (ability, _, _) in TREATMENTS.items():
                     if r in game.stations[treat] and held in able[ability]:
                         yield f"{treat} {name[held]} with {receptacle}"
         if held is not None:
             yield f"examine {name[held]}"
             if held in able["knife"]:
                 for o in able["sliceable"]:
-                    if ("objectatlocation", o, self._place) in self._facts:
+                    if ("objectatlocation", o, self.place) in self.facts:
                         yield f"slice {name[o]} with {name[held]}"
 
     def _change(self, added: Iterable[tuple[Any, ...]] = (), removed: Iterable[tuple[Any, ...]] = ()) -> None:
         goal = self.game.won
-        self._facts.difference_update(removed)
-        self._facts.update(added)
+        self.facts.difference_update(removed)
+        self.facts.update(added)
         self._admissible = None
         if not (goal.facts.isdisjoint(added) and goal.facts.isdisjoint(removed)):
-            self.won = goal.holds(self._facts)
+            self.won = goal.holds(self.facts)
 
     def _receptacle(self, name: str) -> int | None:
         """The receptacle of this name, if it is here."""
         r = self.game.receptacle_numbers.get(name)
-        return r if r is not None and self.game.place[r] == self._place else None
+        return r if r is not None and self.game.place[r] == self.place else None
 
-    def _accessible(self, r: int) -> bool:
-        return not self.game.openable[r] or ("opened", r) in self._facts
+    def accessible(self, r: int) -> bool:
+        """Whether nothing closes the receptacle."""
+        return not self.game.openable[r] or ("opened", r) in self.facts
 
     def _holds(self, name: str) -> bool:
-        return self._held is not None and self.game.objects[self._held] == name
+        return self.held is not None and self.game.objects[self.held] == name
 
     # The actions. Each gets the verb and the words after it, and returns None where it does not apply.
 
@@ -115,23 +120,23 @@ class Simulator:
         game = self.game
         r = game.receptacle_numbers.get(rest[3:]) if rest.startswith("to ") else None
         place = None if r is None else game.place[r]
-        if r is None or place is None or place == self._place:
+        if r is None or place is None or place == self.place:
             return None
-        self._change([("atlocation", place)], [("atlocation", self._place)])
-        self._place = place
+        self._change([("atlocation", place)], [("atlocation", self.place)])
+        self.place = place
         name = game.locations[place] if game.dialect.names_location else game.receptacles[r]
         return f"You arrive at {name}. {self._inside(r)}"
 
     def _open(self, verb: str, rest: str) -> str | None:
         r = self._receptacle(rest)
-        if r is None or self._accessible(r):
+        if r is None or self.accessible(r):
             return None
         self._change([("opened", r)])
         return f"You open the {rest}. {self._inside(r)}"
 
     def _close(self, verb: str, rest: str) -> str | None:
         r = self._receptacle(rest)
-        if r is None or not self.game.openable[r] or not self._accessible(r):
+        if r is None or not self.game.openable[r] or not self.accessible(r):
             return None
         self._change(removed=[("opened", r)])
         return f"You close the {rest}."
@@ -139,35 +144,35 @@ class Simulator:
     def _take(self, verb: str, rest: str) -> str | None:
         name, _, source = rest.partition(" from ")
         r, o = self._receptacle(source), self.game.object_numbers.get(name)
-        if r is None or o is None or o not in self._contents[r] or o not in self.game.able["pickupable"]:
+        if r is None or o is None or o not in self.contents[r] or o not in self.game.able["pickupable"]:
             return None
-        if self._held is not None or not self._accessible(r):
+        if self.held is not None or not self.accessible(r):
             return None
-        self._change([("holds", o)], [("inreceptacle", o, r), ("objectatlocation", o, self._place)])
-        self._contents[r].remove(o)
-        self._held = o
+        self._change([("holds", o)], [("inreceptacle", o, r), ("objectatlocation", o, self.place)])
+        self.contents[r].remove(o)
+        self.held = o
         self._moved.add((o, r))
         return f"You pick up the {name} from the {source}."
 
     def _put(self, verb: str, rest: str) -> str | None:
         expected, preposition = self.game.dialect.put
         name, _, target = rest.partition(f" {preposition} ")
-        r, o = self._receptacle(target), self._held
+        r, o = self._receptacle(target), self.held
         if verb != expected or r is None or o is None or not self._holds(name):
             return None
-        if o not in self.game.fits[r] or not self._accessible(r):
+        if o not in self.game.fits[r] or not self.accessible(r):
             return None
-        self._change([("inreceptacle", o, r), ("objectatlocation", o, self._place)], [("holds", o)])
-        if o not in self._contents[r]:  # it may lie in two receptacles from the start
-            insort(self._contents[r], o)
-        self._held = None
+        self._change([("inreceptacle", o, r), ("objectatlocation", o, self.place)], [("holds", o)])
+        if o not in self.contents[r]:  # it may lie in two receptacles from the start
+            insort(self.contents[r], o)
+        self.held = None
         self._moved.discard((o, r))
         return f"You {verb} the {name} {preposition} the {target}."
 
     def _treat(self, verb: str, rest: str) -> str | None:
         name, _, station = rest.partition(" with ")
-        r, o = self._receptacle(station), self._held
-        ability, gained, lost = _TREATMENTS[verb]
+        r, o = self._receptacle(station), self.held
+        ability, gained, lost = TREATMENTS[verb]
         if r is None or o is None or not self._holds(name):
             return None
         if r not in self.game.stations[verb] or o not in self.game.able[ability]:
@@ -178,9 +183,9 @@ class Simulator:
     def _slice(self, verb: str, rest: str) -> str | None:
         name, _, knife = rest.partition(" with ")
         o, able = self.game.object_numbers.get(name), self.game.able
-        if o not in able["sliceable"] or not self._holds(knife) or self._held not in able["knife"]:
+        if o not in able["sliceable"] or not self._holds(knife) or self.held not in able["knife"]:
             return None
-        if ("objectatlocation", o, self._place) not in self._facts:
+        if ("objectatlocation", o, self.place) not in self.facts:
             return None
         self._change([("issliced", o)])
         return f"You sliced the {name} with the {knife}."
@@ -189,7 +194,7 @@ class Simulator:
         o = self.game.object_numbers.get(rest)
         if o not in self.game.able["toggleable"]:
             return None
-        if not any(o in self._contents[r] for r in self.game.here.get(self._place, ())):
+        if not any(o in self.contents[r] for r in self.game.here.get(self.place, ())):
             return None
         self._change([("istoggled", o)])
         return f"You turn on the {rest}."
@@ -206,9 +211,9 @@ class Simulator:
     def _inventory(self, verb: str, rest: str) -> str | None:
         if rest:
             return None
-        if self._held is None:
+        if self.held is None:
             return "You are not carrying anything."
-        return f"You are carrying: a {self.game.objects[self._held]}."
+        return f"You are carrying: a {self.game.objects[self.held]}."
 
     def _help(self, verb: str, rest: str) -> str | None:
         return None if rest else self.game.dialect.help
@@ -217,30 +222,30 @@ class Simulator:
 
     def _view(self, appliances: Sequence[str] = ()) -> str:
         """The surroundings. Far from everything, only the first observation of a game names the ``appliances``."""
-        here = self.game.here.get(self._place)
+        here = self.game.here.get(self.place)
         if not here:
             seen = listing([f"a {name}" for name in appliances])
             return f"You are in the middle of a room. Looking quickly around you, you see {seen}."
         beside = self._named(
-            o for o, r in sorted(self._moved) if r in here and ("objectatlocation", o, self._place) in self._facts
+            o for o, r in sorted(self._moved) if r in here and ("objectatlocation", o, self.place) in self.facts
         )
         return f"You are facing the {listing([self.game.receptacles[r] for r in here])}. Next to it, you see {beside}."
 
     def _inside(self, r: int) -> str:
         name = self.game.receptacles[r]
         if not self.game.openable[r]:
-            return f"On the {name}, you see {self._named(self._contents[r])}."
-        if not self._accessible(r):
+            return f"On the {name}, you see {self._named(self.contents[r])}."
+        if not self.accessible(r):
             return f"The {name} is closed."
-        return f"The {name} is open. In it, you see {self._named(self._contents[r])}."
+        return f"The {name} is open. In it, you see {self._named(self.contents[r])}."
 
     def _description(self, name: str) -> str:
         """What the object in hand is like."""
-        able, o = self.game.able, self._held
+        able, o = self.game.able, self.held
         if o in able["isreceptacleobject"]:
             return f"This is a normal {name}. In it, you see {self._named(self.game.nested.get(o, ()))}."
         clean, hot, cool, sliced, on = (
-            (condition, o) in self._facts for condition in ("isclean", "ishot", "iscool", "issliced", "istoggled")
+            (condition, o) in self.facts for condition in ("isclean", "ishot", "iscool", "issliced", "istoggled")
         )
         adjectives = ["hot"] if hot else ["cool"] if cool else []
         if clean:
@@ -270,12 +275,12 @@ def listing(names: Sequence[str]) -> str:
     return f"{', '.join(names[:-1])}, and {names[-1]}"
 
 
-# What the object must be able to, what it becomes, and what it no longer is.
-_TREATMENTS = {
+TREATMENTS = {
     "clean": ("cleanable", "isclean", ""),
     "heat": ("heatable", "ishot", "iscool"),
     "cool": ("coolable", "iscool", "ishot"),
 }
+"""By verb: what the object must be able to, what it becomes, and what it no longer is."""
 _ACTIONS: dict[str, Callable[[Simulator, str, str], str | None]] = {
     "go": Simulator._go,
     "open": Simulator._open,
@@ -294,4 +299,4 @@ _ACTIONS: dict[str, Callable[[Simulator, str, str], str | None]] = {
     "help": Simulator._help,
 }
 
-__all__ = ["BANNER", "NOTHING", "Simulator", "listing"]
+__all__ = ["BANNER", "NOTHING", "TREATMENTS", "Simulator", "listing"]

@@ -69,7 +69,7 @@ class TextWorldEngine:
             raise ValueError(f"{source.task_id}: TextWorld cannot read this game: {error}") from error
         finally:
             sys.argv = arguments
-        infos = self._env._entity_infos
+        infos: dict[str, Any] = self._env._entity_infos
         names = self._name_things(game_infos=infos)
         for info in infos.values():
             info.name = names.demangle_alfred_name(info.id)

@@ -1,0 +1,87 @@
+"""A plan for a game by somebody who knows where everything is, for games that come without a walkthrough.
+
+It needs no search: a goal is a short list of facts, and every fact has one way to be made true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, product
+from typing import Any
+
+from roleagent.envs.alfworld.game import Game
+from roleagent.envs.alfworld.simulator import TREATMENTS, Simulator
+
+_MOST_TRIES = 500  # combinations of alternatives
+_VERBS = {gained: verb for verb, (_, gained, _) in TREATMENTS.items()}
+
+
+def plan(game: Game) -> tuple[str, ...]:
+    """Commands that win the game from its start; ``()`` where none is found."""
+    for alternatives in islice(product(*game.won.choices), _MOST_TRIES):
+        simulator, commands = Simulator(game), []
+        for fact in sorted(frozenset().union(*alternatives), key=_turn):
+            if fact not in simulator.facts:
+                for command in _achieve(simulator, fact):
+                    simulator.step(command)
+                    commands.append(command)
+                    if simulator.won:
+                        return tuple(commands)
+    return ()
+
+
+def _turn(fact: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Sorts what is to be made true: one object after the other, each treated before it is put down; then the rest."""
+    if fact[0] in _VERBS or fact[0] == "inreceptacle":
+        return 0, fact[1], fact[0] == "inreceptacle"
+    return 1, fact[0] == "atlocation", fact
+
+
+def _achieve(simulator: Simulator, fact: tuple[Any, ...]) -> Iterator[str]:
+    """Commands that make a fact true, if each is carried out before the next is asked for."""
+    game = simulator.game
+    match fact:
+        case ("holds", o):
+            yield from _fetch(simulator, o)
+        case ("inreceptacle", o, r):
+            yield from _fetch(simulator, o)
+            yield from _reach(simulator, r, inside=True)
+            verb, preposition = game.dialect.put
+            yield f"{verb} {game.objects[o]} {preposition} {game.receptacles[r]}"
+        case ("istoggled", o):
+            yield from _reach(simulator, _holder(simulator, o))
+            yield f"use {game.objects[o]}"
+        case ("atlocation", place):
+            yield from _reach(simulator, next(iter(game.here.get(place, ())), None))
+        case (condition, o) if condition in _VERBS:
+            verb = _VERBS[condition]
+            station = min(game.stations[verb], default=None)
+            yield from _fetch(simulator, o)
+            yield from _reach(simulator, station)
+            if station is not None:
+                yield f"{verb} {game.objects[o]} with {game.receptacles[station]}"
+
+
+def _holder(simulator: Simulator, o: int) -> int | None:
+    """A receptacle that the object is in and that can be walked to."""
+    holders = (r for r, objects in enumerate(simulator.contents) if o in objects)
+    return next((r for r in holders if simulator.game.place[r] is not None), None)
+
+
+def _reach(simulator: Simulator, r: int | None, inside: bool = False) -> Iterator[str]:
+    game = simulator.game
+    if r is not None:
+        if game.place[r] != simulator.place:
+            yield f"go to {game.receptacles[r]}"
+        if inside and not simulator.accessible(r):
+            yield f"open {game.receptacles[r]}"
+
+
+def _fetch(simulator: Simulator, o: int) -> Iterator[str]:
+    holder = _holder(simulator, o)
+    if simulator.held != o and holder is not None:
+        yield from _reach(simulator, holder, inside=True)
+        yield f"take {simulator.game.objects[o]} from {simulator.game.receptacles[holder]}"
+
+
+__all__ = ["plan"]
