@@ -325,13 +325,16 @@ class Training:
             "environment_seconds": stats.environment_seconds,
             "crashed_episodes": float(stats.errors),
         }
-        return values | sampler.metrics()
+        # `curriculum_share` names itself; the rest gets the room's name, for entropy is also a property of the policy.
+        told = {name.removeprefix("curriculum_"): value for name, value in sampler.metrics().items()}
+        return values | {f"curriculum_{name}": value for name, value in told.items()}
 
     def log(self, iteration: int, metrics: dict[str, float]) -> None:
         counters = self.state["counters"]
-        for name in ("predictions_scored", "returns_modulated", "retrieved"):
-            counters[name] = counters.get(name, 0.0) + metrics.get(name, 0.0)
-        counters["curriculum_share"] = counters.get("curriculum_share", 0.0) + metrics.get("curriculum_share", 0.0)
+        for name in ("predictions_scored", "returns_modulated", "dead_groups"):
+            counters[name] = counters.get(name, 0.0) + metrics[name]
+        for name in ("curriculum_sampled", "curriculum_from_curriculum", "curriculum_failures", "curriculum_retrieved"):
+            counters[name] = metrics.get(name, 0.0)  # the sampler counts since the start
         self.folder.log("train", iteration, metrics)
         self.display.advance(
             iteration,
@@ -356,7 +359,7 @@ class Training:
             if config.method == "role_agent":
                 expected["returns_modulated"] = "wia is on, but no prediction ever changed a return"
         if config.aiw:
-            expected["curriculum_share"] = "aiw is on, but no task was ever sampled from the failure library"
+            expected["curriculum_from_curriculum"] = "aiw is on, but no task was ever sampled from the failure library"
         for name, text in expected.items():
             if not counters.get(name):
                 self.display.warn(text)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ import torch.distributed as dist
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config, LossConfig
 from roleagent.learners.loss import entropies, head_logprobs, mean_metrics, policy_loss, token_weights
-from roleagent.learners.segments import ACTION, PREDICTION, Batch, collate, micro_batches
+from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, TEXT, Batch, collate, micro_batches
 from roleagent.types import Segment
 
 
@@ -103,30 +104,44 @@ class Learner:
         self.device = self.engine.device
 
     def imitate(self, segments: Sequence[Segment]) -> dict[str, float]:
-        """One update towards demonstrations: mean negative log-likelihood over all their tokens.
+        """One update towards demonstrations: mean negative log-likelihood (nats) over all their tokens.
 
         An action token counts by its advantage (0 for a step that is shown but not to be imitated), a prediction
-        token by ``loss.prediction_weight``.
+        token by ``loss.prediction_weight``, a token of the world's own text by ``warmstart.text_weight``: what the
+        world says repeats itself, and a small model learns there to copy names long before its few actions teach it.
         """
+        worth = {PREDICTION: self.config.loss.prediction_weight, TEXT: self.config.warmstart.text_weight}
+        segments = [
+            replace(segment, action_mask=(CONTEXT, *(kind or TEXT for kind in segment.action_mask[1:])))
+            for segment in segments
+        ]
         raw = [
             [
-                advantage if kind == ACTION else self.config.loss.prediction_weight if kind == PREDICTION else 0.0
+                advantage if kind == ACTION else worth.get(kind, 0.0)
                 for kind, advantage in zip(segment.action_mask, segment.advantages, strict=True)
             ]
             for segment in segments
         ]
         total = self._sum_over_ranks(float(sum(map(sum, raw))))
         weights = [[weight / max(total, 1e-9) for weight in row] for row in raw]
-        sums = {"loss": 0.0}
+        names = {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}
+        sums = dict.fromkeys(("loss", *names.values(), *(f"{name}_tokens" for name in names.values())), 0.0)
 
         def objective(batch: Batch, logprobs: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
             rows, columns = batch.sampled()
-            loss = -(batch.weights[rows, columns] * logprobs).sum()
+            shares, kinds = batch.weights[rows, columns], batch.action_mask[rows, columns]
+            loss = -(shares * logprobs).sum()
             sums["loss"] += float(loss.detach())
+            for kind, name in names.items():
+                chosen = (kinds == kind) & (shares > 0)
+                sums[name] -= float(logprobs.detach()[chosen].sum())
+                sums[f"{name}_tokens"] += float(chosen.sum())
             return loss
 
         norm = self._update(segments, weights, objective, temperature=1.0)
-        return {"loss": self._sum_over_ranks(sums["loss"]), "grad_norm": norm}
+        sums = {name: self._sum_over_ranks(value) for name, value in sums.items()}
+        losses = {f"{name}_loss": sums[name] / max(1.0, sums[f"{name}_tokens"]) for name in names.values()}
+        return {"loss": sums["loss"], **losses, "grad_norm": norm}
 
     def improve(self, segments: Sequence[Segment], trajectories: int, temperature: float) -> dict[str, float]:
         """One update of the clipped policy-gradient objective (Eq. 9).

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from roleagent.types import Completion, Segment, Trajectory
 
-CONTEXT, ACTION, PREDICTION = 0, 1, 2
-"""The values of ``Segment.action_mask``: read only, sampled as an action, sampled as a prediction."""
+CONTEXT, ACTION, PREDICTION, TEXT = 0, 1, 2, 3
+"""The values of ``Segment.action_mask``: read only, sampled as an action, sampled as a prediction, and, in the warm
+start alone, the world's text, modelled for its own sake."""
 
 
 def segments_of(
@@ -204,4 +205,4 @@ def micro_batches(segments: Sequence[Segment], max_tokens: int) -> list[list[int
     return batches
 
 
-__all__ = ["ACTION", "CONTEXT", "PREDICTION", "Batch", "collate", "micro_batches", "segments_of"]
+__all__ = ["ACTION", "CONTEXT", "PREDICTION", "TEXT", "Batch", "collate", "micro_batches", "segments_of"]

@@ -76,7 +76,8 @@ class WarmStartConfig:
     epochs: float = 3.0
     noise: float = 0.25  # share of steps replaced by a random admissible command (not imitated)
     decoys: float = 0.5  # share of predictions replaced by a wrong one (shown, not imitated)
-    lr: float = 2e-3
+    text_weight: float = 0.3  # of the world's own text in the loss, relative to an action token
+    lr: float = 3e-3
     batch_tokens: int = 8192  # tokens per update
     minutes: float = 0.0  # stop earlier than `epochs` after this long; 0: no limit
 
