@@ -7,7 +7,7 @@ An agent is anything with ``reset(observation, info)`` and ``act(observation, in
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import gymnasium
@@ -28,10 +28,17 @@ class Agent(Protocol):
         ...
 
 
+_IDLE = frozenset({"help", "look", "inventory"})
+
+
+def random_command(admissible: Sequence[str], rng: np.random.Generator) -> str | None:
+    """A uniformly random command that changes or examines something; None if there is none."""
+    commands = [command for command in admissible if command not in _IDLE]
+    return commands[int(rng.integers(len(commands)))] if commands else None
+
+
 class RandomAgent:
     """A uniformly random admissible command, never ``help`` or a look around."""
-
-    _IDLE = frozenset({"help", "look", "inventory"})
 
     def __init__(self, rng: np.random.Generator):
         self._rng = rng
@@ -40,8 +47,7 @@ class RandomAgent:
         pass
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        commands = [command for command in info.get("admissible_actions") or [] if command not in self._IDLE]
-        return str(self._rng.choice(commands)) if commands else ""
+        return random_command(info.get("admissible_actions") or [], self._rng) or ""
 
 
 class OracleAgent:

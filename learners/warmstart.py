@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from roleagent.agents.baselines import random_command
 from roleagent.agents.prompts import Conversation
 from roleagent.learners.segments import segments_of
 from roleagent.types import Completion, Expert, Prediction, Segment, Task, Trajectory, Turn
@@ -64,8 +65,9 @@ def demonstrate(
     current = info
     while True:
         command, imitated = expert.act(), True
-        if current["admissible_actions"] and rng.random() < noise:
-            command, imitated = str(rng.choice(current["admissible_actions"])), False
+        stray = random_command(current["admissible_actions"], rng) if rng.random() < noise else None
+        if stray is not None:
+            command, imitated = stray, False
         text, _, terminated, truncated, current = env.step(command)
         expert.observe(command, text)
         steps.append(Step(command, imitated, text, current))
