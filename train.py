@@ -23,7 +23,7 @@ import numpy as np
 import torch
 import yaml
 
-from roleagent.agents.evaluation import Record, evaluate_policy, summarise
+from roleagent.agents.evaluation import Record, evaluate_policy, result_rows, summarise
 from roleagent.agents.hf import HFPolicy, PolicyError
 from roleagent.agents.rollout import RolloutStats
 from roleagent.agents.session import World
@@ -34,7 +34,7 @@ from roleagent.curricula.rules import RuleAnalyst
 from roleagent.curricula.samplers import CurriculumSampler, UniformSampler
 from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, summary
 from roleagent.learners.checkpoints import CheckpointError, Checkpoints
-from roleagent.learners.display import Display, result_rows
+from roleagent.learners.display import Display
 from roleagent.learners.engine import Learner, join_processes
 from roleagent.learners.run_folder import RunFolder
 from roleagent.learners.segments import segments_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import gymnasium
 
 from roleagent.agents.baselines import Agent
 from roleagent.agents.rollout import Rollout
+from roleagent.envs.pool import EnvPool
 from roleagent.panel import Panel, wilson
 from roleagent.types import Trajectory
 
@@ -25,6 +26,7 @@ class Record:
         reward: sum of the ``task`` terms.
         steps: turns taken.
         prediction: mean score of the episode's predictions in [0, 1]; None where none were asked for.
+        error: what the environment raised, where the stop reason is ``error``.
     """
 
     task_id: str
@@ -34,6 +36,12 @@ class Record:
     steps: int
     stop_reason: str
     prediction: float | None = None
+    error: str = ""
+
+    @classmethod
+    def failed(cls, task_id: str, task_type: str, error: str) -> Record:
+        """The record of an episode whose environment failed: reported, and in no rate."""
+        return cls(task_id, task_type, False, 0.0, 0, "error", error=error)
 
     @classmethod
     def of(cls, trajectory: Trajectory) -> Record:
@@ -74,24 +82,31 @@ def evaluate_policy(
             if group.trajectories:
                 yield Record.of(group.trajectories[0])
             else:
-                yield Record(task_id, group.task.task_type, False, 0.0, 0, "error")
+                yield Record.failed(task_id, group.task.task_type, rollout.stats.failures[task_id])
         done += len(part)
 
 
 def evaluate_agent(env: gymnasium.Env, agent: Agent, task_ids: Iterable[str]) -> Iterator[Record]:
-    """Plays every task once with an agent that gives bare commands to a base environment."""
+    """Plays every task once with an agent that gives bare commands to a base environment.
+
+    A task whose environment fails yields a record with the stop reason ``error``; what the agent raises is raised.
+    """
+    pool = EnvPool(lambda: env)
     for task_id in task_ids:
-        observation, info = env.reset(options={"task_id": task_id})
-        agent.reset(observation, info)
-        reward, steps = 0.0, 0
-        while True:
-            observation, _, terminated, truncated, info = env.step(agent.act(observation, info))
-            reward += info["rewards"].get("task", 0.0)
+        outcome = pool.reset(0, task_id)
+        task_type, reward, steps = outcome.info.get("task_type", ""), 0.0, 0
+        if outcome.error is None:
+            agent.reset(outcome.observation, outcome.info)
+        while outcome.error is None and not (outcome.terminated or outcome.truncated):
+            outcome = pool.step(0, agent.act(outcome.observation, outcome.info))
+            reward += outcome.info.get("rewards", {}).get("task", 0.0)
             steps += 1
-            if terminated or truncated:
-                break
-        reason = "won" if info["won"] else ("lost" if terminated else "max_steps")
-        yield Record(task_id, info["task_type"], bool(info["won"]), reward, steps, reason)
+        if outcome.error is not None:
+            yield Record.failed(task_id, task_type, outcome.error)
+            continue
+        won = bool(outcome.info["won"])
+        reason = "won" if won else ("lost" if outcome.terminated else "max_steps")
+        yield Record(task_id, task_type, won, reward, steps, reason)
 
 
 def summarise(records: Sequence[Record]) -> dict[str, Any]:
@@ -124,6 +139,30 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
     }
 
 
+def result_rows(summaries: Mapping[str, Mapping[str, Any]], steps: bool = False) -> list[list[str]]:
+    """Rows of summaries side by side, for a table: everything first, then each task type.
+
+    Args:
+        summaries: by the name of their column, from :func:`summarise`.
+        steps: whether a column with the mean number of steps follows each.
+
+    >>> result_rows({"random": summarise([Record("t", "heat", True, 1.0, 4, "won")])}, steps=True)[1]
+    ['heat', '100.0%  [20.7%, 100.0%]  n=1', '4.0']
+    """
+    names = sorted({name for summary in summaries.values() for name in summary["by_type"]})
+    rows = []
+    for label in ["all", *names]:
+        row = [label]
+        for summary in summaries.values():
+            part = summary if label == "all" else summary["by_type"].get(label)
+            low, high = part["interval"] if part else (0.0, 1.0)
+            row.append(f"{part['success']:.1%}  [{low:.1%}, {high:.1%}]  n={part['n']}" if part else "–")
+            if steps:
+                row.append(f"{part['steps']:.1f}" if part else "–")
+        rows.append(row)
+    return rows
+
+
 class RecordFile:
     """Records as JSON lines behind a header that says what was measured; an interrupted evaluation goes on.
 
@@ -136,7 +175,7 @@ class RecordFile:
     """
 
     def __init__(self, path: Path, header: dict[str, Any]):
-        self.path = path
+        self.path, self.header = path, header
         self.records: list[Record] = []
         if path.exists() and path.stat().st_size:
             lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -153,9 +192,6 @@ class RecordFile:
                 )
             if len(sound) != sum(map(len, lines)):  # killed in the middle of a line
                 path.write_text(sound, encoding="utf-8")
-        else:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(json.dumps(header) + "\n", encoding="utf-8")
 
     def missing(self, panel: Panel) -> list[str]:
         """Tasks of the panel without a record, in order."""
@@ -163,7 +199,9 @@ class RecordFile:
         return [task_id for task_id in panel.task_ids if task_id not in done]
 
     def append(self, record: Record) -> None:
-        """Adds one record to memory and disk."""
+        """Adds one record to memory and disk; the first one brings the header."""
         self.records.append(record)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(asdict(record)) + "\n")
+            header = "" if stream.tell() else json.dumps(self.header) + "\n"
+            stream.write(header + json.dumps(asdict(record)) + "\n")

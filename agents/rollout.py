@@ -21,13 +21,19 @@ from roleagent.types import Completion, Group, Prediction, PredictionScore, Requ
 
 @dataclass
 class RolloutStats:
-    """What a rollout cost. Tokens are sampled tokens; seconds are wall-clock."""
+    """What a rollout cost. Tokens are sampled tokens; seconds are wall-clock.
+
+    Attributes:
+        errors: episodes whose environment failed.
+        failures: what those environments said, by task id.
+    """
 
     episodes: int = 0
     turns: int = 0
     action_tokens: int = 0
     prediction_tokens: int = 0
     errors: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
     policy_seconds: float = 0.0
     environment_seconds: float = 0.0
 
@@ -147,11 +153,15 @@ class Rollout:
         task = Task(self.env_id, task_id, info.get("split", ""), info.get("goal", ""), info.get("task_type", ""))
         episode = _Episode(index, task_id, task)
         if outcome.error is not None:
-            episode.stop_reason = "error"
+            self._fail(episode, outcome.error)
             return episode
         episode.first, episode.state = outcome.observation, info.get("state")
         episode.conversation = self.open(outcome.observation, info)
         return episode
+
+    def _fail(self, episode: _Episode, error: str) -> None:
+        episode.stop_reason = "error"
+        self.stats.failures[episode.task_id] = error
 
     def _turn(self, living: list[_Episode], temperature: float) -> None:
         started = time.perf_counter()
@@ -224,7 +234,7 @@ class Rollout:
             )
         outcome = self.pool.step(episode.index, text)
         if outcome.error is not None:
-            episode.stop_reason = "error"
+            self._fail(episode, outcome.error)
             return
         info = outcome.info
         for score in info.get("prediction_scores", ()):

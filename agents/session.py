@@ -11,7 +11,7 @@ import gymnasium
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.rollout import Rollout
-from roleagent.config import Config
+from roleagent.config import Config, ConfigError
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.envs.wrappers.predicted_state import default_horizon
@@ -19,8 +19,17 @@ from roleagent.panel import Panel
 
 
 def make_base(config: Config, split: str) -> gymnasium.Env:
-    """The bare environment of the configuration, on one split."""
-    return gymnasium.make(config.env.id, split=split, disable_env_checker=True, **config.env.kwargs)
+    """The bare environment of the configuration, on one split.
+
+    Raises:
+        ConfigError: there is no such environment or split, it has no such argument, or it lacks data or a package.
+    """
+    try:
+        return gymnasium.make(config.env.id, split=split, disable_env_checker=True, **config.env.kwargs)
+    except (gymnasium.error.Error, TypeError, ValueError, OSError) as error:
+        # Gymnasium appends its own account of the arguments to whatever the environment said.
+        reason = " ".join(str(error).split()).partition(" was raised from the environment creator")[0]
+        raise ConfigError(f"cannot make the environment {config.env.id}: {reason}") from error
 
 
 def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -104,23 +103,6 @@ class Display:
         for start in range(0, len(items), 4):
             table.add_row(*items[start : start + 4])
         return Group(self._progress, table)
-
-
-def result_rows(summaries: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Rows of evaluation summaries side by side: everything first, then each task type."""
-    names: list[str] = sorted({name for summary in summaries.values() for name in summary["by_type"]})
-    rows = []
-    for label in ["all", *names]:
-        row = [label]
-        for summary in summaries.values():
-            part = summary if label == "all" else summary["by_type"].get(label)
-            row.append(
-                f"{part['success']:.1%}  [{part['interval'][0]:.1%}, {part['interval'][1]:.1%}]  n={part['n']}"
-                if part
-                else "–"
-            )
-        rows.append(row)
-    return rows
 
 
 def _show(value: Any) -> str:

@@ -1,0 +1,131 @@
+"""The command ``roleagent <verb>``: small things that need no program of their own.
+
+Every verb loads the rooms it needs when it runs, so that ``roleagent --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+def games(arguments: Sequence[str]) -> int:
+    """Write generated ALFWorld games as official game files."""
+    from roleagent.envs.alfworld.generate import main
+
+    return main(arguments)
+
+
+def play(arguments: Sequence[str]) -> int:
+    """Play an environment yourself, in this terminal."""
+    import gymnasium
+    import yaml
+
+    parser = argparse.ArgumentParser(prog="roleagent play", description=play.__doc__)
+    parser.add_argument("env", metavar="ENV", help="a Gymnasium id, e.g. RoleAgent/ALFWorld-v0")
+    parser.add_argument("--task-id", metavar="ID", help="the task (default: one at random)")
+    parser.add_argument("--seed", type=int, help="of the random choice")
+    parser.add_argument(
+        "--env-arg",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="argument of the environment, e.g. split=train",
+    )
+    options = parser.parse_args(arguments)
+    given = dict(argument.partition("=")[::2] for argument in options.env_arg)
+    task = {"task_id": options.task_id} if options.task_id else None
+    try:
+        env = gymnasium.make(options.env, **{key: yaml.safe_load(value) for key, value in given.items()})
+        observation, info = env.reset(seed=options.seed, options=task)
+    except (gymnasium.error.Error, TypeError, ValueError, OSError, yaml.YAMLError) as error:
+        return _complain("play", error)
+    print(
+        f"{info['task_id']}: {info['goal']}\n(? lists what can be done now, an empty line or the end of input quits)\n"
+    )
+    return _play(env, observation, info)
+
+
+def _play(env: Any, observation: str, info: dict[str, Any]) -> int:
+    print(observation)
+    steps = 0
+    while True:
+        try:
+            command = input("> ").strip()
+        except (EOFError, KeyboardInterrupt):
+            command = ""
+            print()
+        if not command:
+            print(f"left after {steps} steps")
+            return 0
+        if command == "?":
+            print("\n".join(info.get("admissible_actions") or ["this environment does not list its commands"]))
+            continue
+        observation, reward, terminated, truncated, info = env.step(command)
+        steps += 1
+        print(observation)
+        if terminated or truncated:
+            print(f"{'won' if info['won'] else 'not solved'} after {steps} steps, reward {reward:g}")
+            return 0
+
+
+def failures(arguments: Sequence[str]) -> int:
+    """Show the failure modes that a run has filed, and how many tasks are under each."""
+    from pathlib import Path
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from roleagent.config import ConfigError
+    from roleagent.curricula.library import FailureLibrary, LibraryError
+    from roleagent.learners.run_folder import read_config
+
+    parser = argparse.ArgumentParser(prog="roleagent failures", description=failures.__doc__)
+    parser.add_argument("source", metavar="RUN_OR_URL", help="a run folder, or the SQLAlchemy URL of a library")
+    source = parser.parse_args(arguments).source
+    try:
+        if "://" not in source:
+            source = read_config(Path(source)).curriculum.library or f"sqlite:///{Path(source) / 'failures.db'}"
+        file = source.partition("sqlite:///")[2]
+        if file and not Path(file).exists():
+            raise LibraryError(f"{file} does not exist: the run has filed no failures (aiw=off?)")
+        library = FailureLibrary(source)
+    except (ConfigError, LibraryError) as error:
+        return _complain("failures", error)
+    modes = library.modes()
+    table = Table("failure mode", "tasks")
+    for mode, tasks in modes.items():
+        table.add_row(mode, str(tasks))
+    Console().print(table)
+    told = sum(row["failures"] for row in library.growth())
+    print(f"{told} failed episodes, {len(library)} entries under {len(modes)} modes")
+    library.close()
+    return 0
+
+
+def _complain(verb: str, error: Exception) -> int:
+    print(f"roleagent {verb}: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
+
+
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {"games": games, "play": play, "failures": failures}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    summaries = "\n".join(f"  {verb:<10}{function.__doc__}" for verb, function in VERBS.items())
+    parser = argparse.ArgumentParser(
+        prog="roleagent",
+        usage="roleagent VERB …",
+        description=f"verbs:\n{summaries}\n\nroleagent VERB --help says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("verb", choices=VERBS)
+    return VERBS[parser.parse_args(arguments[:1]).verb](arguments[1:])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
