@@ -82,7 +82,7 @@ class HFPolicy:
     @property
     def eos_id(self) -> int:
         """The token that ends a reply."""
-        return int(self.tokenizer.eos_token_id)
+        return int(self.tokenizer.eos_token_id)  # type: ignore[arg-type]
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, special tokens in it recognised, none added."""
@@ -91,7 +91,9 @@ class HFPolicy:
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids. Tags may be special tokens, so special tokens stay, but for the end of the reply."""
         ids = [token for token in token_ids if token != self.eos_id]
-        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert isinstance(text, str)
+        return text
 
     def single_token(self, text: str) -> int | None:
         """The id of a text that is one token, else None."""
@@ -223,7 +225,7 @@ class HFPolicy:
         ).last_hidden_state
         index = torch.full((len(tokens),), tokens.shape[1] - 1) if at is None else at
         picked = hidden[torch.arange(len(tokens)), index][:, None]
-        return self.model.get_output_embeddings()(picked)
+        return self.model.get_output_embeddings()(picked)  # type: ignore[misc]
 
 
 def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:

@@ -91,7 +91,7 @@ class SlotCache(Cache):
                 layer.keep_rows(index, capacity)  # type: ignore[attr-defined]
         else:
             for layer in self.layers:
-                layer.is_initialized = False
+                layer.is_initialized = False  # type: ignore[misc]
         self.tokens = [self.tokens[row] if row >= 0 else [] for row in source]
         self.slots, self.capacity = list(slots), capacity
 

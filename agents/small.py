@@ -60,8 +60,8 @@ def build_policy(config: PolicyConfig, tokenizer: PreTrainedTokenizerFast, gener
         max_position_embeddings=config.context,
         tie_word_embeddings=True,
         bos_token_id=None,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.eos_token_id,  # type: ignore[arg-type]
+        pad_token_id=tokenizer.pad_token_id,  # type: ignore[arg-type]
         dtype=config.dtype,
     )
     model = Qwen2ForCausalLM(model_config)

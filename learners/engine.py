@@ -40,7 +40,8 @@ def join_processes() -> tuple[int, int]:
             dist.init_process_group(backend)
         else:
             os.environ.setdefault("LOCAL_RANK", "0")
-            dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+            store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+            dist.init_process_group(backend, store=store, rank=0, world_size=1)
         deepspeed.init_distributed(backend, dist_init_required=False, verbose=False)
     return dist.get_rank(), dist.get_world_size()
 
@@ -98,6 +99,8 @@ class Learner:
             settings["bf16"] = {"enabled": True}
         if config.deepspeed.offload:
             settings["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
+        self.engine: Any
+        self.optimiser: Any
         self.engine, self.optimiser, _, _ = deepspeed.initialize(
             model=self.scorer, optimizer=optimiser, config=settings, dist_init_required=False
         )
@@ -160,7 +163,7 @@ class Learner:
             rows, columns = batch.sampled()
             with torch.no_grad():
                 references = self.reference(batch, temperature)[0] if self.reference is not None else None
-                head = self.policy.model.get_output_embeddings()
+                head: Any = self.policy.model.get_output_embeddings()
                 sums["entropy"] += float(entropies(head(hidden.detach()), temperature).sum())
             loss, metrics = policy_loss(
                 logprobs,
@@ -198,7 +201,7 @@ class Learner:
         if not plan:
             raise ValueError("this rank has nothing to train on: give every rank at least one whole group")
         weightless = [[0.0] * len(row) for row in weights]
-        pad = int(self.policy.tokenizer.pad_token_id or 0)
+        pad = int(self.policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
         self.scorer.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr * min(1.0, (self.steps + 1) / max(1, self.config.optim.warmup_steps))

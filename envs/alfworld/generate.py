@@ -96,7 +96,8 @@ def _furnish(rng: np.random.Generator, here: Scene, name: TaskName) -> list[Thin
         while (id := mangle(obj, *position())) in ids:
             pass
         ids.add(id)
-        where = receptacle.location if receptacle else mangle_location(*rng.integers(-4, 5, 2).tolist(), 0, 15)
+        x, z = (0, 0) if receptacle else rng.integers(-4, 5, 2).tolist()
+        where = receptacle.location if receptacle else mangle_location(x, z, 0, 15)
         things.append(Thing(id, obj, where, receptacle.id if receptacle else None))
 
     moves_only = name.task_type in (goals.PICK, goals.TWO)

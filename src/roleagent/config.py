@@ -261,7 +261,8 @@ def _build(cls: type, tree: Any, prefix: str) -> Any:
         if key not in hints:
             raise ConfigError(f"unknown key {full!r}{_nearest(full)}")
         kind = hints[key]
-        values[key] = _build(kind, value, f"{full}.") if dataclasses.is_dataclass(kind) else _check(kind, value, full)
+        section = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        values[key] = _build(kind, value, f"{full}.") if section else _check(kind, value, full)
     return cls(**values)
 
 

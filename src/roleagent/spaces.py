@@ -20,7 +20,7 @@ class Unicode(gymnasium.spaces.Text):
     """
 
     def __init__(self, max_length: int = 1_000_000, seed: int | None = None):
-        super().__init__(max_length, min_length=0, charset=[chr(code) for code in range(32, 127)], seed=seed)
+        super().__init__(max_length, min_length=0, charset="".join(map(chr, range(32, 127))), seed=seed)
 
     def sample(self, mask: Any = None, probability: Any = None) -> str:
         """A random text of at most 64 characters (long random texts test nothing and cost time)."""
