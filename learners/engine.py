@@ -19,6 +19,7 @@ import torch.distributed as dist
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config, LossConfig
 from roleagent.learners.loss import entropies, head_logprobs, mean_metrics, policy_loss, token_weights
+from roleagent.learners.optimiser import build_optimiser
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, TEXT, Batch, collate, micro_batches
 from roleagent.types import Segment
 
@@ -71,9 +72,17 @@ class Learner:
         config: the run's configuration (sections ``loss``, ``optim``, ``deepspeed``).
         lr: peak learning rate.
         reference: the model that the KL penalty pulls towards; None for no penalty.
+        optimiser: ``"adamw"`` or ``"muon"`` (see :mod:`roleagent.learners.optimiser`).
     """
 
-    def __init__(self, policy: HFPolicy, config: Config, lr: float, reference: torch.nn.Module | None = None):
+    def __init__(
+        self,
+        policy: HFPolicy,
+        config: Config,
+        lr: float,
+        reference: torch.nn.Module | None = None,
+        optimiser: str = "adamw",
+    ):
         import deepspeed
 
         self.policy, self.config, self.lr = policy, config, lr
@@ -81,9 +90,7 @@ class Learner:
         self.steps = 0
         self.scorer = TokenScorer(policy.model)
         self.reference = TokenScorer(reference).eval() if reference is not None else None
-        optimiser = torch.optim.AdamW(
-            self.scorer.parameters(), lr=lr, betas=(0.9, 0.95), weight_decay=config.optim.weight_decay
-        )
+        chosen = build_optimiser(optimiser, policy.model, lr, config.optim.weight_decay)
         stage = config.deepspeed.zero_stage
         settings: dict[str, Any] = {
             "train_micro_batch_size_per_gpu": 1,
@@ -102,7 +109,7 @@ class Learner:
         self.engine: Any
         self.optimiser: Any
         self.engine, self.optimiser, _, _ = deepspeed.initialize(
-            model=self.scorer, optimizer=optimiser, config=settings, dist_init_required=False
+            model=self.scorer, optimizer=chosen, config=settings, dist_init_required=False
         )
         self.device = self.engine.device
 

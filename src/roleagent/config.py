@@ -74,11 +74,12 @@ class WarmStartConfig:
 
     episodes: int = 1200  # demonstrations
     epochs: float = 3.0
-    noise: float = 0.25  # share of steps replaced by a random admissible command (not imitated)
-    decoys: float = 0.5  # share of predictions replaced by a wrong one (shown, not imitated)
+    noise: float = 0.1  # share of steps replaced by a random admissible command (not imitated)
+    decoys: float = 0.3  # share of predictions replaced by a wrong one (shown, not imitated)
     text_weight: float = 0.3  # of the world's own text in the loss, relative to an action token
-    lr: float = 3e-3
-    batch_tokens: int = 8192  # tokens per update
+    optimiser: Literal["adamw", "muon"] = "muon"
+    lr: float = 1e-2
+    batch_tokens: int = 2500  # tokens per update
     minutes: float = 0.0  # stop earlier than `epochs` after this long; 0: no limit
 
 
@@ -120,6 +121,7 @@ class LossConfig:
 class OptimConfig:
     """The learner's steps."""
 
+    optimiser: Literal["adamw", "muon"] = "adamw"
     lr: float = 5e-4
     weight_decay: float = 0.01
     warmup_steps: int = 5

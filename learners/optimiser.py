@@ -1,0 +1,57 @@
+"""Optimisers: AdamW, and Muon with AdamW beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+BETAS = (0.9, 0.95)
+
+
+def build_optimiser(kind: str, model: torch.nn.Module, lr: float, weight_decay: float) -> Optimizer:
+    """An optimiser over all parameters of ``model``.
+
+    Args:
+        kind: ``"adamw"``, or ``"muon"``: the weight matrices of the hidden layers by Muon (orthogonalised momentum),
+            scaled so that one learning rate suits both, and everything else (embeddings, biases, norms) by AdamW.
+            A small model from scratch needs about half as many tokens that way. Muon needs whole matrices, so it
+            goes with ZeRO stage 0 only.
+        lr: learning rate.
+        weight_decay: decoupled.
+    """
+    if kind == "adamw":
+        return torch.optim.AdamW(model.parameters(), lr=lr, betas=BETAS, weight_decay=weight_decay)
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}  # a tied head is one of them
+    hidden = [p for p in model.parameters() if p.dim() == 2 and id(p) not in tables]
+    chosen = {id(p) for p in hidden}
+    rest = [p for p in model.parameters() if id(p) not in chosen]
+    return Side(
+        [
+            torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
+            torch.optim.AdamW(rest, lr=lr, betas=BETAS, weight_decay=weight_decay),
+        ]
+    )
+
+
+class Side(Optimizer):
+    """Several optimisers, side by side, as one. They keep their own states and share their parameter groups with it."""
+
+    def __init__(self, parts: Sequence[Optimizer]):
+        super().__init__([group for part in parts for group in part.param_groups], {})
+        self.parts = list(parts)
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for part in self.parts:
+            part.step()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"parts": [part.state_dict() for part in self.parts]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:  # type: ignore[override]
+        for part, state in zip(self.parts, state_dict["parts"], strict=True):
+            part.load_state_dict(state)
+        # Loading gives the parts new groups; one dictionary each, shared again.
+        self.param_groups[:] = [group for part in self.parts for group in part.param_groups]
