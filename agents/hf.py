@@ -14,7 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
 from roleagent.agents.slot_cache import SlotCache
 from roleagent.types import Completion, Request
@@ -70,7 +77,11 @@ class HFPolicy:
         """
         options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": os.path.isdir(path)}
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
+            # For some model types AutoTokenizer overrules what the folder declares: it would read a tokenizer of our
+            # own as Qwen2's, which cuts the same text into other tokens.
+            declared = get_tokenizer_config(str(path), **options).get("tokenizer_class")
+            as_saved = declared in ("TokenizersBackend", "PreTrainedTokenizerFast")
+            tokenizer = (PreTrainedTokenizerFast if as_saved else AutoTokenizer).from_pretrained(str(path), **options)
             model = AutoModelForCausalLM.from_pretrained(
                 str(path), dtype=getattr(torch, dtype), use_safetensors=True, **options
             )
