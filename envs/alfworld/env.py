@@ -63,7 +63,7 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
             that the environment variable ``ALFWORLD_DATA`` names, else generated games. ``"generated"``: generated
             games in any case.
         engine: ``"native"`` (games whose rules it does not know are played by TextWorld) or ``"textworld"``.
-        size: of generated rooms, ``"standard"`` or ``"small"``.
+        size: of generated rooms, ``"standard"``, ``"small"`` or ``"tiny"``.
         max_steps: steps until the episode is truncated, ≥ 1.
         games: keep only the first so many tasks of the panel.
         render_mode: ``"ansi"`` renders the last observation.
@@ -80,7 +80,7 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
         split: str = "train",
         data_dir: str | os.PathLike[str] | None = None,
         engine: Literal["native", "textworld"] = "native",
-        size: Literal["standard", "small"] = "standard",
+        size: Literal["standard", "small", "tiny"] = "standard",
         max_steps: int = 50,
         games: int | None = None,
         render_mode: str | None = None,

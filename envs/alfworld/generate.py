@@ -5,7 +5,8 @@ panels). :func:`generate` makes the game of an id in about a millisecond, with a
 it out for TextWorld.
 
 Sizes: ``standard`` rooms resemble the official ones (about 24 receptacles, 42 objects); ``small`` rooms have 5 to 8
-receptacles and 6 to 10 objects, so that an episode of a searching agent is short.
+receptacles and 6 to 10 objects, ``tiny`` ones 4 or 5 receptacles and 3 to 5 objects of 24 common types, so that an
+episode of a searching agent is short.
 """
 
 from __future__ import annotations
@@ -22,10 +23,23 @@ from roleagent.envs.alfworld import goals
 from roleagent.envs.alfworld.game import GameSource, display_names
 from roleagent.envs.alfworld.problem import Thing, problem_text
 from roleagent.envs.alfworld.scenes import SIZES, Receptacle, Scene, generator, mangle, mangle_location, scene
-from roleagent.envs.alfworld.tasks import SPLITS, TaskName, choices_in, draw, panel_ids, scene_of, task_type_of
+from roleagent.envs.alfworld.tasks import (
+    SPLITS,
+    TaskName,
+    choices_in,
+    draw,
+    panel_ids,
+    scene_of,
+    supplies,
+    task_type_of,
+)
 from roleagent.envs.alfworld.things import SINGLE_PLACES
 
 __all__ = ["generate", "main", "panel_ids", "scene_of", "task_type_of", "write_game"]
+
+
+OBJECTS = {"small": (6, 10), "tiny": (3, 5)}
+"""Fewest and most objects of a room."""
 
 
 @lru_cache(maxsize=256)
@@ -59,10 +73,11 @@ def _inventory(rng: np.random.Generator, here: Scene, name: TaskName) -> dict[st
     """How many objects of each type a game has. What the task asks for is always there."""
     need = 2 if name.task_type == goals.TWO else 1
     stock = here.room.stock
-    if here.size == "small":
+    if here.size != "standard":
+        least, most = OBJECTS[here.size]
         counts = {name.obj: need + int(rng.random() < 0.25)}
-        others = [obj for obj, common in stock.items() if common.share == 1 and obj != name.obj]
-        total = int(rng.integers(6, 11)) - here.lamp - counts[name.obj]
+        others = [obj for obj in supplies(here.room, here.size) if obj != name.obj]
+        total = max(0, int(rng.integers(least, most + 1)) - here.lamp - counts[name.obj])
         return counts | {others[i]: 1 for i in rng.permutation(len(others))[:total]}
     counts = {obj: 1 + int(rng.random() * common.most) for obj, common in stock.items() if rng.random() < common.share}
     counts[name.obj] = max(need, counts.get(name.obj, 0))

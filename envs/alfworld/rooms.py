@@ -43,8 +43,9 @@ class Room:
         furniture: receptacles of a standard room.
         core: receptacles that a small room always has.
         extras: receptacles that a small room draws from, each entry at most once.
-        extra_pieces: fewest and most extras of a small room.
+        extra_pieces: fewest and most extras of a small room. A tiny room has one.
         stock: objects that can be carried. Small rooms have only those that every standard room has (share 1).
+        staples: the few of them that tiny rooms draw from.
         lamp_share: the share of standard rooms with a desk lamp.
         lamp_homes: where a desk lamp stands.
         fixtures: things that only fill the room, fewest and most.
@@ -57,6 +58,7 @@ class Room:
     extras: tuple[str, ...]
     extra_pieces: tuple[int, int]
     stock: Mapping[str, Stock]
+    staples: tuple[str, ...]
     fixtures: Mapping[str, tuple[int, int]]
     lamp_share: float = 0.0
     lamp_homes: Mapping[str, int] = field(default_factory=dict)
@@ -123,6 +125,7 @@ KITCHEN = Room(
         Vase           15 3  CounterTop 4 Shelf 3 Cabinet 3
         WineBottle     45 3  CounterTop 7 Cabinet 5 DiningTable 5 GarbageCan 2 Fridge 1
     """),
+    staples=("Apple", "Egg", "Mug", "Plate", "Potato", "Tomato"),
     fixtures={
         "Chair": (0, 2),
         "Curtains": (0, 1),
@@ -175,6 +178,7 @@ LIVING_ROOM = Room(
         Watch          50 3  CoffeeTable 5 Drawer 4 SideTable 4 DiningTable 2 Dresser 2 Shelf 1
         WateringCan    45 1  CoffeeTable 5 Shelf 4 SideTable 1
     """),
+    staples=("Box", "KeyChain", "Laptop", "Pillow", "RemoteControl", "Statue"),
     fixtures={
         "Chair": (0, 5),
         "Curtains": (0, 1),
@@ -230,6 +234,7 @@ BEDROOM = Room(
         Vase           10 3  Shelf 6 Dresser 5 Desk 2 SideTable 1
         Watch          10 3  Drawer 5 Shelf 4 Desk 3 Dresser 2 SideTable 1
     """),
+    staples=("Book", "CD", "CellPhone", "KeyChain", "Laptop", "Pen"),
     fixtures={
         "Blinds": (1, 2),
         "Chair": (0, 2),
@@ -278,6 +283,7 @@ BATHROOM = Room(
         TissueBox      25 3  CounterTop 7 Shelf 6 Drawer 4 Cabinet 1 Cart 1
         Towel         100 2  TowelHolder 1
     """),
+    staples=("Candle", "Cloth", "SoapBar", "SoapBottle", "SprayBottle", "ToiletPaper"),
     fixtures={
         "LightSwitch": (1, 1),
         "Mirror": (1, 1),

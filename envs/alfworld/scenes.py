@@ -16,9 +16,9 @@ import numpy as np
 from roleagent.envs.alfworld.rooms import Room, room_of
 from roleagent.envs.alfworld.things import OPENABLE
 
-SIZES = ("standard", "small")
+SIZES = ("standard", "small", "tiny")
 
-SHARED_SPOT = {"standard": 0.11, "small": 0.03}
+SHARED_SPOT = {"standard": 0.11, "small": 0.03, "tiny": 0.0}
 """The chance that a receptacle is reached from the same spot as its neighbour."""
 
 OPENABLE_SHARE = 0.85
@@ -92,8 +92,8 @@ def furniture(size: str, number: int) -> tuple[Mapping[str, int], bool]:
     room = room_of(number)
     rng = generator("furniture", size, number)
     pieces: dict[str, int] = {}
-    if size == "small":
-        least, most = room.extra_pieces
+    if size != "standard":
+        least, most = room.extra_pieces if size == "small" else (1, 1)
         extras = rng.permutation(len(room.extras))[: rng.integers(least, most + 1)]
         for kind in (*room.core, *(room.extras[i] for i in sorted(extras))):
             pieces[kind] = pieces.get(kind, 0) + 1

@@ -99,6 +99,14 @@ def draw(u: float, shares: Mapping[_Key, float]) -> _Key:
     return keys[-1]
 
 
+@cache
+def supplies(room: rooms.Room, size: str) -> tuple[str, ...]:
+    """The object types that rooms of a size draw from."""
+    if size == "tiny":
+        return room.staples
+    return tuple(obj for obj, stock in room.stock.items() if size == "standard" or stock.share == 1)
+
+
 @lru_cache(maxsize=4096)
 def choices_in(task_type: str, room: rooms.Room, places: frozenset[str], size: str) -> tuple[tuple[str, tuple], ...]:
     """The objects that a kind of task can ask for where these receptacles stand, each with its possible targets."""
@@ -106,7 +114,7 @@ def choices_in(task_type: str, room: rooms.Room, places: frozenset[str], size: s
     found = []
     for obj, stock in room.stock.items():
         homes = places & stock.homes.keys()
-        if not homes or (able is not None and obj not in able) or (size == "small" and stock.share < 1):
+        if not homes or (able is not None and obj not in able) or obj not in supplies(room, size):
             continue
         if task_type == goals.LOOK:
             found.append((obj, ("DeskLamp",)))
