@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 import yaml
 
 import roleagent
@@ -43,7 +44,6 @@ from roleagent.agents.evaluation import (
     result_rows,
     summarise,
 )
-from roleagent.agents.hf import HFPolicy, PolicyError
 from roleagent.agents.session import World
 from roleagent.config import Config, ConfigError
 from roleagent.learners.checkpoints import CheckpointError, Checkpoints
@@ -170,10 +170,7 @@ def policy_records(world: World, checkpoint: Path, missing: set[str], seed: int,
     """Plays a checkpoint, batch by batch. Each batch has random numbers of its own and is played whole, so that an
     evaluation that was interrupted ends with the records of one that was not."""
     config, task_ids = world.config, world.panel.task_ids
-    options = config.policy
-    policy = HFPolicy.from_path(
-        checkpoint / "policy", torch.Generator(), options.dtype, options.context, options.trust_remote_code
-    )
+    policy = Checkpoints.policy(checkpoint, torch.Generator(), config.policy)
     rollout = world.rollout(policy)
     for start in range(0, len(task_ids), config.rollout.eval_batch):
         part = task_ids[start : start + config.rollout.eval_batch]
@@ -266,10 +263,11 @@ def temperature(text: str) -> float:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     options = parser().parse_args(arguments)
+    transformers.logging.disable_progress_bar()  # there is one display, and it is ours
     sys.path.insert(0, os.getcwd())  # where module:Class is looked for first
     try:
         result = evaluate(options)
-    except (ConfigError, PolicyError, CheckpointError, ValueError, OSError) as error:
+    except (ConfigError, CheckpointError, ValueError, OSError) as error:
         print(f"evaluate.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

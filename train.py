@@ -21,15 +21,17 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 import yaml
 
 from roleagent.agents.evaluation import Record, evaluate_policy, result_rows, summarise
 from roleagent.agents.hf import HFPolicy, PolicyError
+from roleagent.agents.prompts import STYLES
 from roleagent.agents.rollout import RolloutStats
 from roleagent.agents.session import World
 from roleagent.agents.small import build_policy, train_tokenizer
 from roleagent.config import Config, ConfigError, load, to_dict
-from roleagent.curricula.library import FailureLibrary
+from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.curricula.rules import RuleAnalyst
 from roleagent.curricula.samplers import CurriculumSampler, UniformSampler
 from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, summary
@@ -51,16 +53,17 @@ class Training:
     def __init__(self, config: Config, resume: bool, display: Display):
         self.config, self.display = config, display
         self.rank, self.world_size = join_processes()
-        self.folder = RunFolder(config.folder, config, resume)
-        self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.train.keep_checkpoints)
+        # The worlds come first: a misspelt split or missing data should leave no run folder behind.
         self.train_world = World.open(config, config.env.train_split)
         self.eval_world = World.open(config, config.env.eval_split, config.env.eval_tasks)
+        self.folder = RunFolder(config.folder, config, resume)
+        self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.train.keep_checkpoints)
         self.state: dict[str, Any] = {"stage": "warmstart", "step": 0, "iteration": 0, "seconds": 0.0, "counters": {}}
         self.latest = self.checkpoints.latest() if resume else None
         if self.latest is not None:
             self.state = self.checkpoints.state(self.latest)
             self.display.say(f"going on from {self.latest} ({self.state['stage']}, step {self.state['step']})")
-        self.folder.rewind("train" if self.state["iteration"] else "warmstart", self.state["step"])
+        self.folder.rewind("warmstart" if self.state["stage"] == "warmstart" else "train", self.state["step"])
 
     def stream(self, *name: int) -> np.random.Generator:
         """A random stream that is a function of the seed and a name, so that a resumed run draws the same numbers."""
@@ -89,9 +92,11 @@ class Training:
         needed = self.state["stage"] == "warmstart" or config.train.stage == "sft"
         needed = needed and config.warmstart.episodes > 0
         demonstrations = self.demonstrations() if needed else []
-        if self.latest is not None or config.policy.path:
+        if self.latest is not None:
+            policy = self.checkpoints.policy(self.latest, generator, config.policy)
+        elif config.policy.path:
             policy = HFPolicy.from_path(
-                self.latest / "policy" if self.latest is not None else config.policy.path,
+                config.policy.path,
                 generator,
                 config.policy.dtype,
                 config.policy.context,
@@ -100,7 +105,8 @@ class Training:
         elif demonstrations:
             tags = ["<action>", "</action>", "</prediction>"]
             tags += [f'<prediction h="{h}">' for h in range(1, self.train_world.horizon + 1)]
-            tokenizer = train_tokenizer(texts_of(demonstrations), config.policy.vocabulary, tags)
+            texts = texts_of(demonstrations, STYLES[config.prompt.style], config.prompt.history)
+            tokenizer = train_tokenizer(texts, config.policy.vocabulary, tags)
             policy = build_policy(config.policy, tokenizer, generator)
         else:
             raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
@@ -154,16 +160,16 @@ class Training:
         if segments:
             learner = self.imitate(segments, "warmstart", config.warmstart.epochs, config.warmstart.minutes * 60)
         else:
-            learner = Learner(self.policy, config, config.optim.lr)
+            learner = Learner(self.policy, config, config.optim.lr, optimiser=config.optim.optimiser)
         self.state.update(stage="train", step=0)
         self.latest = self.save(learner)
 
     def imitate(self, segments: list[Segment], stage: str, epochs: float, seconds: float) -> Learner:
         """Supervised updates for some epochs or seconds, whichever ends first (0 seconds: no limit)."""
         config = self.config
-        learner = Learner(self.policy, config, config.warmstart.lr)
+        learner = Learner(self.policy, config, config.warmstart.lr, optimiser=config.warmstart.optimiser)
         if self.latest is not None and self.state["step"]:
-            learner.load(self.latest / "learner")
+            self.checkpoints.restore(self.latest, learner)
         per_epoch = sum(1 for _ in batches(segments, config.warmstart.batch_tokens, self.stream(2, 0)))
         total = max(1, round(per_epoch * epochs))
         self.display.stage(stage, total, self.state["step"])
@@ -225,11 +231,11 @@ class Training:
         reference = None
         if config.loss.kl:
             reference = self.reference()
-        learner = Learner(self.policy, config, config.optim.lr, reference)
+        learner = Learner(self.policy, config, config.optim.lr, reference, config.optim.optimiser)
         sampler = self.sampler()
         if self.state["iteration"]:
             assert self.latest is not None
-            learner.load(self.latest / "learner")
+            self.checkpoints.restore(self.latest, learner)
             sampler.load_state_dict(self.state["sampler"])
         rollout = self.train_world.rollout(self.policy)
         budget = config.train.minutes * 60
@@ -244,6 +250,9 @@ class Training:
             clock = time.monotonic()
             groups = self.play(rollout, sampler.sample(config.rollout.tasks))
             played = time.monotonic() - clock
+            if not any(group.trajectories for group in groups):
+                reason = next(iter(rollout.stats.failures.values()), "")
+                raise ConfigError(f"every episode of iteration {iteration} failed in the environment: {reason}")
             metrics = self.update(learner, groups, iteration)
             updated = time.monotonic() - clock - played
             sampler.observe(groups)
@@ -369,7 +378,8 @@ class Training:
     def measure(self, name: str) -> dict[str, Any]:
         """Success on the evaluation panel; kept in the run folder, so that it is measured once."""
         known = self.folder.read_json(f"{name}.json")
-        if known is not None:
+        # A run that has gone on since then is measured again; what was before stays as it was.
+        if known is not None and (name == "before" or known["policy_version"] == self.policy.version):
             return known
         config = self.config
         self.policy.generator.manual_seed(int(self.stream(6).integers(2**62)))
@@ -385,7 +395,12 @@ class Training:
             lambda done, total: self.display.advance(done),
         ):
             records.append(record)
-        result = {"panel": panel.manifest(), **summarise(records), "records": [asdict(record) for record in records]}
+        result = {
+            "panel": panel.manifest(),
+            "policy_version": self.policy.version,
+            **summarise(records),
+            "records": [asdict(record) for record in records],
+        }
         self.folder.write_json(f"{name}.json", result)
         return result
 
@@ -428,7 +443,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and stop")
     parser.add_argument("--local_rank", type=int, default=0, help=argparse.SUPPRESS)  # the deepspeed launcher's
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options, e.g. optim.lr=1e-4 wia=off")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)  # options may stand between overrides
+    transformers.logging.disable_progress_bar()  # there is one display, and it is ours
     try:
         config = load(options.config, options.overrides)
         if options.show_config:
@@ -438,9 +454,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Display(title) as display:
             result = Training(config, options.resume, display).run()
         print(json.dumps(result))
-    except (ConfigError, PolicyError, CheckpointError, ValueError) as error:
+    except (ConfigError, PolicyError, CheckpointError, LibraryError, ValueError) as error:
         print(f"train.py: {error}", file=sys.stderr)
         return 2
+    except OSError as error:  # a full disk, mostly; what is in the last checkpoint is safe
+        print(f"train.py: {error}; when that is mended, go on with --resume", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("train.py: stopped; go on with --resume", file=sys.stderr)
         return 130

@@ -23,7 +23,7 @@ _BUSY_SECONDS = 30.0  # how long SQLite waits for another writer
 
 
 class LibraryError(RuntimeError):
-    """A failure library that cannot be opened; the message is one line that says why."""
+    """A failure library that cannot be opened or written; the message is one line that says why."""
 
 
 class _Base(DeclarativeBase):
@@ -100,14 +100,21 @@ class FailureLibrary:
     # --- writing ---
 
     def record(self, failures: Iterable[tuple[Trajectory, Reflection]], iteration: int = 0) -> int:
-        """Adds failed trajectories with their analyses, all or none of them. Returns how many."""
+        """Adds failed trajectories with their analyses, all or none of them. Returns how many.
+
+        Raises:
+            LibraryError: the database does not take them (a full disk, a lost connection).
+        """
         rows = [self._row(trajectory, reflection, iteration) for trajectory, reflection in failures]
-        with Session(self._engine) as session, session.begin():
-            for row in rows:
-                session.add(row)
-                session.flush()
-                if self._indexed:
-                    self._index(session, row)
+        try:
+            with Session(self._engine) as session, session.begin():
+                for row in rows:
+                    session.add(row)
+                    session.flush()
+                    if self._indexed:
+                        self._index(session, row)
+        except exc.OperationalError as error:
+            raise LibraryError(f"cannot write the failure library: {str(error.orig).splitlines()[0]}") from error
         return len(rows)
 
     @property

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from roleagent.agents.hf import HFPolicy
+from roleagent.agents.hf import HFPolicy, PolicyError
+from roleagent.config import PolicyConfig
 from roleagent.learners.engine import Learner
 
 
@@ -78,16 +79,37 @@ class Checkpoints:
                 shutil.rmtree(old, ignore_errors=True)
         return final
 
+    # What follows reads one checkpoint, and raises CheckpointError where it is missing something or damaged.
+
     @staticmethod
     def state(path: Path) -> dict[str, Any]:
-        """What the run wrote into ``state.json``.
-
-        Raises:
-            CheckpointError: it is missing or damaged.
-        """
+        """What the run wrote into ``state.json``."""
         try:
             return json.loads((path / "state.json").read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise CheckpointError(
-                f"the checkpoint {path} cannot be read ({error}); remove that folder to go on from the one before"
-            ) from error
+            raise _unreadable(path, error) from error
+
+    @staticmethod
+    def policy(path: Path, generator: torch.Generator, options: PolicyConfig) -> HFPolicy:
+        """The policy as it was saved."""
+        try:
+            return HFPolicy.from_path(
+                path / "policy", generator, options.dtype, options.context, options.trust_remote_code
+            )
+        except PolicyError as error:
+            raise _unreadable(path, error) from error
+
+    @staticmethod
+    def restore(path: Path, learner: Learner) -> None:
+        """Puts weights and optimiser state back into a learner."""
+        try:
+            learner.load(path / "learner")
+        except Exception as error:  # whatever unpickling makes of half a file
+            raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> CheckpointError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return CheckpointError(
+        f"the checkpoint {path} cannot be read ({reason}); remove that folder to go on from the one before"
+    )
