@@ -53,9 +53,11 @@ class Training:
     def __init__(self, config: Config, resume: bool, display: Display):
         self.config, self.display = config, display
         self.rank, self.world_size = join_processes()
-        # The worlds come first: a misspelt split or missing data should leave no run folder behind.
+        # What may be misspelt or missing comes first, so that a refused run leaves no folder behind.
         self.train_world = World.open(config, config.env.train_split)
         self.eval_world = World.open(config, config.env.eval_split, config.env.eval_tasks)
+        if config.aiw and config.curriculum.library:
+            FailureLibrary(config.curriculum.library).close()  # reachable? Better asked now than after the warm start
         self.folder = RunFolder(config.folder, config, resume)
         self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.train.keep_checkpoints)
         self.state: dict[str, Any] = {"stage": "warmstart", "step": 0, "iteration": 0, "seconds": 0.0, "counters": {}}

@@ -247,9 +247,13 @@ def _known_keys(cls: type, prefix: str = "") -> list[str]:
 
 
 def _nearest(key: str) -> str:
+    """A hint: a key of the same section spelt nearly so, else one of the same name elsewhere, else the nearest of all."""
     known = _known_keys(Config)
-    siblings = [name for name in known if name.rpartition(".")[0] == key.rpartition(".")[0]]
-    near = difflib.get_close_matches(key, siblings, n=1) or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    section, _, leaf = key.rpartition(".")
+    siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
+    near = [siblings[name] for name in difflib.get_close_matches(leaf, siblings, n=1)]
+    near = near or [name for name in known if name.rpartition(".")[2] == leaf]
+    near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

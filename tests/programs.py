@@ -1,0 +1,39 @@
+"""The programs at the top of the project, for tests: loaded as modules, or run as processes of their own."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def load(name):
+    """``train`` or ``evaluate`` as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def start(name, *arguments, **options):
+    """Starts the real command, on one thread (sums of floats are then the same every time) and generated games."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+    environment.pop("ALFWORLD_DATA", None)
+    return subprocess.Popen(
+        [sys.executable, str(ROOT / f"{name}.py"), *map(str, arguments)],
+        cwd=options.pop("cwd", ROOT),
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **options,
+    )
+
+
+def run(name, *arguments, **options):
+    """Runs the real command to its end; returns (exit status, stdout, stderr)."""
+    process = start(name, *arguments, **options)
+    out, err = process.communicate(timeout=300)
+    return process.returncode, out, err

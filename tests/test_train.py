@@ -1,0 +1,306 @@
+"""The real ``train.py``: a whole run in seconds, killed, resumed, starved of disk, and given nonsense.
+
+A model of 60,000 parameters learns four small games by heart: enough to win some episodes and lose others.
+"""
+
+import json
+import resource
+import shutil
+import signal
+import time
+
+import pytest
+import yaml
+from programs import load, run, start
+from safetensors.torch import load_file
+
+CONFIG = {
+    "env": {
+        "id": "RoleAgent/ALFWorld-v0",
+        "eval_split": "train",
+        "eval_tasks": 4,
+        "kwargs": {"max_steps": 15, "size": "small", "games": 4, "data_dir": "generated"},
+    },
+    "policy": {
+        "hidden_size": 48,
+        "layers": 2,
+        "heads": 2,
+        "kv_heads": 1,
+        "mlp_size": 192,
+        "context": 640,
+        "vocabulary": 400,
+    },
+    "warmstart": {
+        "episodes": 40,
+        "epochs": 12,
+        "batch_tokens": 1024,
+        "noise": 0.1,
+        "decoys": 0.3,
+        "lr": 1e-2,
+        "text_weight": 0.3,
+    },
+    "rollout": {"tasks": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32, "temperature": 1.0},
+    "optim": {"updates": 2, "lr": 5e-4},
+    "train": {"iterations": 3, "keep_checkpoints": 20},
+}
+CLOCKS = ("seconds", "per_second")  # numbers that say how fast the machine was
+train = load("train")
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
+    path.write_text(yaml.safe_dump(CONFIG))
+    return path
+
+
+@pytest.fixture(scope="module")
+def finished(config, tmp_path_factory):
+    """A run that nobody disturbed, with all its checkpoints."""
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    status, out, err = run("train", "--config", config, f"run_dir={folder}")
+    assert status == 0, err
+    return folder, out
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """A run that ended after its first iteration, to do as one likes with."""
+    folder = tmp_path / "copy"
+    shutil.copytree(finished[0], folder)
+    for number in (2, 3):
+        shutil.rmtree(folder / "checkpoints" / f"step-50000{number}")
+    for name in ("after.json", "result.json"):
+        (folder / name).unlink()
+    return folder
+
+
+def metrics(folder):
+    """The lines of the log, without what depends on the machine's speed."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in row.items() if not key.endswith(CLOCKS)} for row in rows]
+
+
+def weights(folder):
+    return load_file(folder / "checkpoints" / "step-500003" / "policy" / "model.safetensors")
+
+
+def complaint(capsys, *arguments):
+    """What the command says about arguments that it refuses: one line, with the exit status 2."""
+    capsys.readouterr()
+    assert train.main([str(argument) for argument in arguments]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("train.py: ")
+    return line
+
+
+# --- a whole run ------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_leaves_everything_it_promises(finished):
+    folder, out = finished
+    result = json.loads(out.splitlines()[-1])
+    assert result == json.loads((folder / "result.json").read_text())
+    assert result["gain"] == result["after"] - result["before"]
+    for name in ("before", "after"):
+        measured = json.loads((folder / f"{name}.json").read_text())
+        assert measured["n"] == measured["panel"]["tasks"] == len(measured["records"]) == 4
+        assert measured["success"] == result[name]
+    assert load_config(folder)["policy"]["hidden_size"] == 48
+    assert sorted(path.name for path in (folder / "trajectories").iterdir()) == [
+        f"iteration-00000{number}.jsonl" for number in (1, 2, 3)
+    ]
+    assert list((folder / "tensorboard").iterdir())
+    episodes = (folder / "trajectories" / "iteration-000001.jsonl").read_text().splitlines()
+    assert len(episodes) == 9
+    assert {len(turn["predictions"]) for turn in json.loads(episodes[0])["turns"]} == {1}
+
+
+def load_config(folder):
+    return yaml.safe_load((folder / "config.yaml").read_text())
+
+
+def test_every_mechanism_did_something(finished):
+    counters = json.loads((finished[0] / "result.json").read_text())["counters"]
+    for name in ("predictions_scored", "returns_modulated", "curriculum_failures", "curriculum_from_curriculum"):
+        assert counters[name] > 0, counters
+    assert "warning" not in finished[1]
+
+
+def test_the_learner_starts_from_the_distribution_that_was_sampled(finished):
+    first, *_ = [row for row in metrics(finished[0]) if row["stage"] == "train"]
+    # Two updates per iteration: the first is on policy, the second one step off it.
+    assert 0 < first["logprob_gap"] < 0.1
+    assert first["clip_fraction"] < 0.2
+
+
+def test_the_warm_start_learns(finished):
+    losses = [row["loss"] for row in metrics(finished[0]) if row["stage"] == "warmstart"]
+    assert losses[-1] < losses[0] / 4
+
+
+# --- killed, and resumed ----------------------------------------------------------------------------------------------
+
+
+def kill_when(path, *arguments):
+    """Starts training and kills it, without warning, as soon as ``path`` exists."""
+    process = start("train", *arguments)
+    try:
+        while not path.exists():
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.002)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+
+
+def test_killed_in_both_stages_it_ends_as_if_nothing_had_happened(finished, config, tmp_path):
+    folder = tmp_path / "killed"
+    arguments = ("--config", config, f"run_dir={folder}")
+    kill_when(folder / "checkpoints" / "step-000050", *arguments)
+    kill_when(folder / "trajectories" / "iteration-000002.jsonl", *arguments, "--resume")
+    status, out, err = run("train", *arguments, "--resume")
+    assert status == 0, err
+    assert "going on from" in out
+    assert "step-500001" in out or "step-500002" in out  # at most one iteration is lost
+    assert metrics(folder) == metrics(finished[0])
+    for name in ("before", "after"):
+        assert json.loads((folder / f"{name}.json").read_text()) == json.loads(
+            (finished[0] / f"{name}.json").read_text()
+        )
+    one, other = weights(folder), weights(finished[0])
+    assert all((one[name] == other[name]).all() for name in one)
+
+
+def test_a_finished_run_goes_on_for_longer_and_is_measured_again(copy, config, capsys):
+    (copy / "after.json").write_text((copy / "before.json").read_text())
+    assert train.main(["--config", str(config), f"run_dir={copy}", "--resume", "train.iterations=2"]) == 0
+    assert [row["step"] for row in metrics(copy) if row["stage"] == "train"] == [1, 2]
+    assert json.loads((copy / "after.json").read_text())["policy_version"] == 4
+    assert json.loads((copy / "before.json").read_text())["policy_version"] == 0
+
+
+# --- a full disk ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.9, 1.5], ids=["weights", "optimiser"])
+def test_a_disk_that_fills_up_during_a_checkpoint_costs_only_that_checkpoint(copy, config, share, capsys):
+    """No file of the child may grow beyond the limit: writing fails just as on a full disk, in the middle."""
+    last = copy / "checkpoints" / "step-500001"
+    limit = int((last / "policy" / "model.safetensors").stat().st_size * share)
+    before = {path: path.read_bytes() for path in last.rglob("*") if path.is_file()}
+    status, _, err = run(
+        "train",
+        *("--config", config, f"run_dir={copy}", "--resume"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit)),
+    )
+    assert status != 0
+    assert err.splitlines()[-1].startswith("train.py: cannot write the checkpoint")
+    assert f"the last good one is {last}" in err
+    assert "Traceback" not in err
+    assert {path: path.read_bytes() for path in last.rglob("*") if path.is_file()} == before
+    assert sorted(path.name for path in last.parent.iterdir())[-1] == "step-500001"
+    assert train.main(["--config", str(config), f"run_dir={copy}", "--resume"]) == 0
+    assert (copy / "result.json").exists()
+
+
+def test_a_disk_that_is_full_already_is_one_line(copy, config):
+    status, _, err = run(
+        "train",
+        *("--config", config, f"run_dir={copy}", "--resume"),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2048, 2048)),
+    )
+    assert status == 1
+    assert err.splitlines()[-1].startswith("train.py: ")
+    assert "--resume" in err.splitlines()[-1]
+    assert "Traceback" not in err
+
+
+# --- variants ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["method=grpo"],
+        ["method=gigpo"],
+        ["wia=off"],
+        ["aiw=off"],
+        ["prompt.style=window", "policy.context=2048"],
+        ["prompt.predictions=inline"],
+        ["policy.dtype=bfloat16"],
+        ["loss.kl=0", "loss.train_predictions=off"],
+        ["train.shuffle_advantages=on"],
+        ["train.stage=sft", "train.minutes=0.02", "warmstart.episodes=4"],
+    ],
+    ids=" ".join,
+)
+def test_every_variant_goes_through_an_iteration(finished, config, tmp_path, overrides):
+    """From the weights of the warm start, so that there is something to tell apart."""
+    start = finished[0] / "checkpoints" / "step-500000" / "policy"
+    folder = tmp_path / "run"
+    arguments = ["warmstart.episodes=0", f"policy.path={start}", f"run_dir={folder}", "train.iterations=1"]
+    assert train.main(["--config", str(config), *arguments, *overrides]) == 0
+    rows = [row for row in metrics(folder) if row["stage"] == "train"]
+    if "train.stage=sft" in overrides:
+        assert rows == []
+        return
+    [row] = rows
+    assert row["tokens"] > 0 and row["grad_norm"] > 0
+    assert (row["predictions_scored"] == row["prediction_tokens"] == 0) == ("wia=off" in overrides)
+    assert ("curriculum_failures" in row) == ("aiw=off" not in overrides)
+    assert (folder / "failures.db").exists() == ("aiw=off" not in overrides)
+
+
+# --- bad input --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["rollout.temprature=1"], "did you mean 'rollout.temperature'"),
+        (["method=role"], "method must be one of role_agent, gigpo, grpo"),
+        (["env.id=RoleAgent/Alfworld-v0"], "RoleAgent/Alfworld-v0"),
+        (["env.train_split=valid"], "unknown split 'valid'"),
+        (["env.eval_split=test"], "unknown split 'test'"),
+        (["env.kwargs.sise=small"], "sise"),
+        (["env.kwargs.data_dir=/nowhere"], "/nowhere"),
+        (["policy.path=/nowhere"], "/nowhere"),
+        (["warmstart.episodes=0"], "warm start"),
+        (["curriculum.library=nonsense"], "nonsense"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml"),
+        (["--resume"], "no run to resume"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_nonsense_is_refused_in_one_line(config, tmp_path, capsys, arguments, words):
+    folder = tmp_path / "run"
+    assert words in complaint(capsys, "--config", config, f"run_dir={folder}", *arguments)
+
+
+@pytest.mark.parametrize("override", ["env.eval_split=test", "curriculum.library=nonsense", "method=role"])
+def test_a_refused_run_leaves_nothing_in_the_way_of_the_next_attempt(config, tmp_path, capsys, override):
+    complaint(capsys, "--config", config, f"run_dir={tmp_path / 'run'}", override)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_never_overwritten(finished, config, capsys):
+    assert "--resume" in complaint(capsys, "--config", config, f"run_dir={finished[0]}")
+
+
+def test_a_run_goes_on_only_with_its_own_configuration(finished, config, capsys):
+    line = complaint(capsys, "--config", config, f"run_dir={finished[0]}", "--resume", "optim.lr=1e-5", "seed=4")
+    assert "optim.lr, seed" in line
+
+
+@pytest.mark.parametrize("file", ["policy/model.safetensors", "learner/state/mp_rank_00_model_states.pt", "state.json"])
+def test_a_damaged_checkpoint_is_named_and_the_one_before_serves(copy, config, capsys, file):
+    last = copy / "checkpoints" / "step-500001"
+    whole = (last / file).read_bytes()
+    (last / file).write_bytes(whole[: len(whole) // 2])
+    line = complaint(capsys, "--config", config, f"run_dir={copy}", "--resume")
+    assert f"the checkpoint {last} cannot be read" in line
+    assert "remove that folder" in line
+    shutil.rmtree(last)
+    assert train.main(["--config", str(config), f"run_dir={copy}", "--resume", "train.iterations=1"]) == 0
+    assert last.exists()
