@@ -305,20 +305,30 @@ class Training:
             advantages = shuffled(advantages, self.stream(5, iteration))
         if self.rank == 0:
             self.folder.trajectories(iteration, groups, advantages)
-        train_predictions = config.loss.train_predictions
-        parts = np.array_split(np.arange(len(groups)), min(config.optim.updates, len(groups)))
-        collected: list[dict[str, float]] = []
-        for part in parts:
-            segments: list[Segment] = []
-            trajectories = 0
-            for position in part:
-                for trajectory, row in zip(groups[position].trajectories, advantages[position], strict=True):
-                    segments += segments_of(trajectory, row, trajectories, train_predictions)
-                    trajectories += 1
-            if segments:
-                collected.append(learner.improve(segments, trajectories, config.rollout.temperature))
+        collected = [
+            metrics
+            for epoch in range(config.optim.epochs)
+            for part in np.array_split(self.stream(8, iteration, epoch).permutation(len(groups)), config.optim.updates)
+            if (metrics := self.improve(learner, [(groups[i], advantages[i]) for i in part])) is not None
+        ]
         values = summary(groups, estimator_config)
-        return {**values, **{name: float(np.mean([m[name] for m in collected])) for name in collected[0]}}
+        names = collected[0] if collected else dict.fromkeys(("entropy", "logprob_gap"), 0.0)
+        return {**values, **{name: float(np.mean([m.get(name, 0.0) for m in collected or [names]])) for name in names}}
+
+    def improve(self, learner: Learner, credited: Sequence[tuple[Group, list[list[float]]]]) -> dict[str, float] | None:
+        """One optimiser step on some groups; None where nothing in them teaches anything."""
+        segments: list[Segment] = []
+        trajectories = 0
+        for group, advantages in credited:
+            for trajectory, row in zip(group.trajectories, advantages, strict=True):
+                for segment in segments_of(trajectory, row, trajectories, self.config.loss.train_predictions):
+                    # Without a KL term a segment of advantage 0 has gradient 0, so it need not be computed.
+                    if self.config.loss.kl or any(segment.advantages):
+                        segments.append(segment)
+                trajectories += 1
+        if self.world_size == 1 and not segments:
+            return None
+        return learner.improve(segments, trajectories, self.config.rollout.temperature)
 
     def metrics(self, groups: list[Group], stats: RolloutStats, sampler: Sampler) -> dict[str, float]:
         """What the iteration's episodes were like."""

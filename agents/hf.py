@@ -82,9 +82,11 @@ class HFPolicy:
             declared = get_tokenizer_config(str(path), **options).get("tokenizer_class")
             as_saved = declared in ("TokenizersBackend", "PreTrainedTokenizerFast")
             tokenizer = (PreTrainedTokenizerFast if as_saved else AutoTokenizer).from_pretrained(str(path), **options)
-            model = AutoModelForCausalLM.from_pretrained(
-                str(path), dtype=getattr(torch, dtype), use_safetensors=True, **options
+            model, report = AutoModelForCausalLM.from_pretrained(
+                str(path), dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **options
             )
+            if report["missing_keys"]:  # transformers would play on with random numbers in their place
+                raise OSError(f"the weights lack {', '.join(sorted(report['missing_keys'])[:3])}")
         except Exception as error:  # transformers, the hub and safetensors raise a wide range; all mean one thing here
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise PolicyError(f"cannot load a causal language model from {path}: {reason}") from error
@@ -126,7 +128,7 @@ class HFPolicy:
             self.model.train(training)
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        """Continues every prompt; rows that have stopped cost nothing but their place in the batch.
+        """Continues every prompt.
 
         Args:
             requests: prompts with distinct slots. What a slot's last call left in the cache is reused as far as
@@ -163,41 +165,47 @@ class HFPolicy:
         logprobs: list[list[float]] = [[] for _ in range(n)]
         reasons = ["length"] * n
         lengths = torch.tensor([len(r.prompt_ids) for r in requests])
-        living = [limit > 0 for limit in limits]
+        living = {row for row, limit in enumerate(limits) if limit > 0}
+        rows = torch.arange(n)  # what is computed; always holds the living ones
         step = 0
         while True:
-            scores = logits.float()
-            if temperature > 0:
-                scores = scores / temperature
-            scores = torch.log_softmax(scores, dim=-1)
-            if temperature > 0:
-                tokens = torch.multinomial(scores.exp(), 1, generator=self.generator)
-            else:
-                tokens = scores.argmax(dim=-1, keepdim=True)
-            chosen = scores.gather(1, tokens).squeeze(1).tolist()
-            token_list = tokens.squeeze(1).tolist()
-            for row, request in enumerate(requests):
-                if not living[row]:
+            tokens, chosen = self._sample(logits, temperature)
+            for row, token, logprob in zip(rows.tolist(), tokens.tolist(), chosen.tolist(), strict=True):
+                if row not in living:
                     continue
-                token = token_list[row]
                 sampled[row].append(token)
-                logprobs[row].append(chosen[row])
-                if token in request.stop_ids:
+                logprobs[row].append(logprob)
+                if token in requests[row].stop_ids:
                     reasons[row] = "stop"
-                    living[row] = False
+                    living.remove(row)
                 elif len(sampled[row]) >= limits[row]:
-                    living[row] = False
-            if not any(living):
+                    living.remove(row)
+            if not living:
                 break
+            if 2 * len(living) <= len(rows):
+                # Leaving rows behind costs a copy of what remains, so it is worth it for many at a time.
+                kept = torch.tensor([row in living for row in rows.tolist()])
+                rows, tokens = rows[kept], tokens[kept]
             # Rows that have stopped write to their next free slot, which the next prefill overwrites.
-            positions = (lengths + step).clamp(max=cache.capacity - 1)[:, None]
-            mask = cache.write_at(positions)
-            logits = self._forward(tokens, positions, mask, cache)[:, -1]
+            positions = (lengths[rows] + step).clamp(max=cache.capacity - 1)[:, None]
+            mask = cache.write_at(positions, rows)
+            logits = self._forward(tokens[:, None], positions, mask, cache)[:, -1]
             step += 1
         for row, request in enumerate(requests):
             # The last sampled token was never fed back, so the cache holds everything before it.
             cache.tokens[row] = [*request.prompt_ids, *sampled[row][:-1]]
         return [Completion(tuple(sampled[row]), tuple(logprobs[row]), reasons[row], self.version) for row in range(n)]
+
+    def _sample(self, logits: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
+        """One token per row of ``logits`` (n, vocabulary), and its log-probability; both ``(n,)``."""
+        scores = logits.float()
+        if temperature > 0:
+            scores = torch.log_softmax(scores / temperature, dim=-1)
+            tokens = torch.multinomial(scores.exp(), 1, generator=self.generator)
+        else:
+            scores = torch.log_softmax(scores, dim=-1)
+            tokens = scores.argmax(dim=-1, keepdim=True)
+        return tokens[:, 0], scores.gather(1, tokens)[:, 0]
 
     def _prefill(self, cache: SlotCache, requests: Sequence[Request]) -> torch.Tensor:
         """Computes what the cache lacks of the prompts; returns the logits ``(rows, vocabulary)`` that follow them."""

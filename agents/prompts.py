@@ -61,6 +61,26 @@ class PlainDialect:
         return FORESEE
 
 
+class Scribe:
+    """Writes down what a conversation says, in text: what a tokenizer of one's own is trained on."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def opening(self, text: str) -> list[int]:
+        self.texts.append(text)
+        return []
+
+    def following(self, text: str, reply: Sequence[int]) -> list[int]:
+        return self.opening(text)
+
+    def instructions(self, horizon: int, think: str) -> str:
+        return ""
+
+    def foresee(self, horizon: int) -> str:
+        return FORESEE
+
+
 class ChatDialect:
     """The tokenizer's chat template; what stands between turns is cut out of a rendered example."""
 
@@ -181,17 +201,17 @@ class Window(Conversation):
         self._write(observation, info)
 
     def _write(self, observation: str, info: Mapping[str, Any]) -> None:
-        parts = [self.dialect.instructions(self.horizon, self.think), f"Your task is to: {self._goal}"]
+        head = self.dialect.instructions(self.horizon, self.think)
         shown = self._steps[-self._history :] if self._history else []
-        if shown:
-            parts.append(f"Steps taken so far: {len(self._steps)}. The last ones:")
-            parts += [f"Observation: {before}\nCommand: {command}" for before, command in shown]
-        parts.append(f"Observation: {observation}")
+        lines = [f"Your task is to: {self._goal}", f"Steps taken: {len(self._steps)}"]
+        for before, command in shown:
+            lines += [before, f"> {command}"]
+        lines.append(observation)
         commands = [command for command in info.get("admissible_actions") or [] if command != "help"]
         if commands:
-            parts.append("Commands that do something now:\n" + "\n".join(commands))
+            lines += ["Commands:", *commands]
         self._observation = observation
-        self._ids = tuple(self.dialect.opening("\n\n".join(part for part in parts if part)))
+        self._ids = tuple(self.dialect.opening("\n\n".join(part for part in (head, "\n".join(lines)) if part)))
 
     def action_prompt(self) -> tuple[int, ...]:
         return self._ids

@@ -32,7 +32,10 @@ class _SlotLayer(CacheLayerMixin):
         # (rows, new, heads, width) on the left: advanced indices separated by a slice move to the front.
         self.keys[rows, :, positions] = key_states.transpose(1, 2)
         self.values[rows, :, positions] = value_states.transpose(1, 2)
-        return self.keys[:, :, :used], self.values[:, :, :used]
+        keys, values = self.keys[:, :, :used], self.values[:, :, :used]
+        if len(rows) < len(keys):
+            keys, values = keys.index_select(0, rows[:, 0]), values.index_select(0, rows[:, 0])
+        return keys, values
 
     def keep_rows(self, rows: torch.Tensor, capacity: int) -> None:
         """Row i becomes the old row ``rows[i]``; -1 is a fresh one. Capacity grows to ``capacity`` where needed."""
@@ -95,12 +98,18 @@ class SlotCache(Cache):
         self.tokens = [self.tokens[row] if row >= 0 else [] for row in source]
         self.slots, self.capacity = list(slots), capacity
 
-    def write_at(self, positions: torch.Tensor) -> torch.Tensor:
-        """Announces the positions ``(rows, new)`` of the next forward pass; returns its attention mask.
+    def write_at(self, positions: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
+        """Announces the positions ``(n, new)`` of the next forward pass; returns its attention mask.
 
-        The mask is boolean, ``(rows, 1, new, used)``: a token sees the slots up to its own.
+        Args:
+            positions: where each new token stands in its conversation.
+            rows: which ``n`` of the cache's rows take part, ascending; None: all.
+
+        Returns:
+            boolean, ``(n, 1, new, used)``: a token sees the slots up to its own.
         """
         self.positions = positions
-        self.rows = torch.arange(positions.shape[0])[:, None].expand_as(positions)
+        rows = torch.arange(positions.shape[0]) if rows is None else rows
+        self.rows = rows[:, None].expand_as(positions)
         self.used = int(positions.max()) + 1
         return (torch.arange(self.used)[None, None, :] <= positions[:, :, None])[:, None]

@@ -114,26 +114,41 @@ class Learner:
         self.device = self.engine.device
 
     def imitate(self, segments: Sequence[Segment]) -> dict[str, float]:
-        """One update towards demonstrations: mean negative log-likelihood (nats) over all their tokens.
+        """One update towards demonstrations: mean negative log-likelihood (nats per token).
 
-        An action token counts by its advantage (0 for a step that is shown but not to be imitated), a prediction
-        token by ``loss.prediction_weight``, a token of the world's own text by ``warmstart.text_weight``: what the
-        world says repeats itself, and a small model learns there to copy names long before its few actions teach it.
+        As in :meth:`improve` the kinds of token are averaged apart: action tokens count 1 (0 for a step that is shown
+        but not to be imitated), prediction tokens ``loss.prediction_weight``, and tokens of the world's own text
+        ``warmstart.text_weight``: what the world says repeats itself, and a small model learns there to copy names
+        long before its few actions teach it.
         """
-        worth = {PREDICTION: self.config.loss.prediction_weight, TEXT: self.config.warmstart.text_weight}
+        worth = {
+            ACTION: 1.0,
+            PREDICTION: self.config.loss.prediction_weight,
+            TEXT: self.config.warmstart.text_weight,
+        }
         segments = [
             replace(segment, action_mask=(CONTEXT, *(kind or TEXT for kind in segment.action_mask[1:])))
             for segment in segments
         ]
         raw = [
             [
-                advantage if kind == ACTION else worth.get(kind, 0.0)
+                advantage if kind == ACTION else float(kind != CONTEXT)
                 for kind, advantage in zip(segment.action_mask, segment.advantages, strict=True)
             ]
             for segment in segments
         ]
-        total = self._sum_over_ranks(float(sum(map(sum, raw))))
-        weights = [[weight / max(total, 1e-9) for weight in row] for row in raw]
+        totals = dict.fromkeys(worth, 0.0)
+        for segment, row in zip(segments, raw, strict=True):
+            for kind, weight in zip(segment.action_mask, row, strict=True):
+                if kind != CONTEXT:
+                    totals[kind] += weight
+        share = {CONTEXT: 0.0}
+        for kind, total in totals.items():
+            share[kind] = worth[kind] / max(self._sum_over_ranks(total), 1e-9)
+        weights = [
+            [weight * share[kind] for kind, weight in zip(segment.action_mask, row, strict=True)]
+            for segment, row in zip(segments, raw, strict=True)
+        ]
         names = {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}
         sums = dict.fromkeys(("loss", *names.values(), *(f"{name}_tokens" for name in names.values())), 0.0)
 

@@ -15,7 +15,7 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.baselines import random_command
-from roleagent.agents.prompts import Conversation
+from roleagent.agents.prompts import Conversation, Scribe, Transcript, Window
 from roleagent.learners.segments import segments_of
 from roleagent.types import Completion, Expert, Prediction, Segment, Task, Trajectory, Turn
 
@@ -76,13 +76,18 @@ def demonstrate(
             return Demonstration(task, observation, info, tuple(steps)) if won else None
 
 
-def texts_of(demonstrations: Sequence[Demonstration]) -> Iterator[str]:
-    """All that was read or said, for training a tokenizer."""
+def texts_of(
+    demonstrations: Sequence[Demonstration], style: type[Transcript] | type[Window], history: int
+) -> Iterator[str]:
+    """All that a model reads or says in these episodes, for training a tokenizer."""
     for demonstration in demonstrations:
-        yield demonstration.observation
+        scribe = Scribe()
+        conversation = style(scribe, 0, "none", demonstration.observation, demonstration.info, history)
         for step in demonstration.steps:
+            conversation.advance((), (), step.command, step.observation, step.info)
             yield step.command
             yield step.observation
+        yield from scribe.texts
 
 
 class Decoys:

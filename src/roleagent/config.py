@@ -126,7 +126,8 @@ class OptimConfig:
     weight_decay: float = 0.01
     warmup_steps: int = 5
     max_grad_norm: float = 1.0
-    updates: int = 2  # optimiser steps per iteration; each sees its share of whole groups
+    updates: int = 2  # optimiser steps per pass over an iteration's episodes; each sees its share of whole groups
+    epochs: int = 1  # passes over an iteration's episodes; the clipped ratio keeps later ones near the sampler
     micro_batch_tokens: int = 8192
 
 
@@ -247,7 +248,7 @@ def _known_keys(cls: type, prefix: str = "") -> list[str]:
 
 
 def _nearest(key: str) -> str:
-    """A hint: a key of the same section spelt nearly so, else one of the same name elsewhere, else the nearest of all."""
+    """A hint: a key of the same section spelt nearly so, else one of that name elsewhere, else the nearest of all."""
     known = _known_keys(Config)
     section, _, leaf = key.rpartition(".")
     siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
