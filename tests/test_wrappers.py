@@ -105,9 +105,9 @@ def test_thoughts(think, text, error):
 
 
 def test_predictions_are_read_anywhere_in_the_raw_reply():
-    reply = '<prediction h="2">two</prediction><action>go</action><prediction h=1> a\nb </prediction>'
-    assert parse(reply, horizon=3).predictions == ("a b", "two", "")
-    assert parse(reply, horizon=1).predictions == ("a b",)
+    reply = '<prediction h="2">two</prediction><action>go</action><prediction h=1> a\n b </prediction>'
+    assert parse(reply, horizon=3).predictions == ("a\n b", "two", "")
+    assert parse(reply, horizon=1).predictions == ("a\n b",)
     assert parse("<action>go</action><prediction>no number</prediction>").predictions == ("no number",)
     assert parse("<prediction>first</prediction><prediction>second</prediction>").predictions == ("first",)
     assert parse("<think><prediction>idea</prediction></think><action>go</action>").predictions == ("",)
@@ -152,6 +152,14 @@ def test_tags_pass_the_bare_command_to_a_plain_environment():
     env.step('<action>go</action><prediction h="1">a</prediction>')
     env.step("nonsense")
     assert base.commands == ["go", ""]
+
+
+def test_a_state_of_several_lines_can_be_foreseen_exactly():
+    state = "A desk.\n\n  On it:  a pen."
+    env = Tags(PredictedState(Script([state]), horizon=1))
+    env.reset()
+    info = env.step(f"<action>go</action><prediction>\n{state} </prediction>")[4]
+    assert info["prediction_scores"] == (PredictionScore(0, 1, 1.0),)
 
 
 def test_tags_take_another_action_tag():

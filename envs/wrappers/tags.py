@@ -83,11 +83,11 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
             if tag_name != "prediction":
                 errors.append(f"</{tag_name}> without <{tag_name}>")
         elif closing and tag_name == name:
-            content = " ".join(text[start : tag.start()].split())
-            if name == "prediction":
-                foreseen.setdefault(ahead, content)
+            content = text[start : tag.start()]
+            if name == "prediction":  # a state may have several lines: only the ends are trimmed
+                foreseen.setdefault(ahead, content.strip())
             else:
-                commands.append((name, content))
+                commands.append((name, " ".join(content.split())))
             name = ""
         elif name not in ("think", "prediction"):
             errors.append(f"<{'/' * closing}{tag_name}> inside <{name}>")
