@@ -314,7 +314,9 @@ def test_it_never_raises_whatever_it_is_told(goal, first, exchanges, seed):
 # --- how often it wins ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("size", "noise", "most_steps"), [("standard", 0, 11), ("standard", 0.2, 15), ("small", 0, 9)])
+@pytest.mark.parametrize(
+    ("size", "noise", "most_steps"), [("standard", 0, 11), ("standard", 0.2, 15), ("small", 0, 9), ("tiny", 0, 7.5)]
+)
 def test_it_wins_generated_games(size, noise, most_steps):
     sources = [generate(task_id) for split in ("valid_seen", "valid_unseen") for task_id in panel_ids(split, size)]
     won, steps = results(sources, noise)

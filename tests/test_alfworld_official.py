@@ -93,6 +93,18 @@ def test_no_folder_and_no_games(tmp_path):
         ALFWorldEnv(split="valid_unseen", data_dir=tmp_path)
 
 
+def test_official_games_can_be_demanded(tmp_path, train, monkeypatch):
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    assert ALFWorldEnv().panel.task_ids == panel_ids("train", "standard")
+    with pytest.raises(FileNotFoundError, match=r"^official ALFWorld games are demanded.*ALFWORLD_DATA.*alfworld-download") as error:
+        ALFWorldEnv(data_dir="official")
+    assert "\n" not in str(error.value)
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    assert ALFWorldEnv(data_dir="official").panel == ALFWorldEnv(data_dir=tmp_path).panel
+    with pytest.raises(FileNotFoundError, match="no ALFWorld games of the split 'valid_seen'"):
+        ALFWorldEnv(split="valid_seen", data_dir="official")
+
+
 def test_a_truncated_file(tmp_path, train):
     path = train / "pick-Mug-2" / "trial_a" / "game.tw-pddl"
     for length in (path.stat().st_size // 2, path.stat().st_size - 1):

@@ -16,11 +16,10 @@ from roleagent.envs.alfworld.game import Engine, Game, GameSource
 from roleagent.envs.alfworld.generate import generate, panel_ids
 from roleagent.envs.alfworld.official import (
     SPLITS,
-    default_data_dir,
     explain_absence,
+    games_folder,
     list_games,
     read_game,
-    split_folder,
 )
 from roleagent.envs.alfworld.planner import plan
 from roleagent.envs.alfworld.simulator import NOTHING, Simulator
@@ -61,7 +60,7 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
         split: ``"train"``, ``"valid_train"``, ``"valid_seen"`` or ``"valid_unseen"``.
         data_dir: the folder with the official games (see :mod:`roleagent.envs.alfworld.official`). None: the folder
             that the environment variable ``ALFWORLD_DATA`` names, else generated games. ``"generated"``: generated
-            games in any case.
+            games in any case. ``"official"``: official ones or an error.
         engine: ``"native"`` (games whose rules it does not know are played by TextWorld) or ``"textworld"``.
         size: of generated rooms, ``"standard"``, ``"small"`` or ``"tiny"``.
         max_steps: steps until the episode is truncated, ≥ 1.
@@ -69,7 +68,7 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
         render_mode: ``"ansi"`` renders the last observation.
 
     Raises:
-        FileNotFoundError: ``data_dir`` holds no playable games.
+        FileNotFoundError: ``data_dir`` holds no playable games, or ``"official"`` ones are nowhere.
         ValueError: an argument has no meaning.
     """
 
@@ -91,8 +90,7 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
             raise ValueError(f"unknown engine {engine!r}; there are {' and '.join(ENGINES)}")
         if max_steps < 1 or (games is not None and games < 1):
             raise ValueError(f"max_steps and games must be at least 1, not {max_steps} and {games}")
-        data_dir = data_dir or default_data_dir() or "generated"
-        self._folder = None if str(data_dir) == "generated" else split_folder(data_dir, split)
+        self._folder = games_folder(data_dir, split)
         self.panel = panel(split, self._folder, size, games)
         self.max_steps = max_steps
         self.render_mode = render_mode

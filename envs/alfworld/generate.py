@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from functools import cache, lru_cache
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from roleagent.envs.alfworld.tasks import (
     supplies,
     task_type_of,
 )
+from roleagent.envs.alfworld.textworld import package_texts
 from roleagent.envs.alfworld.things import SINGLE_PLACES
 
 __all__ = ["generate", "main", "panel_ids", "scene_of", "task_type_of", "write_game"]
@@ -193,7 +194,7 @@ def write_game(source: GameSource, folder: str | Path) -> Path:
     Raises:
         gymnasium.error.DependencyNotInstalled: domain and grammar come from the ``alfworld`` package, which is missing.
     """
-    domain, grammar = _official_texts()
+    domain, grammar = package_texts()
     name = TaskName.parse(source.task_id)
     target = Path(folder) / source.task_id
     target.mkdir(parents=True, exist_ok=True)
@@ -221,22 +222,6 @@ def write_game(source: GameSource, folder: str | Path) -> Path:
     path.write_text(json.dumps(game), encoding="utf-8")
     (target / "traj_data.json").write_text(json.dumps(trajectory, indent=2), encoding="utf-8")
     return path
-
-
-@cache
-def _official_texts() -> tuple[str, str]:
-    """Domain and grammar of the installed ``alfworld`` package, read without importing it."""
-    from importlib.util import find_spec
-
-    from gymnasium.error import DependencyNotInstalled
-
-    spec = find_spec("alfworld")
-    if spec is None or spec.origin is None:
-        raise DependencyNotInstalled(
-            "official game files need the domain and grammar of the alfworld package: pip install 'roleagent[alfworld]'"
-        )
-    data = Path(spec.origin).parent / "data"
-    return (data / "alfred.pddl").read_text(encoding="utf-8"), (data / "alfred.twl2").read_text(encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -33,6 +33,27 @@ def default_data_dir() -> str | None:
     return data_dir or None
 
 
+def games_folder(data_dir: str | os.PathLike[str] | None, split: str) -> Path | None:
+    """Where the games of a split lie; None: they are generated.
+
+    Args:
+        data_dir: a folder; ``"official"``: the one that ``ALFWORLD_DATA`` names, and no other games will do;
+            ``"generated"``; None: as ``"official"`` where ``ALFWORLD_DATA`` is set, else as ``"generated"``.
+        split: a split's name.
+
+    Raises:
+        FileNotFoundError: there is no such folder, or official games are demanded and nobody says where they are.
+    """
+    if data_dir == "official" and default_data_dir() is None:
+        raise FileNotFoundError(
+            "official ALFWorld games are demanded, but ALFWORLD_DATA does not say where they are: set it to the folder "
+            "that alfworld-download filled"
+        )
+    if not data_dir or data_dir == "official":
+        data_dir = default_data_dir() or "generated"
+    return None if str(data_dir) == "generated" else split_folder(data_dir, split)
+
+
 def split_folder(data_dir: str | os.PathLike[str], split: str) -> Path:
     """Where the games of a split lie.
 
@@ -140,4 +161,13 @@ def _parse(path: str | Path) -> dict:
     return data
 
 
-__all__ = ["GAME", "SPLITS", "default_data_dir", "explain_absence", "list_games", "read_game", "split_folder"]
+__all__ = [
+    "GAME",
+    "SPLITS",
+    "default_data_dir",
+    "explain_absence",
+    "games_folder",
+    "list_games",
+    "read_game",
+    "split_folder",
+]
