@@ -1,0 +1,94 @@
+"""Policies small enough to be made for one test: random weights, a tokenizer of kitchen words."""
+
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from roleagent.agents.hf import HFPolicy
+from roleagent.agents.small import build_policy, train_tokenizer
+from roleagent.config import PolicyConfig
+
+WORDS = (
+    "You are in a kitchen. There are: basket, cupboard 1, drawer 2, counter, table, tray, stove, fridge, sink.",
+    "Your task is to: put a hot egg on the table.",
+    "You arrive at cupboard 1. It is closed. You carry nothing.",
+    "You open the cupboard 1. You see egg, potato. You carry nothing.",
+    "go to cupboard 1",
+    "take egg from cupboard 1",
+    "move egg to table",
+    "heat egg with stove",
+)
+TAGS = ("<action>", "</action>", "</prediction>", '<prediction h="1">')
+
+
+def tokenizer(chat_template=None):
+    made = train_tokenizer(WORDS, 360, TAGS)
+    made.chat_template = chat_template
+    return made
+
+
+def qwen(context=256, heads=4, kv_heads=2, seed=0, chat_template=None):
+    """A Qwen2-type policy; two query heads share a key head unless told otherwise."""
+    config = PolicyConfig(hidden_size=32, layers=2, heads=heads, kv_heads=kv_heads, mlp_size=64, context=context)
+    return build_policy(config, tokenizer(chat_template), torch.Generator().manual_seed(seed))
+
+
+def llama(context=256, seed=0):
+    """A Llama-type policy."""
+    words = tokenizer()
+    config = LlamaConfig(
+        vocab_size=len(words),
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=1,
+        max_position_embeddings=context,
+        tie_word_embeddings=False,
+        bos_token_id=None,
+        eos_token_id=words.eos_token_id,
+    )
+    generator = torch.Generator().manual_seed(seed)
+    model = LlamaForCausalLM(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() >= 2:
+                parameter.normal_(0.0, 0.2, generator=generator)
+    return HFPolicy(model, words, generator)
+
+
+class Script:
+    """A policy that says what it is told to, in whatever tokens its tokenizer makes of that.
+
+    Args:
+        reply: from the text of a prompt and the slot to the text of the reply. A reply that does not end in a stop
+            token is ended by the end token, or cut off at the limit.
+    """
+
+    version = 0
+
+    def __init__(self, reply, context=4096):
+        self._inner = qwen(context=context)
+        self.context_length = context
+        self.reply = reply
+        self.prompts = []
+        self.tokenizer, self.eos_id = self._inner.tokenizer, self._inner.eos_id
+        self.encode, self.decode = self._inner.encode, self._inner.decode
+        self.single_token = self._inner.single_token
+
+    def forget(self):
+        pass
+
+    def generate(self, requests, temperature):
+        from roleagent.types import Completion
+
+        completions = []
+        for request in requests:
+            prompt = self.tokenizer.decode(list(request.prompt_ids), skip_special_tokens=False)
+            self.prompts.append(prompt)
+            ids = self.encode(self.reply(prompt, request.slot))
+            stops = [position for position, token in enumerate(ids) if token in request.stop_ids]
+            ids = ids[: stops[0] + 1] if stops else [*ids, self.eos_id]
+            stopped = len(ids) <= request.max_tokens
+            ids = ids[: request.max_tokens]
+            completions.append(Completion(tuple(ids), (-0.5,) * len(ids), "stop" if stopped else "length"))
+        return completions
