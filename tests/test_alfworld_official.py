@@ -96,7 +96,7 @@ def test_no_folder_and_no_games(tmp_path):
 def test_official_games_can_be_demanded(tmp_path, train, monkeypatch):
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     assert ALFWorldEnv().panel.task_ids == panel_ids("train", "standard")
-    with pytest.raises(FileNotFoundError, match=r"^official ALFWorld games are demanded.*ALFWORLD_DATA.*alfworld-download") as error:
+    with pytest.raises(FileNotFoundError, match=r"^official ALFWorld games.*ALFWORLD_DATA.*alfworld-download") as error:
         ALFWorldEnv(data_dir="official")
     assert "\n" not in str(error.value)
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
