@@ -188,7 +188,7 @@ class Training:
                 break
             if step <= self.state["step"]:
                 continue
-            learner.lr = config.warmstart.lr * (1.0 if stage != "warmstart" else max(0.1, min(1.0, 2.0 * (1 - share))))
+            learner.lr = config.warmstart.lr * (fading(share) if stage == "warmstart" else 1.0)
             metrics = learner.imitate(batch)
             if step % 10 == 0:
                 self.folder.log("warmstart", step, metrics)
@@ -250,6 +250,7 @@ class Training:
             self.policy.generator.manual_seed(int(self.stream(4, iteration).integers(2**62)))
             rollout.stats = RolloutStats()
             clock = time.monotonic()
+            learner.lr = config.optim.lr * fading((iteration - 1) / config.train.iterations)
             groups = self.play(rollout, sampler.sample(config.rollout.tasks))
             played = time.monotonic() - clock
             if not any(group.trajectories for group in groups):
@@ -438,6 +439,15 @@ class Training:
         self.folder.write_json("result.json", result)
         self.display.say(f"gain {100 * result['gain']:+.1f} points; everything is in {self.folder.path}")
         return result
+
+
+def fading(share: float) -> float:
+    """The learning rate's factor after a share of a stage: full for the first half, then linearly down to a tenth.
+
+    >>> fading(0.2), fading(0.75), fading(1.0)
+    (1.0, 0.5, 0.1)
+    """
+    return max(0.1, min(1.0, 2.0 * (1.0 - share)))
 
 
 def shuffled(advantages: list[list[list[float]]], rng: np.random.Generator) -> list[list[list[float]]]:
