@@ -56,6 +56,8 @@ class Training:
         # What may be misspelt or missing comes first, so that a refused run leaves no folder behind.
         self.train_world = World.open(config, config.env.train_split)
         self.eval_world = World.open(config, config.env.eval_split, config.env.eval_tasks)
+        if config.train.stage == "sft" and not config.train.minutes:
+            raise ConfigError("train.stage=sft goes on imitating for train.minutes: say how long")
         if config.aiw and config.curriculum.library:
             FailureLibrary(config.curriculum.library).close()  # reachable? Better asked now than after the warm start
         self.folder = RunFolder(config.folder, config, resume)
@@ -360,14 +362,15 @@ class Training:
         self.folder.log("train", iteration, metrics)
         self.display.advance(
             iteration,
-            success=metrics["success"],
-            turns=metrics["turns"],
-            foreseen=metrics["prediction_score"],
-            dead=f"{metrics['dead_groups']:.0f}/{self.config.rollout.tasks}",
-            curriculum=metrics.get("curriculum_share", 0.0),
-            entropy=metrics["entropy"],
-            tok_s=metrics["tokens_per_second"],
-            gap=metrics["logprob_gap"],
+            **{
+                "success": metrics["success"],
+                "turns": metrics["turns"],
+                "predictive reward": metrics["prediction_score"],
+                "dead groups": f"{metrics['dead_groups']:.0f}/{self.config.rollout.tasks}",
+                "curriculum share": metrics.get("curriculum_share", 0.0),
+                "entropy": metrics["entropy"],
+                "tokens/s": round(metrics["tokens_per_second"]),
+            },
         )
 
     def warn_of_idle_mechanisms(self) -> None:
