@@ -1,0 +1,314 @@
+"""Episodes as they are recorded: with a policy that says what it is told, and with a model."""
+
+from functools import partial
+
+import pytest
+import torch
+from tiny import TAGS, Script, qwen
+
+from roleagent.agents.rollout import Rollout
+from roleagent.agents.session import World, make_wrapped
+from roleagent.config import load
+from roleagent.envs.pool import EnvPool
+from roleagent.envs.toy import ToyExpert
+from roleagent.learners.segments import segments_of
+from roleagent.similarity import lms
+
+TASKS = ("bring-egg-table-1", "heat-fish-tray-2", "cool-apple-counter-3")
+
+
+def world_of(*overrides):
+    settings = ("env.id=RoleAgent/Toy-v0", "env.eval_split=valid", "rollout.prediction_tokens=80")
+    return World.open(load(overrides=[*settings, *overrides]), "train")
+
+
+class Expert:
+    """Replies as the toy's expert, with a prediction for every follow-up question."""
+
+    def __init__(self, foresee=""):
+        self.experts, self.foresee, self.seen = {}, foresee, {}
+
+    def __call__(self, prompt, slot):
+        *_, last = prompt.rstrip("\n").split("\n")
+        if prompt.endswith("<|foresee|>"):
+            return f'<prediction h="1">{self.foresee}</prediction>' if self.foresee is not None else ""
+        if slot not in self.experts:
+            self.experts[slot] = ToyExpert()
+            self.experts[slot].reset(last.partition("Your task is to: ")[2].rstrip("."), last)
+        else:
+            self.experts[slot].observe(self.seen[slot], last)
+        self.seen[slot] = self.experts[slot].act()
+        return f"<action>{self.seen[slot]}</action>"
+
+
+def always(text, foreseen='<prediction h="1">nothing</prediction>'):
+    return Script(lambda prompt, slot: foreseen if prompt.endswith("<|foresee|>") else text)
+
+
+def play(policy, world, task_ids=TASKS[:1], copies=2, temperature=1.0, **options):
+    rollout = world.rollout(policy)
+    return rollout, rollout.play(task_ids, copies, temperature, **options)
+
+
+# --- groups and how episodes end --------------------------------------------------------------------------------------
+
+
+def test_every_task_gets_its_group_and_the_expert_wins():
+    progress = []
+    rollout, groups = play(
+        Script(Expert()), world_of(), TASKS, copies=3, progress=lambda done, total: progress.append((done, total))
+    )
+    assert [group.task.task_id for group in groups] == list(TASKS)
+    assert [len(group.trajectories) for group in groups] == [3, 3, 3]
+    for group in groups:
+        assert group.task.goal and group.task.split == "train" and group.task.env_id == "RoleAgent/Toy-v0"
+        for trajectory in group.trajectories:
+            assert (trajectory.stop_reason, trajectory.terminated, trajectory.truncated) == ("won", True, False)
+            assert trajectory.success and trajectory.outcome == 1.0
+            assert trajectory.turns[-1].rewards["task"] == 1.0
+            assert {turn.rewards["task"] for turn in trajectory.turns[:-1]} == {0.0}
+    assert rollout.stats.episodes == 9 and rollout.stats.errors == 0
+    assert rollout.stats.turns == sum(len(t.turns) for group in groups for t in group.trajectories)
+    assert progress[-1] == (9, 9) and progress == sorted(progress)
+
+
+def test_the_same_task_may_be_two_groups():
+    _, groups = play(Script(Expert()), world_of(), (TASKS[0], TASKS[0]), copies=1)
+    assert [len(group.trajectories) for group in groups] == [1, 1]
+
+
+def test_turns_tell_what_happened():
+    _, [group] = play(Script(Expert()), world_of(), copies=1)
+    [trajectory] = group.trajectories
+    first, second, *_ = trajectory.turns
+    assert first.action.startswith("go to ")
+    assert first.state == trajectory.initial_observation  # s_1, in which the first action was taken
+    assert second.state == first.observation == first.next_state
+    assert first.info["valid_action"] and first.info["format_error"] is None
+    assert first.completion.finish_reason == "stop"
+
+
+def test_idle_episodes_end_with_the_steps():
+    _, [group] = play(always("<action>look</action>"), world_of("env.kwargs.max_steps=4"))
+    for trajectory in group.trajectories:
+        assert (trajectory.stop_reason, trajectory.terminated, trajectory.truncated) == ("max_steps", False, True)
+        assert len(trajectory.turns) == 4 and not trajectory.success and trajectory.outcome == 0.0
+
+
+def test_only_living_episodes_are_asked():
+    """Two tasks of different lengths: the longer one goes on alone."""
+    policy = Script(Expert())
+    sizes = []
+    inner = policy.generate
+    policy.generate = lambda requests, temperature: sizes.append(len(requests)) or inner(requests, temperature)
+    _, groups = play(policy, world_of("wia=off"), TASKS[:2], copies=1)
+    lengths = sorted(len(group.trajectories[0].turns) for group in groups)
+    assert lengths[0] < lengths[1]
+    assert sizes == [2] * lengths[0] + [1] * (lengths[1] - lengths[0])
+
+
+@pytest.mark.parametrize("text, error", [("", "no <action> block"), ("go to table", "no <action> block")])
+def test_a_policy_that_says_nothing_usable_loses_its_steps(text, error):
+    _, [group] = play(always(text), world_of("env.kwargs.max_steps=3"))
+    for turn in group.trajectories[0].turns:
+        assert turn.action == "" and turn.info["format_error"] == error
+        assert not turn.info["valid_action"] and turn.observation == "Nothing happens."
+        assert len(turn.completion.token_ids) >= 1  # the end token at least, so that it can be trained
+
+
+def test_a_policy_that_never_stops_is_cut_off():
+    world = world_of("env.kwargs.max_steps=3", "rollout.action_tokens=9", "rollout.prediction_tokens=7")
+    _, [group] = play(always("<action>" + "go " * 500, foreseen='<prediction h="1">' + "and " * 500), world)
+    for turn in group.trajectories[0].turns:
+        assert len(turn.completion.token_ids) == 9 and turn.completion.finish_reason == "length"
+        assert len(turn.prediction.completion.token_ids) == 7
+        assert turn.prediction.texts == ("",)
+        assert turn.info["format_error"]
+
+
+def test_an_episode_that_outgrows_the_context_stops_there():
+    policy = always("<action>look</action>")
+    policy.context_length = 250
+    _, [group] = play(policy, world_of())
+    for trajectory in group.trajectories:
+        assert (trajectory.stop_reason, trajectory.terminated, trajectory.truncated) == ("context", False, True)
+        assert 1 <= len(trajectory.turns) < 15
+        assert all(len(turn.prompt_ids) + 24 <= 250 for turn in trajectory.turns)
+
+
+def test_a_world_whose_first_text_does_not_fit_gives_episodes_without_turns():
+    policy = always("<action>look</action>")
+    policy.context_length = 30
+    _, [group] = play(policy, world_of())
+    assert [trajectory.turns for trajectory in group.trajectories] == [(), ()]
+    assert {trajectory.stop_reason for trajectory in group.trajectories} == {"context"}
+    assert segments_of(group.trajectories[0], []) == []
+
+
+def test_no_room_for_a_prediction_is_no_prediction():
+    policy = always("<action>look</action>")
+    opening = play(policy, world_of("env.kwargs.max_steps=1"))[1][0].trajectories[0].turns[0]
+    policy.context_length = len(opening.prompt_ids) + 24  # the action's limit fits, with little to spare
+    policy.reply = lambda prompt, slot: "<action>" + "look " * 100
+    _, [group] = play(policy, world_of("env.kwargs.max_steps=1"))
+    [turn] = group.trajectories[0].turns
+    assert turn.prediction is not None and turn.prediction.completion is None and turn.prediction.texts == ("",)
+
+
+# --- environments that fail -------------------------------------------------------------------------------------------
+
+
+class Broken:
+    """Fails in every second environment: on reset, or on its third step."""
+
+    def __init__(self, where):
+        self.where, self.made = where, 0
+
+    def __call__(self, config, split, horizon):
+        env = make_wrapped(config, split, horizon)
+        self.made += 1
+        if self.made % 2 == 0:
+            steps = []
+
+            def fail(*_, **__):
+                steps.append(1)
+                if self.where == "reset" or len(steps) == 3:
+                    raise RuntimeError("the simulator\ncrashed")
+                return inner(*_, **__)
+
+            inner = getattr(env.unwrapped, self.where)
+            setattr(env.unwrapped, self.where, fail)
+        return env
+
+
+@pytest.mark.parametrize("where", ["reset", "step"])
+def test_a_crash_is_left_out_and_counted_never_a_failure(where):
+    world = world_of()
+    pool = EnvPool(partial(Broken(where), world.config, "train", 1))
+    rollout = Rollout(Script(Expert()), pool, "RoleAgent/Toy-v0", world.config.prompt, world.config.rollout, 1)
+    groups = rollout.play(TASKS, 2, 1.0)
+    assert [len(group.trajectories) for group in groups] == [1, 1, 1]
+    assert all(trajectory.success for group in groups for trajectory in group.trajectories)
+    assert (rollout.stats.errors, rollout.stats.episodes) == (3, 3)
+    assert rollout.stats.failures == dict.fromkeys(TASKS, "RuntimeError: the simulator crashed")
+
+
+def test_an_unknown_task_is_the_callers_mistake():
+    with pytest.raises(ValueError, match=r"unknown task id 'bring-egg-tabel-1'.*'bring-egg-table-1'"):
+        play(Script(Expert()), world_of(), ("bring-egg-tabel-1",))
+
+
+# --- predictions ------------------------------------------------------------------------------------------------------
+
+
+def test_predictions_are_scored_where_they_were_made():
+    foreseen = "You arrive at table. You see nothing. You carry nothing."
+    rollout, [group] = play(Script(Expert(foreseen)), world_of(), copies=1)
+    [trajectory] = group.trajectories
+    for number, turn in enumerate(trajectory.turns):
+        assert turn.prediction.texts == (foreseen,)
+        [score] = turn.prediction.scores
+        assert (score.turn, score.horizon, score.absent) == (number, 1, False)
+        assert score.score == lms(foreseen, turn.observation)
+        assert turn.prediction.prompt_ids[: len(turn.prompt_ids)] == turn.prompt_ids
+    assert rollout.stats.prediction_tokens == sum(len(t.prediction.completion.token_ids) for t in trajectory.turns)
+
+
+def test_late_scores_go_to_the_turns_that_foresaw():
+    """Two steps ahead: turn t is scored on s_{t+1} and s_{t+2}; the last turn only on the first."""
+    text = '<prediction h="1">one</prediction><prediction h="2">two</prediction>'
+    world = world_of("prompt.horizon=2", "env.kwargs.max_steps=4")
+    _, [group] = play(always("<action>look</action>", text), world, copies=1)
+    [trajectory] = group.trajectories
+    states = [turn.observation for turn in trajectory.turns]
+    for number, turn in enumerate(trajectory.turns):
+        assert turn.prediction.texts == ("one", "two")
+        found = {score.horizon: score.score for score in turn.prediction.scores}
+        expected = {h: lms(word, states[number + h - 1]) for h, word in ((1, "one"), (2, "two")) if number + h <= 4}
+        assert found == expected
+        assert {score.turn for score in turn.prediction.scores} == {number}
+
+
+def test_absent_predictions_score_nothing_and_are_counted():
+    _, [group] = play(Script(Expert(foresee=None)), world_of(), copies=1)
+    for turn in group.trajectories[0].turns:
+        [score] = turn.prediction.scores
+        assert score.absent and score.score == 0.0
+
+
+def test_inline_predictions_come_with_the_action():
+    policy = always('<action>look</action><prediction h="1">You look.</prediction>')
+    _, [group] = play(policy, world_of("prompt.predictions=inline", "env.kwargs.max_steps=2"), copies=1)
+    for turn in group.trajectories[0].turns:
+        assert turn.action == "look"
+        assert turn.prediction.texts == ("You look.",)
+        assert turn.prediction.completion is None and turn.prediction.prompt_ids == ()
+        assert len(turn.prediction.scores) == 1
+
+
+def test_without_predictions_nothing_is_asked_or_scored():
+    policy = Script(Expert())
+    rollout, [group] = play(policy, world_of("wia=off"), copies=1)
+    assert not any("<|foresee|>" in prompt for prompt in policy.prompts)
+    assert rollout.stats.prediction_tokens == 0
+    for turn in group.trajectories[0].turns:
+        assert turn.prediction is None
+        assert set(turn.rewards) == {"task"}
+
+
+def test_predictions_never_reach_the_world():
+    """With and without them the same commands meet the same world."""
+    stories = []
+    for overrides in ((), ("wia=off",)):
+        _, [group] = play(Script(Expert("You win.")), world_of(*overrides), copies=1)
+        stories.append([(turn.action, turn.observation) for turn in group.trajectories[0].turns])
+    assert stories[0] == stories[1]
+
+
+# --- with a model -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", ["transcript", "window"])
+def test_a_models_tokens_are_recorded_as_they_were_sampled(style):
+    policy = qwen(context=1024)
+    tokens = "rollout.action_tokens=6", "rollout.prediction_tokens=5", "env.kwargs.max_steps=3"
+    rollout, groups = play(policy, world_of(f"prompt.style={style}", *tokens), TASKS[:2], copies=2)
+    sampled = 0
+    for group in groups:
+        for trajectory in group.trajectories:
+            for turn in trajectory.turns:
+                for prompt, said in (
+                    (turn.prompt_ids, turn.completion),
+                    (turn.prediction.prompt_ids, turn.prediction.completion),
+                ):
+                    with torch.no_grad():
+                        ids = torch.tensor([[*prompt, *said.token_ids]])
+                        scores = policy.model(input_ids=ids).logits[0].log_softmax(-1)
+                    places = range(len(prompt) - 1, ids.shape[1] - 1)
+                    logprobs = [float(scores[i, ids[0, i + 1]]) for i in places]
+                    assert said.logprobs == pytest.approx(logprobs, abs=1e-5)
+                    sampled += len(said.token_ids)
+            segments = segments_of(trajectory, [1.0] * len(trajectory.turns))
+            assert len(segments) == (1 if style == "transcript" else len(trajectory.turns))
+    assert sampled == rollout.stats.action_tokens + rollout.stats.prediction_tokens
+
+
+def test_replies_stop_at_their_closing_tags():
+    rollout = world_of().rollout(qwen())
+    end, action, prediction = (rollout.policy.single_token(tag) for tag in ("<|end|>", *TAGS[1:3]))
+    assert rollout.action_stops == {end, action}
+    assert rollout.prediction_stops == {end, prediction}
+    inline = world_of("prompt.predictions=inline").rollout(qwen())
+    assert inline.action_stops == {end}  # the predictions come after the action
+    assert world_of("prompt.horizon=2").rollout(qwen()).prediction_stops == {end}
+
+
+def test_the_seed_of_the_policy_decides_the_episodes():
+    policy, world = qwen(context=1024), world_of("env.kwargs.max_steps=2")
+
+    def story(seed):
+        policy.generator.manual_seed(seed)
+        return [t.completion.token_ids for g in play(policy, world)[1] for e in g.trajectories for t in e.turns]
+
+    assert story(1) == story(1)
+    assert story(1) != story(2)
