@@ -190,7 +190,7 @@ class Training:
                 break
             if step <= self.state["step"]:
                 continue
-            learner.lr = config.warmstart.lr * (fading(share) if stage == "warmstart" else 1.0)
+            learner.lr = config.warmstart.lr * fading(share)
             metrics = learner.imitate(batch)
             if step % 10 == 0:
                 self.folder.log("warmstart", step, metrics)
