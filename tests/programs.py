@@ -35,5 +35,5 @@ def start(name, *arguments, **options):
 def run(name, *arguments, **options):
     """Runs the real command to its end; returns (exit status, stdout, stderr)."""
     process = start(name, *arguments, **options)
-    out, err = process.communicate(timeout=300)
+    out, err = process.communicate(timeout=900)
     return process.returncode, out, err

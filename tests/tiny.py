@@ -66,8 +66,8 @@ class Script:
 
     version = 0
 
-    def __init__(self, reply, context=4096):
-        self._inner = qwen(context=context)
+    def __init__(self, reply, context=16384, chat_template=None):
+        self._inner = qwen(context=context, chat_template=chat_template)
         self.context_length = context
         self.reply = reply
         self.prompts = []

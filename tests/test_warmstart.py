@@ -1,0 +1,222 @@
+"""Demonstrations: the policy learns from exactly the tokens that it would meet if it played so itself."""
+
+import gymnasium
+import numpy as np
+import pytest
+from test_prompts import TEMPLATE
+from tiny import Script
+
+import roleagent  # noqa: F401 - registers the environments
+from roleagent.agents.prompts import STYLES
+from roleagent.agents.session import World
+from roleagent.config import load
+from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, segments_of
+from roleagent.learners.warmstart import Decoys, batches, demonstrate, segments_from, texts_of
+
+TASK = "heat-fish-tray-2"
+
+
+@pytest.fixture(scope="module")
+def env():
+    return gymnasium.make("RoleAgent/Toy-v0")
+
+
+def shown(env, noise=0.0, seed=0, task_id=TASK):
+    rng = np.random.default_rng(seed)
+    return demonstrate(env, task_id, env.unwrapped.expert(rng), noise, rng)
+
+
+def noisy(env):
+    """A won episode with some strange steps in it."""
+    for seed in range(50):
+        demonstration = shown(env, 0.4, seed)
+        if demonstration is not None and not all(step.imitated for step in demonstration.steps):
+            return demonstration
+    raise AssertionError("no such episode in fifty")
+
+
+def written(demonstration, rollout, decoys=None):
+    """The demonstration's segments, in a rollout's own terms."""
+    return segments_from(
+        demonstration,
+        rollout.open,
+        rollout.policy.encode,
+        rollout.action_stops,
+        rollout.prediction_stops,
+        rollout.policy.eos_id,
+        rollout.horizon,
+        rollout.prompt.predictions == "inline",
+        decoys,
+    )
+
+
+def played(demonstration, *overrides, decoys=None, chat_template=None):
+    """A rollout in which the policy says what the demonstration shows; the world it was played in, and its record."""
+    settings = ("env.id=RoleAgent/Toy-v0", "rollout.action_tokens=400", "rollout.prediction_tokens=400")
+    world = World.open(load(overrides=[*settings, *overrides]), "train")
+    states = demonstration.states
+    replies = []
+    for number, step in enumerate(demonstration.steps):
+        ahead = states[number + 1 : number + 1 + world.horizon]
+        foreseen = "".join(f'<prediction h="{h}">{state}</prediction>' for h, state in enumerate(ahead, start=1))
+        wrong = decoys.draw(step.command) if decoys else None
+        foreseen = foreseen if wrong is None else f'<prediction h="1">{wrong}</prediction>'
+        action = f"<action>{step.command}</action>"
+        if world.config.prompt.predictions == "inline":
+            replies.append(action + foreseen)
+        else:
+            replies += [action, foreseen] if world.horizon else [action]
+    replies = iter(replies)
+    rollout = world.rollout(Script(lambda prompt, slot: next(replies), chat_template=chat_template))
+    [group] = rollout.play([demonstration.task.task_id], 1, 1.0)
+    [trajectory] = group.trajectories
+    assert next(replies, None) is None and trajectory.success
+    return rollout, trajectory
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("template", [None, TEMPLATE], ids=["plain", "chat"])
+@pytest.mark.parametrize("style", ["transcript", "window"])
+@pytest.mark.parametrize("asked", ["prompt.horizon=1", "prompt.horizon=2", "prompt.predictions=inline", "wia=off"])
+def test_a_demonstration_is_what_a_rollout_would_have_recorded(env, template, style, asked):
+    demonstration = noisy(env)
+    rollout, trajectory = played(demonstration, asked, f"prompt.style={style}", chat_template=template)
+    advantages = [float(step.imitated) for step in demonstration.steps]
+    expected = segments_of(trajectory, advantages)
+    found = written(demonstration, rollout)
+    assert [segment.token_ids for segment in found] == [segment.token_ids for segment in expected]
+    assert [segment.action_mask for segment in found] == [segment.action_mask for segment in expected]
+    assert [segment.advantages for segment in found] == [segment.advantages for segment in expected]
+    assert len(found) == (1 if style == "transcript" else len(demonstration.steps))
+
+
+def test_strange_steps_are_shown_but_not_imitated(env):
+    demonstration = noisy(env)
+    rollout, _ = played(demonstration)
+    [segment] = written(demonstration, rollout)
+    imitated, ignored = [], []
+    for token, kind, advantage in zip(segment.token_ids, segment.action_mask, segment.advantages, strict=True):
+        if kind == ACTION:
+            (imitated if advantage else ignored).append(token)
+    for tokens, wanted in ((imitated, True), (ignored, False)):
+        commands = [f"<action>{step.command}</action>" for step in demonstration.steps if step.imitated is wanted]
+        assert rollout.policy.decode(tokens) == "".join(commands) != ""
+
+
+def test_every_step_foretells_what_really_came(env):
+    demonstration = noisy(env)
+    rollout, _ = played(demonstration)
+    [segment] = written(demonstration, rollout)
+    foretold = [t for t, kind in zip(segment.token_ids, segment.action_mask, strict=True) if kind == PREDICTION]
+    expected = "".join(f'<prediction h="1">{step.observation}</prediction>' for step in demonstration.steps)
+    assert rollout.policy.decode(foretold) == expected
+
+
+def test_decoys_are_read_but_not_trained(env):
+    demonstration = shown(env)
+    others = [shown(env, task_id=task_id) for task_id in env.unwrapped.panel.task_ids[:30]]
+
+    def decoys():
+        return Decoys([demonstration, *others], 0.5, np.random.default_rng(3))
+
+    rollout, trajectory = played(demonstration, decoys=decoys())
+    [segment] = written(demonstration, rollout, decoys())
+    [expected] = segments_of(trajectory, [1.0] * len(demonstration.steps))
+    # A rollout's segment ends with its last trained token, and so may be longer by a decoy at the end.
+    assert segment.token_ids == expected.token_ids[: len(segment)]
+    said = [rollout.policy.decode(turn.prediction.completion.token_ids) for turn in trajectory.turns]
+    true = [f'<prediction h="1">{step.observation}</prediction>' for step in demonstration.steps]
+    kept = [text for text, truth in zip(said, true, strict=True) if text == truth]
+    assert 0 < len(kept) < len(true)
+    trained = [t for t, kind in zip(segment.token_ids, segment.action_mask, strict=True) if kind == PREDICTION]
+    drawn = decoys()
+    spared = [drawn.draw(step.command) is None for step in demonstration.steps]
+    assert rollout.policy.decode(trained) == "".join(text for text, own in zip(true, spared, strict=True) if own)
+    actions = [kind == ACTION for kind in segment.action_mask]
+    assert sum(actions) == sum(kind == ACTION for kind in expected.action_mask)
+    assert CONTEXT in segment.action_mask
+
+
+# --- episodes ---------------------------------------------------------------------------------------------------------
+
+
+class Idler:
+    """Never wins."""
+
+    def reset(self, goal, observation):
+        pass
+
+    def act(self):
+        return "look"
+
+    def observe(self, command, observation):
+        pass
+
+
+def test_only_won_episodes_are_shown(env):
+    assert shown(env).states[-1] is not None
+    assert demonstrate(env, TASK, Idler(), 0.0, np.random.default_rng(0)) is None
+    hurried = gymnasium.make("RoleAgent/Toy-v0", max_steps=2)
+    assert shown(hurried) is None
+
+
+def test_a_demonstration_knows_its_task_and_its_states(env):
+    demonstration = shown(env)
+    assert (demonstration.task.task_id, demonstration.task.env_id) == (TASK, "RoleAgent/Toy-v0")
+    assert (demonstration.task.split, demonstration.task.task_type) == ("train", "heat")
+    assert demonstration.states == [demonstration.observation, *(step.observation for step in demonstration.steps)]
+    assert all(step.imitated for step in demonstration.steps)
+
+
+def test_noise_is_as_frequent_as_asked_and_never_idle(env):
+    steps = []
+    for seed, task_id in enumerate(env.unwrapped.panel.task_ids[:150]):
+        demonstration = shown(env, 0.25, seed, task_id)
+        steps += demonstration.steps if demonstration is not None else []
+    strange = [step for step in steps if not step.imitated]
+    assert 0.15 < len(strange) / len(steps) < 0.3  # a little rarer than drawn: noise makes episodes fail
+    assert all(step.info["valid_action"] and step.command not in ("look", "help") for step in strange)
+
+
+def test_the_generator_alone_decides(env):
+    stories = [[shown(env, 0.3, seed) for seed in range(8)] for _ in range(2)]
+    assert stories[0] == stories[1]
+    assert len({story and story.steps[-1].observation + str(len(story.steps)) for story in stories[0]}) > 1
+
+
+def test_decoys_are_answers_to_commands_of_the_same_kind(env):
+    demonstrations = [shown(env, task_id=task_id) for task_id in env.unwrapped.panel.task_ids[:20]]
+    always, never = (Decoys(demonstrations, share, np.random.default_rng(0)) for share in (0.999999, 0.0))
+    arrivals = {s.observation for d in demonstrations for s in d.steps if s.command.startswith("go ")}
+    assert {always.draw("go to nowhere") for _ in range(50)} <= arrivals
+    assert {never.draw("go to nowhere") for _ in range(50)} == {None}
+
+
+# --- batches and texts ------------------------------------------------------------------------------------------------
+
+
+def test_an_epoch_holds_every_segment_once_in_another_order(env):
+    rollout, _ = played(shown(env))
+    segments = [
+        segment
+        for task_id in env.unwrapped.panel.task_ids[:20]
+        for segment in written(shown(env, task_id=task_id), rollout)
+    ]
+    epoch = list(batches(segments, 1000, np.random.default_rng(0)))
+    assert sorted(map(id, (segment for batch in epoch for segment in batch))) == sorted(map(id, segments))
+    sizes = [sum(map(len, batch)) for batch in epoch]
+    assert all(1000 <= size < 1000 + max(map(len, segments)) for size in sizes[:-1])
+    again = [len(batch) for batch in batches(segments, 1000, np.random.default_rng(0))]
+    assert again == [len(batch) for batch in epoch]
+    other = list(batches(segments, 1000, np.random.default_rng(1)))
+    assert [id(segment) for segment in other[0]] != [id(segment) for segment in epoch[0]]
+
+
+@pytest.mark.parametrize("style", sorted(STYLES))
+def test_a_tokenizer_is_trained_on_all_that_is_read_and_said(env, style):
+    demonstration = shown(env)
+    texts = "\n".join(texts_of([demonstration], STYLES[style], 2))
+    assert demonstration.observation in texts and demonstration.task.goal in texts
+    assert all(step.command in texts and step.observation in texts for step in demonstration.steps)
