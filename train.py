@@ -315,7 +315,7 @@ class Training:
             if (metrics := self.improve(learner, [(groups[i], advantages[i]) for i in part])) is not None
         ]
         values = summary(groups, estimator_config)
-        names = collected[0] if collected else dict.fromkeys(("entropy", "logprob_gap"), 0.0)
+        names: dict[str, float] = collected[0] if collected else dict.fromkeys(("entropy", "logprob_gap"), 0.0)
         return {**values, **{name: float(np.mean([m.get(name, 0.0) for m in collected or [names]])) for name in names}}
 
     def improve(self, learner: Learner, credited: Sequence[tuple[Group, list[list[float]]]]) -> dict[str, float] | None:

@@ -82,7 +82,7 @@ class HFPolicy:
             declared = get_tokenizer_config(str(path), **options).get("tokenizer_class")
             as_saved = declared in ("TokenizersBackend", "PreTrainedTokenizerFast")
             tokenizer = (PreTrainedTokenizerFast if as_saved else AutoTokenizer).from_pretrained(str(path), **options)
-            model, report = AutoModelForCausalLM.from_pretrained(
+            model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
                 str(path), dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **options
             )
             if report["missing_keys"]:  # transformers would play on with random numbers in their place

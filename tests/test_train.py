@@ -40,7 +40,8 @@ CONFIG = {
         "text_weight": 0.3,
     },
     "rollout": {"tasks": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32, "temperature": 1.0},
-    "optim": {"updates": 2, "lr": 5e-4},
+    "loss": {"kl": 1e-3},
+    "optim": {"updates": 2, "epochs": 1, "lr": 5e-4},
     "train": {"iterations": 3, "keep_checkpoints": 20},
 }
 CLOCKS = ("seconds", "per_second")  # numbers that say how fast the machine was
