@@ -31,6 +31,16 @@ class PolicyError(RuntimeError):
     """A model that cannot be loaded or used; the message is one line."""
 
 
+def reason_of(error: Exception) -> str:
+    """What an error says in its first line, or its type if it says nothing.
+
+    >>> reason_of(OSError("No space left\\nerrno 28")), reason_of(EOFError())
+    ('No space left', 'EOFError')
+    """
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
 class HFPolicy:
     """A causal language model that plays (see :class:`roleagent.types.Policy`).
 
@@ -88,8 +98,7 @@ class HFPolicy:
             if report["missing_keys"]:  # transformers would play on with random numbers in their place
                 raise OSError(f"the weights lack {', '.join(sorted(report['missing_keys'])[:3])}")
         except Exception as error:  # transformers, the hub and safetensors raise a wide range; all mean one thing here
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise PolicyError(f"cannot load a causal language model from {path}: {reason}") from error
+            raise PolicyError(f"cannot load a causal language model from {path}: {reason_of(error)}") from error
         return cls(model, tokenizer, generator, context_length)
 
     @property

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from roleagent.agents.hf import HFPolicy, PolicyError
+from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
 from roleagent.config import PolicyConfig
 from roleagent.learners.engine import Learner
 
@@ -69,10 +69,10 @@ class Checkpoints:
         except Exception as error:  # OSError, and what torch and safetensors make of a full disk
             shutil.rmtree(partial, ignore_errors=True)
             last = self.latest()
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             kept = f"the last good one is {last}" if last else "there is none yet"
             raise CheckpointError(
-                f"cannot write the checkpoint {final}: {reason}; {kept}. Free some space and go on with --resume"
+                f"cannot write the checkpoint {final}: {reason_of(error)}; {kept}. "
+                "Free some space and go on with --resume"
             ) from error
         if learner.rank == 0:
             for old in self.all()[: -self.keep]:
@@ -109,7 +109,6 @@ class Checkpoints:
 
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return CheckpointError(
-        f"the checkpoint {path} cannot be read ({reason}); remove that folder to go on from the one before"
+        f"the checkpoint {path} cannot be read ({reason_of(error)}); remove that folder to go on from the one before"
     )

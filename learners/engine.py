@@ -29,11 +29,11 @@ def join_processes() -> tuple[int, int]:
 
     A single process talks to nobody: no port is opened.
     """
-    # Without this, the first start compiles a shared-memory kernel for a minute, for a group of one as well.
     os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
     import deepspeed
 
     if not torch.cuda.is_available():
+        # Without this, the first start compiles a shared-memory kernel for a minute, for a group of one as well.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if not dist.is_initialized():
         backend = "nccl" if torch.cuda.is_available() else "gloo"
