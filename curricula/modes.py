@@ -49,6 +49,16 @@ UNKNOWN = "unknown"
 _MOST_CHARACTERS = 64  # of a mode that somebody made up
 
 
+def family(env_id: str) -> str:
+    """The kind of environment that an id names, a key of :data:`TAXONOMIES`; ``""`` where the name says nothing.
+
+    >>> family("RoleAgent/WebShop-v0"), family("Somebody/Else-v1")
+    ('webshop', '')
+    """
+    name = env_id.rpartition("/")[2].lower()
+    return next((key for key in TAXONOMIES if name.startswith(key)), "")
+
+
 def taxonomy(env_id: str) -> tuple[str, ...]:
     """The modes of an environment, by the name in its id; every mode where the name says nothing.
 
@@ -57,11 +67,7 @@ def taxonomy(env_id: str) -> tuple[str, ...]:
     >>> len(taxonomy("Somebody/Else-v1"))
     29
     """
-    name = env_id.rpartition("/")[2].lower()
-    for key, modes in TAXONOMIES.items():
-        if name.startswith(key):
-            return modes
-    return tuple(dict.fromkeys(ALFWORLD + WEBSHOP + SEARCH))
+    return TAXONOMIES.get(family(env_id)) or tuple(dict.fromkeys(ALFWORLD + WEBSHOP + SEARCH))
 
 
 def match_mode(text: str, modes: tuple[str, ...]) -> str:

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula import CurriculumSampler, FailureLibrary, LibraryError, RuleAnalyst, UniformSampler
-from roleagent.curricula.modes import ALFWORLD, SEARCH, WEBSHOP, is_known, match_mode, taxonomy
-from roleagent.curricula.rules import DETECTORS, diagnose
-from roleagent.curricula.story import Goal, read_command, read_goal
+from roleagent.curricula.modes import ALFWORLD, SEARCH, TAXONOMIES, UNKNOWN, WEBSHOP, is_known, match_mode, taxonomy
+from roleagent.curricula.rules import RULEBOOKS, diagnose
+from roleagent.curricula.rules.alfworld_story import Goal, read_command, read_goal
 from roleagent.envs.wrappers import FailureCurriculum
 from roleagent.panel import Panel
 from roleagent.types import Analyst, Completion, Failure, Group, Reflection, Sampler, Task, Trajectory, Turn
@@ -396,8 +396,14 @@ def test_each_mode_is_detected_at_its_step(mode):
     assert reflection.detail and reflection.lesson and "heat" in reflection.query and reflection.source == "rule"
 
 
-def test_every_mode_has_a_detector():
-    assert sorted(detector.__name__ for detector in DETECTORS) == sorted(ALFWORLD)
+@pytest.mark.parametrize("family", RULEBOOKS)
+def test_every_mode_has_a_detector(family):
+    assert sorted(detector.__name__ for detector in RULEBOOKS[family].detectors) == sorted(TAXONOMIES[family])
+
+
+def test_an_environment_without_rules_has_an_unknown_failure():
+    mode, finding = diagnose(story(go("shelf 1"), env_id="Somebody/Else-v1"))
+    assert mode == UNKNOWN and "Somebody/Else-v1" in finding.detail
 
 
 @pytest.mark.parametrize(

@@ -1,36 +1,18 @@
-"""A deterministic analyst for household tasks in text (ALFWorld, the toy kitchen): one question per failure mode.
-
-It is what a policy too small to reflect uses, and the yardstick for analysts that are models.
-"""
+"""How household tasks in text fail (ALFWorld, the toy kitchen): one question per failure mode."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
-from roleagent.curricula.story import TREATMENTS, Step, Story, kind, read
-from roleagent.similarity import lms_tokens
-from roleagent.types import Failure, Reflection, Trajectory
+from roleagent.curricula.rules.alfworld_story import TREATMENTS, Step, Story, kind, read
+from roleagent.curricula.rules.rulebook import Finding, Rulebook, unreadable
 
 _IDLE = ("look", "inventory", "help", "examine")
 
 
-class Finding(NamedTuple):
-    """A detector's answer: the step at which it went wrong, what happened, what to do instead."""
-
-    step: int | None
-    detail: str
-    lesson: str
-
-
 def action_format_error(story: Story) -> Finding | None:
     """At least a quarter of the replies could not be read as an action."""
-    bad = [step for step in story.steps if step.malformed]
-    if not bad or 4 * len(bad) < len(story.steps):
-        return None
-    detail = f"{len(bad)} of {len(story.steps)} replies held no readable action"
-    return Finding(bad[0].number, detail, "Answer with exactly one action in the demanded form.")
+    return unreadable([step.malformed for step in story.steps])
 
 
 def missing_precondition(story: Story) -> Finding | None:
@@ -162,63 +144,28 @@ def exhaustive_exploration_failure(story: Story) -> Finding | None:
     return Finding(None, f"the {item or 'item'} was not found in {places} places", lesson)
 
 
-# The first that applies is the dominant one: what spoils an episode whatever else happens comes first, then what was
-# done to the wrong thing or in the wrong order, then how the agent moved about, and a fruitless search last.
-DETECTORS: tuple[Callable[[Story], Finding | None], ...] = (
-    action_format_error,
-    missing_precondition,
-    wrong_object_interaction,
-    wrong_receptacle,
-    entity_confusion,
-    repeated_failed_action,
-    navigation_loop,
-    premature_give_up,
-    wrong_target_location,
-    repetitive_exploration,
-    exhaustive_exploration_failure,
-)
-
-
-def diagnose(trajectory: Trajectory) -> tuple[str, Finding]:
-    """The dominant failure mode of a failed episode, and what was found."""
-    story = read(trajectory)
-    for detector in DETECTORS:
-        if finding := detector(story):
-            return detector.__name__, finding
-    # Nothing was done wrong, but the item in hand did not arrive before the steps ran out.
+def in_time(story: Story) -> tuple[str, Finding]:
+    """Nothing was done wrong, but the item in hand did not arrive before the steps ran out."""
     late = Finding(None, "the item was found but not brought to its place in time", "Take the shortest way.")
     return wrong_target_location.__name__, late
 
 
-class RuleAnalyst:
-    """Reflects by rule and retrieves by comparison (the :class:`~roleagent.types.Analyst` protocol).
-
-    Args:
-        k: most failures selected.
-    """
-
-    def __init__(self, k: int = 4):
-        self.k = k
-
-    def reflect(self, trajectories: Sequence[Trajectory]) -> list[Reflection]:
-        """One reflection per failed trajectory, in order."""
-        reflections = []
-        for trajectory in trajectories:
-            mode, (step, detail, lesson) = diagnose(trajectory)
-            query = f"{trajectory.task.task_type}: {mode.replace('_', ' ')}; {trajectory.task.goal}"
-            reflections.append(Reflection(mode, detail, step, lesson, query, source="rule"))
-        return reflections
-
-    def select(self, reflection: Reflection, candidates: Sequence[Failure]) -> list[int]:
-        """The same mode first, then the same task type (as the query names it), then the most similar query.
-
-        A candidate that shares neither mode nor task type is not like the present failure and is left out.
-        """
-        ranked = []
-        for index, candidate in enumerate(candidates):
-            same_mode = candidate.reflection.mode == reflection.mode
-            same_type = bool(candidate.task.task_type) and candidate.task.task_type in reflection.query
-            if same_mode or same_type:
-                likeness = lms_tokens(candidate.reflection.query, reflection.query)
-                ranked.append((not same_mode, not same_type, -likeness, index))
-        return [index for *_, index in sorted(ranked)[: self.k]]
+# The first that applies is the dominant one: what spoils an episode whatever else happens comes first, then what was
+# done to the wrong thing or in the wrong order, then how the agent moved about, and a fruitless search last.
+RULEBOOK = Rulebook(
+    read,
+    detectors=(
+        action_format_error,
+        missing_precondition,
+        wrong_object_interaction,
+        wrong_receptacle,
+        entity_confusion,
+        repeated_failed_action,
+        navigation_loop,
+        premature_give_up,
+        wrong_target_location,
+        repetitive_exploration,
+        exhaustive_exploration_failure,
+    ),
+    otherwise=in_time,
+)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from roleagent.curricula.rules.rulebook import is_malformed
 from roleagent.types import Trajectory
 
 TREATMENTS = ("clean", "cool", "heat")
@@ -152,7 +153,7 @@ def read(trajectory: Trajectory) -> Story:
             number,
             *(command, verb, thing, place),
             worked=worked,
-            malformed=not command or turn.info.get("format_error") is not None,
+            malformed=is_malformed(turn),
             unseen=not worked and not all(_mentioned(name, known) for name in (thing, place) if name),
             here=here,
             held=held,

@@ -1,0 +1,64 @@
+"""A deterministic analyst: one question per failure mode, in a rulebook per kind of environment.
+
+It is what a policy too small to reflect uses, and the yardstick for analysts that are models.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roleagent.curricula.modes import UNKNOWN, family
+from roleagent.curricula.rules import alfworld
+from roleagent.curricula.rules.rulebook import Finding, Rulebook
+from roleagent.similarity import lms_tokens
+from roleagent.types import Failure, Reflection, Trajectory
+
+RULEBOOKS: dict[str, Rulebook] = {
+    "alfworld": alfworld.RULEBOOK,
+    "toy": alfworld.RULEBOOK,
+}
+
+
+def diagnose(trajectory: Trajectory) -> tuple[str, Finding]:
+    """The dominant failure mode of a failed episode, and what was found; ``unknown`` where there are no rules."""
+    rulebook = RULEBOOKS.get(family(trajectory.task.env_id))
+    if rulebook is None:
+        return UNKNOWN, Finding(None, f"there are no rules for {trajectory.task.env_id}", "")
+    return rulebook.diagnose(trajectory)
+
+
+class RuleAnalyst:
+    """Reflects by rule and retrieves by comparison (the :class:`~roleagent.types.Analyst` protocol).
+
+    Args:
+        k: most failures selected.
+    """
+
+    def __init__(self, k: int = 4):
+        self.k = k
+
+    def reflect(self, trajectories: Sequence[Trajectory]) -> list[Reflection]:
+        """One reflection per failed trajectory, in order."""
+        reflections = []
+        for trajectory in trajectories:
+            mode, (step, detail, lesson) = diagnose(trajectory)
+            query = f"{trajectory.task.task_type}: {mode.replace('_', ' ')}; {trajectory.task.goal}"
+            reflections.append(Reflection(mode, detail, step, lesson, query, source="rule"))
+        return reflections
+
+    def select(self, reflection: Reflection, candidates: Sequence[Failure]) -> list[int]:
+        """The same mode first, then the same task type (as the query names it), then the most similar query.
+
+        A candidate that shares neither mode nor task type is not like the present failure and is left out.
+        """
+        ranked = []
+        for index, candidate in enumerate(candidates):
+            same_mode = candidate.reflection.mode == reflection.mode
+            same_type = bool(candidate.task.task_type) and candidate.task.task_type in reflection.query
+            if same_mode or same_type:
+                likeness = lms_tokens(candidate.reflection.query, reflection.query)
+                ranked.append((not same_mode, not same_type, -likeness, index))
+        return [index for *_, index in sorted(ranked)[: self.k]]
+
+
+__all__ = ["RULEBOOKS", "Finding", "RuleAnalyst", "Rulebook", "diagnose"]
