@@ -1,0 +1,1 @@
+"""Retrieval: text search that environments serve from, exact and without a server."""
