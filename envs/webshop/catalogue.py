@@ -1,0 +1,275 @@
+"""The products that a shop sells: one catalogue for all environments of a process, never changed.
+
+>>> catalogue = load_catalogue("generated", num_products=50)
+>>> len(catalogue), catalogue.position(catalogue[7].asin)
+(50, 7)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from roleagent.envs.webshop.official import Files, default_data_dir, find_files, read_entries, read_members
+from roleagent.envs.webshop.product import CatalogueError, NotAProduct, Product, asin_of, clean
+
+GENERATED = "generated"
+GENERATED_PRODUCTS = 300
+IN_MEMORY = 1 << 29  # bytes of a file of products; a larger one (the full set has 5 GB) is served from a store
+
+
+class Shelf(Protocol):
+    """Where a catalogue keeps its products: in memory, or in a store."""
+
+    asins: Sequence[str]
+    attribute_counts: Mapping[str, int] | None  # where they have been counted, and the goals been put in order
+    goal_order: Sequence[int] | None
+
+    def __len__(self) -> int: ...
+
+    def read(self, position: int) -> Product: ...
+
+    def position(self, asin: str) -> int: ...
+
+    @property
+    def columns(self) -> Columns: ...
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What goals need to know of all products, without reading them; arrays over the products.
+
+    Attributes:
+        prices: float64, shape (n, 2): the price, or the two ends of a range; the second is NaN where there is one price.
+        asked: bool: whether there is a synthetic request, and so a price cap to draw.
+        combinations: int64: the number of synthetic goals.
+        requests: int64: the number of human goals.
+    """
+
+    prices: npt.NDArray[np.float64]
+    asked: npt.NDArray[np.bool_]
+    combinations: npt.NDArray[np.int64]
+    requests: npt.NDArray[np.int64]
+
+    @classmethod
+    def of(cls, products: Iterable[Product]) -> Columns:
+        """Reads them off the products."""
+        rows = np.array([column_row(product) for product in products], dtype=np.float64).reshape(-1, 5)
+        return cls(
+            rows[:, :2].copy(), rows[:, 2].astype(bool), rows[:, 3].astype(np.int64), rows[:, 4].astype(np.int64)
+        )
+
+    def first(self, n: int) -> Columns:
+        """Those of the first ``n`` products."""
+        return Columns(self.prices[:n], self.asked[:n], self.combinations[:n], self.requests[:n])
+
+
+def column_row(product: Product) -> tuple[float, float, bool, int, int]:
+    """What the columns say about one product."""
+    low, high = (*product.prices, float("nan"))[:2]
+    return low, high, product.asked, product.combinations, len(product.requests)
+
+
+def count_attributes(products: Iterable[Product]) -> Counter[str]:
+    """How many synthetic goals ask for an attribute."""
+    counts: Counter[str] = Counter()
+    for product in products:
+        for attribute in product.instruction_attributes:
+            counts[attribute] += product.combinations
+    return counts
+
+
+class MemoryShelf:
+    """Products in memory."""
+
+    attribute_counts: Mapping[str, int] | None = None
+    goal_order: Sequence[int] | None = None
+
+    def __init__(self, products: Sequence[Product]):
+        self._products = tuple(products)
+        self.asins: Sequence[str] = tuple(product.asin for product in products)
+        self._positions = {asin: position for position, asin in enumerate(self.asins)}
+
+    def __len__(self) -> int:
+        return len(self._products)
+
+    def read(self, position: int) -> Product:
+        return self._products[position]
+
+    def position(self, asin: str) -> int:
+        return self._positions[asin]
+
+    @cached_property
+    def columns(self) -> Columns:
+        return Columns.of(self._products)
+
+
+class Catalogue(Sequence[Product]):
+    """All products in their order.
+
+    Attributes:
+        name: what to call it in reports.
+        digest: 16 hex digits that differ wherever the data differs.
+        skipped: how many entries of the data were left out, by reason.
+        folder: the store that it is served from, with the search index in ``folder / "bm25"``; None: it is in memory.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        name: str,
+        digest: str,
+        skipped: Mapping[str, int] | None = None,
+        folder: Path | None = None,
+    ):
+        if not len(shelf):
+            raise CatalogueError(f"{name} holds no product that can be sold; check the data ({dict(skipped or {})})")
+        self._shelf = shelf
+        self.name, self.digest, self.skipped, self.folder = name, digest, dict(skipped or {}), folder
+        self._size = len(shelf)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __getitem__(self, position: int) -> Product:  # type: ignore[override] - no slices: a product at a time
+        if not -self._size <= position < self._size:
+            raise IndexError(f"the catalogue has {self._size} products, no product {position}")
+        return self._shelf.read(position % self._size)
+
+    def __repr__(self) -> str:
+        return f"<Catalogue {self.name}: {len(self)} products>"
+
+    @property
+    def asins(self) -> Sequence[str]:
+        """The numbers of all products in order."""
+        return self._shelf.asins
+
+    @property
+    def columns(self) -> Columns:
+        """Prices and numbers of goals of all products."""
+        return self._shelf.columns
+
+    @cached_property
+    def attribute_counts(self) -> Mapping[str, int]:
+        """How many synthetic goals ask for an attribute."""
+        counted = self._shelf.attribute_counts
+        return count_attributes(self) if counted is None else counted
+
+    @property
+    def goal_order(self) -> Sequence[int] | None:
+        """The original's order of the synthetic goals, where a store holds it."""
+        return self._shelf.goal_order
+
+    def position(self, asin: str) -> int:
+        """Where a product stands.
+
+        Raises:
+            KeyError: no product has this number.
+        """
+        return self._shelf.position(asin)
+
+
+def load_catalogue(data_dir: str | os.PathLike[str] | None = None, num_products: int | None = None) -> Catalogue:
+    """The catalogue of a data folder, read once per process.
+
+    A store (see :mod:`roleagent.envs.webshop.store`) that lies in the folder, or is the folder, is opened instead of
+    the files.
+
+    Args:
+        data_dir: a folder with official files, or one of their files of products, or a store; ``"generated"``: the
+            project's own products; None: what the environment variable ``WEBSHOP_DATA`` names, else ``"generated"``.
+        num_products: only the first so many entries, as the file has them (bad ones are left out afterwards, as the
+            original does); of generated products how many there are, 300 unless told.
+
+    Raises:
+        CatalogueError: files are missing or broken, hold no product, or are too large to be read without a store.
+        ValueError: ``num_products`` is less than 1.
+    """
+    if num_products is not None and num_products < 1:
+        raise ValueError(f"num_products must be at least 1, not {num_products}")
+    data = os.fspath(data_dir) if data_dir else default_data_dir()
+    if data == GENERATED:
+        return _generated(num_products or GENERATED_PRODUCTS)
+    return _load(Path(data).expanduser().absolute(), num_products)
+
+
+@lru_cache(maxsize=8)
+def _load(data: Path, num_products: int | None) -> Catalogue:
+    from roleagent.envs.webshop.store import find_store, open_store
+
+    store = find_store(data, num_products)
+    if store is not None:
+        return open_store(store, num_products)
+    files = find_files(data, num_products)
+    if num_products is None and files.items.stat().st_size > IN_MEMORY:
+        raise CatalogueError(
+            f"{files.items} has {files.items.stat().st_size / 1e9:.1f} GB: build a store of it once with "
+            f"`roleagent webshop build --data {data}`, or take only the first products with num_products"
+        )
+    products, skipped = read_products(files, num_products)
+    return Catalogue(MemoryShelf(products), files.items.name, digest_of(files.fingerprints(), num_products), skipped)
+
+
+def read_products(files: Files, num_products: int | None) -> tuple[list[Product], Counter[str]]:
+    """The products of official files, and how many entries were left out, by reason."""
+    return clean_all(
+        read_entries(files, num_products),
+        lambda asins: read_members(files.notes, asins),
+        lambda asins: read_members(files.human, asins),
+    )
+
+
+def clean_all(entries: Iterable[Any], notes: Any, human: Any) -> tuple[list[Product], Counter[str]]:
+    """Cleans entries; ``notes`` and ``human`` tell for a set of asins what is known about them."""
+    skipped: Counter[str] = Counter()
+    kept: dict[str, Any] = {}
+    for entry in entries:
+        try:
+            asin = asin_of(entry)
+        except NotAProduct as reason:
+            skipped[str(reason)] += 1
+            continue
+        if asin in kept:
+            skipped["asin seen before"] += 1
+        else:
+            kept[asin] = entry
+    notes, human = notes(set(kept)), human(set(kept))
+    products = []
+    for asin, entry in kept.items():
+        try:
+            products.append(clean(entry, notes.get(asin), human.get(asin)))
+        except NotAProduct as reason:
+            skipped[str(reason)] += 1
+    return products, skipped
+
+
+def digest_of(fingerprints: Mapping[str, Any], num_products: int | None) -> str:
+    """The digest of a catalogue: of its input, and of how much of it is sold."""
+    return hashlib.sha256(json.dumps([fingerprints, num_products], sort_keys=True).encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=4)
+def _generated(products: int) -> Catalogue:
+    from roleagent.envs.webshop.generate import SEED, entries
+
+    made = list(entries(products, SEED))
+    cleaned, skipped = clean_all(
+        [item for item, _, _ in made],
+        lambda _: {item["asin"]: notes for item, notes, _ in made},
+        lambda _: {item["asin"]: human for item, _, human in made},
+    )
+    digest = hashlib.sha256(json.dumps(made).encode()).hexdigest()[:16]
+    return Catalogue(MemoryShelf(cleaned), f"{GENERATED}-{products}", digest, skipped)
+
+
+__all__ = ["Catalogue", "CatalogueError", "Columns", "Product", "load_catalogue"]

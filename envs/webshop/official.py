@@ -1,0 +1,141 @@
+"""The official data files: which ones belong together, and how to tell that they have changed.
+
+A data folder holds ``items_shuffle*.json`` (a list of products), ``items_ins_v2*.json`` (per asin: attributes and a
+synthetic request) and, for human goals, ``items_human_ins*.json`` (per asin: requests that people wrote). A number in
+the name, as in ``items_shuffle_1000.json``, says that the file holds only the first so many products.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from roleagent.envs.webshop.product import CatalogueError
+from roleagent.envs.webshop.stream import elements, members
+
+ITEMS, NOTES, HUMAN = "items_shuffle", "items_ins_v2", "items_human_ins"
+BLOCK = 1 << 16  # bytes
+BLOCKS = 64  # of a file that its fingerprint reads: all of it up to 4 MiB
+
+
+@dataclass(frozen=True)
+class Files:
+    """The files of one catalogue; ``human`` is None where nobody's requests are there."""
+
+    items: Path
+    notes: Path
+    human: Path | None
+
+    def fingerprints(self) -> dict[str, list[Any]]:
+        """Name, size and digest of every file."""
+        return {
+            kind: [path.name, *fingerprint(path)]
+            for kind, path in (("items", self.items), ("notes", self.notes), ("human", self.human))
+            if path is not None
+        }
+
+
+def find_files(data: Path, num_products: int | None = None) -> Files:
+    """The files in a data folder, or those that go with a file of products.
+
+    Args:
+        data: a folder, or the file of products itself where a folder holds more than one.
+        num_products: how many products are wanted: the smallest file that has them is chosen.
+
+    Raises:
+        CatalogueError: a file is missing, or it is unclear which one is meant.
+    """
+    if not data.exists():
+        raise CatalogueError(f"{data} does not exist: point data_dir or WEBSHOP_DATA at the folder with {ITEMS}*.json")
+    folder = data if data.is_dir() else data.parent
+    items = data if data.is_file() else _choose_items(folder, num_products)
+    return Files(items, _companion(folder, NOTES, items), _companion(folder, HUMAN, items, optional=True))
+
+
+def _choose_items(folder: Path, num_products: int | None) -> Path:
+    found = sorted(folder.glob(f"{ITEMS}*.json"))
+    if not found:
+        raise CatalogueError(f"no {ITEMS}*.json in {folder}: data_dir is the folder with the official product files")
+    enough = [path for path in found if num_products is None or (_number(path) or num_products) >= num_products]
+    if num_products is not None and enough:
+        fewest = min(_number(path) or float("inf") for path in enough)
+        enough = [path for path in enough if (_number(path) or float("inf")) == fewest]
+    if len(enough) == 1:
+        return enough[0]
+    names = ", ".join(path.name for path in found)
+    if not enough:
+        raise CatalogueError(f"{folder}: {names} hold fewer than num_products={num_products} products; ask for fewer")
+    raise CatalogueError(f"{folder} holds {names}: say which by num_products, or by the file's path as data_dir")
+
+
+def _companion(folder: Path, kind: str, items: Path, optional: bool = False) -> Path | None:  # type: ignore[return]
+    """The file of ``kind`` that goes with the file of products: that with its number, else that with none."""
+    found = sorted(folder.glob(f"{kind}*.json"))
+    for number in (_number(items), None):
+        fitting = [path for path in found if _number(path) == number]
+        if len(fitting) == 1:
+            return fitting[0]
+    if len(found) == 1:
+        return found[0]
+    if not found and optional:
+        return None
+    if not found:
+        raise CatalogueError(f"no {kind}*.json in {folder}: it belongs to {items.name}; get the data set's other files")
+    names = ", ".join(path.name for path in found)
+    raise CatalogueError(f"{folder} holds {names}, none clearly that of {items.name}: move the others elsewhere")
+
+
+def _number(path: Path) -> int | None:
+    """The number of products that a file's name promises.
+
+    >>> _number(Path("items_shuffle_1000.json")), _number(Path("items_ins_v2.json")), _number(Path("items_ins_v2_1000.x"))
+    (1000, None, 1000)
+    """
+    match = re.search(r"_(\d+)\b", path.name)
+    return int(match[1]) if match else None
+
+
+def fingerprint(path: Path) -> tuple[int, str]:
+    """Size in bytes, and SHA-256 (hex, first 16 digits) of blocks spread over the file: quick for any size.
+
+    Raises:
+        CatalogueError: the file cannot be read.
+    """
+    try:
+        size = path.stat().st_size
+        digest = hashlib.sha256(str(size).encode())
+        with path.open("rb") as file:
+            for block in range(BLOCKS):
+                file.seek(max(0, size - BLOCK) * block // (BLOCKS - 1) if size > BLOCK * BLOCKS else block * BLOCK)
+                digest.update(file.read(BLOCK))
+    except OSError as error:
+        raise CatalogueError(
+            f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
+        ) from error
+    return size, digest.hexdigest()[:16]
+
+
+def read_entries(files: Files, num_products: int | None = None) -> Iterator[Any]:
+    """The first ``num_products`` raw entries of the file of products."""
+    for number, (_, entry) in enumerate(elements(files.items)):
+        if number == num_products:
+            return
+        yield entry
+
+
+def read_members(path: Path | None, asins: set[str]) -> dict[str, Any]:
+    """What a file says about those asins; of nothing where there is no file."""
+    return {} if path is None else {asin: value for asin, value in members(path) if asin in asins}
+
+
+def default_data_dir() -> str:
+    """What ``WEBSHOP_DATA`` names; ``"generated"`` if it is not set."""
+    return os.environ.get("WEBSHOP_DATA") or "generated"
+
+
+__all__ = ["Files", "default_data_dir", "find_files", "fingerprint", "read_entries", "read_members"]
