@@ -1,0 +1,165 @@
+"""``RoleAgent/WebShop-v0``: shopping by instruction. A bare command goes in, the page comes out."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Literal
+
+import gymnasium
+
+from roleagent.envs.webshop.goals import ENV_ID, panels
+from roleagent.envs.webshop.oracle import walkthrough
+from roleagent.envs.webshop.pages import RENDERINGS
+from roleagent.envs.webshop.shop import Session, open_shop
+from roleagent.spaces import Unicode
+
+REWARDS = ("success", "score")
+
+
+class WebShopEnv(gymnasium.Env[str, str]):
+    """The shop of WebShop (Yao et al. 2022): ``search[words]``, ``click[name]``, until something is bought.
+
+    Observations, clickables and scores are exactly those of the original. An episode ends with the purchase, and is
+    truncated after ``max_steps`` commands, invalid ones included. It is won if the score is 1.
+
+    ``info`` holds, besides the keys of :mod:`roleagent.types`:
+
+    ==================  ================================================================================================
+    ``clickables``      what can be clicked, lower-cased, in the page's order (``admissible_actions`` are the clicks
+                        on them; searches are free text and are not listed)
+    ``has_search_bar``  whether the page has one; ``search[…]`` works on every page
+    ``score``           of the purchase, in [0, 1]; 0 until there is one
+    ``goal_id``         the same as ``task_id``
+    ``asin``            the product that is open or bought, ``""`` if there is none
+    ``noun_source``     where the nouns come from that the score compares
+    ==================  ================================================================================================
+
+    ``state`` is None after the purchase: that page tells the score, which no model of the shop could know.
+
+    Args:
+        split: ``"train"``, ``"valid"`` or ``"test"``.
+        data_dir: a folder with official files or a store; None: what ``WEBSHOP_DATA`` names, else a generated
+            catalogue; ``"generated"``: that in any case.
+        num_products: only the first so many entries of the data.
+        goals: ``"synthetic"`` or ``"human"``.
+        search: ``"bm25"``, or ``"pyserini"`` for a real Lucene index: the same answers, with Java.
+        observation: ``"text"``, ``"text_rich"`` or ``"html"``.
+        nouns: ``"spacy"``, ``"heuristic"``, a noun file, or None for the best there is.
+        seed: of prices and price caps.
+        max_steps: steps until the episode is truncated, ≥ 1.
+        reward: what the purchase earns: ``"success"`` (1 if its score is 1, else 0) or ``"score"``.
+        show_attributes: whether products have a page of attributes, which tells much of what is wanted.
+        render_mode: ``"ansi"`` renders the last observation.
+
+    Raises:
+        ValueError: an argument has no meaning, or there are no such data; the message says what to do.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+
+    def __init__(
+        self,
+        split: str = "train",
+        data_dir: str | os.PathLike[str] | None = None,
+        num_products: int | None = None,
+        goals: Literal["synthetic", "human"] = "synthetic",
+        search: Literal["bm25", "pyserini"] = "bm25",
+        observation: Literal["text", "text_rich", "html"] = "text",
+        nouns: str | os.PathLike[str] | None = None,
+        seed: int = 7,
+        max_steps: int = 15,
+        reward: Literal["success", "score"] = "success",
+        show_attributes: bool = False,
+        render_mode: str | None = None,
+    ):
+        if observation not in RENDERINGS:
+            raise ValueError(f"unknown observation {observation!r}; there are {', '.join(RENDERINGS)}")
+        if reward not in REWARDS:
+            raise ValueError(f"unknown reward {reward!r}; there are {' and '.join(REWARDS)}")
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, not {max_steps}")
+        self.shop = open_shop(data_dir, num_products, goals, search, nouns, seed, show_attributes)
+        found = panels(self.shop.catalogue, goals)
+        if split not in found:
+            raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(found)}")
+        self.panel = found[split]
+        self.max_steps = max_steps
+        self.render_mode = render_mode
+        self.observation_space = Unicode()
+        self.action_space = Unicode()
+        self._observation, self._reward = observation, reward
+        self._session: Session | None = None
+        self._text = ""
+        self._steps: int | None = None  # None: reset comes first
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Plays ``options["task_id"]``, or a task of the panel drawn with ``np_random``.
+
+        Raises:
+            ValueError: the panel has no such task.
+        """
+        super().reset(seed=seed)
+        task_id = (options or {}).get("task_id")
+        if task_id is None:
+            task_id = self.panel.task_ids[int(self.np_random.integers(len(self.panel)))]
+        self._session = Session(self.shop, self.shop.goals.find(self.panel.require(task_id)))
+        self._text = self._session.observe(self._observation)
+        self._steps = 0
+        return self._text, self._info(True, {})
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Carries out one command; one that cannot be done now changes nothing and still costs a step."""
+        session = self._session
+        if self._steps is None or session is None:
+            raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
+        valid = session.act(action)
+        if valid:
+            self._text = session.observe(self._observation)
+        self._steps += 1
+        reward = 0.0
+        if session.score is not None:
+            reward = session.score.total if self._reward == "score" else float(session.score.total == 1)
+        truncated = self._steps >= self.max_steps and not session.done
+        if session.done or truncated:
+            self._steps = None
+        return self._text, reward, session.done, truncated, self._info(valid, {"task": reward})
+
+    def render(self) -> str | None:  # type: ignore[override]
+        return self._text if self.render_mode == "ansi" else None
+
+    def walkthrough(self) -> tuple[str, ...]:
+        """Commands that reach a score of 1 from the start; ``()`` where we know of none (see the oracle)."""
+        if self._session is None:
+            raise gymnasium.error.ResetNeeded("there is no goal yet: call reset() before walkthrough()")
+        return walkthrough(self.shop, self._session.goal)
+
+    def expert(self, rng: Any = None) -> Any:
+        """An expert that sees only what an agent sees, and shops by the instruction."""
+        from roleagent.envs.webshop.expert import ShoppingExpert
+
+        return ShoppingExpert(rng)
+
+    def _info(self, valid: bool, rewards: dict[str, float]) -> dict[str, Any]:
+        session = self._session
+        assert session is not None
+        goal, page, score = session.goal, session.page, session.score
+        return {
+            "task_id": goal.goal_id,
+            "goal": goal.instruction,
+            "task_type": goal.category,
+            "split": self.panel.split,
+            "admissible_actions": list(page.commands),
+            "won": score is not None and score.total == 1,
+            "valid_action": valid,
+            "state": None if session.done else self._text,
+            "rewards": rewards,
+            "clickables": list(page.clickables),
+            "has_search_bar": page.has_search_bar,
+            "score": 0.0 if score is None else score.total,
+            "goal_id": goal.goal_id,
+            "asin": session.asin,
+            "noun_source": self.shop.nouns.name,
+        }
+
+
+__all__ = ["REWARDS", "WebShopEnv"]
