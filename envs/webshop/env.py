@@ -10,7 +10,8 @@ import gymnasium
 from roleagent.envs.webshop.goals import ENV_ID, panels
 from roleagent.envs.webshop.oracle import walkthrough
 from roleagent.envs.webshop.pages import RENDERINGS
-from roleagent.envs.webshop.shop import Session, open_shop
+from roleagent.envs.webshop.session import Session
+from roleagent.envs.webshop.shop import open_shop
 from roleagent.spaces import Unicode
 
 REWARDS = ("success", "score")

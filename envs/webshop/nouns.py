@@ -21,12 +21,17 @@ from pathlib import Path
 
 MODELS = ("en_core_web_lg", "en_core_web_md", "en_core_web_sm", "en_core_web_trf")
 FILE = "title_nouns.json"
-_FUNCTION_WORDS = frozenset(
-    "a about after all also an and any are as at be best but by can each easy every extra fit fits for free from great "
-    "has have high if in inch into is it its just large made more most new no not of off on one only or other our out "
-    "over per perfect quality set size small so such suitable super than that the their then there these they this to "
-    "two ultra under up use used very was we who will with without you your".split()
-)
+# fmt: off
+_FUNCTION_WORDS = frozenset((
+    "a", "about", "after", "all", "also", "an", "and", "any", "are", "as", "at", "be", "best", "but", "by", "can",
+    "each", "easy", "every", "extra", "fit", "fits", "for", "free", "from", "great", "has", "have", "high", "if",
+    "in", "inch", "into", "is", "it", "its", "just", "large", "made", "more", "most", "new", "no", "not", "of",
+    "off", "on", "one", "only", "or", "other", "our", "out", "over", "per", "perfect", "quality", "set", "size",
+    "small", "so", "such", "suitable", "super", "than", "that", "the", "their", "then", "there", "these", "they",
+    "this", "to", "two", "ultra", "under", "up", "use", "used", "very", "was", "we", "who", "will", "with",
+    "without", "you", "your",
+))
+# fmt: on
 
 
 class NounError(ValueError):
