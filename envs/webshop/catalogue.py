@@ -50,7 +50,7 @@ class Columns:
     """What goals need to know of all products, without reading them; arrays over the products.
 
     Attributes:
-        prices: float64, shape (n, 2): the price, or the two ends of a range; the second is NaN where there is one price.
+        prices: float64, shape (n, 2): the two ends of a range, or the price and NaN.
         asked: bool: whether there is a synthetic request, and so a price cap to draw.
         combinations: int64: the number of synthetic goals.
         requests: int64: the number of human goals.

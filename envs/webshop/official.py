@@ -93,8 +93,8 @@ def _companion(folder: Path, kind: str, items: Path, optional: bool = False) -> 
 def _number(path: Path) -> int | None:
     """The number of products that a file's name promises.
 
-    >>> _number(Path("items_shuffle_1000.json")), _number(Path("items_ins_v2.json")), _number(Path("items_ins_v2_1000.x"))
-    (1000, None, 1000)
+    >>> [_number(Path(name)) for name in ("items_shuffle_1000.json", "items_ins_v2.json", "items_ins_v2_1000.x.json")]
+    [1000, None, 1000]
     """
     match = re.search(r"_(\d+)\b", path.name)
     return int(match[1]) if match else None

@@ -224,7 +224,7 @@ def _texts(values: Any) -> tuple[str, ...]:
 
 
 def _sound(text: str) -> str:
-    r"""The text without halves of surrogate pairs, which JSON can write down (``"\ud83d"``) and no encoder will take."""
+    r"""The text without halves of surrogate pairs (``\ud83d``): JSON can write them down, no encoder takes them."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
