@@ -164,6 +164,7 @@ class Learner:
             return loss
 
         norm = self._update(segments, weights, objective, temperature=1.0)
+        self.policy.version += 1
         sums = {name: self._sum_over_ranks(value) for name, value in sums.items()}
         losses = {f"{name}_loss": sums[name] / max(1.0, sums[f"{name}_tokens"]) for name in names.values()}
         return {"loss": sums["loss"], **losses, "grad_norm": norm}

@@ -2,7 +2,7 @@
 
 =====================  ============================================================================
 ``config.yaml``        the resolved configuration, every default written out
-``metrics.jsonl``      one JSON object per warm-start chunk and iteration
+``metrics.jsonl``      one JSON object per ten updates of imitation, and per iteration
 ``tensorboard/``       the same numbers for TensorBoard
 ``trajectories/``      one JSON-lines file per iteration, an episode a line
 ``failures.db``        the failure library (SQLite, unless the configuration names another database)
@@ -72,7 +72,7 @@ class RunFolder:
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return
-        order = {"warmstart": 0, "train": 1}
+        order = {"warmstart": 0, "train": 1, "sft": 1}
         kept = []
         for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
             try:

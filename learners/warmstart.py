@@ -7,7 +7,7 @@ step carries the true next states as its predictions, so that the policy's world
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,8 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.baselines import random_command
-from roleagent.agents.prompts import Conversation, Scribe, Transcript, Window
+from roleagent.agents.prompts import Scribe, Transcript, Window
+from roleagent.agents.rollout import Rollout
 from roleagent.learners.segments import segments_of
 from roleagent.types import Completion, Expert, Prediction, Segment, Task, Trajectory, Turn
 
@@ -121,36 +122,23 @@ def _verb(command: str) -> str:
     return command.split(" ", 1)[0]
 
 
-def segments_from(
-    demonstration: Demonstration,
-    open_conversation: Callable[[str, dict[str, Any]], Conversation],
-    encode: Callable[[str], list[int]],
-    action_stops: frozenset[int],
-    prediction_stops: frozenset[int],
-    end_id: int,
-    horizon: int,
-    inline: bool,
-    decoys: Decoys | None = None,
-) -> list[Segment]:
+def segments_from(demonstration: Demonstration, rollout: Rollout, decoys: Decoys | None = None) -> list[Segment]:
     """A demonstration exactly as a rollout would have recorded it, token for token.
 
     Args:
-        open_conversation: begins a conversation in the run's prompt style.
-        encode: text to token ids.
-        action_stops, prediction_stops: tokens at which the policy's replies end.
-        end_id: appended to a reply that does not end in a stop token.
-        horizon: steps that predictions look ahead, 0 for none.
-        inline: whether predictions stand in the action's reply.
+        rollout: says how: prompt style, tokens, where replies end, how far predictions look ahead.
         decoys: wrong predictions to show now and then in place of the true ones; they are not imitated.
     """
+    policy, horizon = rollout.policy, rollout.horizon
+    inline = rollout.prompt.predictions == "inline"
 
     def reply(text: str, stops: frozenset[int]) -> Completion:
-        ids = encode(text)
+        ids = policy.encode(text)
         if not ids or ids[-1] not in stops:
-            ids.append(end_id)
+            ids.append(policy.eos_id)
         return Completion(tuple(ids), (0.0,) * len(ids), "stop")
 
-    conversation = open_conversation(demonstration.observation, demonstration.info)
+    conversation = rollout.open(demonstration.observation, demonstration.info)
     states = demonstration.states
     turns: list[Turn] = []
     for number, step in enumerate(demonstration.steps):
@@ -162,14 +150,16 @@ def segments_from(
         action_text = f"<action>{step.command}</action>"
         prediction = None
         if horizon and inline:
-            action = reply(action_text + foreseen, action_stops)
+            action = reply(action_text + foreseen, rollout.action_stops)
         else:
-            action = reply(action_text, action_stops)
+            action = reply(action_text, rollout.action_stops)
         stream, last = (*prompt, *action.token_ids), action.token_ids
         if horizon and not inline:
             asked = conversation.prediction_prompt(action)
             wrong = decoys.draw(step.command) if decoys is not None else None
-            answer = reply(foreseen if wrong is None else f'<prediction h="1">{wrong}</prediction>', prediction_stops)
+            answer = reply(
+                foreseen if wrong is None else f'<prediction h="1">{wrong}</prediction>', rollout.prediction_stops
+            )
             prediction = Prediction(asked, answer, ()) if wrong is None else None
             stream, last = (*asked, *answer.token_ids), answer.token_ids
         turns.append(Turn(prompt, action, step.command, step.observation, prediction=prediction))

@@ -35,21 +35,6 @@ def noisy(env):
     raise AssertionError("no such episode in fifty")
 
 
-def written(demonstration, rollout, decoys=None):
-    """The demonstration's segments, in a rollout's own terms."""
-    return segments_from(
-        demonstration,
-        rollout.open,
-        rollout.policy.encode,
-        rollout.action_stops,
-        rollout.prediction_stops,
-        rollout.policy.eos_id,
-        rollout.horizon,
-        rollout.prompt.predictions == "inline",
-        decoys,
-    )
-
-
 def played(demonstration, *overrides, decoys=None, chat_template=None):
     """A rollout in which the policy says what the demonstration shows; the world it was played in, and its record."""
     settings = ("env.id=RoleAgent/Toy-v0", "rollout.action_tokens=400", "rollout.prediction_tokens=400")
@@ -85,7 +70,7 @@ def test_a_demonstration_is_what_a_rollout_would_have_recorded(env, template, st
     rollout, trajectory = played(demonstration, asked, f"prompt.style={style}", chat_template=template)
     advantages = [float(step.imitated) for step in demonstration.steps]
     expected = segments_of(trajectory, advantages)
-    found = written(demonstration, rollout)
+    found = segments_from(demonstration, rollout)
     assert [segment.token_ids for segment in found] == [segment.token_ids for segment in expected]
     assert [segment.action_mask for segment in found] == [segment.action_mask for segment in expected]
     assert [segment.advantages for segment in found] == [segment.advantages for segment in expected]
@@ -95,7 +80,7 @@ def test_a_demonstration_is_what_a_rollout_would_have_recorded(env, template, st
 def test_strange_steps_are_shown_but_not_imitated(env):
     demonstration = noisy(env)
     rollout, _ = played(demonstration)
-    [segment] = written(demonstration, rollout)
+    [segment] = segments_from(demonstration, rollout)
     imitated, ignored = [], []
     for token, kind, advantage in zip(segment.token_ids, segment.action_mask, segment.advantages, strict=True):
         if kind == ACTION:
@@ -108,7 +93,7 @@ def test_strange_steps_are_shown_but_not_imitated(env):
 def test_every_step_foretells_what_really_came(env):
     demonstration = noisy(env)
     rollout, _ = played(demonstration)
-    [segment] = written(demonstration, rollout)
+    [segment] = segments_from(demonstration, rollout)
     foretold = [t for t, kind in zip(segment.token_ids, segment.action_mask, strict=True) if kind == PREDICTION]
     expected = "".join(f'<prediction h="1">{step.observation}</prediction>' for step in demonstration.steps)
     assert rollout.policy.decode(foretold) == expected
@@ -122,7 +107,7 @@ def test_decoys_are_read_but_not_trained(env):
         return Decoys([demonstration, *others], 0.5, np.random.default_rng(3))
 
     rollout, trajectory = played(demonstration, decoys=decoys())
-    [segment] = written(demonstration, rollout, decoys())
+    [segment] = segments_from(demonstration, rollout, decoys())
     [expected] = segments_of(trajectory, [1.0] * len(demonstration.steps))
     # A rollout's segment ends with its last trained token, and so may be longer by a decoy at the end.
     assert segment.token_ids == expected.token_ids[: len(segment)]
@@ -202,7 +187,7 @@ def test_an_epoch_holds_every_segment_once_in_another_order(env):
     segments = [
         segment
         for task_id in env.unwrapped.panel.task_ids[:20]
-        for segment in written(shown(env, task_id=task_id), rollout)
+        for segment in segments_from(shown(env, task_id=task_id), rollout)
     ]
     epoch = list(batches(segments, 1000, np.random.default_rng(0)))
     assert sorted(map(id, (segment for batch in epoch for segment in batch))) == sorted(map(id, segments))

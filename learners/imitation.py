@@ -1,0 +1,122 @@
+"""Imitation, step by step: an expert's episodes, a policy that can read them, supervised updates."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import count
+
+import numpy as np
+import torch
+
+from roleagent.agents.hf import HFPolicy
+from roleagent.agents.prompts import STYLES
+from roleagent.agents.session import World
+from roleagent.agents.small import build_policy, train_tokenizer
+from roleagent.config import Config, ConfigError
+from roleagent.learners.display import Display
+from roleagent.learners.engine import Learner
+from roleagent.learners.run import Run
+from roleagent.learners.warmstart import Decoys, Demonstration, batches, demonstrate, segments_from, texts_of
+from roleagent.types import Segment
+
+CHUNK = 50
+"""Updates between checkpoints."""
+
+
+def demonstrations(world: World, rng: np.random.Generator, display: Display) -> list[Demonstration]:
+    """Episodes of the environment's scripted expert on training tasks.
+
+    Raises:
+        ConfigError: the expert wins too rarely.
+    """
+    config = world.config.warmstart
+    expert = world.base.unwrapped.expert(rng)  # type: ignore[attr-defined]
+    order = rng.permutation(len(world.panel))
+    display.stage("demonstrations", config.episodes)
+    shown: list[Demonstration] = []
+    attempts = 0
+    while len(shown) < config.episodes:
+        if attempts >= 3 * config.episodes:
+            raise ConfigError(f"the expert won only {len(shown)} of {attempts} games: no warm start from that")
+        task_id = world.panel.task_ids[order[attempts % len(order)]]
+        demonstration = demonstrate(world.base, task_id, expert, config.noise, rng)
+        attempts += 1
+        if demonstration is not None:
+            shown.append(demonstration)
+        if attempts % 20 == 0:
+            display.advance(len(shown))
+    return shown
+
+
+def new_policy(config: Config, shown: Sequence[Demonstration], horizon: int, generator: torch.Generator) -> HFPolicy:
+    """A small policy from scratch, with a tokenizer made of the demonstrations' text.
+
+    Args:
+        horizon: how many predictions a reply may hold; their tags become tokens.
+
+    Raises:
+        ConfigError: no demonstrations.
+    """
+    if not shown:
+        raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
+    tags = ["<action>", "</action>", "</prediction>", *(f'<prediction h="{h}">' for h in range(1, horizon + 1))]
+    texts = texts_of(shown, STYLES[config.prompt.style], config.prompt.history)
+    return build_policy(config.policy, train_tokenizer(texts, config.policy.vocabulary, tags), generator)
+
+
+def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng: np.random.Generator) -> list[Segment]:
+    """The demonstrations in the policy's tokens; those beyond its context are left out.
+
+    Args:
+        rng: draws the wrong predictions that are shown among the true ones.
+    """
+    rollout = world.rollout(policy)
+    decoys = Decoys(shown, world.config.warmstart.decoys, rng)
+    laid_out = (segments_from(demonstration, rollout, decoys) for demonstration in shown)
+    return [segment for row in laid_out for segment in row if len(segment) <= policy.context_length]
+
+
+def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: float, minutes: float) -> Learner:
+    """Supervised updates for some epochs or minutes, whichever ends first; goes on where the stage was left.
+
+    Args:
+        run: in the stage that the updates belong to. It is checkpointed every :data:`CHUNK` updates.
+        epochs: passes over the segments.
+        minutes: wall-clock budget; 0: no limit.
+    """
+    config = run.config.warmstart
+    if not segments:
+        return Learner(policy, run.config, run.config.optim.lr, optimiser=run.config.optim.optimiser)
+    learner = Learner(policy, run.config, config.lr, optimiser=config.optimiser)
+    run.restore(learner)
+
+    def epoch(number: int) -> Iterator[list[Segment]]:
+        return batches(segments, config.batch_tokens, run.stream(2, number))
+
+    done = run.progress.step
+    total = max(1, round(sum(1 for _ in epoch(0)) * epochs))
+    run.begin(total)
+    # One endless order of batches; a resumed run skips what was done.
+    for step, batch in enumerate((batch for number in count() for batch in epoch(number)), start=1):
+        if step <= done:
+            continue
+        spent = run.seconds / (60 * minutes) if minutes else 0.0
+        if step > total or spent >= 1.0:
+            break
+        learner.lr = config.lr * fading(max(step / total, spent))
+        metrics = learner.imitate(batch)
+        run.progress.step = step
+        if step % 10 == 0:
+            run.log(metrics, **{"imitation loss": metrics["loss"]})
+        if step % CHUNK == 0:
+            run.save(learner)
+    return learner
+
+
+def fading(share: float) -> float:
+    """The learning rate's factor after a share of a stage: full for the first half, then linearly down to a tenth.
+
+    >>> fading(0.2), fading(0.75), fading(1.0)
+    (1.0, 0.5, 0.1)
+    """
+    return max(0.1, min(1.0, 2.0 * (1.0 - share)))

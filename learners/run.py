@@ -1,0 +1,121 @@
+"""One training run: its configuration and place on disk, how far it is, what it draws and what it shows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import numpy as np
+import torch
+
+from roleagent.agents.hf import HFPolicy
+from roleagent.config import Config
+from roleagent.learners.checkpoints import Checkpoints
+from roleagent.learners.display import Display
+from roleagent.learners.engine import Learner, join_processes
+from roleagent.learners.run_folder import RunFolder
+
+_AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
+
+
+@dataclass
+class Progress:
+    """How far a run is: what a checkpoint keeps besides the weights.
+
+    Attributes:
+        stage: ``warmstart``, then ``train`` or, in the control, ``sft``.
+        step: what is done of the stage: updates of imitation, or iterations.
+        seconds: wall-clock time spent on them.
+        version: updates of the policy since the warm start.
+        sampler: state of the curriculum; None before the first iteration.
+        counters: what the run's mechanisms did so far.
+    """
+
+    stage: str = "warmstart"
+    step: int = 0
+    seconds: float = 0.0
+    version: int = 0
+    sampler: dict[str, Any] | None = None
+    counters: dict[str, float] = field(default_factory=dict)
+
+
+class Run:
+    """What all stages of a run share.
+
+    Args:
+        config: the configuration.
+        display: what a person sees.
+        resume: whether to go on with what lies in the run folder.
+
+    Attributes:
+        latest: the newest checkpoint; None before the first.
+    """
+
+    def __init__(self, config: Config, display: Display, resume: bool):
+        self.config, self.display = config, display
+        self.rank, self.world_size = join_processes()
+        self.folder = RunFolder(config.folder, config, resume)
+        self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.train.keep_checkpoints)
+        self.progress = Progress()
+        self.latest = self.checkpoints.latest() if resume else None
+        if self.latest is not None:
+            state = self.checkpoints.state(self.latest)
+            self.progress = Progress(**{f.name: state[f.name] for f in fields(Progress) if f.name in state})
+            display.say(f"going on from {self.latest} ({self.progress.stage}, step {self.progress.step})")
+        self.folder.rewind(self.progress.stage, self.progress.step)
+        self._started = time.monotonic()
+
+    def stream(self, *name: int) -> np.random.Generator:
+        """A random stream that is a function of the seed and a name, so that a resumed run draws the same numbers."""
+        return np.random.default_rng([self.config.seed, self.rank, *name])
+
+    def open_policy(self, new: Callable[[torch.Generator], HFPolicy]) -> HFPolicy:
+        """The policy from the newest checkpoint, from the configured path, or a ``new`` one drawn from a generator."""
+        generator = torch.Generator().manual_seed(self.config.seed)
+        options = self.config.policy
+        if self.latest is not None:
+            policy = self.checkpoints.policy(self.latest, generator, options)
+        elif options.path:
+            policy = HFPolicy.from_path(
+                options.path, generator, options.dtype, options.context, options.trust_remote_code
+            )
+        else:
+            policy = new(generator)
+        policy.version = self.progress.version
+        size = sum(parameter.numel() for parameter in policy.model.parameters())
+        self.display.say(f"policy: {size / 1e6:.2f} M parameters, vocabulary {len(policy.tokenizer)}")
+        return policy
+
+    def enter(self, stage: str) -> None:
+        """Begins a stage from its first step, unless the run is in it already."""
+        if stage != self.progress.stage:
+            self.progress.stage, self.progress.step, self.progress.seconds = stage, 0, 0.0
+            self._started = time.monotonic()
+
+    def begin(self, total: int) -> None:
+        """Shows the present stage, of ``total`` steps, and lets its clock go on."""
+        self._started = time.monotonic() - self.progress.seconds
+        self.display.stage(self.progress.stage, total, self.progress.step)
+
+    @property
+    def seconds(self) -> float:
+        """Time spent in the present stage, interrupted attempts up to their last checkpoint included."""
+        return time.monotonic() - self._started
+
+    def log(self, metrics: Mapping[str, Any], **shown: Any) -> None:
+        """Writes down the numbers of the present step; ``shown`` are those that a person sees."""
+        self.folder.log(self.progress.stage, self.progress.step, metrics)
+        self.display.advance(self.progress.step, **shown)
+
+    def save(self, learner: Learner) -> None:
+        """Writes a checkpoint of the policy and of how far the run is."""
+        self.progress.seconds, self.progress.version = self.seconds, learner.policy.version
+        number = self.progress.step + (0 if self.progress.stage == "warmstart" else _AFTER_WARM_START)
+        self.latest = self.checkpoints.save(number, learner.policy, learner, asdict(self.progress))
+
+    def restore(self, learner: Learner) -> None:
+        """Gives a learner the state in which the present stage was left; nothing at the stage's beginning."""
+        if self.latest is not None and self.progress.step:
+            self.checkpoints.restore(self.latest, learner)
