@@ -4,6 +4,7 @@ A model of 60,000 parameters learns four small games by heart: enough to win som
 """
 
 import json
+import re
 import resource
 import shutil
 import signal
@@ -173,6 +174,25 @@ def test_killed_in_both_stages_it_ends_as_if_nothing_had_happened(finished, conf
     assert all((one[name] == other[name]).all() for name in one)
 
 
+def test_more_imitation_goes_on_where_it_was_killed(finished, config, tmp_path):
+    """The control is bounded by time, which counts on, and its updates are numbered through."""
+    start = finished[0] / "checkpoints" / "step-500000" / "policy"
+    folder = tmp_path / "sft"
+    options = ["warmstart.epochs=0.1", "train.stage=sft", "train.minutes=0.15", f"policy.path={start}"]
+    arguments = ("--config", config, f"run_dir={folder}", *options)
+    kill_when(folder / "checkpoints" / "step-500050", *arguments)
+    assert not (folder / "result.json").exists()
+    status, out, err = run("train", *arguments, "--resume")
+    assert status == 0, err
+    resumed = int(re.search(r"going on from \S+ \(sft, step (\d+)\)", out)[1])
+    steps = [row["step"] for row in metrics(folder) if row["stage"] == "sft"]
+    assert steps == list(range(10, steps[-1] + 1, 10)) and steps[-1] > resumed >= 50
+    last = json.loads((sorted((folder / "checkpoints").glob("step-*"))[-1] / "state.json").read_text())
+    assert last["stage"] == "sft" and last["step"] - last["step"] % 10 == steps[-1]
+    assert 9.0 <= last["seconds"] < 12.0
+    assert json.loads((folder / "after.json").read_text())["policy_version"] == last["step"]
+
+
 def test_a_finished_run_goes_on_for_longer_and_is_measured_again(copy, config, capsys):
     (copy / "after.json").write_text((copy / "before.json").read_text())
     assert train.main(["--config", str(config), f"run_dir={copy}", "--resume", "train.iterations=2"]) == 0
@@ -244,7 +264,7 @@ def test_every_variant_goes_through_an_iteration(finished, config, tmp_path, ove
     assert train.main(["--config", str(config), *arguments, *overrides]) == 0
     rows = [row for row in metrics(folder) if row["stage"] == "train"]
     if "train.stage=sft" in overrides:
-        assert rows == []
+        assert rows == [] and json.loads((folder / "after.json").read_text())["policy_version"] > 0
         return
     [row] = rows
     assert row["tokens"] > 0 and row["grad_norm"] > 0
@@ -268,6 +288,8 @@ def test_every_variant_goes_through_an_iteration(finished, config, tmp_path, ove
         (["env.kwargs.data_dir=/nowhere"], "/nowhere"),
         (["policy.path=/nowhere"], "/nowhere"),
         (["warmstart.episodes=0"], "warm start"),
+        (["train.stage=sft"], "train.minutes"),
+        (["train.stage=sft", "train.minutes=1", "warmstart.episodes=0"], "warmstart.episodes"),
         (["curriculum.library=nonsense"], "nonsense"),
         (["--config", "nowhere.yaml"], "nowhere.yaml"),
         (["--resume"], "no run to resume"),
