@@ -27,3 +27,13 @@ def official_games(tmp_path_factory):
             wanted = [member for member in files if "/valid_seen/" in member.name and member.name.endswith(".tw-pddl")]
             files.extractall(folders[name], wanted, filter="data")
     return folders
+
+
+@pytest.fixture(scope="session")
+def webshop_data():
+    """The folder with the real 1,000 products of WebShop; its ``reference/`` holds recordings of the original."""
+    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    folder = shared / "data" / "webshop"
+    if not folder.is_dir():
+        pytest.skip(f"no real products: {folder} is missing (set ROLEAGENT_SHARED)")
+    return folder
