@@ -159,9 +159,10 @@ def prices(catalogue: Catalogue, rng: random.Random) -> array[float]:
     Returns:
         Dollars, one per product.
     """
-    found = array("d")
-    for low, high in catalogue.columns.prices.tolist():
-        found.append(low if high != high else rng.uniform(low, high))
+    low, high = catalogue.columns.prices.T
+    found = array("d", low.tobytes())
+    for position in np.flatnonzero(~np.isnan(high)).tolist():
+        found[position] = rng.uniform(float(low[position]), float(high[position]))
     return found
 
 

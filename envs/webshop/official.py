@@ -130,7 +130,7 @@ def read_entries(files: Files, num_products: int | None = None) -> Iterator[Any]
 
 def read_members(path: Path | None, asins: set[str]) -> dict[str, Any]:
     """What a file says about those asins; of nothing where there is no file."""
-    return {} if path is None else {asin: value for asin, value in members(path) if asin in asins}
+    return {} if path is None else {asin: value for _, asin, value in members(path) if asin in asins}
 
 
 def default_data_dir() -> str:

@@ -3,7 +3,7 @@
 The cleaning is that of the public WebShop: option names and values in lower case, prices read off the price tag,
 queries stripped. Where the original would crash on bad data, this one has a rule instead:
 
-* an entry that is no object, or whose asin is no text, is empty, ``nan`` or longer than ten characters, is no product;
+* an entry that is no object, or whose asin is no plain text, is ``nan`` or longer than ten characters, is no product;
 * a text that is missing is empty, and a number in its place is written out; a list or an object there is no product;
 * a price that cannot be read is as one that is missing: 100 dollars;
 * an option group that is no list, and a value without a text, are left out, as are malformed human instructions.
@@ -118,7 +118,7 @@ def asin_of(entry: Any) -> str:
     if not isinstance(entry, Mapping):
         raise NotAProduct("no object")
     asin = entry.get("asin")
-    if not isinstance(asin, str) or not asin or asin == "nan" or not asin.isprintable():
+    if not isinstance(asin, str) or asin in ("", "nan") or not (asin.isascii() and asin.isprintable()):
         raise NotAProduct("no asin")
     if len(asin) > MAX_ASIN:
         raise NotAProduct(f"asin longer than {MAX_ASIN} characters")

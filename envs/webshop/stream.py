@@ -42,8 +42,8 @@ def elements(path: Path, start: int = 0) -> Iterator[tuple[int, Any]]:
         reader.end()
 
 
-def members(path: Path) -> Iterator[tuple[str, Any]]:
-    """The keys and values of a JSON object.
+def members(path: Path) -> Iterator[tuple[int, str, Any]]:
+    """The keys and values of a JSON object, each with the number of the byte after it.
 
     Raises:
         CatalogueError: the file cannot be read, is no complete JSON, or holds something else than an object.
@@ -58,7 +58,8 @@ def members(path: Path) -> Iterator[tuple[str, Any]]:
             first = False
             key = reader.value()
             reader.expect(":", "a colon")
-            yield str(key), reader.value()
+            value = reader.value()
+            yield reader.offset, str(key), value
         reader.step()
         reader.end()
 

@@ -71,6 +71,13 @@ def _play(env: Any, observation: str, info: dict[str, Any]) -> int:
             return 0
 
 
+def webshop(arguments: Sequence[str]) -> int:
+    """Build the store of a large shop, write a generated one, or open a shop for a person."""
+    from roleagent.envs.webshop.cli import main
+
+    return main(arguments)
+
+
 def failures(arguments: Sequence[str]) -> int:
     """Show the failure modes that a run has filed, and how many tasks are under each."""
     from pathlib import Path
@@ -110,7 +117,12 @@ def _complain(verb: str, error: Exception) -> int:
     return 2
 
 
-VERBS: dict[str, Callable[[Sequence[str]], int]] = {"games": games, "play": play, "failures": failures}
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {
+    "games": games,
+    "play": play,
+    "webshop": webshop,
+    "failures": failures,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

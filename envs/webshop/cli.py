@@ -1,0 +1,92 @@
+"""``roleagent webshop <verb>``: what there is to do with a shop besides shopping."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+def build(arguments: Sequence[str]) -> int:
+    """Build the store and the search index of a large catalogue, once."""
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from roleagent.envs.webshop.build import build_store
+    from roleagent.envs.webshop.product import CatalogueError
+
+    parser = argparse.ArgumentParser(prog="roleagent webshop build", description=build.__doc__)
+    parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder with items_shuffle*.json")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="the store (default: webshop.store beside the data)")
+    options = parser.parse_args(arguments)
+    began = time.perf_counter()
+    columns = (TextColumn("{task.description:<17}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
+        tasks = {}
+
+        def progress(what: str, share: float) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=1.0)
+            bar.update(tasks[what], completed=share)
+
+        try:
+            catalogue = build_store(options.data, options.out, progress)
+        except (CatalogueError, OSError) as error:
+            bar.stop()
+            return complain("build", error)
+    left_out = ", ".join(f"{count} ({reason})" for reason, count in catalogue.skipped.items())
+    print(
+        f"{len(catalogue)} products in {catalogue.folder} after {time.perf_counter() - began:.0f} s"
+        f"{f'; left out: {left_out}' if left_out else ''}"
+    )
+    return 0
+
+
+def generate(arguments: Sequence[str]) -> int:
+    """Write a generated catalogue as official data files."""
+    from rich.progress import track
+
+    from roleagent.envs.webshop.generate import SEED, write_catalogue
+
+    parser = argparse.ArgumentParser(prog="roleagent webshop generate", description=generate.__doc__)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the three files go")
+    parser.add_argument("--products", type=int, default=300, metavar="N", help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=SEED, help="of everything random (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        write_catalogue(
+            options.out,
+            options.products,
+            options.seed,
+            lambda entries: track(entries, "writing products", total=options.products),
+        )
+    except (ValueError, OSError) as error:
+        return complain("generate", error)
+    print(f"{options.products} products in {options.out}; shop in them with WEBSHOP_DATA={options.out}")
+    return 0
+
+
+def complain(verb: str, error: Exception) -> int:
+    """One line about what went wrong; returns the exit status."""
+    print(f"roleagent webshop {verb}: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
+
+
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {"build": build, "generate": generate}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The group of verbs; returns the exit status."""
+    summaries = "\n".join(f"  {verb:<10}{function.__doc__}" for verb, function in VERBS.items())
+    parser = argparse.ArgumentParser(
+        prog="roleagent webshop",
+        usage="roleagent webshop VERB …",
+        description=f"verbs:\n{summaries}\n\nroleagent webshop VERB --help says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("verb", choices=VERBS)
+    return VERBS[parser.parse_args(arguments[:1]).verb](arguments[1:])
+
+
+__all__ = ["VERBS", "complain", "main"]
