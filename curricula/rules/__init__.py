@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from roleagent.curricula.modes import UNKNOWN, family
-from roleagent.curricula.rules import alfworld
+from roleagent.curricula.rules import alfworld, webshop
 from roleagent.curricula.rules.rulebook import Finding, Rulebook
 from roleagent.similarity import lms_tokens
 from roleagent.types import Failure, Reflection, Trajectory
@@ -16,6 +16,7 @@ from roleagent.types import Failure, Reflection, Trajectory
 RULEBOOKS: dict[str, Rulebook] = {
     "alfworld": alfworld.RULEBOOK,
     "toy": alfworld.RULEBOOK,
+    "webshop": webshop.RULEBOOK,
 }
 
 
