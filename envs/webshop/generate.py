@@ -103,23 +103,26 @@ def _design(number: int, seed: int) -> Design:
     ware = random.Random(f"{seed}/block/{block}").sample(WARES, len(WARES))[place]
     first, second = rng.sample(ware.qualities, 2)
     part, use = rng.choice(ware.parts), rng.choice(ware.uses)
-    if block % 2 and rng.random() < 0.6:
-        twin = _design(_number_of(ware, block - 1, seed), seed)
-        (first, second), part, use = twin.qualities, twin.part, twin.use
-        match rng.randrange(3):
-            case 0:
-                second = rng.choice([quality for quality in ware.qualities if quality not in twin.qualities])
-            case 1:
-                part = rng.choice([other for other in ware.parts if other != part])
-            case _:
-                use = rng.choice([other for other in ware.uses if other != use])
     options = {
         shown(group): tuple(value for value in GROUPS[group] if value in drawn)
         for group in ware.groups
         if rng.random() < 0.9
         for drawn in [rng.sample(GROUPS[group], rng.choice([2, 3, 3, 4][: len(GROUPS[group])]))]
     }
-    return Design(ware, _brand(number, rng), (first, second), part, use, options, _dollars(ware, rng))
+    brand, dollars = _brand(number, rng), _dollars(ware, rng)
+    if block % 2 and rng.random() < 0.7:
+        twin = _design(_number_of(ware, block - 1, seed), seed)
+        (first, second), part, use = twin.qualities, twin.part, twin.use
+        match rng.randrange(4):
+            case 0:
+                second = rng.choice([other for other in ware.qualities if other not in twin.qualities])
+            case 1:
+                part = rng.choice([other for other in ware.parts if other != part])
+            case 2:
+                use = rng.choice([other for other in ware.uses if other != use])
+            case _:
+                options, dollars = twin.options, tuple(price + 40 for price in twin.dollars)  # beyond every cap
+    return Design(ware, brand, (first, second), part, use, options, dollars)
 
 
 def _number_of(ware: Ware, block: int, seed: int) -> int:

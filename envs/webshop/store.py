@@ -54,18 +54,18 @@ KEPT = 1024  # products that a process keeps, once read
 class Asins(Sequence[str]):
     """The asins of all products in order."""
 
-    def __init__(self, rows: npt.NDArray[Any]):
-        self._rows = rows
+    def __init__(self, asins: npt.NDArray[np.bytes_]):
+        self._asins = asins
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._asins)
 
     def __getitem__(self, position: int) -> str:  # type: ignore[override] - no slices
-        return self._rows["asin"][position].decode()
+        return self._asins[position].decode()
 
     def __iter__(self) -> Iterator[str]:
         for start in range(0, len(self), 1 << 16):
-            for asin in self._rows["asin"][start : start + (1 << 16)].tolist():
+            for asin in self._asins[start : start + (1 << 16)].tolist():
                 yield asin.decode()
 
 
@@ -78,7 +78,8 @@ class StoreShelf:
         self._rows = np.memmap(folder / ROWS, dtype=ROW, mode="r")
         self._whole = size is None or size >= len(self._rows)
         self._rows = self._rows[:size]
-        self.asins: Sequence[str] = Asins(self._rows)
+        self._ends = self._rows["end"]
+        self.asins: Sequence[str] = Asins(self._rows["asin"])
         self._sorted = np.load(folder / ASINS, mmap_mode="r")
         self._positions = np.load(folder / POSITIONS, mmap_mode="r")
         self.read = lru_cache(maxsize=KEPT)(self._read)
@@ -87,8 +88,8 @@ class StoreShelf:
         return len(self._rows)
 
     def _read(self, position: int) -> Product:
-        start = int(self._rows["end"][position - 1]) if position else 0
-        return Product.from_row(json.loads(self._lines[start : int(self._rows["end"][position])]))
+        start = int(self._ends[position - 1]) if position else 0
+        return Product.from_row(json.loads(self._lines[start : int(self._ends[position])].decode()))
 
     def position(self, asin: str) -> int:
         if isinstance(asin, str) and asin.isascii() and asin.isprintable():

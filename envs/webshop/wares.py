@@ -11,10 +11,10 @@ from dataclasses import dataclass
 COLOURS = ("black", "white", "blue", "red", "green", "pink", "gray", "brown")
 FITS = ("small", "medium", "large", "plus")
 SHOE_SIZES = ("7", "8", "9", "10")
-OUNCES = ("2 ounce", "4 ounce", "8 ounce", "16 ounce")
+OUNCES = ("2 oz", "4 oz", "8 oz", "16 oz")
 SCENTS = ("rose", "lemon", "vanilla", "mint")
 FLAVOURS = ("honey", "berry", "cocoa", "apple", "ginger")
-INCHES = ("12 inch", "18 inch", "24 inch", "36 inch")
+INCHES = ("14 inch", "20 inch", "36 inch", "58 inch")
 FEET = ("3 feet", "6 feet", "10 feet")
 
 GROUPS = {
