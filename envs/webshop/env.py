@@ -103,8 +103,8 @@ class WebShopEnv(gymnasium.Env[str, str]):
         task_id = (options or {}).get("task_id")
         if task_id is None:
             task_id = self.panel.task_ids[int(self.np_random.integers(len(self.panel)))]
-        self._session = Session(self.shop, self.shop.goals.find(self.panel.require(task_id)))
-        self._text = self._session.observe(self._observation)
+        self._session = session = Session(self.shop, self.shop.goals.find(self.panel.require(task_id)))
+        self._text = session.observe(self._observation)
         self._steps = 0
         return self._text, self._info(True, {})
 

@@ -93,6 +93,12 @@ def from_file(path: str | Path, asins: Iterable[str] = ()) -> NounSource:
     return NounSource(path.name if complete else f"{path.name}+heuristic", find)
 
 
+def find_noun_file(*folders: Path) -> Path | None:
+    """The first ``title_nouns.json[.gz]`` in the folders or one level below."""
+    names = (f"{below}{FILE}{packed}" for below in ("", "*/") for packed in ("", ".gz"))
+    return next((path for name in list(names) for folder in folders for path in sorted(folder.glob(name))), None)
+
+
 def installed_model() -> str | None:
     """The best spaCy model that is installed."""
     if importlib.util.find_spec("spacy") is None:
@@ -133,7 +139,5 @@ def open_nouns(nouns: str | Path | None = None, folder: Path | None = None, asin
         return from_spacy(model)
     if nouns == "spacy":
         raise NounError(f"no spaCy model is installed; run: pip install spacy && python -m spacy download {MODELS[0]}")
-    if nouns is not None:
-        return from_file(nouns, asins)
-    found = sorted(folder.glob(f"{FILE}*")) + sorted(folder.glob(f"*/{FILE}*")) if folder and folder.is_dir() else []
-    return from_file(found[0], asins) if found else HEURISTIC
+    file = nouns if nouns is not None else find_noun_file(folder) if folder else None
+    return HEURISTIC if file is None else from_file(file, asins)

@@ -62,13 +62,12 @@ class Page:
 
     @cached_property
     def targets(self) -> Mapping[str, Part]:
-        """What can be clicked, in the original's order: buttons and links as they stand, then options.
+        """What can be clicked, in the original's order: buttons, links to products, options.
 
         A name belongs to the last part that carries it, at the place of the first.
         """
-        options = [part for part in self.parts if part.kind == "option"]
-        others = [part for part in self.parts if part.kind in ("button", "link")]
-        return {part.text.lower(): part for part in others} | {part.text: part for part in options}
+        kinds = [[part for part in self.parts if part.kind == kind] for kind in ("button", "link", "option")]
+        return {part.text if part.kind == "option" else part.text.lower(): part for kind in kinds for part in kind}
 
     @cached_property
     def clickables(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from rapidfuzz.utils import default_process
 from roleagent.envs.webshop.catalogue import Product
 from roleagent.envs.webshop.goals import Goal
 
-# In the order in which they are looked for: a "dark blue" is blue, a "dark" thing without a colour is dark.
+# In the order in which they are looked for: to the shop, "dark blue" is blue and "dark red" is dark.
 # fmt: off
 COLOURS = (
     "alabaster", "apricot", "aqua", "ash", "asphalt", "azure", "banana", "beige", "black", "blue", "blush",

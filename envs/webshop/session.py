@@ -165,8 +165,8 @@ class Session:
         self.position, self.options = None, {}
 
     def _buy(self) -> None:
-        self.score = self.shop.score(self.goal, self._opened(), self.options)
-        self.page = done_page(self.asin, self.options, self.score.total)
+        score = self.shop.score(self.goal, self._opened(), self.options)
+        self.page, self.score = done_page(self.asin, self.options, score.total), score
 
     def _words(self) -> str:
         assert self.query is not None

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from roleagent.envs.retrieval.bm25 import BM25, SearchIndex
-from roleagent.envs.webshop.catalogue import Catalogue, load_catalogue
+from roleagent.envs.webshop.catalogue import GENERATED, Catalogue, load_catalogue
 from roleagent.envs.webshop.goals import Goal, open_goals
 from roleagent.envs.webshop.nouns import NounSource, open_nouns
 from roleagent.envs.webshop.official import default_data_dir
@@ -53,9 +53,6 @@ class Shop:
         self.item = lru_cache(KEPT)(self._item)
         self.sub_page = lru_cache(KEPT)(self._sub_page)
         self._nouns_of = lru_cache(KEPT)(self._find_nouns)
-
-    def __reduce__(self):
-        raise TypeError("a shop is not sent between processes: open it in each")
 
     def find(self, query: str) -> tuple[int, ...]:
         """Positions of the products that a search finds, best first."""
@@ -132,7 +129,8 @@ def _open(
 ) -> Shop:
     catalogue = load_catalogue(data, num_products)
     prices, goals = open_goals(catalogue, kind, seed)
-    source = open_nouns(nouns, Path(data).expanduser(), catalogue.asins)
+    folder = None if data == GENERATED else Path(data).expanduser()
+    source = open_nouns(nouns, folder, catalogue.asins)
     return Shop(catalogue, _open_index(data, num_products, search), goals, prices, source, show_attributes)
 
 
