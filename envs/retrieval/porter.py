@@ -47,17 +47,13 @@ def stem(word: str) -> str:
     word = _inflection(word)
     if word.endswith("y") and "v" in _form(word[:-1]):
         word = word[:-1] + "i"
-    for endings in (_STEP_2, _STEP_3):
-        for ending, other in endings.items():
-            if word.endswith(ending):
-                stump = word[: -len(ending)]
-                word = stump + other if _measure(stump) > 0 else word
-                break
-    for ending in _STEP_4:
-        if word.endswith(ending) and (ending != "ion" or word[:-3].endswith(("s", "t"))):
-            stump = word[: -len(ending)]
-            word = stump if _measure(stump) > 1 else word
-            break
+    for changes in (_STEP_2, _STEP_3):
+        stump, ending = _split(word, tuple(changes))
+        if ending and _measure(stump) > 0:
+            word = stump + changes[ending]
+    stump, ending = _split(word, _STEP_4)
+    if ending and _measure(stump) > 1 and (ending != "ion" or stump[-1] in "st"):
+        word = stump
     measure = _measure(word)
     if word.endswith("e") and (measure > 1 or (measure == 1 and not _is_short(word[:-1]))):
         word = word[:-1]
@@ -84,6 +80,15 @@ def _inflection(word: str) -> str:
                 return stump if stump[-1] in "lsz" else stump[:-1]
             return stump + "e" if _measure(stump) == 1 and _is_short(stump) else stump
     return word
+
+
+def _split(word: str, endings: tuple[str, ...]) -> tuple[str, str]:
+    """The word before the first of the endings that fits, and that ending; ``""`` if none fits."""
+    if word.endswith(endings):  # one call for all: most words have none
+        for ending in endings:
+            if word.endswith(ending):
+                return word[: -len(ending)], ending
+    return word, ""
 
 
 def _form(word: str) -> str:

@@ -188,7 +188,6 @@ _KEYCAP = "#(?:[xtzkMgh]*ek[xtzkMgh]*|[xtzMgh]*k[xtzkMgh]*)"
 _OTHERS = f"[Tt][TxtzkveMgh]*|[JI]{_MARKS}|{_FLAG}|{_KEYCAP}"
 
 _TOKEN = re.compile(f"{_WORD}|{_EMOJI}|{_OTHERS}")
-# Some letters are pictographs, too: of both readings the longer counts.
 _READINGS = (re.compile(f"{_WORD}|{_OTHERS}"), re.compile(_EMOJI))
 
 
@@ -215,8 +214,9 @@ def words(text: str) -> Iterator[str]:
     classes = text.translate(_CLASS_OF)  # type: ignore[arg-type]  # anything indexed by code points will do
     position = 0
     while found := _TOKEN.search(classes, position):
-        start = found.start()
-        position = _end(classes, start, len(classes))
+        start, position = found.span()
+        if classes[start] == "p":  # a letter that is a pictograph, too: of both readings the longer counts
+            position = _end(classes, start, len(classes))
         if position - start > LONGEST // 2:  # it may be too long: no character has more than two units
             position = _end(classes, start, _limit(text, start))
         if position > start:
