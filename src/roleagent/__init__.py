@@ -18,3 +18,4 @@ __all__ = ["Completion", "Group", "Prediction", "Segment", "Task", "Trajectory",
 # (``max_steps=``), because they are part of the task and of ``info``.
 gymnasium.register("RoleAgent/Toy-v0", entry_point="roleagent.envs.toy:ToyKitchen")
 gymnasium.register("RoleAgent/ALFWorld-v0", entry_point="roleagent.envs.alfworld.env:ALFWorldEnv")
+gymnasium.register("RoleAgent/WebShop-v0", entry_point="roleagent.envs.webshop.env:WebShopEnv")
