@@ -125,7 +125,7 @@ def asin_of(entry: Any) -> str:
     return asin
 
 
-def clean(entry: Mapping[str, Any], notes: Any = None, human: Any = None) -> Product:
+def clean(entry: Any, notes: Any = None, human: Any = None) -> Product:
     """Makes a product of an official entry.
 
     Args:
@@ -136,10 +136,11 @@ def clean(entry: Mapping[str, Any], notes: Any = None, human: Any = None) -> Pro
     Raises:
         NotAProduct: the entry is none (see the module's docstring).
     """
+    asin = asin_of(entry)
     notes = notes if isinstance(notes, Mapping) else {}
     bullets = entry.get("small_description")
     return Product(
-        asin=asin_of(entry),
+        asin=asin,
         title=_text(entry, "name"),
         description=_text(entry, "full_description"),
         bullets=_texts(bullets) if isinstance(bullets, list) else (_text(entry, "small_description"),),

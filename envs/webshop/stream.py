@@ -14,7 +14,7 @@ from roleagent.envs.webshop.product import CatalogueError
 CHUNK = 1 << 20  # bytes
 LARGEST = 1 << 26  # characters of one element: beyond that a quotation mark is missing somewhere
 _SPACE = re.compile(r"[\s\ufeff]*")  # and the mark that some editors put before a text
-_NEAR = 16  # an error so near to the end of what was read may just be the end
+_NEAR = 16  # characters; an error so near to the end of what was read may be but the end
 
 
 def elements(path: Path, start: int = 0) -> Iterator[tuple[int, Any]]:
@@ -122,9 +122,10 @@ class _Reader:
             except (ValueError, RecursionError) as error:  # a number of thousands of digits, thousands of brackets
                 raise self._broken(str(error)) from error
             else:
-                # A number that ends with the window may go on beyond it.
-                if end < len(self._text) or not self._more():
-                    self.step(end - self._at)
+                # A number at the end of the window may go on beyond it: "1." is read as 1.
+                length = end - self._at
+                if end + _NEAR <= len(self._text) or not self._more():
+                    self.step(length)
                     return value
 
     def _more(self) -> bool:

@@ -1,0 +1,376 @@
+"""The catalogue: what official entries become, which files are read, and what bad data says."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roleagent.envs.webshop import catalogue as catalogue_module
+from roleagent.envs.webshop import stream
+from roleagent.envs.webshop.catalogue import Catalogue, CatalogueError, MemoryShelf, load_catalogue
+from roleagent.envs.webshop.official import find_files, fingerprint
+from roleagent.envs.webshop.product import NotAProduct, Product, clean
+
+ENTRY = {
+    "asin": "B000000001",
+    "name": "Oak Table",
+    "full_description": "A table.",
+    "small_description": ["Solid.", "Heavy."],
+    "pricing": "$14.95",
+    "customization_options": {"Color": [{"value": " Light/Dark "}, {"value": "RED"}], "Size": None},
+    "category": "garden",
+    "product_category": "Home › Tables",
+    "query": " Tables ",
+    "images": ["a.jpg"],
+}
+NOTES = {"attributes": ["solid wood"], "instruction": "Find me tables", "instruction_attributes": ["solid wood"]}
+
+
+@pytest.fixture(autouse=True)
+def no_data_of_this_machine(monkeypatch):
+    monkeypatch.delenv("WEBSHOP_DATA", raising=False)
+
+
+def write(folder, entries=(ENTRY,), notes=None, human=None, number=""):
+    folder.mkdir(exist_ok=True)
+    notes = {ENTRY["asin"]: NOTES} if notes is None else notes
+    (folder / f"items_shuffle{number}.json").write_text(json.dumps(entries))
+    (folder / f"items_ins_v2{number}.json").write_text(json.dumps(notes))
+    if human is not None:
+        (folder / "items_human_ins.json").write_text(json.dumps(human))
+    return folder
+
+
+# --- one entry --------------------------------------------------------------------------------------------------------
+
+
+def test_what_an_entry_becomes():
+    human = [{"instruction": "a table", "instruction_attributes": ["solid wood"], "instruction_options": ["red"]}]
+    product = clean(ENTRY, NOTES, human)
+    assert product == Product(
+        asin="B000000001",
+        title="Oak Table",
+        description="A table.",
+        bullets=("Solid.", "Heavy."),
+        category="garden",
+        product_category="Home › Tables",
+        query="tables",
+        options={"color": ("light | dark", "red")},
+        attributes=("solid wood",),
+        prices=(14.95,),
+        instruction="Find me tables",
+        instruction_attributes=("solid wood",),
+        human=tuple(human),
+    )
+    assert product.price_tag == "$14.95"
+    assert product.document == "oak table a table. solid. color: light | dark, red"
+
+
+@pytest.mark.parametrize(
+    ("pricing", "prices", "tag"),
+    [
+        ("$877.80", (877.8,), "$877.8"),
+        ("$1,014.95", (1014.95,), "$1014.95"),
+        ("$14.98 - $17.98", (14.98, 17.98), "$14.98 to $17.98"),
+        ("$1.00$2.00$3.00", (1.0, 2.0), "$1.0 to $2.0"),
+        ("", (100.0,), "$100.0"),
+        (None, (100.0,), "$100.0"),
+        ("free", (100.0,), "$100.0"),
+        ("$", (100.0,), "$100.0"),
+        ("$1.2.3", (100.0,), "$100.0"),
+        ("$" + "9" * 400, (100.0,), "$100.0"),
+        (12.5, (12.5,), "$12.5"),
+        (True, (100.0,), "$100.0"),
+        (["$3"], (100.0,), "$100.0"),
+    ],
+)
+def test_prices(pricing, prices, tag):
+    product = clean(ENTRY | {"pricing": pricing})
+    assert product.prices == prices
+    assert product.price_tag == tag
+
+
+def test_what_is_missing():
+    bare = clean({"asin": "B1"})
+    assert (bare.title, bare.description, bare.bullets, bare.query) == ("", "", ("",), "")
+    assert (bare.options, bare.attributes, bare.prices, bare.instruction) == ({}, ("DUMMY_ATTR",), (100.0,), "")
+    assert bare.document == "   "
+    assert clean(ENTRY, {"attributes": []}).attributes == ()
+    assert clean(ENTRY | {"small_description": "One text."}).bullets == ("One text.",)
+    assert clean(ENTRY | {"small_description": []}).document == "oak table a table.  color: light | dark, red"
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ("B1", "no object"),
+        ({}, "no asin"),
+        ({"asin": "nan"}, "no asin"),
+        ({"asin": float("nan")}, "no asin"),
+        ({"asin": ""}, "no asin"),
+        ({"asin": "B0\n"}, "no asin"),
+        ({"asin": "Bé"}, "no asin"),
+        ({"asin": "B0000000001"}, "asin longer than 10 characters"),
+        ({"asin": "B1", "name": ["a", "b"]}, "name is no text"),
+        ({"asin": "B1", "query": {}}, "query is no text"),
+    ],
+)
+def test_what_is_no_product(entry, reason):
+    with pytest.raises(NotAProduct, match=f"^{reason}$"):
+        clean(entry)
+
+
+def test_half_a_surrogate_pair_harms_nobody():
+    entry = json.loads(
+        '{"asin": "B1", "name": "smile \\ud83d", "customization_options": {"A": [{"value": "\\udc00"}]}}'
+    )
+    product = clean(entry)
+    assert product.title.encode().decode() == "smile \ufffd"
+    assert product.options == {"a": ("\ufffd",)}
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+MANGLED = st.fixed_dictionaries({}, optional={key: JSON for key in ENTRY})
+
+
+@given(entry=JSON | MANGLED.map(lambda changes: ENTRY | changes), notes=JSON, human=JSON)
+def test_whatever_stands_in_an_entry_it_is_a_product_or_it_is_not(entry, notes, human):
+    try:
+        product = clean(entry, notes, human)
+    except NotAProduct:
+        return
+    assert Product.from_row(json.loads(json.dumps(product.row()))) == product
+    assert isinstance(product.document, str)
+    assert product.price_tag.startswith("$")
+    assert product.combinations >= 0
+
+
+# --- a stream of JSON -------------------------------------------------------------------------------------------------
+
+
+@given(values=st.lists(JSON, max_size=5), chunk=st.integers(1, 40), indent=st.sampled_from([None, 2]))
+def test_a_list_is_read_as_json_reads_it_from_any_place(tmp_path_factory, values, chunk, indent):
+    path = tmp_path_factory.mktemp("stream") / "list.json"
+    path.write_text(json.dumps(values, indent=indent, ensure_ascii=False), encoding="utf-8", errors="surrogatepass")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "CHUNK", chunk)
+        try:
+            expected = json.loads(path.read_text(encoding="utf-8"))
+        except UnicodeDecodeError:
+            with pytest.raises(CatalogueError, match="not UTF-8"):
+                list(stream.elements(path))
+            return
+        found = list(stream.elements(path))
+        assert repr([value for _, value in found]) == repr(expected)  # repr: nan is not nan
+        for number, (offset, _) in enumerate(found):
+            assert repr(list(stream.elements(path, offset))) == repr(found[number + 1 :])
+
+
+@given(members=st.dictionaries(st.text(max_size=5), JSON, max_size=4), chunk=st.integers(1, 40))
+def test_an_object_is_read_as_json_reads_it(tmp_path_factory, members, chunk):
+    path = tmp_path_factory.mktemp("stream") / "object.json"
+    path.write_text(json.dumps(members))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "CHUNK", chunk)
+        assert repr({key: value for _, key, value in stream.members(path)}) == repr(json.loads(path.read_text()))
+
+
+def test_every_beginning_of_a_file_is_broken(tmp_path):
+    whole = json.dumps([ENTRY, {"asin": "é", "n": 12}], ensure_ascii=False).encode()
+    path = tmp_path / "list.json"
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(CatalogueError, match=r"list\.json: broken JSON at byte \d+ \(") as error:
+            list(stream.elements(path))
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "text", ["{}", "null", "[1 2]", "[1,]", "[,]", "[1]]", "[1] x", '["\\x"]', "[" * 99999, "[" + "9" * 5000 + "]"]
+)
+def test_other_broken_lists(tmp_path, text):
+    path = tmp_path / "list.json"
+    path.write_text(text)
+    with pytest.raises(CatalogueError, match="broken JSON at byte"):
+        list(stream.elements(path))
+
+
+def test_a_missing_quotation_mark_does_not_read_gigabytes(tmp_path, monkeypatch):
+    path = tmp_path / "list.json"
+    path.write_text('["' + "x" * 100_000)
+    monkeypatch.setattr(stream, "CHUNK", 1000)
+    monkeypatch.setattr(stream, "LARGEST", 5000)
+    read = []
+    more = stream._Reader._more
+    monkeypatch.setattr(stream._Reader, "_more", lambda self: read.append(1) or more(self))
+    with pytest.raises(CatalogueError, match="Unterminated"):
+        list(stream.elements(path))
+    assert len(read) < 10
+
+
+def test_a_byte_order_mark_is_no_error(tmp_path):
+    path = tmp_path / "list.json"
+    path.write_bytes(b"\xef\xbb\xbf [1]\n")
+    assert list(stream.elements(path)) == [(6, 1)]
+
+
+# --- the files --------------------------------------------------------------------------------------------------------
+
+
+def test_the_smallest_file_with_enough_products_is_taken(tmp_path):
+    for number in ("", "_10", "_1000"):
+        write(tmp_path, number=number)
+    names = {n: find_files(tmp_path, n).items.name for n in (5, 10, 11, 1000, 5000)}
+    assert names == {
+        5: "items_shuffle_10.json",
+        10: "items_shuffle_10.json",
+        11: "items_shuffle_1000.json",
+        1000: "items_shuffle_1000.json",
+        5000: "items_shuffle.json",
+    }
+    assert find_files(tmp_path, 11).notes.name == "items_ins_v2_1000.json"
+    assert find_files(tmp_path / "items_shuffle_10.json").notes.name == "items_ins_v2_10.json"
+    with pytest.raises(CatalogueError, match=r"say which by num_products, or by the file's path as data_dir"):
+        find_files(tmp_path)
+
+
+def test_too_few_products_is_an_error(tmp_path):
+    write(tmp_path, number="_10")
+    with pytest.raises(CatalogueError, match=r"items_shuffle_10\.json hold fewer than num_products=11"):
+        find_files(tmp_path, 11)
+
+
+def test_missing_files(tmp_path):
+    with pytest.raises(CatalogueError, match="does not exist"):
+        load_catalogue(tmp_path / "nowhere")
+    with pytest.raises(CatalogueError, match=r"no items_shuffle\*\.json in"):
+        load_catalogue(tmp_path)
+    folder = write(tmp_path / "data")
+    (folder / "items_ins_v2.json").unlink()
+    with pytest.raises(CatalogueError, match=r"no items_ins_v2\*\.json in .* belongs to items_shuffle\.json"):
+        load_catalogue(folder)
+    for number in (1, 2):
+        (folder / f"items_ins_v2_{number}.json").write_text("{}")
+    with pytest.raises(CatalogueError, match=r"none clearly that of items_shuffle\.json"):
+        load_catalogue(folder)
+
+
+def test_the_reconstructed_sample_is_found_by_its_names(webshop_data):
+    files = find_files(webshop_data)
+    assert [files.items.name, files.notes.name, files.human.name] == [
+        "items_shuffle_1000.reconstructed.json",
+        "items_ins_v2_1000.json",
+        "items_human_ins.subset13.json",
+    ]
+
+
+@pytest.mark.parametrize("size", [0, 10, 1 << 22, (1 << 22) + 1, 5_000_000])
+def test_a_fingerprint_tells_files_apart(tmp_path, size):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(size))
+    before = fingerprint(path)
+    assert before == fingerprint(path)
+    assert before[0] == size
+    for place in {0, size - 1} if size else ():
+        changed = bytearray(size)
+        changed[place] = 1
+        path.write_bytes(changed)
+        assert fingerprint(path) != before
+    path.write_bytes(bytes(size + 1))
+    assert fingerprint(path) != before
+
+
+# --- a catalogue ------------------------------------------------------------------------------------------------------
+
+
+def test_the_real_products(webshop_data):
+    catalogue = load_catalogue(webshop_data)
+    assert catalogue is load_catalogue(str(webshop_data))
+    assert len(catalogue) == len(set(catalogue.asins)) == 1000
+    assert catalogue.skipped == {}
+    assert catalogue[0].title.startswith("Vhomes Lights Reclaimed Wood Console Table")
+    assert [catalogue.position(asin) for asin in catalogue.asins] == list(range(1000))
+    assert sum(bool(product.human) for product in catalogue) == 13
+    assert sum(product.combinations for product in catalogue) == 6910
+    assert len(load_catalogue(webshop_data, num_products=20)) == 20
+    with pytest.raises(CatalogueError, match="hold fewer than num_products=1001"):
+        load_catalogue(webshop_data, num_products=1001)
+
+
+def test_bad_entries_are_left_out_and_counted(tmp_path):
+    other = ENTRY | {"asin": "B000000002"}
+    bad = [7, {"asin": "nan"}, {"asin": "B0000000001"}, ENTRY, {"asin": "B3", "name": []}]
+    data = write(tmp_path, [ENTRY, *bad, other], human={"B000000002": "no list"})
+    catalogue = load_catalogue(data)
+    assert list(catalogue.asins) == ["B000000001", "B000000002"]
+    assert catalogue.skipped == {
+        "no object": 1,
+        "no asin": 1,
+        "asin longer than 10 characters": 1,
+        "asin seen before": 1,
+        "name is no text": 1,
+    }
+    assert catalogue[1].attributes == ("DUMMY_ATTR",)
+    assert catalogue[1].human == ()
+    # As in the original, the number counts entries of the file, the bad ones among them.
+    assert list(load_catalogue(data, num_products=6).asins) == ["B000000001"]
+
+
+@pytest.mark.parametrize("entries", [[], [{"asin": "nan"}]])
+def test_a_shop_without_products_does_not_open(tmp_path, entries):
+    with pytest.raises(CatalogueError, match="holds no product that can be sold"):
+        load_catalogue(write(tmp_path, entries))
+
+
+@pytest.mark.parametrize("name", ["items_shuffle.json", "items_ins_v2.json", "items_human_ins.json"])
+@pytest.mark.parametrize("text", [b"", b'{"a": ', b"17", b"\xff\xfe", b'["a"'])
+def test_a_broken_file_is_named(tmp_path, name, text):
+    data = write(tmp_path, human={})
+    (data / name).write_bytes(text)
+    with pytest.raises(CatalogueError, match=f"{name}: broken JSON at byte") as error:
+        load_catalogue(data)
+    assert "\n" not in str(error.value)
+
+
+def test_access():
+    catalogue = load_catalogue("generated", num_products=10)
+    assert catalogue[-1] == catalogue[9] == list(catalogue)[9]
+    for position in (10, -11):
+        with pytest.raises(IndexError):
+            catalogue[position]
+    with pytest.raises(KeyError):
+        catalogue.position("B")
+
+
+def test_where_the_data_is(tmp_path, monkeypatch):
+    assert load_catalogue().name == load_catalogue("generated").name == "generated-300"
+    monkeypatch.setenv("WEBSHOP_DATA", str(write(tmp_path)))
+    assert load_catalogue().name == "items_shuffle.json"
+    assert load_catalogue("generated").name == "generated-300"
+    with pytest.raises(ValueError, match="num_products must be at least 1"):
+        load_catalogue(num_products=0)
+
+
+def test_digests_differ_with_the_data(tmp_path):
+    one = load_catalogue(write(tmp_path / "a"))
+    other = load_catalogue(write(tmp_path / "b", [ENTRY | {"name": "Pine Table"}]))
+    less = load_catalogue(tmp_path / "a", num_products=1)
+    assert len({one.digest, other.digest, less.digest, load_catalogue("generated").digest}) == 4
+
+
+def test_a_file_too_large_for_memory_asks_for_a_store(tmp_path, monkeypatch):
+    data = write(tmp_path)
+    monkeypatch.setattr(catalogue_module, "IN_MEMORY", 10)
+    with pytest.raises(CatalogueError, match=f"roleagent webshop build --data {data}"):
+        load_catalogue(data)
+    assert len(load_catalogue(data, num_products=1)) == 1
+
+
+def test_an_empty_shelf_is_no_catalogue():
+    with pytest.raises(CatalogueError, match="holds no product"):
+        Catalogue(MemoryShelf([]), "nothing", "0")
