@@ -44,6 +44,7 @@ from roleagent.agents.evaluation import (
     result_rows,
     summarise,
 )
+from roleagent.agents.hf import own_device
 from roleagent.agents.session import World
 from roleagent.config import Config, ConfigError
 from roleagent.learners.checkpoints import CheckpointError, Checkpoints
@@ -170,7 +171,7 @@ def policy_records(world: World, checkpoint: Path, missing: set[str], seed: int,
     """Plays a checkpoint, batch by batch. Each batch has random numbers of its own and is played whole, so that an
     evaluation that was interrupted ends with the records of one that was not."""
     config, task_ids = world.config, world.panel.task_ids
-    policy = Checkpoints.policy(checkpoint, torch.Generator(), config.policy)
+    policy = Checkpoints.policy(checkpoint, torch.Generator(own_device()), config.policy)
     rollout = world.rollout(policy)
     for start in range(0, len(task_ids), config.rollout.eval_batch):
         part = task_ids[start : start + config.rollout.eval_batch]

@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    PreTrainedTokenizerFast,
-)
-from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from roleagent.agents.slot_cache import SlotCache
 from roleagent.types import Completion, Request
@@ -29,6 +22,13 @@ from roleagent.types import Completion, Request
 
 class PolicyError(RuntimeError):
     """A model that cannot be loaded or used; the message is one line."""
+
+
+def own_device() -> torch.device:
+    """This process's accelerator (that of its ``LOCAL_RANK``, where a launcher gave one), else the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cpu")
 
 
 def reason_of(error: Exception) -> str:
@@ -47,7 +47,8 @@ class HFPolicy:
     Args:
         model: a decoder-only transformer with full attention.
         tokenizer: its tokenizer.
-        generator: source of all sampling; its state belongs into checkpoints.
+        generator: source of all sampling; what owns the policy seeds it. On the model's device nothing but the
+            sampled tokens ever leaves that device; a generator elsewhere is served with a copy of the probabilities.
         context_length: most tokens of prompt and completion; by default what the model was made for.
     """
 
@@ -80,18 +81,14 @@ class HFPolicy:
         context_length: int | None = None,
         trust_remote_code: bool = False,
     ) -> HFPolicy:
-        """Loads weights (safetensors) and tokenizer from a folder or hub name.
+        """Loads weights (safetensors) and tokenizer from a folder or hub name, onto the generator's device.
 
         Raises:
             PolicyError: nothing loadable there.
         """
         options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": os.path.isdir(path)}
         try:
-            # For some model types AutoTokenizer overrules what the folder declares: it would read a tokenizer of our
-            # own as Qwen2's, which cuts the same text into other tokens.
-            declared = get_tokenizer_config(str(path), **options).get("tokenizer_class")
-            as_saved = declared in ("TokenizersBackend", "PreTrainedTokenizerFast")
-            tokenizer = (PreTrainedTokenizerFast if as_saved else AutoTokenizer).from_pretrained(str(path), **options)
+            tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
             model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
                 str(path), dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **options
             )
@@ -99,7 +96,12 @@ class HFPolicy:
                 raise OSError(f"the weights lack {', '.join(sorted(report['missing_keys'])[:3])}")
         except Exception as error:  # transformers, the hub and safetensors raise a wide range; all mean one thing here
             raise PolicyError(f"cannot load a causal language model from {path}: {reason_of(error)}") from error
-        return cls(model, tokenizer, generator, context_length)
+        return cls(model.to(generator.device), tokenizer, generator, context_length)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and all that it computes."""
+        return self.model.device
 
     @property
     def eos_id(self) -> int:
@@ -164,7 +166,7 @@ class HFPolicy:
     def _generate(self, requests: Sequence[Request], slots: list[int], temperature: float) -> list[Completion]:
         limits = [min(r.max_tokens, self.context_length - len(r.prompt_ids)) for r in requests]
         if self._cache is None:
-            self._cache = SlotCache(self.model.config.num_hidden_layers)
+            self._cache = SlotCache(self.model.config.num_hidden_layers, self.device)
         cache = self._cache
         cache.arrange(slots, max(len(r.prompt_ids) + limit for r, limit in zip(requests, limits, strict=True)))
         logits = self._prefill(cache, requests)
@@ -173,9 +175,9 @@ class HFPolicy:
         sampled: list[list[int]] = [[] for _ in range(n)]
         logprobs: list[list[float]] = [[] for _ in range(n)]
         reasons = ["length"] * n
-        lengths = torch.tensor([len(r.prompt_ids) for r in requests])
+        lengths = torch.tensor([len(r.prompt_ids) for r in requests], device=self.device)
         living = {row for row, limit in enumerate(limits) if limit > 0}
-        rows = torch.arange(n)  # what is computed; always holds the living ones
+        rows = torch.arange(n, device=self.device)  # what is computed; always holds the living ones
         step = 0
         while True:
             tokens, chosen = self._sample(logits, temperature)
@@ -193,7 +195,7 @@ class HFPolicy:
                 break
             if 2 * len(living) <= len(rows):
                 # Leaving rows behind costs a copy of what remains, so it is worth it for many at a time.
-                kept = torch.tensor([row in living for row in rows.tolist()])
+                kept = torch.tensor([row in living for row in rows.tolist()], device=self.device)
                 rows, tokens = rows[kept], tokens[kept]
             # Rows that have stopped write to their next free slot, which the next prefill overwrites.
             positions = (lengths[rows] + step).clamp(max=cache.capacity - 1)[:, None]
@@ -210,7 +212,9 @@ class HFPolicy:
         scores = logits.float()
         if temperature > 0:
             scores = torch.log_softmax(scores / temperature, dim=-1)
-            tokens = torch.multinomial(scores.exp(), 1, generator=self.generator)
+            # Drawn where the generator is: torch has no generator that serves two devices.
+            odds = scores.exp().to(self.generator.device)
+            tokens = torch.multinomial(odds, 1, generator=self.generator).to(scores.device)
         else:
             scores = torch.log_softmax(scores, dim=-1)
             tokens = scores.argmax(dim=-1, keepdim=True)
@@ -226,17 +230,14 @@ class HFPolicy:
             starts.append(start)
             fresh.append(request.prompt_ids[start:])
         width = max(map(len, fresh))
-        tokens = torch.zeros(len(fresh), width, dtype=torch.long)
-        for row, ids in enumerate(fresh):
-            tokens[row, : len(ids)] = torch.tensor(ids)
+        tokens = torch.tensor([[*ids, *[0] * (width - len(ids))] for ids in fresh], device=self.device)
         # The padding behind a shorter row lands behind its last slot, or on the last slot of all: masked, overwritten.
-        positions = torch.tensor(starts)[:, None] + torch.arange(width)[None, :]
+        positions = torch.tensor(starts, device=self.device)[:, None] + torch.arange(width, device=self.device)
         longest = max(len(request.prompt_ids) for request in requests)
-        ends = torch.tensor([len(request.prompt_ids) for request in requests])[:, None]
-        padding = positions >= ends
-        positions = torch.where(padding, torch.full_like(positions, longest), positions)
+        ends = torch.tensor([len(request.prompt_ids) for request in requests], device=self.device)[:, None]
+        positions = positions.masked_fill(positions >= ends, longest)
         mask = cache.write_at(positions)
-        hidden_rows = torch.tensor([len(ids) - 1 for ids in fresh])
+        hidden_rows = torch.tensor([len(ids) - 1 for ids in fresh], device=self.device)
         return self._forward(tokens, positions, mask, cache, hidden_rows)[:, 0]
 
     def _forward(
@@ -251,8 +252,8 @@ class HFPolicy:
         hidden = self.model.base_model(
             input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
         ).last_hidden_state
-        index = torch.full((len(tokens),), tokens.shape[1] - 1) if at is None else at
-        picked = hidden[torch.arange(len(tokens)), index][:, None]
+        index = tokens.shape[1] - 1 if at is None else at
+        picked = hidden[torch.arange(len(tokens), device=self.device), index][:, None]
         return self.model.get_output_embeddings()(picked)  # type: ignore[misc]
 
 

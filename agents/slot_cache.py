@@ -66,17 +66,22 @@ class _SlotLayer(CacheLayerMixin):
 class SlotCache(Cache):
     """The cache of all conversations that a policy has open.
 
+    Args:
+        layers: of the model.
+        device: where the model is.
+
     Attributes:
         tokens: what each row holds, token by token.
         capacity: tokens that a row can hold at present.
     """
 
-    def __init__(self, layers: int):
+    def __init__(self, layers: int, device: torch.device):
         super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
+        self.device = device
         self.capacity = 0
         self.slots: list[int] = []
         self.tokens: list[list[int]] = []
-        self.rows = self.positions = torch.zeros(0, dtype=torch.long)
+        self.rows = self.positions = torch.zeros(0, dtype=torch.long, device=device)
         self.used = 0
 
     def arrange(self, slots: list[int], longest: int) -> None:
@@ -89,7 +94,7 @@ class SlotCache(Cache):
         row_of = {slot: row for row, slot in enumerate(self.slots)}
         source = [row_of.get(slot, -1) for slot in slots]
         if any(row >= 0 for row in source):
-            index = torch.tensor(source)
+            index = torch.tensor(source, device=self.device)
             for layer in self.layers:
                 layer.keep_rows(index, capacity)  # type: ignore[attr-defined]
         else:
@@ -109,7 +114,7 @@ class SlotCache(Cache):
             boolean, ``(n, 1, new, used)``: a token sees the slots up to its own.
         """
         self.positions = positions
-        rows = torch.arange(positions.shape[0]) if rows is None else rows
+        rows = torch.arange(positions.shape[0], device=self.device) if rows is None else rows
         self.rows = rows[:, None].expand_as(positions)
         self.used = int(positions.max()) + 1
-        return (torch.arange(self.used)[None, None, :] <= positions[:, :, None])[:, None]
+        return (torch.arange(self.used, device=self.device)[None, None, :] <= positions[:, :, None])[:, None]

@@ -1,4 +1,4 @@
-"""A small policy from scratch: a Qwen2-type model and a tokenizer trained on the environment's own text.
+"""A small policy from scratch: a model of Qwen2's build and a tokenizer trained on the environment's own text.
 
 Nothing is downloaded. The tokenizer is byte-level BPE over pieces that suit what such a model has to learn, which is
 to copy names: ``drawer 12`` is a word and a number in every context, a goal falls into its words, and the fixed
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from transformers import PreTrainedTokenizerFast, SeedOssConfig, SeedOssForCausalLM
 
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import PolicyConfig
@@ -49,14 +49,23 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, tags: Iterable[str]) 
 
 
 def build_policy(config: PolicyConfig, tokenizer: PreTrainedTokenizerFast, generator: torch.Generator) -> HFPolicy:
-    """A randomly initialised policy of the configured sizes; weights are drawn from ``generator``."""
-    model_config = Qwen2Config(
+    """A randomly initialised policy of the configured sizes, on the device of ``generator``, which draws the weights.
+
+    It is built like Qwen2 and named Seed-OSS, which without biases behind the attention is the same model: where a
+    folder says ``qwen2``, transformers' ``AutoTokenizer`` ignores the tokenizer that lies there and cuts texts by
+    Qwen2's rules. The policy would read other tokens than those it learnt.
+    """
+    model_config = SeedOssConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden_size,
         intermediate_size=config.mlp_size,
         num_hidden_layers=config.layers,
         num_attention_heads=config.heads,
         num_key_value_heads=config.kv_heads,
+        head_dim=config.hidden_size // config.heads,
+        attention_out_bias=False,
+        attention_dropout=0.0,
+        residual_dropout=0.0,
         max_position_embeddings=config.context,
         tie_word_embeddings=True,
         bos_token_id=None,
@@ -64,7 +73,7 @@ def build_policy(config: PolicyConfig, tokenizer: PreTrainedTokenizerFast, gener
         pad_token_id=tokenizer.pad_token_id,  # type: ignore[arg-type]
         dtype=config.dtype,
     )
-    model = Qwen2ForCausalLM(model_config)
+    model = SeedOssForCausalLM(model_config).to(generator.device)  # type: ignore[arg-type]
     # transformers initialises from the global generator; draw everything again from ours, by the same rule.
     with torch.no_grad():
         for name, parameter in model.named_parameters():

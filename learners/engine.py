@@ -112,6 +112,8 @@ class Learner:
             model=self.scorer, optimizer=chosen, config=settings, dist_init_required=False
         )
         self.device = self.engine.device
+        if self.reference is not None:
+            self.reference.to(self.device)
 
     def imitate(self, segments: Sequence[Segment]) -> dict[str, float]:
         """One update towards demonstrations: mean negative log-likelihood (nats per token).

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from roleagent.agents.hf import HFPolicy
+from roleagent.agents.hf import HFPolicy, own_device
 from roleagent.config import Config
 from roleagent.learners.checkpoints import Checkpoints
 from roleagent.learners.display import Display
@@ -73,7 +73,7 @@ class Run:
 
     def open_policy(self, new: Callable[[torch.Generator], HFPolicy]) -> HFPolicy:
         """The policy from the newest checkpoint, from the configured path, or a ``new`` one drawn from a generator."""
-        generator = torch.Generator().manual_seed(self.config.seed)
+        generator = torch.Generator(own_device()).manual_seed(self.config.seed)
         options = self.config.policy
         if self.latest is not None:
             policy = self.checkpoints.policy(self.latest, generator, options)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tiny import TAGS, WORDS, llama, qwen, tokenizer
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from roleagent.agents.hf import HFPolicy, PolicyError
 from roleagent.learners.engine import TokenScorer
@@ -290,15 +290,23 @@ def save(policy, folder):
 
 
 def test_a_saved_policy_is_the_same_policy(policy, tmp_path):
-    """The tokenizer included: for Qwen2 models transformers would put one of its own in its place."""
     read = HFPolicy.from_path(save(policy, tmp_path), torch.Generator())
-    for text in (*WORDS, " ".join(TAGS), "a word 17 never seen ☀\n\n"):
-        assert read.encode(text) == policy.encode(text)
     assert read.eos_id == policy.eos_id
     assert read.context_length == policy.context_length
     prompts = turns(policy)
     assert ask(read, prompts) == afresh(policy, prompts)
     assert HFPolicy.from_path(tmp_path, torch.Generator(), context_length=40).context_length == 40
+
+
+def test_every_program_reads_the_tokenizer_as_it_was_saved(policy, tmp_path):
+    """For some model types (Qwen2) transformers would put one of its own in its place."""
+    read = AutoTokenizer.from_pretrained(save(policy, tmp_path))
+    for text in (*WORDS, " ".join(TAGS), "a word 17 never seen ☀\n\n"):
+        ids = policy.encode(text)
+        assert read.encode(text, add_special_tokens=False) == ids
+        assert read.decode(ids) == text
+    assert (read.eos_token_id, read.pad_token_id) == (policy.eos_id, policy.tokenizer.pad_token_id)
+    assert read.backend_tokenizer.to_str() == policy.tokenizer.backend_tokenizer.to_str()
 
 
 def test_a_policy_in_another_precision(policy, tmp_path):
@@ -335,3 +343,36 @@ def test_weights_that_lack_a_layer_are_refused(policy, tmp_path):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(PolicyError, match=r"layers\.1\.mlp\.up_proj\.weight"):
         HFPolicy.from_path(folder, torch.Generator())
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_every_tensor_is_made_where_the_model_is(policy, temperature):
+    """Under a default device of its own, which has no numbers: what is not put on the model's device breaks here."""
+    prompts = turns(policy, (4, 12, 7, 20))
+
+    def conversation():
+        policy.forget()
+        answers = ask(policy, prompts, temperature=temperature, stops=frozenset(range(100)))
+        grown = {slot: [*prompts[slot], *answers[slot].token_ids, 6, 7] for slot in (3, 1, 0)}
+        return answers, ask(policy, grown, n=20, temperature=temperature)
+
+    expected = conversation()
+    with torch.device("meta"):
+        assert conversation() == expected
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("drawn_on", ["cpu", "cuda"])
+def test_on_an_accelerator(made, tmp_path, drawn_on):
+    save(made, tmp_path)
+    policy = HFPolicy.from_path(tmp_path, torch.Generator("cuda"))
+    policy.generator = torch.Generator(drawn_on)
+    assert policy.device.type == "cuda"
+    prompts = turns(policy)
+    assert ask(policy, prompts, temperature=1.0) == afresh(policy, prompts, temperature=1.0)
+    for slot, answer in ask(policy, prompts).items():
+        logprobs, _ = plain(made, prompts[slot], answer.token_ids, 0.0)
+        assert answer.logprobs == pytest.approx(logprobs, abs=1e-3)

@@ -142,6 +142,28 @@ def test_entropy_of_a_uniform_distribution():
     assert entropies(torch.zeros(2, 3, 8), chunk=2) == pytest.approx(torch.full((2, 3), math.log(8.0)))
 
 
+@pytest.mark.parametrize("chunk", [2, 100])
+def test_every_tensor_is_made_where_the_given_ones_are(chunk):
+    """Under a default device of its own, which has no numbers: what is not put with the others breaks here."""
+    generator = torch.Generator().manual_seed(0)
+    head = nn.Linear(5, VOCABULARY, bias=False)
+    states = torch.randn(7, 5, generator=generator).requires_grad_()
+    ids = torch.randint(VOCABULARY, (7,), generator=generator)
+    weights = torch.tensor([0.0, *[1.0] * 6])
+
+    def everything():
+        states.grad = None
+        logprobs = head_logprobs(states, head, ids, 0.9, chunk)
+        loss, metrics = policy_loss(logprobs, logprobs.detach() - 0.3, weights, weights, ref_logprobs=-weights)
+        loss.backward()
+        values = {**metrics, "loss": loss.detach(), "entropy": entropies(head(states), 0.9, chunk)}
+        return {name: value.tolist() for name, value in {**values, "gradient": states.grad}.items()}
+
+    expected = everything()
+    with torch.device("meta"):
+        assert everything() == expected
+
+
 # --- runs that must be equal ------------------------------------------------------------------------------------------
 
 
