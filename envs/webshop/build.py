@@ -129,18 +129,20 @@ class _Work:
 
     def read_requests(self, files: Files, progress: Progress) -> None:
         """Files what is said about every asin."""
-        for kind, path in (("notes", files.notes), ("human", files.human)):
-            if path is None or self.get(kind):
-                continue
-            size = path.stat().st_size
-            self._begin()
-            for number, (offset, asin, value) in enumerate(members(path)):
-                self._db.execute("INSERT OR REPLACE INTO said VALUES (?, ?, ?)", (asin, kind, json.dumps(value)))
-                if number % CHECKPOINT == 0:
-                    progress("reading requests", offset / size)
-            self._set(**{kind: True})
-            self._db.execute("COMMIT")
-            progress("reading requests", 1)
+        paths = {kind: path for kind, path in (("notes", files.notes), ("human", files.human)) if path is not None}
+        total, before = sum(path.stat().st_size for path in paths.values()), 0
+        for kind, path in paths.items():
+            if not self.get(kind):
+                self._begin()
+                for number, (offset, asin, value) in enumerate(members(path)):
+                    said = (asin, kind, json.dumps(value))
+                    self._db.execute("INSERT OR REPLACE INTO said VALUES (?, ?, ?)", said)
+                    if number % CHECKPOINT == 0:
+                        progress("reading requests", (before + offset) / total)
+                self._set(**{kind: True})
+                self._db.execute("COMMIT")
+            before += path.stat().st_size
+        progress("reading requests", 1)
 
     def read_products(self, files: Files, progress: Progress) -> None:
         """Writes cleaned products and their rows, from the place where the last checkpoint was."""

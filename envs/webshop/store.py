@@ -139,9 +139,9 @@ def open_store(folder: Path, num_products: int | None = None) -> Catalogue:
     """
     manifest = read_manifest(folder)
     check_input(folder, manifest)
-    for name, size in manifest["sizes"].items():
+    for name, size in (manifest["sizes"] | {INDEX: None}).items():
         path = folder / name
-        if not path.is_file() or path.stat().st_size != size:
+        if not path.exists() or size not in (None, path.stat().st_size):
             raise CatalogueError(f"{path} is damaged: delete {folder} and run `roleagent webshop build` again")
     entries = manifest["entries"]
     size = None

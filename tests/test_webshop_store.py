@@ -1,0 +1,328 @@
+"""The store of a large catalogue: equal to the catalogue in memory, however often its building was interrupted."""
+
+import json
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from roleagent.envs.retrieval.bm25 import BM25
+from roleagent.envs.webshop import build
+from roleagent.envs.webshop.catalogue import CatalogueError, load_catalogue
+from roleagent.envs.webshop.catalogue import _load as load_anew
+from roleagent.envs.webshop.cli import main
+from roleagent.envs.webshop.generate import write_catalogue
+from roleagent.envs.webshop.goals import open_goals
+from roleagent.envs.webshop.store import FOLDER, LINES, MANIFEST, open_store
+
+PRODUCTS = 120
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch):
+    monkeypatch.setattr(build, "CHECKPOINT", 10)
+    load_anew.cache_clear()
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Official files, with some bad entries among the products."""
+    folder = tmp_path / "data"
+    items, *_ = write_catalogue(folder, PRODUCTS)
+    entries = json.loads(items.read_text())
+    entries[20:20] = [None, entries[3], {"asin": "nan"}, entries[5] | {"asin": "B0000000001"}]
+    items.write_text(json.dumps(entries))
+    return folder
+
+
+def contents(folder):
+    """Every file of a store but its manifest, which names the place of the data."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file() and path.name != MANIFEST
+    }
+
+
+def test_the_store_is_the_catalogue(data):
+    memory = load_catalogue(data)
+    assert memory.folder is None
+    built = build.build_store(data)
+    load_anew.cache_clear()
+    store = load_catalogue(data)
+    assert store.folder == built.folder == data / FOLDER
+    assert (store.digest, store.name, store.skipped) == (memory.digest, memory.name, memory.skipped)
+    assert store.skipped == {"no object": 1, "no asin": 1, "asin longer than 10 characters": 1, "asin seen before": 1}
+    assert list(store) == list(memory)
+    assert list(store.asins) == list(memory.asins)
+    assert [store.position(asin) for asin in memory.asins] == list(range(PRODUCTS))
+    assert store.attribute_counts == memory.attribute_counts
+    for column in ("prices", "asked", "combinations", "requests"):
+        assert np.array_equal(
+            getattr(store.columns, column), getattr(memory.columns, column), equal_nan=column == "prices"
+        )
+    for kind in ("synthetic", "human"):
+        prices, goals = open_goals(store, kind)
+        assert (prices, list(goals)) == (open_goals(memory, kind)[0], list(open_goals(memory, kind)[1]))
+    assert sorted(path.name for path in store.folder.iterdir()) == sorted(
+        [*json.loads((store.folder / MANIFEST).read_text())["sizes"], MANIFEST, "bm25"]
+    )
+
+
+def test_the_index_beside_it_is_that_of_its_products(data):
+    store = build.build_store(data)
+    built = BM25.build(list(store.asins), [product.document for product in store])
+    opened = BM25.open(store.folder / "bm25")
+    for position in range(0, PRODUCTS, 7):
+        query = store[position].title
+        assert opened.search(query) == built.search(query)
+        assert position in opened.search(query)
+
+
+@pytest.mark.parametrize("asin", ["", "B", "Z" * 10, "é", "B071BGC100\0", "B071BGC10", "x" * 1_000_000, 7])
+def test_asins_that_nothing_has(data, asin):
+    store = build.build_store(data)
+    with pytest.raises(KeyError):
+        store.position(asin)
+
+
+def test_the_first_products_alone(data):
+    whole = build.build_store(data)
+    for entries in (1, 10, 22, 24, 60):
+        load_anew.cache_clear()
+        part = load_catalogue(data, num_products=entries)
+        # The four bad entries stand at the places 20 to 23.
+        assert len(part) == entries - min(4, max(0, entries - 20))
+        assert list(part) == [whole[position] for position in range(len(part))]
+        assert part.folder is None  # the index knows more products than these
+        assert part.digest != whole.digest
+        for asin in part.asins:
+            assert part[part.position(asin)].asin == asin
+        with pytest.raises(KeyError):
+            part.position(whole.asins[len(part)])
+        (data / FOLDER).rename(data / "away")
+        load_anew.cache_clear()
+        memory = load_catalogue(data, num_products=entries)
+        assert list(open_goals(part)[1]) == list(open_goals(memory)[1])
+        (data / "away").rename(data / FOLDER)
+    assert load_catalogue(data, num_products=1000).folder == data / FOLDER
+
+
+class Killed(BaseException):
+    """What the process sees of a kill: nothing after it runs."""
+
+
+def test_an_interrupted_build_goes_on_where_it_was(data, tmp_path):
+    steps = []
+    build.build_store(data, tmp_path / "whole", lambda what, share: steps.append((what, share)))
+    stages = list(dict.fromkeys(what for what, _ in steps))
+    assert stages == ["reading requests", "reading products", "putting in order", "indexing"]
+    assert steps == sorted(steps, key=lambda step: (stages.index(step[0]), step[1]))
+    assert all(0 <= share <= 1 for _, share in steps)
+    whole = contents(tmp_path / "whole")
+    folder = tmp_path / "resumed"
+    read = []
+
+    def kill_at_the_next_checkpoint(what, share):
+        """Lets one checkpoint pass per life; what was written after it must be forgotten."""
+        if (what, share) not in read:
+            read.append((what, share))
+            for name in (LINES, "products.rows"):
+                if (folder / name).exists():
+                    with (folder / name).open("ab") as file:
+                        file.write(b"half a li")
+            raise Killed
+
+    for _ in range(100):
+        try:
+            catalogue = build.build_store(data, folder, kill_at_the_next_checkpoint)
+            break
+        except Killed:
+            assert not (folder / MANIFEST).exists()
+    assert len(read) > 15
+    # No life began again from the start: every checkpoint of the products was passed in one life only.
+    shares = [share for what, share in read if what == "reading products"]
+    assert shares == sorted(set(shares))
+    assert contents(folder) == whole
+    assert len(catalogue) == PRODUCTS
+
+
+@pytest.mark.parametrize("signal_number", [signal.SIGKILL, signal.SIGINT])
+def test_a_killed_process_has_lost_nothing(tmp_path, signal_number):
+    """The real thing: a process, killed while it reads products."""
+    data = tmp_path / "data"
+    write_catalogue(data, 1500)
+    program = (
+        "import sys, time; from pathlib import Path; from roleagent.envs.webshop import build; build.CHECKPOINT = 100\n"
+        "def tell(what, share): print(what, share, flush=True); time.sleep(0.02)\n"
+        "build.build_store(Path(sys.argv[1]), progress=tell)"
+    )
+    command = [sys.executable, "-c", program, str(data)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        for line in process.stdout:
+            if line.startswith("reading products 0.5"):
+                process.send_signal(signal_number)
+                break
+        process.wait(timeout=60)
+    assert process.returncode != 0
+    assert not (data / FOLDER / MANIFEST).exists()
+    seen = []
+    resumed = build.build_store(data, progress=lambda what, share: seen.append((what, share)))
+    assert min(share for what, share in seen if what == "reading products") >= 0.5
+    shutil.copytree(data, tmp_path / "copy", ignore=shutil.ignore_patterns(FOLDER))
+    whole = build.build_store(tmp_path / "copy")
+    assert contents(resumed.folder) == contents(whole.folder)
+
+
+def test_input_that_changed_in_between_starts_anew(data):
+    def kill(what, share):
+        if what == "reading products" and share > 0.5:
+            raise Killed
+
+    with pytest.raises(Killed):
+        build.build_store(data, progress=kill)
+    items = data / "items_shuffle.json"
+    entries = [entry for entry in json.loads(items.read_text()) if entry]
+    items.write_text(json.dumps(entries[::-1]))
+    store = build.build_store(data)
+    assert store[0].asin == entries[-1]["asin"]
+    assert store.skipped == {"no asin": 1, "asin longer than 10 characters": 1, "asin seen before": 1}
+
+
+def test_a_finished_build_is_left_alone(data):
+    build.build_store(data)
+    before = (data / FOLDER / LINES).stat().st_mtime_ns
+    build.build_store(data, progress=lambda what, share: pytest.fail("it was built again"))
+    assert (data / FOLDER / LINES).stat().st_mtime_ns == before
+
+
+@pytest.mark.parametrize("name", ["items_shuffle.json", "items_ins_v2.json", "items_human_ins.json"])
+def test_a_store_of_other_input_is_refused_and_built_anew(data, name):
+    build.build_store(data)
+    (data / name).write_text((data / name).read_text() + " ")
+    with pytest.raises(CatalogueError, match=rf"built from another {name} .* run `roleagent webshop build --data"):
+        load_catalogue(data)
+    build.build_store(data)
+    assert len(load_catalogue(data)) == PRODUCTS
+
+
+def test_the_data_may_go_once_the_store_is_there(data, tmp_path):
+    build.build_store(data)
+    for path in data.glob("*.json"):
+        path.unlink()
+    assert len(load_catalogue(data)) == PRODUCTS
+    (data / FOLDER).rename(tmp_path / "elsewhere")
+    assert len(load_catalogue(tmp_path / "elsewhere")) == PRODUCTS
+
+
+def test_a_store_elsewhere_still_checks_its_input(data, tmp_path):
+    build.build_store(data, tmp_path / "big" / "shop")
+    assert load_catalogue(data).folder is None
+    assert load_catalogue(tmp_path / "big" / "shop").folder == tmp_path / "big" / "shop"
+    # A namesake beside a store that was put elsewhere is not its input.
+    (tmp_path / "big" / "items_shuffle.json").write_text("[]")
+    assert len(open_store(tmp_path / "big" / "shop")) == PRODUCTS
+    (data / "items_shuffle.json").write_text("[]")
+    with pytest.raises(CatalogueError, match=r"built from another items_shuffle\.json"):
+        open_store(tmp_path / "big" / "shop")
+
+
+def test_a_store_serves_the_file_it_was_built_from(data):
+    build.build_store(data)
+    for name in ("items_shuffle", "items_ins_v2"):
+        entries = json.loads((data / f"{name}.json").read_text())
+        few = entries[:10] if isinstance(entries, list) else dict(list(entries.items())[:10])
+        (data / f"{name}_10.json").write_text(json.dumps(few))
+    assert load_catalogue(data).folder == data / FOLDER
+    assert load_catalogue(data / "items_shuffle.json").folder == data / FOLDER
+    assert load_catalogue(data, num_products=5).name == "items_shuffle_10.json"
+    assert load_catalogue(data / "items_shuffle_10.json").name == "items_shuffle_10.json"
+    assert load_catalogue(data, num_products=50).name == "items_shuffle.json"
+
+
+@pytest.mark.parametrize("name", [LINES, "products.rows", "asins.npy", "positions.npy", "goal_order.npy"])
+@pytest.mark.parametrize("harm", ["cut", "gone"])
+def test_a_damaged_store_says_so(data, name, harm):
+    path = build.build_store(data).folder / name
+    if harm == "cut":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        path.unlink()
+    with pytest.raises(CatalogueError, match=rf"{name} is damaged: delete .* and run `roleagent webshop build` again"):
+        load_catalogue(data)
+    build.build_store(data)
+    assert len(load_catalogue(data)) == PRODUCTS
+
+
+def test_a_store_without_its_index_is_damaged(data):
+    shutil.rmtree(build.build_store(data).folder / "bm25")
+    with pytest.raises(CatalogueError, match="bm25 is damaged"):
+        load_catalogue(data)
+
+
+@pytest.mark.parametrize("manifest", ["", "[]", "{}", '{"format": 99}', '{"format": 1}'])
+def test_a_manifest_that_is_none(data, manifest):
+    (build.build_store(data).folder / MANIFEST).write_text(manifest)
+    with pytest.raises(CatalogueError, match="no manifest that this version reads"):
+        load_catalogue(data)
+    build.build_store(data)
+
+
+def test_two_builds_at_once(data):
+    def build_another(what, share):
+        with pytest.raises(CatalogueError, match="another build is at work in"):
+            build.build_store(data)
+        raise Killed
+
+    with pytest.raises(Killed):
+        build.build_store(data, progress=build_another)
+    assert len(build.build_store(data)) == PRODUCTS
+
+
+def test_a_store_is_read_in_no_time(data):
+    """The products that a process has not looked at cost nothing: no list of them is made."""
+    store = build.build_store(data)
+    began = time.process_time()
+    order = random.Random(0).sample(range(PRODUCTS), PRODUCTS)
+    assert [store[position].asin for position in order] == [store.asins[position] for position in order]
+    assert time.process_time() - began < 0.5
+
+
+# --- the commands -----------------------------------------------------------------------------------------------------
+
+
+def test_the_commands(tmp_path, capsys):
+    data = tmp_path / "shop"
+    assert main(["generate", "--out", str(data), "--products", "40", "--seed", "3"]) == 0
+    assert "40 products in" in capsys.readouterr().out
+    assert main(["build", "--data", str(data)]) == 0
+    assert f"40 products in {data / FOLDER}" in capsys.readouterr().out.replace("\n", "")
+    assert len(load_catalogue(data)) == 40
+    assert load_catalogue(data)[0].title != load_catalogue("generated", num_products=40)[0].title
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["build", "--data", "{}/nowhere"], "roleagent webshop build: {}/nowhere does not exist"),
+        (["build", "--data", "{}/empty"], "roleagent webshop build: {}/empty/items_shuffle.json holds no product"),
+        (["build", "--data", "{}/broken"], "roleagent webshop build: {}/broken/items_shuffle.json: broken JSON"),
+        (["generate", "--out", "{}/x", "--products", "0"], "roleagent webshop generate: the generator makes 1 to"),
+        (["generate", "--out", "{}/file/x"], "roleagent webshop generate: "),
+    ],
+)
+def test_what_goes_wrong_is_one_line(tmp_path, capsys, arguments, message):
+    for name, text in (("empty", "[]"), ("broken", "[{")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "items_shuffle.json").write_text(text)
+        (tmp_path / name / "items_ins_v2.json").write_text("{}")
+    (tmp_path / "file").write_text("")
+    assert main([argument.format(tmp_path) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(message.format(tmp_path))
+    assert error.count("\n") == 1
