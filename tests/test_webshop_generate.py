@@ -1,0 +1,161 @@
+"""The generated shop: the official format, few words, goals that can be reached and must be looked for."""
+
+import hashlib
+import json
+import re
+from collections import Counter, defaultdict
+from itertools import combinations
+
+import pytest
+
+from roleagent.envs.retrieval.bm25 import BM25
+from roleagent.envs.webshop.catalogue import load_catalogue
+from roleagent.envs.webshop.generate import MOST, _asin, entries, write_catalogue
+from roleagent.envs.webshop.goals import KINDS, open_goals
+from roleagent.envs.webshop.nouns import guess_nouns
+from roleagent.envs.webshop.reward import colour_of, judge, similar
+from roleagent.envs.webshop.wares import GROUPS, WARES
+
+CATALOGUE = load_catalogue("generated")
+
+
+def words(text):
+    return re.findall(r"[a-z]+|\d+", text.lower())
+
+
+def test_the_same_products_always():
+    made = json.dumps(list(entries(300))).encode()
+    assert made == json.dumps(list(entries(300))).encode()
+    assert made != json.dumps(list(entries(300, seed=1))).encode()
+    # Panels, reports and trained policies rest on these products: a change of them is a change of the environment.
+    assert hashlib.sha256(made).hexdigest()[:16] == CATALOGUE.digest == "85fdd864e8e0e5dc"
+
+
+def test_a_larger_shop_begins_with_the_smaller_one():
+    assert list(entries(100)) == list(entries(250))[:100]
+
+
+def test_written_files_give_the_same_catalogue(tmp_path):
+    write_catalogue(tmp_path, 300)
+    written = load_catalogue(tmp_path)
+    assert list(written) == list(CATALOGUE)
+    assert written.skipped == CATALOGUE.skipped == {}
+
+
+def test_its_size_and_variety():
+    assert len(CATALOGUE) == 300
+    assert len({product.category for product in CATALOGUE}) == 5
+    assert Counter(product.query for product in CATALOGUE) == {ware.query: 10 for ware in WARES}
+    assert all(4 <= len(product.title.split()) <= 8 for product in CATALOGUE)
+    assert sum(len(product.prices) == 2 for product in CATALOGUE) >= 10
+    assert sum(product.prices == (100.0,) for product in CATALOGUE) >= 3
+    assert sum(not product.options for product in CATALOGUE) >= 3
+    assert len(open_goals(CATALOGUE, "synthetic")[1]) > 1400
+    assert len(open_goals(CATALOGUE, "human")[1]) > 200
+
+
+def test_its_words_are_few():
+    used = Counter()
+    for product in CATALOGUE:
+        used.update(words(f"{product.title} {product.description} {' '.join(product.bullets)} {product.document}"))
+    for kind in KINDS:
+        for goal in open_goals(CATALOGUE, kind)[1]:
+            used.update(words(goal.instruction))
+    assert 300 < len(used) < 500
+    # A small language model reads asins in pieces, which should be few as well.
+    pieces = Counter(piece for asin in CATALOGUE.asins for piece in re.findall(r"[A-Z]+|\d+", asin))
+    assert len(pieces) < 100
+
+
+def test_large_shops_have_rare_words():
+    brands = {item["name"].split()[0] for item, _, _ in entries(3000)}
+    assert len(brands) > 80
+
+
+def test_every_product_has_its_own_number():
+    numbers = {_asin(number) for number in range(MOST)}
+    assert len(numbers) == MOST
+    assert all(len(asin) == 10 for asin in numbers)
+
+
+@pytest.mark.parametrize("products", [0, MOST + 1])
+def test_too_many_or_too_few(products):
+    with pytest.raises(ValueError, match="the generator makes 1 to"):
+        list(entries(products))
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_shop_can_tell_option_values_apart(group):
+    for one, other in combinations(GROUPS[group], 2):
+        for wanted in (other, (group.lower(), other)):
+            assert not similar(colour_of(one), colour_of(wanted))
+    for value in GROUPS[group]:
+        assert similar(colour_of(value), colour_of((group.lower(), value)))
+
+
+@pytest.mark.parametrize("ware", WARES, ids=lambda ware: ware.noun)
+def test_the_shop_can_tell_attributes_apart(ware):
+    for one, other in combinations((*ware.qualities, *ware.parts, *ware.uses), 2):
+        assert not similar(one, other)
+
+
+def test_a_product_says_all_that_it_is_and_nothing_else():
+    wares = {ware.query: ware for ware in WARES}
+    for product in CATALOGUE:
+        ware = wares[product.query]
+        text = " ".join((product.title, product.description, *product.bullets)).lower()
+        said = {attribute for attribute in (*ware.qualities, *ware.parts, *ware.uses) if attribute in text}
+        assert said == set(product.attributes)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_goal_can_be_reached_and_few_products_will_do(kind):
+    """Its own product scores 1; of the ten of its kind, on average, fewer than three do, whatever is chosen."""
+    prices, found = open_goals(CATALOGUE, kind)
+    of_kind = defaultdict(list)
+    for position, product in enumerate(CATALOGUE):
+        of_kind[product.query].append(position)
+    nouns = [guess_nouns(product.asin, product.title) for product in CATALOGUE]
+    good = 0
+    only_dearer = 0
+    for goal in found:
+        for position in of_kind[goal.query]:
+            product = CATALOGUE[position]
+            wanted = goal.options.values() if kind == "synthetic" else goal.options
+            offered = {value for values in product.options.values() for value in values}
+            chosen = [value for value in wanted if value in offered]
+            score = judge(product, goal, prices[position], chosen, nouns[position], nouns[goal.position])
+            assert score.type == 1
+            if position == goal.position:
+                assert score.total == 1
+            good += score.total == 1
+            only_dearer += (
+                not score.price and score.attributes == len(goal.attributes) and score.options == len(goal.options)
+            )
+    assert 1 < good / len(found) < 3
+    assert only_dearer / len(found) > 0.1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_search_for_what_is_asked_finds_it(kind):
+    index = BM25.build(list(CATALOGUE.asins), [product.document for product in CATALOGUE])
+    ranks = []
+    for goal in open_goals(CATALOGUE, kind)[1]:
+        found = index.search(goal.instruction.partition(", and price")[0])
+        assert goal.position in found
+        ranks.append(found.index(goal.position))
+    first_page = sum(rank < 10 for rank in ranks) / len(ranks)
+    assert first_page > 0.95
+    # First place is not enough: dearer twins and other options come before.
+    assert sum(rank == 0 for rank in ranks) / len(ranks) < 0.9
+
+
+def test_instructions_read_like_the_official_ones():
+    texts = [goal.instruction for goal in open_goals(CATALOGUE, "synthetic")[1]]
+    assert all(
+        re.match(r"Find me [a-z ,]+( with [a-z]+: .+)?, and price lower than \d+\.00 dollars$", t) for t in texts
+    )
+    human = [request["instruction"] for product in CATALOGUE for request in product.human]
+    assert len({text.split()[0] for text in human}) >= 5
+    assert all(text == text.lower() for text in human)
+    assert len(set(human)) > 0.97 * len(human)

@@ -1,0 +1,283 @@
+"""Goals: those of the original exactly, in its order, split once and for all."""
+
+import gzip
+import json
+import random
+from collections import Counter
+from itertools import product as combinations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roleagent.envs.webshop import goals as goals_module
+from roleagent.envs.webshop import product as product_module
+from roleagent.envs.webshop.catalogue import Catalogue, CatalogueError, MemoryShelf, load_catalogue
+from roleagent.envs.webshop.goals import (
+    CAPS,
+    KINDS,
+    NO_CAP,
+    SPLITS,
+    bounds,
+    goals,
+    open_goals,
+    panels,
+    prices,
+    shuffled,
+)
+from roleagent.envs.webshop.product import clean
+
+COLOURS_AND_SIZES = {"Size": [{"value": "S"}, {"value": "L"}], "Color": [{"value": v} for v in ("red", "blue", "tan")]}
+
+
+def shop(*products):
+    """A catalogue of products given as changes to a plain one, with optional notes and human requests."""
+    shelf = []
+    for number, (changes, notes, human) in enumerate(products):
+        entry = {"asin": f"B{number}", "name": f"thing {number}", "pricing": "$5.00"} | changes
+        shelf.append(clean(entry, notes, human))
+    return Catalogue(MemoryShelf(shelf), "a test's shop", "0")
+
+
+def asked(*attributes, text="Find me things"):
+    return {"attributes": list(attributes), "instruction": text, "instruction_attributes": list(attributes)}
+
+
+@pytest.fixture(scope="module")
+def real(webshop_data):
+    return load_catalogue(webshop_data)
+
+
+# --- the original -----------------------------------------------------------------------------------------------------
+
+
+def reference(folder, name):
+    with gzip.open(folder / "reference" / f"{name}.json.gz", "rt") as file:
+        return json.load(file)
+
+
+def test_prices_are_those_of_the_original(webshop_data, real):
+    assert list(zip(real.asins, prices(real, random.Random(7)), strict=True)) == list(
+        reference(webshop_data, "prices").items()
+    )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_goals_are_those_of_the_original(webshop_data, real, kind):
+    """Every field of every goal, in order, to the last bit."""
+    expected = reference(webshop_data, f"goals_{kind}")
+    _, found = open_goals(real, kind, seed=7)
+    assert len(found) == len(expected) == {"synthetic": 6910, "human": 13}[kind]
+    for goal, original in zip(found, expected, strict=True):
+        assert {
+            "asin": goal.asin,
+            "instruction_text": goal.instruction,
+            "attributes": list(goal.attributes),
+            "price_upper": goal.price_upper,
+            "goal_options": goal.options if kind == "synthetic" else list(goal.options),
+            "weight": goal.weight,
+        } == original
+
+
+def test_another_seed_changes_prices_and_caps_alone(real):
+    (_, seven), (_, eight) = open_goals(real, seed=7), open_goals(real, seed=8)
+    assert [goal.goal_id for goal in seven] == [goal.goal_id for goal in eight]
+    assert [goal.options for goal in seven] == [goal.options for goal in eight]
+    assert [goal.price_upper for goal in seven] != [goal.price_upper for goal in eight]
+
+
+def test_the_published_splits(real):
+    found = panels(real)
+    assert {split: len(panel) for split, panel in found.items()} == {"train": 5410, "valid": 1000, "test": 500}
+    assert found["test"].task_ids[0] == "synthetic/00000/B0743JKHBV"
+    assert found["valid"].task_ids[0].startswith("synthetic/00500/")
+    assert found["train"].task_ids[0].startswith("synthetic/01500/")
+
+
+# --- rules ------------------------------------------------------------------------------------------------------------
+
+
+def test_one_goal_per_combination_the_last_name_changing_fastest():
+    catalogue = shop(({"customization_options": COLOURS_AND_SIZES}, asked("light"), None))
+    found = goals(catalogue, "synthetic", random.Random(0), [5.0])
+    expected = [{"color": c, "size": s} for c, s in combinations(("red", "blue", "tan"), ("s", "l"))]
+    assert [goal.options for goal in found] == expected
+    assert [list(goal.options) for goal in found] == [["color", "size"]] * 6
+    assert found[1].instruction.startswith("Find me things with color: red, and size: l, and price lower than ")
+
+
+def test_a_price_cap_is_the_larger_of_two_of_the_four_above_the_price():
+    drawn = {
+        price: {goals_module._cap(price, random.Random(seed)) for seed in range(50)}
+        for price in (0.0, 9.99, 10.0, 955.0, 970.0, 979.99, 980.0, 5000.0)
+    }
+    assert drawn == {
+        0.0: {20.0, 30.0, 40.0},
+        9.99: {20.0, 30.0, 40.0},
+        10.0: {30.0, 40.0, 50.0},
+        955.0: {970.0, 980.0, 990.0},
+        970.0: {990.0},
+        979.99: {990.0},
+        980.0: {NO_CAP},
+        5000.0: {NO_CAP},
+    }
+    assert CAPS[0] == 10 and CAPS[-1] == 990
+
+
+def test_without_a_cap_the_instruction_says_nothing_of_prices():
+    catalogue = shop(({"pricing": "$5,000.00"}, asked("light"), [request("a thing.", "light")]))
+    for kind in KINDS:
+        (goal,) = open_goals(catalogue, kind)[1]
+        assert goal.price_upper == 1_000_000
+        assert repr(goal.price_upper) == "1000000"  # as the original shows it
+        assert "price" not in goal.instruction
+
+
+def request(text, *attributes, options=()):
+    return {"instruction": text, "instruction_attributes": list(attributes), "instruction_options": list(options)}
+
+
+def test_human_goals():
+    human = [request("..a lamp.", "light", options=["red"]), request("no attributes"), request("a big one", "big")]
+    catalogue = shop(({}, None, None), ({}, None, human), ({}, None, []))
+    found = goals(catalogue, "human", random.Random(0), prices(catalogue, random.Random(0)))
+    assert [goal.instruction.partition(", and price")[0] for goal in found] == ["a lamp", "a big one"]
+    assert [(goal.position, goal.attributes, goal.options, goal.weight) for goal in found] == [
+        (1, ("light",), ("red",), 1),
+        (1, ("big",), (), 1),
+    ]
+    with pytest.raises(CatalogueError, match=r"no synthetic goals .*items_ins_v2"):
+        open_goals(catalogue, "synthetic")
+
+
+def test_weights_are_smaller_for_attributes_that_many_goals_ask_for():
+    catalogue = shop(
+        ({"customization_options": COLOURS_AND_SIZES}, asked("light", "big"), None), ({}, asked("big"), None)
+    )
+    found = goals(catalogue, "synthetic", random.Random(0), [5.0, 5.0])
+    assert found[0].weight == (1 / 6 + 1 / 7) / 2
+    assert found[6].weight == 1 / 7
+
+
+def test_an_option_group_without_values_leaves_no_goal_but_draws_a_cap():
+    """As in the original, where the caps of later products would differ otherwise."""
+    empty = ({"customization_options": {"Color": []}}, asked("light"), None)
+    plain = ({}, asked("light"), None)
+    (goal,) = goals(shop(empty, plain), "synthetic", random.Random(3), [5.0, 5.0])
+    rng = random.Random(3)
+    goals_module._cap(5.0, rng)
+    assert (goal.position, goal.price_upper) == (1, goals_module._cap(5.0, rng))
+
+
+def test_millions_of_combinations_are_no_goals(monkeypatch):
+    monkeypatch.setattr(product_module, "MAX_COMBINATIONS", 5)
+    catalogue = shop(({"customization_options": COLOURS_AND_SIZES}, asked("light"), None), ({}, asked("big"), None))
+    assert [goal.position for goal in goals(catalogue, "synthetic", random.Random(0), [5.0, 5.0])] == [1]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_ids_lead_to_goals_and_back(kind):
+    _, found = open_goals(load_catalogue("generated"), kind)
+    assert [goal.index for goal in found] == list(range(len(found)))
+    for goal in (found[0], found[len(found) // 2], found[-1]):
+        assert found.find(goal.goal_id) == goal
+        assert found.catalogue[goal.position].asin == goal.asin
+        assert found.ids(goal.index, goal.index + 1) == (goal.goal_id,)
+    other = {"synthetic": "human", "human": "synthetic"}[kind]
+    asin = found[0].asin
+    for wrong in (
+        "",
+        "x",
+        kind,
+        f"{kind}/",
+        f"{kind}/-1/{asin}",
+        f"{kind}/0/{asin}",
+        f"{other}/00000/{asin}",
+        f"{kind}/00000/B0",
+        f"{kind}/99999999999999999999/{asin}",
+        f"{kind}/²/{asin}",
+        f"{kind}/00000/{asin}/",
+    ):
+        with pytest.raises(ValueError, match="unknown goal id"):
+            found.find(wrong)
+    for index in (len(found), -len(found) - 1):
+        with pytest.raises(IndexError):
+            found[index]
+
+
+def test_the_order_is_one_fixed_permutation():
+    assert list(shuffled(10)) == list(shuffled(10)) != list(range(10))
+    numbers = list(range(6910))
+    random.Random(233).shuffle(numbers)
+    assert list(shuffled(6910)) == numbers
+    assert sorted(shuffled(1000)) == list(range(1000))
+
+
+def test_unknown_kinds():
+    with pytest.raises(ValueError, match="unknown kind of goals 'robot'; there are synthetic and human"):
+        open_goals(load_catalogue("generated"), "robot")
+
+
+# --- splits -----------------------------------------------------------------------------------------------------------
+
+
+@given(n=st.integers(3, 10_000_000))
+def test_splits_are_disjoint_and_leave_training_the_most(n):
+    ranges = bounds(n)
+    assert tuple(ranges) == SPLITS
+    assert ranges["test"][0] == 0
+    assert ranges["test"][1] == ranges["valid"][0]
+    assert ranges["valid"][1] == ranges["train"][0]
+    assert ranges["train"][1] == min(n, goals_module.PANEL_LIMIT)
+    sizes = {split: stop - start for split, (start, stop) in ranges.items()}
+    assert min(sizes.values()) >= 1
+    assert sizes["train"] >= sizes["test"]
+    if n >= 3000:
+        assert (ranges["test"], ranges["valid"]) == ((0, 500), (500, 1500))
+    elif n >= 20:
+        assert abs(sizes["test"] / n - 0.15) < 0.03
+        assert sizes["test"] == sizes["valid"]
+
+
+def test_too_few_goals_for_three_panels():
+    catalogue = shop(({}, asked("light"), None), ({}, asked("big"), None))
+    with pytest.raises(CatalogueError, match="2 goals are too few"):
+        panels(catalogue)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_panels_are_disjoint_and_complete(kind):
+    catalogue = load_catalogue("generated")
+    found = panels(catalogue, kind)
+    ids = [task_id for split in ("test", "valid", "train") for task_id in found[split].task_ids]
+    _, every = open_goals(catalogue, kind)
+    assert ids == [goal.goal_id for goal in every]
+    assert len(set(ids)) == len(ids)
+    assert [found[split].split for split in SPLITS] == list(SPLITS)
+
+
+def test_panels_are_the_same_in_every_process(real):
+    assert {split: panel.digest for split, panel in panels(real).items()} == {
+        "train": "07aca1e057d138ac",
+        "valid": "c4a8edbf2adfde14",
+        "test": "b7ba0719df95fbbd",
+    }
+
+
+def test_many_goals_take_little(monkeypatch):
+    """Nothing is made per goal before it is asked for but its place in the order."""
+    many = {name: [{"value": f"{name} {n}"} for n in range(60)] for name in ("a", "b", "c")}
+    catalogue = shop(({"customization_options": many}, asked("light"), None), ({}, asked("big"), None))
+    made = Counter()
+    synthetic = goals_module._synthetic
+    monkeypatch.setattr(goals_module, "_synthetic", lambda *given: made.update(goals=1) or synthetic(*given))
+    _, found = open_goals(catalogue)
+    assert len(found) == 60**3 + 1
+    assert len(panels(catalogue)["train"]) == goals_module.PANEL_LIMIT - 1500
+    assert made == {}
+    seen = {
+        json.dumps(found[index].options, sort_keys=True) for index in np.linspace(0, 60**3, 500, dtype=int).tolist()
+    }
+    assert len(seen) == 500
+    assert made["goals"] == 500
