@@ -13,6 +13,7 @@ only ever appends to token ids that exist; sampled tokens are never encoded agai
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
@@ -84,19 +85,24 @@ class Scribe:
 class ChatDialect:
     """The tokenizer's chat template; what stands between turns is cut out of a rendered example."""
 
-    _REPLY = "\u241fREPLY\u241f"
-    _MESSAGE = "\u241fMESSAGE\u241f"
+    # Letters of both cases: a template that changes either does not give them back.
+    _FIRST = "\u241fFirst\u241f"
+    _REPLY = "\u241fReply\u241f"
+    _MESSAGE = "\u241fMessage\u241f"
 
     def __init__(self, policy: HFPolicy):
         self._policy = policy
         example = [
-            {"role": "user", "content": "a"},
+            {"role": "user", "content": self._FIRST},
             {"role": "assistant", "content": self._REPLY},
             {"role": "user", "content": self._MESSAGE},
         ]
         rendered = self._render(example)
-        if rendered.count(self._REPLY) != 1 or rendered.count(self._MESSAGE) != 1:
-            raise ValueError("this chat template rewrites replies; use a plain prompt instead")
+        if any(rendered.count(text) != 1 for text in (self._FIRST, self._REPLY, self._MESSAGE)):
+            raise ValueError(
+                "the tokenizer's chat template rewrites or repeats what is said, so that no conversation can be kept "
+                "token for token; take the template out of the tokenizer's folder to prompt in plain lines"
+            )
         between = rendered.split(self._REPLY)[1]
         self._before, self._after = between.split(self._MESSAGE)
 
@@ -138,21 +144,22 @@ def dialect_of(policy: HFPolicy) -> Dialect:
     return ChatDialect(policy) if getattr(policy.tokenizer, "chat_template", None) else PlainDialect(policy)
 
 
-class Conversation:
+class Conversation(ABC):
     """One episode in tokens; the base of both styles."""
 
     def __init__(self, dialect: Dialect, horizon: int, think: str):
         self.dialect, self.horizon, self.think = dialect, horizon, think
 
+    @abstractmethod
     def action_prompt(self) -> tuple[int, ...]:
         """Everything the model reads before its next action."""
-        raise NotImplementedError
 
     def prediction_prompt(self, action: Completion) -> tuple[int, ...]:
         """The action prompt, the reply that was sampled from it, and x_pre."""
         before = (*self.action_prompt(), *action.token_ids)
         return (*before, *self.dialect.following(self.dialect.foresee(self.horizon), action.token_ids))
 
+    @abstractmethod
     def advance(
         self, stream: Sequence[int], last_reply: Sequence[int], action: str, observation: str, info: Mapping[str, Any]
     ) -> None:
@@ -165,7 +172,6 @@ class Conversation:
             observation: what came back.
             info: the environment's report after it.
         """
-        raise NotImplementedError
 
 
 class Transcript(Conversation):

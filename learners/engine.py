@@ -18,7 +18,14 @@ import torch.distributed as dist
 
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config, LossConfig
-from roleagent.learners.loss import entropies, head_logprobs, mean_metrics, policy_loss, token_weights
+from roleagent.learners.loss import (
+    entropies,
+    head_logprobs,
+    imitation_weights,
+    mean_metrics,
+    policy_loss,
+    token_weights,
+)
 from roleagent.learners.optimiser import build_optimiser
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, TEXT, Batch, collate, micro_batches
 from roleagent.types import Segment
@@ -132,25 +139,7 @@ class Learner:
             replace(segment, action_mask=(CONTEXT, *(kind or TEXT for kind in segment.action_mask[1:])))
             for segment in segments
         ]
-        raw = [
-            [
-                advantage if kind == ACTION else float(kind != CONTEXT)
-                for kind, advantage in zip(segment.action_mask, segment.advantages, strict=True)
-            ]
-            for segment in segments
-        ]
-        totals = dict.fromkeys(worth, 0.0)
-        for segment, row in zip(segments, raw, strict=True):
-            for kind, weight in zip(segment.action_mask, row, strict=True):
-                if kind != CONTEXT:
-                    totals[kind] += weight
-        share = {CONTEXT: 0.0}
-        for kind, total in totals.items():
-            share[kind] = worth[kind] / max(self._sum_over_ranks(total), 1e-9)
-        weights = [
-            [weight * share[kind] for kind, weight in zip(segment.action_mask, row, strict=True)]
-            for segment, row in zip(segments, raw, strict=True)
-        ]
+        weights = imitation_weights(segments, worth, self._sum_over_ranks)
         names = {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}
         sums = dict.fromkeys(("loss", *names.values(), *(f"{name}_tokens" for name in names.values())), 0.0)
 

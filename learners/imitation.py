@@ -71,7 +71,7 @@ def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng:
         rng: draws the wrong predictions that are shown among the true ones.
     """
     rollout = world.rollout(policy)
-    decoys = Decoys(shown, world.config.warmstart.decoys, rng)
+    decoys = Decoys(shown, world.horizon, world.config.warmstart.decoys, rng)
     laid_out = (segments_from(demonstration, rollout, decoys) for demonstration in shown)
     return [segment for row in laid_out for segment in row if len(segment) <= policy.context_length]
 

@@ -9,7 +9,7 @@ averages gradients over R ranks must be given R times the loss.)
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -46,13 +46,53 @@ def token_weights(
     if n_trajectories < 1:
         raise ValueError(f"a batch averages over at least one trajectory, not {n_trajectories}")
     counts = Counter((segment.trajectory, kind) for segment in segments for kind in segment.action_mask)
-    share = {ACTION: 1.0, PREDICTION: prediction_weight}
+    worth = {ACTION: 1.0, PREDICTION: prediction_weight}
+    masks = [segment.action_mask for segment in segments]
+    parts = [{kind: counts[segment.trajectory, kind] * n_trajectories for kind in worth} for segment in segments]
+    return _means([[1.0] * len(mask) for mask in masks], masks, worth, parts)
+
+
+def imitation_weights(
+    segments: Sequence[Segment], worth: Mapping[int, float], sum_over_ranks: Callable[[float], float] = float
+) -> list[list[float]]:
+    """Each token's share of a demonstration batch: every kind of token is averaged apart, over the whole batch.
+
+    An action token counts as often as its advantage says (0 for a step that is shown but not to be imitated), any
+    other once.
+
+    Args:
+        segments: those of this rank.
+        worth: weight of each kind's mean; kinds that are missing are context.
+        sum_over_ranks: adds a number up over all ranks.
+
+    >>> shown = Segment((5, 6, 7, 8), (3, 1, 1, 2), (0.0,) * 4, (0.0, 1.0, 0.0, 0.0))
+    >>> imitation_weights([shown], {1: 1.0, 2: 0.5, 3: 0.3})
+    [[0.3, 1.0, 0.0, 0.5]]
+    """
+    masks = [segment.action_mask for segment in segments]
+    counted = [
+        [advantage if kind == ACTION else 1.0 for kind, advantage in zip(mask, segment.advantages, strict=True)]
+        for mask, segment in zip(masks, segments, strict=True)
+    ]
+    totals = dict.fromkeys(worth, 0.0)
+    for mask, row in zip(masks, counted, strict=True):
+        for kind, count in zip(mask, row, strict=True):
+            if kind in totals:
+                totals[kind] += count
+    parts = {kind: max(sum_over_ranks(total), 1e-9) for kind, total in totals.items()}
+    return _means(counted, masks, worth, [parts] * len(masks))
+
+
+def _means(
+    counted: Sequence[Sequence[float]],
+    masks: Sequence[Sequence[int]],
+    worth: Mapping[int, float],
+    parts: Sequence[Mapping[int, float]],
+) -> list[list[float]]:
+    """How often each token counts, times what its kind is worth, over how much its kind counts together."""
     return [
-        [
-            share[kind] / (counts[segment.trajectory, kind] * n_trajectories) if kind in share else 0.0
-            for kind in segment.action_mask
-        ]
-        for segment in segments
+        [count * (worth[kind] / part[kind]) if kind in worth else 0.0 for count, kind in zip(row, mask, strict=True)]
+        for row, mask, part in zip(counted, masks, parts, strict=True)
     ]
 
 
@@ -194,4 +234,12 @@ class _TokenLogprobs(torch.autograd.Function):
         return gradient, None, None, None
 
 
-__all__ = ["entropies", "head_logprobs", "mean_metrics", "policy_loss", "token_logprobs", "token_weights"]
+__all__ = [
+    "entropies",
+    "head_logprobs",
+    "imitation_weights",
+    "mean_metrics",
+    "policy_loss",
+    "token_logprobs",
+    "token_weights",
+]

@@ -92,30 +92,33 @@ def texts_of(
 
 
 class Decoys:
-    """Plausible but wrong predictions: what some other game answered to a command of the same kind.
+    """Plausible but wrong predictions: what followed a command of the same kind in some other game.
 
     Predictions stay in a transcript. If every one of them came true, a policy would learn to read its own forecast
     instead of the observation that follows, and would believe its own mistakes once it plays.
 
     Args:
-        demonstrations: where the texts come from.
+        demonstrations: where the states come from.
+        horizon: most steps that a prediction looks ahead.
         share: of predictions that are replaced, in [0, 1).
         rng: source of the draws.
     """
 
-    def __init__(self, demonstrations: Sequence[Demonstration], share: float, rng: np.random.Generator):
+    def __init__(self, demonstrations: Sequence[Demonstration], horizon: int, share: float, rng: np.random.Generator):
         self._share, self._rng = share, rng
-        self._by_verb: dict[str, list[str]] = {}
+        self._places: dict[tuple[str, int], list[tuple[Demonstration, int]]] = {}
         for demonstration in demonstrations:
-            for step in demonstration.steps:
-                self._by_verb.setdefault(_verb(step.command), []).append(step.observation)
+            for number, step in enumerate(demonstration.steps):
+                for ahead in range(1, min(horizon, len(demonstration.steps) - number) + 1):
+                    self._places.setdefault((_verb(step.command), ahead), []).append((demonstration, number))
 
-    def draw(self, command: str) -> str | None:
-        """A decoy for the outcome of ``command``, or None: the truth is to be shown."""
+    def draw(self, command: str, ahead: int) -> list[str | None] | None:
+        """The ``ahead`` states that might follow ``command``, or None: the truth is to be shown."""
         if self._rng.random() >= self._share:
             return None
-        texts = self._by_verb[_verb(command)]
-        return texts[int(self._rng.integers(len(texts)))]
+        places = self._places[_verb(command), ahead]
+        demonstration, number = places[int(self._rng.integers(len(places)))]
+        return demonstration.states[number + 1 : number + 1 + ahead]
 
 
 def _verb(command: str) -> str:
@@ -144,28 +147,29 @@ def segments_from(demonstration: Demonstration, rollout: Rollout, decoys: Decoys
     for number, step in enumerate(demonstration.steps):
         prompt = conversation.action_prompt()
         ahead = states[number + 1 : number + 1 + horizon]
-        foreseen = "".join(
-            f'<prediction h="{h}">{state}</prediction>' for h, state in enumerate(ahead, start=1) if state is not None
-        )
         action_text = f"<action>{step.command}</action>"
         prediction = None
         if horizon and inline:
-            action = reply(action_text + foreseen, rollout.action_stops)
+            action = reply(action_text + _foretold(ahead), rollout.action_stops)
         else:
             action = reply(action_text, rollout.action_stops)
         stream, last = (*prompt, *action.token_ids), action.token_ids
         if horizon and not inline:
             asked = conversation.prediction_prompt(action)
-            wrong = decoys.draw(step.command) if decoys is not None else None
-            answer = reply(
-                foreseen if wrong is None else f'<prediction h="1">{wrong}</prediction>', rollout.prediction_stops
-            )
+            wrong = decoys.draw(step.command, len(ahead)) if decoys is not None else None
+            answer = reply(_foretold(ahead if wrong is None else wrong), rollout.prediction_stops)
             prediction = Prediction(asked, answer, ()) if wrong is None else None
             stream, last = (*asked, *answer.token_ids), answer.token_ids
         turns.append(Turn(prompt, action, step.command, step.observation, prediction=prediction))
         conversation.advance(stream, last, step.command, step.observation, step.info)
     trajectory = Trajectory(demonstration.task, tuple(turns), True, False, "won", demonstration.observation)
     return segments_of(trajectory, [float(step.imitated) for step in demonstration.steps])
+
+
+def _foretold(states: Sequence[str | None]) -> str:
+    return "".join(
+        f'<prediction h="{h}">{state}</prediction>' for h, state in enumerate(states, start=1) if state is not None
+    )
 
 
 def batches(segments: Sequence[Segment], tokens: int, rng: np.random.Generator) -> Iterator[list[Segment]]:

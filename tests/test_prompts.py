@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from tiny import qwen
 
-from roleagent.agents.prompts import ChatDialect, PlainDialect, Transcript, Window, dialect_of
+from roleagent.agents.prompts import ChatDialect, Conversation, PlainDialect, Transcript, Window, dialect_of
 from roleagent.agents.small import FORESEE
 from roleagent.types import Completion
 
@@ -116,11 +116,24 @@ def test_the_transcript_is_what_the_template_would_render(chat, horizon, ended):
     assert list(conversation.action_prompt()) == rendered()
 
 
-@pytest.mark.parametrize("filter", ["lower", "replace('REPLY', '')"])
-def test_a_template_that_rewrites_replies_is_refused(filter):
+@pytest.mark.parametrize("filter", ["lower", "upper", "capitalize", "replace('Reply', '')"])
+def test_a_template_that_rewrites_messages_is_refused(filter):
     policy = qwen(chat_template=TEMPLATE.replace("message.content", f"message.content | {filter}"))
-    with pytest.raises(ValueError, match="rewrites replies"):
+    with pytest.raises(ValueError, match="rewrites or repeats what is said") as caught:
         dialect_of(policy)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("role", ["user", "assistant"])
+def test_a_template_that_rewrites_one_role_is_refused(role):
+    content = f"(message.content | upper if message.role == '{role}' else message.content)"
+    with pytest.raises(ValueError, match="rewrites or repeats what is said"):
+        dialect_of(qwen(chat_template=TEMPLATE.replace("message.content", content)))
+
+
+def test_a_conversation_is_one_of_its_styles():
+    with pytest.raises(TypeError, match="abstract"):
+        Conversation(PlainDialect(qwen()), 0, "none")
 
 
 def test_plain_lines_explain_nothing():

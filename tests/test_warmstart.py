@@ -35,6 +35,10 @@ def noisy(env):
     raise AssertionError("no such episode in fifty")
 
 
+def foretold(states):
+    return "".join(f'<prediction h="{h}">{state}</prediction>' for h, state in enumerate(states, start=1))
+
+
 def played(demonstration, *overrides, decoys=None, chat_template=None):
     """A rollout in which the policy says what the demonstration shows; the world it was played in, and its record."""
     settings = ("env.id=RoleAgent/Toy-v0", "rollout.action_tokens=400", "rollout.prediction_tokens=400")
@@ -43,9 +47,8 @@ def played(demonstration, *overrides, decoys=None, chat_template=None):
     replies = []
     for number, step in enumerate(demonstration.steps):
         ahead = states[number + 1 : number + 1 + world.horizon]
-        foreseen = "".join(f'<prediction h="{h}">{state}</prediction>' for h, state in enumerate(ahead, start=1))
-        wrong = decoys.draw(step.command) if decoys else None
-        foreseen = foreseen if wrong is None else f'<prediction h="1">{wrong}</prediction>'
+        wrong = decoys.draw(step.command, len(ahead)) if decoys else None
+        foreseen = foretold(ahead if wrong is None else wrong)
         action = f"<action>{step.command}</action>"
         if world.config.prompt.predictions == "inline":
             replies.append(action + foreseen)
@@ -99,26 +102,30 @@ def test_every_step_foretells_what_really_came(env):
     assert rollout.policy.decode(foretold) == expected
 
 
-def test_decoys_are_read_but_not_trained(env):
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_decoys_are_read_but_not_trained(env, horizon):
     demonstration = shown(env)
     others = [shown(env, task_id=task_id) for task_id in env.unwrapped.panel.task_ids[:30]]
 
     def decoys():
-        return Decoys([demonstration, *others], 0.5, np.random.default_rng(3))
+        return Decoys([demonstration, *others], horizon, 0.5, np.random.default_rng(3))
 
-    rollout, trajectory = played(demonstration, decoys=decoys())
+    rollout, trajectory = played(demonstration, f"prompt.horizon={horizon}", decoys=decoys())
     [segment] = segments_from(demonstration, rollout, decoys())
     [expected] = segments_of(trajectory, [1.0] * len(demonstration.steps))
     # A rollout's segment ends with its last trained token, and so may be longer by a decoy at the end.
     assert segment.token_ids == expected.token_ids[: len(segment)]
     said = [rollout.policy.decode(turn.prediction.completion.token_ids) for turn in trajectory.turns]
-    true = [f'<prediction h="1">{step.observation}</prediction>' for step in demonstration.steps]
+    states = demonstration.states
+    ahead = [states[number + 1 : number + 1 + horizon] for number in range(len(demonstration.steps))]
+    true = [foretold(row) for row in ahead]
     kept = [text for text, truth in zip(said, true, strict=True) if text == truth]
     assert 0 < len(kept) < len(true)
     trained = [t for t, kind in zip(segment.token_ids, segment.action_mask, strict=True) if kind == PREDICTION]
     drawn = decoys()
-    spared = [drawn.draw(step.command) is None for step in demonstration.steps]
+    spared = [drawn.draw(step.command, len(row)) is None for step, row in zip(demonstration.steps, ahead, strict=True)]
     assert rollout.policy.decode(trained) == "".join(text for text, own in zip(true, spared, strict=True) if own)
+    assert [text.count("<prediction") for text in said] == [len(row) for row in ahead]
     actions = [kind == ACTION for kind in segment.action_mask]
     assert sum(actions) == sum(kind == ACTION for kind in expected.action_mask)
     assert CONTEXT in segment.action_mask
@@ -173,10 +180,17 @@ def test_the_generator_alone_decides(env):
 
 def test_decoys_are_answers_to_commands_of_the_same_kind(env):
     demonstrations = [shown(env, task_id=task_id) for task_id in env.unwrapped.panel.task_ids[:20]]
-    always, never = (Decoys(demonstrations, share, np.random.default_rng(0)) for share in (0.999999, 0.0))
-    arrivals = {s.observation for d in demonstrations for s in d.steps if s.command.startswith("go ")}
-    assert {always.draw("go to nowhere") for _ in range(50)} <= arrivals
-    assert {never.draw("go to nowhere") for _ in range(50)} == {None}
+    always, never = (Decoys(demonstrations, 3, share, np.random.default_rng(0)) for share in (0.999999, 0.0))
+    assert {never.draw("go to nowhere", 1) for _ in range(50)} == {None}
+    for ahead in (1, 2, 3):
+        runs = {
+            tuple(step.observation for step in d.steps[number : number + ahead])
+            for d in demonstrations
+            for number, step in enumerate(d.steps)
+            if step.command.startswith("go ")
+        }
+        drawn = {tuple(always.draw("go to nowhere", ahead)) for _ in range(50)}
+        assert len(drawn) > 1 and drawn <= {run for run in runs if len(run) == ahead}
 
 
 # --- batches and texts ------------------------------------------------------------------------------------------------
