@@ -26,6 +26,11 @@ _FILLERS = (
     "they thing this to us using want wanted was we what which will with would you"
 )
 _IGNORED = frozenset(_FILLERS.split())
+_COURTESY = re.compile(
+    r"^(?:(?:hello|hi|hey|please|can you|could you|i|i'm|im|am|need|want|would like|looking|to buy|to find|to get|for|"
+    r"find|show|get|me|you|we|us)[ ,]+)+",
+    re.IGNORECASE,
+)
 # What option groups are called, where the request does not say: text shows names and values alike.
 _NAMES = (
     "capacity,color,colour,configuration,edition,fit type,flavor,flavor name,item package quantity,item shape,material,"
@@ -46,18 +51,33 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def _singular(word: str) -> str:
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+    if len(word) <= 3 or not word.endswith("s") or word.endswith("ss"):
+        return word
+    if word.endswith("ies"):
+        return word[:-3] + "y"
+    return word[:-2] if word.endswith(("xes", "ches", "shes", "sses")) else word[:-1]
+
+
+def without_courtesy(text: str) -> str:
+    """A request without the phrase that it opens with.
+
+    >>> without_courtesy("Find me a mug"), without_courtesy("can you find me a mug")
+    ('a mug', 'a mug')
+    """
+    return _COURTESY.sub("", text)
 
 
 class Request(NamedTuple):
     """What the shopper is asked for.
 
     Attributes:
-        product: the request without the options that it names by group, and without the price.
+        sentence: all of it but the price.
+        product: that without the options that it names by group.
         options: values by group, where the request names them so.
         cap: the price must be lower than this; infinite where there is no such demand.
     """
 
+    sentence: str
     product: str
     options: Mapping[str, str]
     cap: float
@@ -66,6 +86,15 @@ class Request(NamedTuple):
     def words(self) -> frozenset[str]:
         """What the product is like, in words."""
         return words_of(self.product)
+
+    @property
+    def kind(self) -> str:
+        """What kind of thing it is, as far as the wording shows: what stands before the first "with" or "for".
+
+        >>> read_request("Find me slim fit, machine wash men's casual shirts with long sleeve for work").kind
+        "machine wash men's casual shirts"
+        """
+        return re.split(r" (?:with|for) ", without_courtesy(self.product))[0].split(", ")[-1]
 
     def wanted(self, name: str, values: Iterable[str]) -> str:
         """The value of a group that the request asks for, ``""`` if it asks for none.
@@ -86,11 +115,13 @@ class Request(NamedTuple):
 def read_request(text: str) -> Request:
     """Takes a request apart.
 
-    >>> read_request("Find me desks with wood frame with color: red, and size: 7, and price lower than 40.00 dollars")
-    Request(product='Find me desks with wood frame', options={'color': 'red', 'size': '7'}, cap=40.0)
+    >>> text = "Find me oak desks with drawers with color: red, and size: 7, and price lower than 40.00 dollars"
+    >>> request = read_request(text)
+    >>> request.product, request.options, request.cap
+    ('Find me oak desks with drawers', {'color': 'red', 'size': '7'}, 40.0)
     """
     cap = _CAP.search(text)
-    text = text[: cap.start()] if cap else text
+    sentence = text = text[: cap.start()] if cap else text
     first = _FIRST_OPTION.search(text)
     options: dict[str, str] = {}
     if first:
@@ -98,7 +129,7 @@ def read_request(text: str) -> Request:
         # name, value, name, value, …
         options = dict(zip([name, *rest[1::2]], rest[::2], strict=True))
         text = text[: first.start()]
-    return Request(text, options, float(cap[1]) if cap else float("inf"))
+    return Request(sentence, text, options, float(cap[1]) if cap else float("inf"))
 
 
 class Listing(NamedTuple):
