@@ -3,12 +3,12 @@
     python benchmarks/webshop_speed.py [--data DIR] [--products 1000] [--steps 20000]
     python benchmarks/webshop_speed.py --scale 100000     (minutes: writes and indexes so many products first)
 
-Every figure of load and memory is taken in a process of its own. Beside the shop, the same episodes are played in the
-usual way, in this run: every page rendered through an HTML template, as a browser's server does, and read back with
-BeautifulSoup, as an agent's client does (``html_ratio`` is its CPU time over the shop's). The original spends three
-quarters of its time on these two; as measured by others on two cores it makes 60 steps/s, takes 9–15 s to import and
-755 MB per process, and published training code starts one per environment. It cannot be installed everywhere, so
-these figures are quoted, not measured.
+Every figure of load and memory is taken in a process of its own; times are CPU times, so that a busy machine makes
+nothing slower. Beside the shop, the same episodes are played in the usual way, in this run: every page rendered
+through an HTML template, as a browser's server does, and read back with BeautifulSoup, as an agent's client does
+(``html_ratio`` is its CPU time over the shop's). The original spends three quarters of its time on these two. As
+measured by others on two cores, it makes 60 steps/s, takes 9–15 s to import and 755 MB per process, and published
+training code starts one per environment; it cannot be installed everywhere, so these figures are quoted, not measured.
 
 ``lucene_identical`` is the share of queries with Lucene's very top 50, measured where pyserini and Java are installed.
 """
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import subprocess
 import sys
@@ -39,16 +38,17 @@ TEMPLATE = """<!DOCTYPE html><html><head><title>WebShop</title></head><body><div
 {% endfor %}</div></body></html>"""
 
 
-def memory() -> float:
-    """MB that this process holds, mapped files included."""
+def memory() -> tuple[float, float]:
+    """MB that this process holds, and MB of them that are its own: mapped files are shared and can be dropped."""
     try:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-    except OSError:  # not Linux: the most it ever held
+        lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+        held, own = (int(lines[name].split()[0]) / 1e3 for name in ("VmRSS", "RssAnon"))
+    except (OSError, KeyError):  # not Linux: the most it ever held
         import resource
 
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most / (1e6 if sys.platform == "darwin" else 1e3)
-    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+        held = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e6 if sys.platform == "darwin" else 1e3)
+        own = held
+    return held, own
 
 
 # --- in a process of its own ------------------------------------------------------------------------------------------
@@ -56,13 +56,13 @@ def memory() -> float:
 
 def measure(data: str, envs: int, steps: int) -> dict[str, Any]:
     """Loads the shop, plays in ``envs`` environments side by side, and searches."""
-    began = time.perf_counter()
+    began = time.process_time()
     from roleagent.envs.webshop.env import WebShopEnv
 
-    imported, before = time.perf_counter(), memory()
+    imported, before = time.process_time(), memory()
     stages = [WebShopEnv("train", data_dir=data) for _ in range(envs)]
     stages[0].reset(seed=0)
-    loaded = time.perf_counter()
+    loaded = time.process_time()
     rng = random.Random(0)
     script: list[tuple[int, str | None, str]] = []  # environment, the task that it begins, command
 
@@ -89,7 +89,9 @@ def measure(data: str, envs: int, steps: int) -> dict[str, Any]:
 
     cold = cpu_seconds(once)
     warm = min(cpu_seconds(again) for _ in range(3))
-    grown = memory() - before  # before the searches below: no episode searches that much
+    held, own = (
+        after - first for after, first in zip(memory(), before, strict=True)
+    )  # before the searches below: no episode searches that much
     shop = stages[0].shop
     queries = [shop.goals[index].instruction for index in range(min(500, len(shop.goals)))]
     cpu_seconds(lambda: shop.index.search("warm up"))
@@ -97,8 +99,8 @@ def measure(data: str, envs: int, steps: int) -> dict[str, Any]:
     return {
         "import_s": imported - began,
         "load_s": loaded - imported,
-        "rss_mb": grown,
-        "rss_total_mb": memory(),
+        "rss_mb": held,
+        "own_mb": own,
         "cold_steps_per_s": steps / cold,
         "steps_per_s": steps / warm,
         "cold_search_ms": 1000 * searched / len(queries),
@@ -108,7 +110,7 @@ def measure(data: str, envs: int, steps: int) -> dict[str, Any]:
 
 
 def cpu_seconds(action: Callable[[], object]) -> float:
-    """CPU seconds of a call: a busy machine makes nothing slower."""
+    """CPU seconds of a call."""
     began = time.process_time()
     action()
     return time.process_time() - began
@@ -201,34 +203,38 @@ def in_child(data: str, envs: int, steps: int) -> dict[str, Any]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def at_scale(folder: Path, products: int, steps: int) -> dict[str, float]:
-    """A large catalogue from a store on disk, and what the full size would take if all grew with it."""
+def serve(folder: Path, products: int, steps: int) -> dict[str, float]:
+    """Writes, stores and serves a large catalogue; what each of it takes."""
     from roleagent.envs.webshop.build import build_store
     from roleagent.envs.webshop.generate import write_catalogue
 
     write_catalogue(folder, products)
-    began = time.perf_counter()
+    began = time.process_time()
     store = build_store(folder).folder
-    built = time.perf_counter() - began
+    built = time.process_time() - began
     assert store is not None
-    size = sum(path.stat().st_size for path in store.rglob("*") if path.is_file()) / 1e6
-    found, factor = in_child(str(folder), 256, steps), FULL_SIZE / products
-    print(f"{products} products: store built in {built:.0f} s, {size:.0f} MB on disk")
-    print(f"  {json.dumps({key: round(value, 3) for key, value in found.items()})}")
-    return {
-        "scale_products": products,
-        "scale_build_s": round(built, 1),
-        "scale_store_mb": round(size),
-        "scale_load_s": round(found["load_s"], 2),
-        "scale_rss_mb_256": round(found["rss_mb"], 1),
-        "scale_search_ms": round(found["cold_search_ms"], 3),
-        "scale_steps_per_s": round(found["steps_per_s"]),
-        "full_build_min": round(built * factor / 60, 1),
-        "full_store_gb": round(size * factor / 1e3, 2),
-        "full_load_s": round(found["load_s"] * factor, 1),
-        "full_rss_mb_256": round(found["rss_mb"] * factor),
-        "full_search_ms": round(found["cold_search_ms"] * factor, 1),
+    found = in_child(str(folder), 256, steps)
+    figures = {
+        "build_s": built,
+        "store_mb": sum(path.stat().st_size for path in store.rglob("*") if path.is_file()) / 1e6,
+        "load_s": found["load_s"],
+        "rss_mb_256": found["rss_mb"],
+        "own_mb_256": found["own_mb"],
+        "search_ms": found["cold_search_ms"],
+        "steps_per_s": found["steps_per_s"],
     }
+    print(f"{products} products, {found['goals']} goals: {json.dumps({k: round(v, 3) for k, v in figures.items()})}")
+    return figures
+
+
+def at_scale(folder: Path, products: int, steps: int) -> dict[str, float]:
+    """A large catalogue from a store on disk, and the straight line through it and a quarter of it at the full size."""
+    quarter, whole = (serve(folder / str(n), n, steps) for n in (products // 4, products))
+    result = {"scale_products": products} | {f"scale_{name}": round(value, 3) for name, value in whole.items()}
+    for name in ("build_s", "store_mb", "load_s", "rss_mb_256", "own_mb_256", "search_ms"):
+        slope = (whole[name] - quarter[name]) / (products - products // 4)
+        result[f"full_{name}"] = round(whole[name] + slope * (FULL_SIZE - products), 1)
+    return result
 
 
 def main() -> int:

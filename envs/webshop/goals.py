@@ -40,6 +40,7 @@ PUBLISHED = (500, 1500)  # test goals are those before the first index, validati
 PANEL_LIMIT = 100_000
 CAPS = tuple(10.0 * step for step in range(1, 100))
 NO_CAP = 1_000_000
+SEED = 7  # of prices and caps, unless told otherwise
 _ORDER_SEED = 233
 
 
@@ -199,7 +200,7 @@ def goals(catalogue: Catalogue, kind: Kind, rng: random.Random, purchase_prices:
 
 
 @lru_cache(maxsize=4)
-def open_goals(catalogue: Catalogue, kind: Kind = "synthetic", seed: int = 7) -> tuple[array[float], Goals]:
+def open_goals(catalogue: Catalogue, kind: Kind = "synthetic", seed: int = SEED) -> tuple[array[float], Goals]:
     """Purchase prices, and all goals in the shuffled order in which the original numbers them.
 
     Raises:
@@ -246,7 +247,7 @@ def panels(catalogue: Catalogue, kind: Kind = "synthetic") -> Mapping[str, Panel
     Raises:
         CatalogueError: the data has too few such goals.
     """
-    _, every = open_goals(catalogue, kind)
+    _, every = open_goals(catalogue, kind, SEED)
     found = {split: Panel(ENV_ID, split, every.ids(*where)) for split, where in bounds(len(every)).items()}
     assert_disjoint(found.values())
     return found

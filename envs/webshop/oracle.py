@@ -17,10 +17,10 @@ _BUTTONS = {SEARCH, BACK, PREV, NEXT, BUY, *SUB_PAGES}  # a click on one of thes
 def walkthrough(shop: Shop, goal: Goal) -> tuple[str, ...]:
     """A shortest way that we know to a score of 1: search, page through, open, choose, buy.
 
-    Tried are the product that the goal was made of, then what a search for the instruction finds. Not every goal has
-    such a product: an option may be satisfied by no value that can be clicked (a colour within a longer word counts
-    as that colour in the purchase, but not in the goal), an attribute of the request may be missing from the product's
-    own attributes and texts, and two products may be wanted in one.
+    Tried are the product that the goal was made of, then what a search for the instruction finds. Not every goal can
+    be reached: a colour within a longer word is that colour in a purchase, but not in the goal, so that no click
+    satisfies ``shape: rectangular`` (a "tan" thing was bought) or ``color: 1877brown``. Of the 6,910 goals of the real
+    1,000 products 458 fail, all of them so; the generated ones can all be reached.
 
     Returns:
         The commands; ``()`` where none of the products tried reaches 1.
