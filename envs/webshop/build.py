@@ -135,8 +135,9 @@ class _Work:
             if not self.get(kind):
                 self._begin()
                 for number, (offset, asin, value) in enumerate(members(path)):
-                    said = (asin, kind, json.dumps(value))
-                    self._db.execute("INSERT OR REPLACE INTO said VALUES (?, ?, ?)", said)
+                    if asin.isascii():  # no product has another
+                        said = (asin, kind, json.dumps(value))
+                        self._db.execute("INSERT OR REPLACE INTO said VALUES (?, ?, ?)", said)
                     if number % CHECKPOINT == 0:
                         progress("reading requests", (before + offset) / total)
                 self._set(**{kind: True})

@@ -31,18 +31,23 @@ IN_MEMORY = 1 << 29  # bytes of a file of products; a larger one (the full set h
 class Shelf(Protocol):
     """Where a catalogue keeps its products: in memory, or in a store."""
 
-    asins: Sequence[str]
-    attribute_counts: Mapping[str, int] | None  # where they have been counted, and the goals been put in order
-    goal_order: Sequence[int] | None
+    @property
+    def asins(self) -> Sequence[str]: ...
+
+    @property
+    def columns(self) -> Columns: ...
+
+    @property
+    def attribute_counts(self) -> Mapping[str, int] | None: ...
+
+    @property
+    def goal_order(self) -> Sequence[int] | None: ...
 
     def __len__(self) -> int: ...
 
     def read(self, position: int) -> Product: ...
 
     def position(self, asin: str) -> int: ...
-
-    @property
-    def columns(self) -> Columns: ...
 
 
 @dataclass(frozen=True)
@@ -90,14 +95,15 @@ def count_attributes(products: Iterable[Product]) -> Counter[str]:
 
 
 class MemoryShelf:
-    """Products in memory."""
+    """Products in memory; nobody has counted attributes or put the goals in order beforehand."""
 
-    attribute_counts: Mapping[str, int] | None = None
-    goal_order: Sequence[int] | None = None
+    attribute_counts = None
+    goal_order = None
 
     def __init__(self, products: Sequence[Product]):
         self._products = tuple(products)
         self.asins: Sequence[str] = tuple(product.asin for product in products)
+        self.columns = Columns.of(self._products)
         self._positions = {asin: position for position, asin in enumerate(self.asins)}
 
     def __len__(self) -> int:
@@ -108,10 +114,6 @@ class MemoryShelf:
 
     def position(self, asin: str) -> int:
         return self._positions[asin]
-
-    @cached_property
-    def columns(self) -> Columns:
-        return Columns.of(self._products)
 
 
 class Catalogue(Sequence[Product]):

@@ -10,7 +10,7 @@ and the product it was made of. It depends on the catalogue alone, never on the 
 
 Scale. Nothing is kept per goal but its place in the shuffled order (4 bytes); per product there are its price, its cap
 and the number of its first goal. A :class:`Goal` is written when it is asked for. The full set's 1.18 million products
-give some eight million synthetic goals, which is 33 MB plus 28 MB; ten seconds go into shuffling them, unless a store
+give some eight million synthetic goals, which is 33 MB plus 24 MB; seconds go into shuffling them, unless a store
 brings the order along. Panels name their tasks one by one, so they end after :data:`PANEL_LIMIT` goals; the others can
 still be had by their index.
 """
@@ -86,7 +86,8 @@ class Goals(Sequence[Goal]):
     """
 
     def __init__(self, catalogue: Catalogue, kind: Kind, caps: Sequence[float], order: Sequence[int] | None = None):
-        self.catalogue, self.kind = catalogue, kind
+        self.catalogue = catalogue
+        self.kind: Kind = kind
         self._caps, self._order = caps, order
         self._ends = np.cumsum(_counts(catalogue, kind))
 
@@ -138,7 +139,7 @@ class Goals(Sequence[Goal]):
         asins = self.catalogue.asins
         numbers = np.arange(start, stop) if self._order is None else np.asarray(self._order[start:stop])
         positions = np.searchsorted(self._ends, numbers, "right").tolist()
-        return tuple(self._id(start + step, asins[position]) for step, position in enumerate(positions))
+        return tuple(self._id(start + step, asins[int(position)]) for step, position in enumerate(positions))
 
     def reordered(self, order: Sequence[int]) -> Goals:
         """The same goals, in the order of these numbers."""

@@ -54,7 +54,12 @@ def find_files(data: Path, num_products: int | None = None) -> Files:
         raise CatalogueError(f"{data} does not exist: point data_dir or WEBSHOP_DATA at the folder with {ITEMS}*.json")
     folder = data if data.is_dir() else data.parent
     items = data if data.is_file() else _choose_items(folder, num_products)
-    return Files(items, _companion(folder, NOTES, items), _companion(folder, HUMAN, items, optional=True))
+    notes = _companion(folder, NOTES, items)
+    if notes is None:
+        raise CatalogueError(
+            f"no {NOTES}*.json in {folder}: it belongs to {items.name}; get the data set's other files"
+        )
+    return Files(items, notes, _companion(folder, HUMAN, items))
 
 
 def _choose_items(folder: Path, num_products: int | None) -> Path:
@@ -73,7 +78,7 @@ def _choose_items(folder: Path, num_products: int | None) -> Path:
     raise CatalogueError(f"{folder} holds {names}: say which by num_products, or by the file's path as data_dir")
 
 
-def _companion(folder: Path, kind: str, items: Path, optional: bool = False) -> Path | None:  # type: ignore[return]
+def _companion(folder: Path, kind: str, items: Path) -> Path | None:
     """The file of ``kind`` that goes with the file of products: that with its number, else that with none."""
     found = sorted(folder.glob(f"{kind}*.json"))
     for number in (_number(items), None):
@@ -82,10 +87,8 @@ def _companion(folder: Path, kind: str, items: Path, optional: bool = False) -> 
             return fitting[0]
     if len(found) == 1:
         return found[0]
-    if not found and optional:
-        return None
     if not found:
-        raise CatalogueError(f"no {kind}*.json in {folder}: it belongs to {items.name}; get the data set's other files")
+        return None
     names = ", ".join(path.name for path in found)
     raise CatalogueError(f"{folder} holds {names}, none clearly that of {items.name}: move the others elsewhere")
 

@@ -46,7 +46,8 @@ class Product:
         prices: in dollars; one, or the two ends of a range.
         instruction: the synthetic request that this product fulfils, ``""`` if there is none.
         instruction_attributes: the attributes that this request names.
-        human: requests that people wrote for this product, as they stand in the data.
+        human: requests that people wrote for this product: ``instruction``, ``instruction_attributes`` and
+            ``instruction_options``.
     """
 
     asin: str
@@ -100,7 +101,7 @@ class Product:
     @classmethod
     def from_row(cls, row: list[Any]) -> Product:
         """The inverse of :meth:`row`, after a way through JSON."""
-        values = [tuple(value) if isinstance(value, list) else value for value in row]
+        values: list[Any] = [tuple(value) if isinstance(value, list) else value for value in row]
         values[_OPTIONS] = {name: tuple(group) for name, group in values[_OPTIONS].items()}
         return cls(*values)
 
@@ -198,7 +199,6 @@ def _requests(human: Any) -> tuple[Mapping[str, Any], ...]:
     """Those with a text, attributes and options; both lists may be empty."""
     return tuple(
         {
-            **request,
             "instruction": _sound(request["instruction"]),
             "instruction_attributes": list(_texts(request["instruction_attributes"])),
             "instruction_options": list(_texts(request["instruction_options"])),

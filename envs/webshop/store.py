@@ -21,7 +21,7 @@ from __future__ import annotations
 import json
 import mmap
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +100,12 @@ class StoreShelf:
                     return position
         raise KeyError(asin)
 
-    @cached_property
+    @property
     def columns(self) -> Columns:
         rows = self._rows
         return Columns(rows["prices"], rows["asked"], rows["combinations"], rows["requests"])
 
-    @cached_property
+    @property
     def attribute_counts(self) -> Mapping[str, int] | None:
         """Counted while building, for all products together."""
         return json.loads((self._folder / ATTRIBUTES).read_text(encoding="utf-8")) if self._whole else None
