@@ -18,7 +18,8 @@ from roleagent.agents.hf import HFPolicy
 from roleagent.config import PolicyConfig
 
 _PIECES = (
-    r"[^\n0-9]+?(?= [a-z]+ [0-9])"  # a phrase, up to a numbered thing on the same line
+    r"[^\n0-9\[\]]+?(?= [a-z]+ [0-9]+(?![0-9]|\.[0-9]))"  # a phrase, up to a numbered thing on the same line
+    r"| ?\[[A-Z]+\]"  # a mark between texts, as [SEP]
     r"| ?[A-Za-z']+| ?[0-9]+|\n+| ?[^\sA-Za-z0-9]|\s+"
 )
 END, PAD, FORESEE = "<|end|>", "<|pad|>", "<|foresee|>"

@@ -122,11 +122,14 @@ class Decoys:
 
 
 def _verb(command: str) -> str:
-    return command.split(" ", 1)[0]
+    return command.split(" ", 1)[0].split("[", 1)[0]
 
 
 def segments_from(demonstration: Demonstration, rollout: Rollout, decoys: Decoys | None = None) -> list[Segment]:
     """A demonstration exactly as a rollout would have recorded it, token for token.
+
+    What does not fit into ``rollout.prediction_tokens`` is not foretold: a reply that is cut off tells nothing, and
+    costs its tokens all the same.
 
     Args:
         rollout: says how: prompt style, tokens, where replies end, how far predictions look ahead.
@@ -158,6 +161,8 @@ def segments_from(demonstration: Demonstration, rollout: Rollout, decoys: Decoys
             asked = conversation.prediction_prompt(action)
             wrong = decoys.draw(step.command, len(ahead)) if decoys is not None else None
             answer = reply(_foretold(ahead if wrong is None else wrong), rollout.prediction_stops)
+            if len(answer.token_ids) > rollout.config.prediction_tokens:
+                answer = reply("", rollout.prediction_stops)
             prediction = Prediction(asked, answer, ()) if wrong is None else None
             stream, last = (*asked, *answer.token_ids), answer.token_ids
         turns.append(Turn(prompt, action, step.command, step.observation, prediction=prediction))
