@@ -25,7 +25,7 @@ from roleagent.envs.retrieval.analysis import analyse
 from roleagent.envs.retrieval.postings import Postings, hash_terms
 
 # Lists of postings longer than this are read only while they can still bring a new document among the best.
-LONG = 1 << 13
+LONG = 1 << 14
 # Bounds and partial sums are taken in another order and precision than scores; they may differ by this share.
 SLACK = 1e-5
 

@@ -73,7 +73,7 @@ class Postings:
             if header["format"] != FORMAT:
                 raise ValueError(f"its format is {header['format']}, not {FORMAT}")
             arrays = {item.name: _open(folder, item.name, header["arrays"][item.name]) for item in fields(cls)}
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{folder} holds no usable BM25 index ({error}): build it again") from error
         return cls(**arrays)
 

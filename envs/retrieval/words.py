@@ -185,10 +185,10 @@ _EMOJI = (
 _FLAG = f"R{_MARKS}R{_MARKS}"
 _KEYCAP = "#(?:[xtzkMgh]*ek[xtzkMgh]*|[xtzMgh]*k[xtzkMgh]*)"
 
-_OTHERS = f"[Tt][TxtzkveMgh]*|[JI]{_MARKS}|{_FLAG}|{_KEYCAP}"
-
-_TOKEN = re.compile(f"{_WORD}|{_EMOJI}|{_OTHERS}")
-_READINGS = (re.compile(f"{_WORD}|{_OTHERS}"), re.compile(_EMOJI))
+_TOKEN = re.compile(f"{_WORD}|{_EMOJI}|[Tt][TxtzkveMgh]*|[JI]{_MARKS}|{_FLAG}|{_KEYCAP}")
+_PICTURE = re.compile(_EMOJI)
+_START = re.compile("[AHGpDNK_PzMTtJIR#]")
+_CONTINUES = re.compile("[_xzkvegh]*")
 
 
 def _class_letters() -> str:
@@ -213,22 +213,26 @@ def words(text: str) -> Iterator[str]:
     """
     classes = text.translate(_CLASS_OF)  # type: ignore[arg-type]  # anything indexed by code points will do
     position = 0
-    while found := _TOKEN.search(classes, position):
-        start, position = found.span()
-        if classes[start] == "p":  # a letter that is a pictograph, too: of both readings the longer counts
-            position = _end(classes, start, len(classes))
-        if position - start > LONGEST // 2:  # it may be too long: no character has more than two units
+    while found := _START.search(classes, position):
+        start = found.start()
+        position = _end(classes, start, start + LONGEST)
+        if position - start > LONGEST // 2:  # it may be too long: a character has one unit or two
             position = _end(classes, start, _limit(text, start))
         if position > start:
             yield text[start:position]
-        else:  # what made it a token lies beyond the limit
-            position = start + 1
+        else:
+            # What starts here, or within what only continues, must reach beyond that to be a word.
+            beyond = _CONTINUES.match(classes, start + 1).end()  # type: ignore[union-attr]  # it matches nothing, too
+            position = max(start + 1, beyond - LONGEST + 1)
 
 
 def _end(classes: str, start: int, limit: int) -> int:
     """Where the longest token from ``start`` ends; ``start`` if there is none before ``limit``."""
-    ends = [found.end() for pattern in _READINGS if (found := pattern.match(classes, start, limit))]
-    return max(ends, default=start)
+    found = _TOKEN.match(classes, start, limit)
+    end = found.end() if found else start
+    if classes[start] == "p" and (found := _PICTURE.match(classes, start, limit)):
+        end = max(end, found.end())  # a letter that is a pictograph, too: of both readings the longer counts
+    return end
 
 
 def _limit(text: str, start: int) -> int:

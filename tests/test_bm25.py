@@ -1,0 +1,304 @@
+"""BM25: the ranking, the index on disk, and building it."""
+
+import gzip
+import json
+import math
+import pickle
+import threading
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roleagent.envs.retrieval import bm25, indexer
+from roleagent.envs.retrieval.analysis import analyse
+from roleagent.envs.retrieval.bm25 import BM25
+from roleagent.envs.retrieval.indexer import LENGTHS
+from roleagent.envs.webshop.catalogue import load_catalogue
+
+VOCABULARY = "red blue green shoe hat sock wool silk the".split()  # noqa: SIM905 - reads as words
+documents = st.lists(st.text("", max_size=0) | st.lists(st.sampled_from(VOCABULARY), max_size=60).map(" ".join))
+queries = st.lists(st.sampled_from([*VOCABULARY, "unknown"]), max_size=8).map(" ".join)
+
+
+def names(n):
+    """Ids whose order is not that of the documents."""
+    return [f"{(number * 7919) % 1000:03d}-{number}" for number in range(n)]
+
+
+def score_one_by_one(ids, texts, query, k, k1=0.9, b=0.4):
+    """The formula of the module's docstring, document by document, in single precision."""
+    f = np.float32
+    bags = [Counter(analyse(text)) for text in texts]
+    lengths = [sum(bag.values()) for bag in bags]
+    scored = sum(length > 0 for length in lengths)
+    found = []
+    for position, (bag, length) in enumerate(zip(bags, lengths, strict=True)):
+        total = 0.0
+        for term, count in Counter(analyse(query)).items():
+            holders = sum(term in other for other in bags)
+            if term not in bag:
+                continue
+            mean = f(sum(lengths) / scored)
+            spoken = f(max(value for value in LENGTHS.tolist() if value <= length))
+            weight = f(count) * f(math.log(1 + (scored - holders + 0.5) / (holders + 0.5)))
+            inverse = f(1) / (f(k1) * ((f(1) - f(b)) + f(b) * spoken / mean))
+            total += float(weight - weight / (f(1) + f(bag[term]) * inverse))
+        if total > 0:
+            found.append((-f(total), ids[position], position))
+    return [(position, float(-score)) for score, _, position in sorted(found)[:k]]
+
+
+@pytest.fixture
+def small_runs(monkeypatch):
+    monkeypatch.setattr(indexer, "RUN", 7)
+
+
+# --- the ranking ------------------------------------------------------------------------------------------------------
+
+
+def test_the_recorded_rankings_of_lucene(webshop_data):
+    recorded = json.loads(gzip.decompress((webshop_data / "reference" / "lucene_top50.json.gz").read_bytes()))
+    catalogue = load_catalogue(webshop_data)
+    asins = list(catalogue.asins)
+    index = BM25.build(asins, (product.document for product in catalogue))
+    assert len(recorded) == 500
+    differing = [
+        item["query"] for item in recorded if [asins[place] for place in index.search(item["query"])] != item["top50"]
+    ]
+    assert differing == []
+
+
+@given(documents, queries, st.integers(1, 12))
+def test_scores_are_those_of_the_formula(texts, query, k):
+    ids = names(len(texts))
+    index = BM25.build(ids, texts)
+    best = score_one_by_one(ids, texts, query, k)
+    assert index.search_scores(query, k) == best
+    assert index.search(query, k) == [position for position, _ in best]
+
+
+@given(documents, queries, st.floats(0.1, 5), st.floats(0, 1))
+def test_scores_at_other_constants(texts, query, k1, b):
+    ids = names(len(texts))
+    index = BM25.build(ids, texts, k1=k1, b=b)
+    assert index.search_scores(query, 5) == score_one_by_one(ids, texts, query, 5, k1, b)
+
+
+@pytest.mark.parametrize("long", [0, 3, 40])
+def test_long_lists_change_nothing_by_being_skipped(long, monkeypatch):
+    rng = np.random.default_rng(3)
+    # Words as rare as in a language: the k-th most frequent in a share of about 1/k of the texts.
+    texts = [" ".join(f"w{word}" for word in rng.zipf(1.3, size=30) if word < 300) for _ in range(400)]
+    index = BM25.build(names(len(texts)), texts)
+    queries = [" ".join(f"w{word}" for word in rng.zipf(1.3, size=7)) for _ in range(200)]
+    expected = [index.search_scores(query, k) for query in queries for k in (1, 10, 399)]
+    looked_up = []
+    look_up = BM25._look_up
+    monkeypatch.setattr(BM25, "_look_up", lambda *args: looked_up.append(args) or look_up(*args))
+    monkeypatch.setattr(bm25, "LONG", long)
+    assert [index.search_scores(query, k) for query in queries for k in (1, 10, 399)] == expected
+    assert len(looked_up) > 100  # or this would test nothing
+
+
+def test_equal_scores_go_in_the_order_of_the_ids():
+    ids = ["b", "\U0001f600", "a", "\uffff", "B"]
+    index = BM25.build(ids, ["red shoe"] * 5)
+    assert [ids[position] for position in index.search("red")] == ["B", "a", "b", "\uffff", "\U0001f600"]
+    assert index.search("red", 2) == [4, 2]
+
+
+def test_a_repeated_word_counts_as_often():
+    index = BM25.build(["a", "b"], ["red shoe", "blue hat and some more words"])
+    ((_, once),) = index.search_scores("red")
+    ((_, thrice),) = index.search_scores("red red red")
+    assert thrice == pytest.approx(3 * once)
+
+
+@pytest.mark.parametrize("query", ["", " ", "the and of", "unknown", "!?", "\ud800", "\0"])
+def test_queries_that_find_nothing(query):
+    assert BM25.build(["a"], ["red shoe"]).search(query) == []
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_nothing_is_asked_nothing_is_found(k):
+    assert BM25.build(["a"], ["red shoe"]).search("red", k) == []
+
+
+@pytest.mark.parametrize("texts", [[], [""], ["", "the", "!"]])
+def test_an_index_without_terms(texts, tmp_path):
+    index = BM25.build(names(len(texts)), texts, folder=tmp_path)
+    assert len(index) == len(texts)
+    assert BM25.open(tmp_path).search("red the") == []
+
+
+def test_a_megabyte_of_query_is_answered():
+    index = BM25.build(["a", "b"], ["red shoe", "blue hat"])
+    assert index.search("red hat hat " + "word[x] " * 130_000) == [1, 0]
+
+
+def test_lengths_are_what_a_byte_can_say():
+    assert len(LENGTHS) == 256
+    assert LENGTHS[:42].tolist() == [*range(41), 42]
+    assert LENGTHS[-1] == 2_013_265_944
+    assert (np.diff(LENGTHS) > 0).all()
+    assert (np.diff(LENGTHS)[40:] <= LENGTHS[40:-1] / 8).all()  # four binary digits
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
+
+
+@given(documents.filter(len), queries)
+def test_runs_are_merged_as_if_there_were_one(texts, query):
+    ids = names(len(texts))
+    whole = BM25.build(ids, texts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(indexer, "RUN", 7)
+        merged = BM25.build(ids, texts)
+    for name, values in whole._postings._arrays().items():
+        other = getattr(merged._postings, name)
+        assert values.dtype == other.dtype
+        assert values.tolist() == other.tolist()
+    assert merged.search_scores(query) == whole.search_scores(query)
+
+
+def test_built_in_a_folder_it_is_the_same(tmp_path, small_runs):
+    texts = ["red shoes and blue hats", "", "green green shoes", "a hat of silk and wool"] * 5
+    ids = names(len(texts))
+    inside = BM25.build(ids, texts, folder=tmp_path / "built")
+    memory = BM25.build(ids, texts)
+    memory.save(tmp_path / "saved")
+    built, saved = ({path.name: path.read_bytes() for path in (tmp_path / x).iterdir()} for x in ("built", "saved"))
+    assert built == saved
+    assert inside.search("silk shoes") == memory.search("silk shoes")
+
+
+def test_texts_are_read_one_at_a_time_and_progress_is_told(monkeypatch):
+    monkeypatch.setattr(indexer, "STRIDE", 2)
+    told, read = [], []
+
+    def texts():
+        for number in range(5):
+            read.append(number)
+            yield f"word {number}"
+
+    BM25.build(names(5), texts(), progress=lambda done: told.append((done, len(read))))
+    assert told == [(2, 2), (4, 4), (5, 5)]
+
+
+@pytest.mark.parametrize(
+    ("ids", "texts", "options", "message"),
+    [
+        (["a", "b", "a"], ["x"] * 3, {}, "the id 'a' occurs twice"),
+        (["a", "b"], ["x"], {}, "2 ids, but only 1 texts"),
+        (["a"], ["x", "y"], {}, "1 ids, but more texts"),
+        (["a"], ["x"], {"k1": 0}, "BM25 needs k1 > 0"),
+        (["a"], ["x"], {"b": 1.5}, "b from 0 to 1"),
+    ],
+)
+def test_what_cannot_be_indexed(ids, texts, options, message, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        BM25.build(ids, iter(texts), folder=tmp_path, **options)
+
+
+def test_an_interrupted_build_is_no_index_and_can_be_repeated(tmp_path, small_runs):
+    def broken():
+        yield "red shoes and blue hats and green socks"
+        raise KeyboardInterrupt
+
+    BM25.build(["a"], ["an older index"], folder=tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        BM25.build(["a", "b"], broken(), folder=tmp_path)
+    with pytest.raises(ValueError, match="build it again"):
+        BM25.open(tmp_path)
+    assert BM25.build(["a", "b"], ["red", "blue"], folder=tmp_path).search("blue") == [1]
+    assert not (tmp_path / "runs").exists()
+
+
+# --- on disk ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    BM25.build(["b", "a"], ["red shoe", "blue shoe"]).save(tmp_path)
+    return tmp_path
+
+
+def test_an_opened_index_is_mapped_and_answers_the_same(saved):
+    index = BM25.open(saved)
+    assert isinstance(index._postings.documents, np.memmap)
+    assert not index._postings.documents.flags.writeable
+    assert index.search("shoe") == [1, 0]
+    assert len(index) == 2
+
+
+def test_saving_where_it_was_opened_keeps_it(saved):
+    BM25.open(saved).save(saved)
+    assert BM25.open(saved).search("shoe") == [1, 0]
+
+
+def test_rebuilding_leaves_an_open_index_alone(saved):
+    index = BM25.open(saved)
+    BM25.build([f"{number}" for number in range(50)], ["green hat"] * 50, folder=saved)
+    assert index.search("shoe") == [1, 0]
+    assert BM25.open(saved).search("shoe") == []
+
+
+def test_files_hold_no_pickles(saved):
+    arrays = sorted(saved.glob("*.npy"))
+    assert len(arrays) == 8
+    for path in arrays:
+        np.load(path, allow_pickle=False)
+        with pytest.raises(pickle.UnpicklingError):
+            pickle.loads(path.read_bytes())
+
+
+def truncate(folder):
+    path = folder / "documents.npy"
+    path.write_bytes(path.read_bytes()[:-4])
+
+
+def exchange(folder):
+    np.save(folder / "ranks.npy", np.arange(3, dtype=np.int32))
+
+
+def age(folder):
+    header = folder / "index.json"
+    header.write_text(header.read_text().replace('"format": 1', '"format": 0'))
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        truncate,
+        exchange,
+        age,
+        lambda folder: (folder / "terms.npy").unlink(),
+        lambda folder: (folder / "index.json").unlink(),
+        lambda folder: (folder / "index.json").write_text("{"),
+        lambda folder: (folder / "index.json").write_text("[]"),
+        lambda folder: (folder / "codes.npy").write_bytes(b""),
+    ],
+)
+def test_a_damaged_index_says_so_in_a_line(damage, saved):
+    damage(saved)
+    with pytest.raises(ValueError, match=r"holds no usable BM25 index .*: build it again$") as raised:
+        BM25.open(saved)
+    assert "\n" not in str(raised.value)
+
+
+def test_threads_share_an_index(saved):
+    index = BM25.open(saved)
+    answers = []
+
+    def ask():
+        answers.extend(index.search("red shoe") for _ in range(200))
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == [[0, 1]] * 800

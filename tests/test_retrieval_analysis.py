@@ -1,0 +1,184 @@
+"""Text analysis: where words begin and end, what becomes of them."""
+
+import json
+import re
+import time
+from itertools import pairwise
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from roleagent.envs.retrieval import analysis
+from roleagent.envs.retrieval.analysis import STOP_WORDS, analyse
+from roleagent.envs.retrieval.porter import stem
+from roleagent.envs.retrieval.words import CLASSES, LONGEST, words
+
+# Characters of every class, and some of none.
+ODD = "".join(chr(int(ranges.split()[0].split("-")[0], 16)) for ranges in CLASSES.values()) + " !-aZ5é\U0001f600\u2028"
+texts = st.one_of(st.text(), st.text(ODD), st.text("abs'’.,_1 \u200d\ufe0f"))
+
+
+def units(text):
+    return len(text.encode("utf-16-le", "surrogatepass")) // 2
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("can't won’t 'quoted'", ["can't", "won’t", "quoted"]),
+        ("3.14 1,000 1:2 a:b a,b", ["3.14", "1,000", "1", "2", "a:b", "a", "b"]),
+        ("a.b a..b a.1 1.a a1 1a", ["a.b", "a", "b", "a", "1", "1", "a", "a1", "1a"]),
+        ("foo_bar _foo __ _1_", ["foo_bar", "_foo", "_1_"]),
+        ("wi-fi e-mail@x.com 10\" 5' 100% $3 c++", ["wi", "fi", "e", "mail", "x.com", "10", "5", "100", "3", "c"]),
+        ("soft\u00adhyphen cafe\u0301 \u0301x", ["soft\u00adhyphen", "cafe\u0301", "x"]),
+        ("non\u00a0breaking narrow\u202fspace", ["non", "breaking", "narrow\u202fspace"]),
+        ("日本語 ひらがな カタカナ 한국어", [*"日本語ひらがな", "カタカナ", "한국어"]),
+        ("ภาษาไทย", ["ภาษาไทย"]),
+        ("צה\"ל ג'", ["צה\"ל", "ג'"]),
+        ("٣٫١٤", ["٣٫١٤"]),
+        ("👍🏽 👨‍👩‍👧 ❤️ ☺︎ ®", ["👍🏽", "👨‍👩‍👧", "❤️", "☺", "®"]),
+        ("🇩🇪🇫🇷🇮 🏴󠁧󠁢󠁥󠁮󠁧󠁿 1️⃣ #️⃣ #", ["🇩🇪", "🇫🇷", "🏴󠁧󠁢󠁥󠁮󠁧󠁿", "1️⃣", "#️⃣"]),
+        ("ℹ️ ℹ‍👨 ℹ‍ℹabc", ["ℹ️", "ℹ‍👨", "ℹ‍ℹabc"]),
+        ("\ud83d x \ud800\udc00", ["x"]),
+        ("", []),
+    ],
+)  # fmt: skip
+def test_words_end_where_unicode_says(text, tokens):
+    assert list(words(text)) == tokens
+
+
+def test_pictographs_are_words(webshop_data):
+    ranges = json.loads((webshop_data / "reference" / "lucene_pictographs.json").read_text("utf-8"))
+    pictographs = [chr(point) for first, last in ranges for point in range(first, last + 1)]
+    assert len(pictographs) > 4000
+    assert [c for c in pictographs if list(words(f"({c})")) != [c]] == []
+
+
+def test_every_character_has_one_class():
+    ranges = [item.split("-") for listed in CLASSES.values() for item in listed.split()]
+    bounds = sorted((int(item[0], 16), int(item[-1], 16)) for item in ranges)
+    assert all(first <= last for first, last in bounds)
+    assert all(last < first for (_, last), (first, _) in pairwise(bounds))
+
+
+@given(texts)
+def test_words_are_pieces_of_the_text_in_order(text):
+    position = 0
+    for word in words(text):
+        assert 0 < units(word) <= LONGEST
+        assert " " not in word
+        position = text.index(word, position) + len(word)
+
+
+@given(texts)
+def test_a_word_is_one_word(text):
+    assert [list(words(word)) for word in words(text)] == [[word] for word in words(text)]
+
+
+@given(st.text([chr(c) for c in range(128)]))
+def test_of_ascii_nothing_is_lost_but_what_separates(text):
+    assert re.sub(r"[^a-zA-Z0-9]", "", "".join(words(text))) == re.sub(r"[^a-zA-Z0-9]", "", text)
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("q" * 255, [255]),
+        ("q" * 600, [255, 255, 90]),
+        ("\U0001d41a" * 300, [127, 127, 46]),  # two units each: 254, not 255
+        ("q" * 254 + "'q", [254, 1]),  # the apostrophe fits, what it would join does not
+        ("1" * 253 + ".1" + "1", [255, 1]),
+    ],
+)
+def test_long_words_are_cut(text, lengths):
+    assert [len(word) for word in words(text)] == lengths
+
+
+def test_a_flag_that_is_cut_is_none():
+    assert list(words("\U0001f1e9" + "\u0301" * 300 + "\U0001f1ea")) == []
+
+
+# --- stems ------------------------------------------------------------------------------------------------------------
+
+STEMS = """
+caresses caress | ponies poni | ties ti | caress caress | cats cat | feed feed | agreed agre | plastered plaster
+bled bled | motoring motor | sing sing | conflated conflat | troubled troubl | sized size | hopping hop | tanned tan
+falling fall | hissing hiss | fizzed fizz | failing fail | filing file | happy happi | sky sky | relational relat
+conditional condit | rational ration | valenci valenc | digitizer digit | conformabli conform | radicalli radic
+differentli differ | vileli vile | analogousli analog | vietnamization vietnam | predication predic | operator oper
+feudalism feudal | decisiveness decis | hopefulness hope | callousness callous | formaliti formal
+sensitiviti sensit | sensibiliti sensibl | triplicate triplic | formative form | formalize formal | electriciti electr
+electrical electr | hopeful hope | goodness good | revival reviv | allowance allow | inference infer | airliner airlin
+gyroscopic gyroscop | adjustable adjust | defensible defens | irritant irrit | replacement replac | adjustment adjust
+dependent depend | adoption adopt | homologou homolog | communism commun | activate activ | angulariti angular
+homologous homolog | effective effect | bowdlerize bowdler | probate probat | rate rate | cease ceas
+controll control | roll roll | possibly possibl | archaeology archaeolog | say sai | yes ye | is is | ion ion
+"""
+
+
+def test_stems():
+    pairs = [pair.split() for pair in STEMS.replace("\n", "|").split("|") if pair.strip()]
+    assert {word: stem(word) for word, _ in pairs} == dict(pairs)
+
+
+@given(st.text("abcdegilmnostuyzé", min_size=1))
+def test_a_stem_is_neither_empty_nor_longer(word):
+    assert 0 < len(stem(word)) <= len(word)
+    assert stem(word)[0] == word[0]
+
+
+# --- terms ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "terms"),
+    [
+        ("The Woman's dogs' THAT’S it＇S", ["woman", "dog"]),  # stop words go after the possessive
+        ("IDEA's", ["idea"]),
+        ("İSTANBUL ΣΑΣ ÀÉ", ["istanbul", "σασ", "àé"]),
+        ("to be or not", []),
+        ("Aééed a𐍈𐍈ed 𐍈s", ["aé", "a𐍈𐍈", "𐍈"]),  # a double é is halved; the halves of 𐍈 differ
+        ("tab\tand\nline  spaces", ["tab", "line", "space"]),
+    ],
+)
+def test_terms(text, terms):
+    assert analyse(text) == terms
+
+
+@given(texts, texts)
+def test_texts_are_analysed_piece_by_piece(one, other):
+    assert analyse(f"{one} {other}") == analyse(one) + analyse(other)
+
+
+@given(texts)
+@example("\ud800")
+@example("𐍈\udc00s's")
+def test_what_is_remembered_is_what_is_found(text):
+    fresh = analysis._Pieces()
+    assert [term for piece in text.split(" ") for term in fresh[piece]] == analyse(text) == analyse(text)
+
+
+def test_there_are_33_stop_words():
+    assert len(STOP_WORDS) == 33
+    assert analyse(" ".join(STOP_WORDS)) == []
+
+
+def test_memory_is_bounded(monkeypatch):
+    pieces = analysis._Pieces()
+    monkeypatch.setattr(pieces, "MOST", 10)
+    for number in range(100):
+        assert pieces[f"word{number}"] == (f"word{number}",)
+        assert len(pieces) <= 10
+    assert pieces["x" * 100] == ("x" * 100,)
+    assert "x" * 100 not in pieces
+
+
+@pytest.mark.parametrize("piece", ["a", "'", "\u200d", "_", "a.", "\U0001f468\u200d", "\u0301", "#\u0301", "1,"])
+def test_a_megabyte_takes_no_more_than_seconds(piece):
+    begun = time.process_time()
+    analyse(piece * (1_000_000 // len(piece)))
+    assert time.process_time() - begun < 20
