@@ -19,3 +19,4 @@ __all__ = ["Completion", "Group", "Prediction", "Segment", "Task", "Trajectory",
 gymnasium.register("RoleAgent/Toy-v0", entry_point="roleagent.envs.toy:ToyKitchen")
 gymnasium.register("RoleAgent/ALFWorld-v0", entry_point="roleagent.envs.alfworld.env:ALFWorldEnv")
 gymnasium.register("RoleAgent/WebShop-v0", entry_point="roleagent.envs.webshop.env:WebShopEnv")
+gymnasium.register("RoleAgent/SearchQA-v0", entry_point="roleagent.envs.searchqa.env:SearchQAEnv")

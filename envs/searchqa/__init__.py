@@ -1,0 +1,1 @@
+"""Search QA: questions that are answered by searching a collection of passages."""

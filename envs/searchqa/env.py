@@ -1,0 +1,198 @@
+"""``RoleAgent/SearchQA-v0``: a question, a few searches, an answer."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium
+
+from roleagent.envs.retrieval.retriever import Hit
+from roleagent.envs.searchqa.archive import open_archive
+from roleagent.envs.searchqa.questions import Question
+from roleagent.envs.searchqa.scoring import Score, judge
+from roleagent.reading import read_command
+from roleagent.spaces import Unicode
+
+INVALID = "That was neither search[query] nor answer[text]."
+NOTHING = "<information>No passage matches.</information>"
+ANSWERED = "The answer was taken."
+WORDS = 375
+"""Words of an observation at most: 500 tokens at three words to four tokens, which is usual for English text."""
+
+
+class SearchQAEnv(gymnasium.Env[str, str]):
+    """Answer a question with what a search engine finds: ``search[query]`` or ``answer[text]``.
+
+    A search shows the best passages between ``<information>`` and ``</information>``, a line each:
+    ``Doc 1(Title: "…") …``. An answer ends the episode, won if it matches a golden answer exactly (in normal form).
+    After ``max_steps`` commands, invalid ones included, the episode is truncated: with the usual four there is time for
+    three searches and the answer. Anything else than the two commands, and an empty query or answer, is invalid and
+    changes nothing. Of a query, the first 4,096 characters are searched for. Where nothing matches, the observation
+    says so. A search that could not be made raises :class:`~roleagent.envs.retrieval.passages.RetrievalError`: the
+    episode has failed, and is no wrong answer.
+
+    ``info`` holds, besides the keys of :mod:`roleagent.types`:
+
+    ==================  ================================================================================================
+    ``question_id``     the same as ``task_id``
+    ``retrieved``       ids of the passages that this step's search has shown, best first
+    ``answer``          what was answered, ``""`` until then
+    ``em``, ``f1``,     of the answer, in [0, 1]; 0 until there is one
+    ``sub_em``
+    ``golden_answers``  what would have been right; empty until the episode is over
+    ==================  ================================================================================================
+
+    ``task_type`` is the data set. ``admissible_actions`` is empty, since queries and answers are free text. ``state``
+    is the observation, and None after the answer: no model of the world could know how it is judged.
+
+    Args:
+        split: ``"train"``, ``"valid"``, ``"test"``, ``"test_sample"`` or a data set.
+        data_dir, corpus, retriever, index, seed: see :func:`~roleagent.envs.searchqa.archive.open_archive`.
+        top_k: passages that a search shows, ≥ 1.
+        max_steps: steps until the episode is truncated, ≥ 1.
+        max_words: of an observation; each passage is cut to its share. At least 5 per passage.
+        render_mode: ``"ansi"`` renders the last observation.
+
+    Raises:
+        ValueError: an argument has no meaning, or there are no such data; the message says what to do.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+
+    def __init__(
+        self,
+        split: str = "train",
+        data_dir: str | os.PathLike[str] | None = None,
+        corpus: str | os.PathLike[str] | None = None,
+        retriever: str = "bm25",
+        index: str | os.PathLike[str] | None = None,
+        seed: int = 0,
+        top_k: int = 3,
+        max_steps: int = 4,
+        max_words: int = WORDS,
+        render_mode: str | None = None,
+    ):
+        if top_k < 1:
+            raise ValueError(f"top_k must be at least 1, not {top_k}")
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, not {max_steps}")
+        if max_words < 5 * top_k:
+            raise ValueError(f"max_words must be at least {5 * top_k} for {top_k} passages, not {max_words}")
+        self.archive = open_archive(data_dir, corpus, retriever, index, seed)
+        self.panel = self.archive.questions.panel(split)
+        self.top_k, self.max_steps, self.max_words = top_k, max_steps, max_words
+        self.render_mode = render_mode
+        self.observation_space = Unicode()
+        self.action_space = Unicode()
+        self._question: Question | None = None
+        self._text = ""
+        self._steps: int | None = None  # None: reset comes first
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Asks ``options["task_id"]``, or a question of the panel drawn with ``np_random``.
+
+        Raises:
+            ValueError: the panel has no such task.
+        """
+        super().reset(seed=seed)
+        task_id = (options or {}).get("task_id")
+        if task_id is None:
+            task_id = self.panel.task_ids[int(self.np_random.integers(len(self.panel)))]
+        self._question = self.archive.questions.find(self.panel.require(task_id))
+        self._text = f"{self._question.text}\nFind out with search[query], then give the answer with answer[text]."
+        self._steps = 0
+        return self._text, self._info({}, state=self._text)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Searches or takes the answer.
+
+        Raises:
+            RetrievalError: the search could not be made.
+        """
+        question = self._question
+        if self._steps is None or question is None:
+            raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
+        verb, argument = read_command(action) if isinstance(action, str) else ("", "")
+        hits: Sequence[Hit] = ()
+        score, answered = Score(), False
+        if not argument:
+            self._text = INVALID
+        elif verb == "search":
+            hits = self.archive.search(argument, self.top_k)
+            self._text = present(hits, self.max_words)
+        else:
+            score, answered, self._text = judge(argument, question.answers), True, ANSWERED
+        self._steps += 1
+        truncated = not answered and self._steps >= self.max_steps
+        info = self._info(
+            {"task": score.em},
+            won=score.em == 1,
+            valid_action=bool(argument),
+            state=None if answered else self._text,
+            retrieved=[hit.passage.id for hit in hits],
+            answer=argument if answered else "",
+            **score._asdict(),
+            golden_answers=list(question.answers) if answered or truncated else [],
+        )
+        if answered or truncated:
+            self._steps = None
+        return self._text, score.em, answered, truncated, info
+
+    def render(self) -> str | None:  # type: ignore[override]
+        return self._text if self.render_mode == "ansi" else None
+
+    def walkthrough(self) -> tuple[str, ...]:
+        """Searches for the golden passages, as far as they are known and there are steps, and the golden answer."""
+        if self._question is None:
+            raise gymnasium.error.ResetNeeded("there is no question yet: call reset() before walkthrough()")
+        titles = [passage.partition("\n")[0] for passage in self._question.context]
+        searches = [f"search[{title}]" for title in titles if title.strip()]
+        return (*searches[: self.max_steps - 1], f"answer[{self._question.answers[0]}]")
+
+    def expert(self, rng: Any = None) -> Any:
+        """An expert that sees only what an agent sees; it understands the generated world's questions alone."""
+        from roleagent.envs.searchqa.expert import ResearchExpert
+
+        return ResearchExpert(rng)
+
+    def _info(self, rewards: dict[str, float], **report: Any) -> dict[str, Any]:
+        question = self._question
+        assert question is not None
+        return {
+            "task_id": question.task_id,
+            "goal": question.text,
+            "task_type": question.data_set,
+            "split": self.panel.split,
+            "admissible_actions": [],
+            "won": False,
+            "valid_action": True,
+            "rewards": rewards,
+            "question_id": question.task_id,
+            "retrieved": [],
+            "answer": "",
+            **Score()._asdict(),
+            "golden_answers": [],
+            **report,
+        }
+
+
+def present(hits: Sequence[Hit], max_words: int = WORDS) -> str:
+    """Passages as an observation shows them, each cut to its share of ``max_words``.
+
+    >>> from roleagent.envs.retrieval.passages import Passage
+    >>> present([Hit(Passage("7", "Lokma", "Fried  dough."), 1.0)])
+    '<information>Doc 1(Title: "Lokma") Fried dough.</information>'
+    """
+    if not hits:
+        return NOTHING
+    share = max_words // len(hits)
+    lines = (
+        " ".join(f'Doc {number}(Title: "{hit.passage.title}") {hit.passage.text}'.split()[:share])
+        for number, hit in enumerate(hits, start=1)
+    )
+    return f"<information>{chr(10).join(lines)}</information>"
+
+
+__all__ = ["ANSWERED", "INVALID", "NOTHING", "WORDS", "SearchQAEnv", "present"]

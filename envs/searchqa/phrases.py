@@ -1,0 +1,153 @@
+"""The language of the generated world: what its passages say and how its questions ask.
+
+A passage tells all relations of one thing, a question asks for the object of one relation. The thing is named, or
+described by a relation of another thing: "Who taught the director of Silver Harbor?" needs two searches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Relation:
+    """One kind of fact.
+
+    Attributes:
+        subject, object: kinds of things.
+        tells: sentences of the subject's passage. ``{s}`` is its name, ``{it}`` its pronoun, ``{o}`` the object.
+        asks: questions for the object, about ``{s}``.
+        describes: ways to speak of the object without its name; none where there is nothing further to ask about it.
+    """
+
+    name: str
+    subject: str
+    object: str
+    tells: tuple[str, ...]
+    asks: tuple[str, ...]
+    describes: tuple[str, ...] = ()
+
+
+# The first relation of a kind opens its passages.
+RELATIONS = (
+    Relation(
+        "job",
+        *("person", "job"),
+        ("{s} is a {o}.", "{s} works as a {o}."),
+        ("What is the job of {s}?", "What does {s} work as?"),
+    ),
+    Relation(
+        "birthplace",
+        *("person", "town"),
+        ("{it} was born in {o}.", "{it} comes from {o}."),
+        ("Where was {s} born?", "Which town does {s} come from?"),
+        ("the birthplace of {s}", "the town where {s} was born"),
+    ),
+    Relation(
+        "teacher",
+        *("person", "person"),
+        ("{it} was taught by {o}.", "{it} learned from {o}."),
+        ("Who taught {s}?", "Who was the teacher of {s}?"),
+        ("the teacher of {s}", "the person who taught {s}"),
+    ),
+    Relation(
+        "genre",
+        *("film", "genre"),
+        ("{s} is a {o} film.",),
+        ("What kind of film is {s}?", "What is the genre of {s}?"),
+    ),
+    Relation(
+        "director",
+        *("film", "person"),
+        ("{it} was directed by {o}.", "{it} was filmed by {o}."),
+        ("Who directed {s}?", "Who was the director of {s}?"),
+        ("the director of {s}", "the person who directed {s}"),
+    ),
+    Relation(
+        "setting",
+        *("film", "town"),
+        ("{it} is set in {o}.", "{it} takes place in {o}."),
+        ("Where is {s} set?", "Which town is the setting of {s}?"),
+        ("the setting of {s}", "the town where {s} is set"),
+    ),
+    Relation(
+        "product",
+        *("company", "product"),
+        ("{s} is a company that makes {o}.", "{s} makes {o}."),
+        ("What does {s} make?", "What is the product of {s}?"),
+    ),
+    Relation(
+        "founder",
+        *("company", "person"),
+        ("{it} was founded by {o}.", "{it} was started by {o}."),
+        ("Who founded {s}?", "Who was the founder of {s}?"),
+        ("the founder of {s}", "the person who founded {s}"),
+    ),
+    Relation(
+        "seat",
+        *("company", "town"),
+        ("{it} is based in {o}.", "{it} has its seat in {o}."),
+        ("Where is {s} based?", "Which town is the seat of {s}?"),
+        ("the seat of {s}", "the town where {s} is based"),
+    ),
+    Relation(
+        "river",
+        *("town", "river"),
+        ("{s} is a town on the {o}.", "{s} lies on the {o}."),
+        ("Which river does {s} lie on?", "What is the river of {s}?"),
+    ),
+    Relation(
+        "mayor",
+        *("town", "person"),
+        ("{it} is led by {o}.", "{it} is governed by {o}."),
+        ("Who governs {s}?", "Who is the mayor of {s}?"),
+        ("the mayor of {s}", "the person who governs {s}"),
+    ),
+)
+
+# Pronouns by kind: a passage keeps to one of them.
+PRONOUNS = {"person": ("He", "She"), "film": ("It",), "company": ("It",), "town": ("It",)}
+
+# Names have two parts; a name belongs to one split, its parts occur in all.
+NAMES = {
+    "person": (
+        "Abra Bero Cadel Dova Elra Fenno Gira Hodel Ilka Joren Kesta Lamo Mirel Nado Olva Pesko Quin Relda Soren Tibba "
+        "Ulma Vero Wenda Yaro",
+        "Abbot Barrow Crane Dunmore Eller Farrow Goss Hartley Ingram Jessop Kettle Lorne Marlow Nettle Osgood Pruitt "
+        "Quill Rudge Stroud Thorne Upton Varley Wick Yates",
+    ),
+    "town": (
+        "Port North South Old New Lake Fort Upper",
+        "Adelm Brask Corven Dreel Esker Felmar Grint Holve Istra Jorvik Kelm Lunden Morva Nessel Orrin Pelk Rost Sarn "
+        "Tolva Umber Velm Wex",
+    ),
+    "film": (
+        "Silver Broken Silent Golden Crimson Hidden Frozen Distant Empty Burning Hollow Velvet Wild Gentle Bitter "
+        "Paper",
+        "Harbor Garden Mirror Winter Bridge River Lantern Orchard Tower Engine Mountain Letter Window Summer Island "
+        "Shadow",
+    ),
+    "company": (
+        "Acorn Beacon Cobalt Delta Ember Falcon Granite Helix Indigo Juniper Kestrel Lotus Maple Nimbus Onyx Pioneer",
+        "Works Brothers Supply Trading Union Mills",
+    ),
+}
+WORDS = {
+    "job": "baker banker carpenter doctor farmer hunter lawyer miller nurse painter poet sailor singer tailor",
+    "genre": "comedy crime family horror love music sports war",
+    "product": "bells bicycles boots candles carpets chairs clocks hats kites lamps paint pianos soap toys",
+    "river": "Ansel Bure Calder Dove Esk Fal Gade Hull Irwell Jordan Kenn Lune Mole Nidd",
+}
+KINDS = tuple(NAMES)
+
+
+def relations_of(kind: str) -> tuple[Relation, ...]:
+    """What a passage about a thing of this kind tells.
+
+    >>> [relation.name for relation in relations_of("town")]
+    ['river', 'mayor']
+    """
+    return tuple(relation for relation in RELATIONS if relation.subject == kind)
+
+
+__all__ = ["KINDS", "NAMES", "PRONOUNS", "RELATIONS", "WORDS", "Relation", "relations_of"]

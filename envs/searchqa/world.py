@@ -1,0 +1,188 @@
+"""A closed world of people, films, companies and towns: its passages, and questions that only they can answer.
+
+Who is who and what is where is drawn at random: the same question has another answer under another seed, so that
+nobody can know it without searching. Training, validation and test are three lands that share all words and not one
+thing: every fact, and hence every question, belongs to a single split. All passages stand in one collection.
+
+>>> world = generate(seed=0)
+>>> world.passages[0].contents
+'"Falcon Supply"\\nFalcon Supply makes toys. It was started by Ilka Barrow. It is based in Old Tolva.'
+>>> world.questions["train"][1].text
+'Who was the teacher of the person who founded Onyx Mills?'
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from roleagent.envs.retrieval.passages import Passage
+from roleagent.envs.searchqa.phrases import KINDS, NAMES, PRONOUNS, WORDS, Relation, relations_of
+from roleagent.envs.searchqa.questions import Question, Questions, split
+
+PEOPLE = 96
+"""People in the training land; the other two have a quarter of them."""
+
+_PER_PERSON = {"person": 1.0, "film": 0.75, "company": 0.5, "town": 0.5}
+_SHARE = {"train": 1.0, "valid": 0.25, "test": 0.25}
+
+
+@dataclass(eq=False)
+class Thing:
+    """Somebody or something with a name, and what is true of it.
+
+    Attributes:
+        facts: the object of every relation: a thing, or a word.
+        passage: what the collection says of it.
+    """
+
+    kind: str
+    name: str
+    facts: dict[str, Thing | str] = field(default_factory=dict)
+    passage: Passage | None = None
+
+
+class World(NamedTuple):
+    """A collection of passages, and the questions of every split."""
+
+    passages: tuple[Passage, ...]
+    questions: Questions
+
+
+@lru_cache(maxsize=4)
+def generate(seed: int = 0, people: int = PEOPLE) -> World:
+    """Makes a world.
+
+    Args:
+        people: in the training land, ≥ 8.
+
+    Raises:
+        ValueError: too few people for questions, or more than there are names.
+    """
+    rng = random.Random(f"searchqa/{seed}/{people}")
+    names = {kind: list(map(" ".join, product(*(part.split() for part in NAMES[kind])))) for kind in KINDS}
+    sizes = {
+        part: {kind: round(people * share * _PER_PERSON[kind]) for kind in KINDS} for part, share in _SHARE.items()
+    }
+    for kind in KINDS:
+        most = int(len(names[kind]) / _PER_PERSON[kind] / sum(_SHARE.values()))
+        if not 8 <= people <= most - 8:  # a few names are left for rounding
+            raise ValueError(f"a generated world has 8 to {most - 8} people, not {people}")
+        rng.shuffle(names[kind])
+    lands = {
+        part: _populate({kind: [names[kind].pop() for _ in range(size)] for kind, size in counts.items()}, rng)
+        for part, counts in sizes.items()
+    }
+    things = [thing for land in lands.values() for thing in land]
+    rng.shuffle(things)
+    for number, thing in enumerate(things):
+        thing.passage = Passage(str(number), thing.name, _tell(thing, rng))
+    asked = {part: _ask_about(land, part, rng) for part, land in lands.items()}
+    passages = tuple(thing.passage for thing in things if thing.passage)
+    return World(passages, split(**asked))
+
+
+def _populate(names: Mapping[str, Sequence[str]], rng: random.Random) -> list[Thing]:
+    """The things of one land, linked at random among themselves."""
+    land = {kind: [Thing(kind, name) for name in of_kind] for kind, of_kind in names.items()}
+    things = [thing for of_kind in land.values() for thing in of_kind]
+    for thing in things:
+        for relation in relations_of(thing.kind):
+            if relation.object in WORDS:
+                thing.facts[relation.name] = rng.choice(WORDS[relation.object].split())
+            else:
+                thing.facts[relation.name] = rng.choice([o for o in land[relation.object] if o is not thing])
+    return things
+
+
+def _tell(thing: Thing, rng: random.Random) -> str:
+    """A thing's passage: all that is true of it, in some order and wording."""
+    opening, *others = relations_of(thing.kind)
+    rng.shuffle(others)
+    pronoun = rng.choice(PRONOUNS[thing.kind])
+    sentences = (
+        rng.choice(relation.tells).format(s=thing.name, it=pronoun, o=_name(thing.facts[relation.name]))
+        for relation in (opening, *others)
+    )
+    return " ".join(sentences)
+
+
+def _name(thing: Thing | str) -> str:
+    return thing.name if isinstance(thing, Thing) else thing
+
+
+class _Chain(NamedTuple):
+    """What leads from a named thing to an answer: one or two relations."""
+
+    thing: Thing
+    relations: tuple[Relation, ...]
+
+
+def _ask_about(things: Sequence[Thing], part: str, rng: random.Random) -> tuple[Question, ...]:
+    """All one-hop questions of a land and as many two-hop questions, by turns."""
+    short = [_Chain(thing, (relation,)) for thing in things for relation in relations_of(thing.kind)]
+    long = list(_two_hops(things))
+    rng.shuffle(short)
+    rng.shuffle(long)
+    chains = [chain for pair in zip(short, long, strict=False) for chain in pair]
+    return tuple(_ask(chain, f"{part}_{number // 2:04d}", rng) for number, chain in enumerate(chains))
+
+
+def _two_hops(things: Sequence[Thing]) -> Iterator[_Chain]:
+    for thing in things:
+        for first in relations_of(thing.kind):
+            between = thing.facts[first.name]
+            if first.describes and isinstance(between, Thing):
+                for second in relations_of(between.kind):
+                    if between.facts[second.name] is not thing:  # the question would name its answer
+                        yield _Chain(thing, (first, second))
+
+
+def _ask(chain: _Chain, number: str, rng: random.Random) -> Question:
+    named, needed, answer = chain.thing.name, [chain.thing], chain.thing.facts[chain.relations[0].name]
+    for first, second in zip(chain.relations, chain.relations[1:], strict=False):
+        assert isinstance(answer, Thing)
+        named = rng.choice(first.describes).format(s=named)
+        needed.append(answer)
+        answer = answer.facts[second.name]
+    text = rng.choice(chain.relations[-1].asks).format(s=named)
+    context = tuple(f"{thing.name}\n{thing.passage.text}" for thing in needed if thing.passage)
+    return Question(("one_hop", "two_hop")[len(needed) - 1], number, text, (_name(answer),), context)
+
+
+def write_world(world: World, folder: Path) -> list[Path]:
+    """Writes a world as data sets are published: ``corpus.jsonl``, and the questions of every split.
+
+    Args:
+        folder: made if it is missing; files of these names in it are replaced.
+
+    Returns:
+        The paths of the files.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = {"corpus": [{"id": passage.id, "contents": passage.contents} for passage in world.passages]}
+    for part in _SHARE:
+        lines[part] = [
+            {
+                "id": question.number,
+                "data_source": question.data_set,
+                "question": question.text,
+                "golden_answers": list(question.answers),
+                "golden_context": list(question.context),
+            }
+            for question in world.questions[part]
+        ]
+    paths = []
+    for name, rows in lines.items():
+        paths.append(folder / f"{name}.jsonl")
+        paths[-1].write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return paths
+
+
+__all__ = ["PEOPLE", "World", "generate", "write_world"]
