@@ -67,13 +67,20 @@ def generate(arguments: Sequence[str]) -> int:
     return 0
 
 
+def serve(arguments: Sequence[str]) -> int:
+    """Open the shop as web pages on this machine."""
+    from roleagent.envs.webshop.site import serve as open_site
+
+    return open_site(arguments)
+
+
 def complain(verb: str, error: Exception) -> int:
     """One line about what went wrong; returns the exit status."""
     print(f"roleagent webshop {verb}: {' '.join(str(error).split())}", file=sys.stderr)
     return 2
 
 
-VERBS: dict[str, Callable[[Sequence[str]], int]] = {"build": build, "generate": generate}
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {"build": build, "generate": generate, "serve": serve}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,0 +1,314 @@
+"""The shop as web pages: what a browser and what a hostile client get."""
+
+import html
+import http.client
+import json
+import random
+import re
+import shutil
+import threading
+from contextlib import closing
+from pathlib import Path
+from urllib.parse import urlencode
+
+import gymnasium
+import pytest
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.envs.webshop.expert import ShoppingExpert
+from roleagent.envs.webshop.goals import panels
+from roleagent.envs.webshop.session import Session
+from roleagent.envs.webshop.shop import open_shop
+from roleagent.envs.webshop.site import Site, make_server
+from roleagent.envs.webshop.site_pages import document
+
+SPLIT = "valid"
+
+
+@pytest.fixture(scope="module")
+def shop():
+    return open_shop("generated", 90)
+
+
+@pytest.fixture(scope="module")
+def task_ids(shop):
+    return panels(shop.catalogue)[SPLIT].task_ids
+
+
+@pytest.fixture
+def site(shop, task_ids):
+    return Site(shop, task_ids, random.Random(0), most=8)
+
+
+@pytest.fixture
+def address(site):
+    """A running server's (host, port)."""
+    server = make_server(site, port=0)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield server.server_address[:2]
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+class Browser:
+    """A client that keeps its cookie and follows redirections."""
+
+    def __init__(self, address):
+        self.address, self.cookie = address, ""
+
+    def ask(self, method, path, body=None, **headers):
+        with closing(http.client.HTTPConnection(*self.address, timeout=10)) as connection:
+            connection.request(method, path, body, {"Cookie": self.cookie} | headers)
+            answer = connection.getresponse()
+            text = answer.read().decode()
+        self.cookie = (answer.getheader("Set-Cookie") or self.cookie).partition(";")[0]
+        return answer, text
+
+    def open(self, path="/", **form):
+        headers = {"Content-Type": "application/x-www-form-urlencoded"} if form else {}
+        answer, text = self.ask("POST" if form else "GET", path, urlencode(form) or None, **headers)
+        while answer.status == 303:
+            answer, text = self.ask("GET", answer.getheader("Location"))
+        return answer, text
+
+    def give(self, command):
+        """A command as the page's forms give it."""
+        verb, _, argument = command.partition("[")
+        return self.open(query=argument[:-1]) if verb == "search" else self.open(command=command)
+
+
+def bought(task_id, expert=None):
+    """The commands of somebody who shops in the environment, and the score there."""
+    env = gymnasium.make("RoleAgent/WebShop-v0", data_dir="generated", num_products=90, split=SPLIT)
+    text, info = env.reset(options={"task_id": task_id})
+    expert, commands, done = expert or ShoppingExpert(), [], False
+    expert.reset(info["goal"], text)
+    while not done:
+        commands.append(expert.act())
+        text, _, terminated, truncated, info = env.step(commands[-1])
+        expert.observe(commands[-1], text)
+        done = terminated or truncated
+    return commands, info["score"]
+
+
+def score_on(text):
+    return float(re.search(r'id="score"[^>]*>([^<]*)<', text)[1])
+
+
+def test_a_purchase_scores_what_it_scores_in_the_environment(address, task_ids):
+    scores = set()
+    for task_id in task_ids[:12]:
+        commands, score = bought(task_id)
+        browser = Browser(address)
+        browser.open(f"/?task={task_id}")
+        for command in commands:
+            answer, text = browser.give(command)
+            assert answer.status == 200
+        assert score_on(text) == pytest.approx(score, abs=1e-3)
+        assert f"Step {len(commands)}" in text
+        scores.add(score)
+    assert 1.0 in scores
+
+
+def test_the_score_of_a_careless_purchase_is_the_environments_too(address, task_ids):
+    browser = Browser(address)
+    _, text = browser.open(f"/?task={task_ids[0]}")
+    query = html.unescape(re.search(r'id="request">([^<]*)<', text)[1])[:20]
+    env = gymnasium.make("RoleAgent/WebShop-v0", data_dir="generated", num_products=90, split=SPLIT)
+    env.reset(options={"task_id": task_ids[0]})
+    *_, info = env.step(f"search[{query}]")
+    last = info["admissible_actions"][-1]
+    for command in (f"search[{query}]", last, "click[buy now]"):
+        _, text = browser.give(command)
+    env.step(last)
+    *_, info = env.step("click[buy now]")
+    assert score_on(text) == pytest.approx(info["score"], abs=1e-3) and info["score"] < 1
+
+
+def test_every_button_of_a_page_works(address, task_ids):
+    """What is shown can be clicked, on every kind of page, and nothing else is there to click."""
+    browser = Browser(address)
+    _, text = browser.open(f"/?task={task_ids[0]}")
+    _, text = browser.open(query="shoes")
+    seen = set()
+    for _ in range(60):
+        buttons = [html.unescape(value) for value in re.findall(r'name="command" value="([^"]*)"', text)]
+        fresh = [button for button in buttons if button not in seen and "buy" not in button and "back" not in button]
+        command = (fresh or [button for button in buttons if "prev" in button] or ["click[back to search]"])[0]
+        seen.add(command)
+        answer, text = browser.open(command=command)
+        assert answer.status == 200 and 'role="status"' not in text
+        if 'name="query"' in text:
+            answer, text = browser.open(query="shoes")
+    assert {"click[features]", "click[description]", "click[< prev]", "click[next >]"} <= seen
+
+
+def test_a_command_without_effect_is_said(address, task_ids):
+    browser = Browser(address)
+    browser.open()
+    _, text = browser.open(command="click[buy now]")
+    assert 'role="status"' in text and "Step 1" in text
+    _, text = browser.open(query="  ")
+    assert "Total results: 0" in text
+
+
+def test_brackets_in_a_search_are_left_out(address):
+    browser = Browser(address)
+    browser.open()
+    _, text = browser.open(query="shoes [2 pack] ]")
+    assert "Total results" in text and "shoes 2 pack”" in text
+
+
+def test_every_text_is_escaped(shop, task_ids):
+    session = Session(shop, shop.goals.find(task_ids[0]))
+    session.act('search[<script>alert("x")</script> & shoes]')
+    page = document(session, 3, 15, "<b>note</b>")
+    assert "<script>" not in page and "&lt;script&gt;" in page and "<b>" not in page
+    assert "&amp; shoes" in page
+
+
+def test_a_hostile_product_is_harmless(tmp_path):
+    """Markup in every field of the catalogue, through every page."""
+    evil = '"><script>alert(1)</script>'
+    item = {
+        "asin": "B000000000",
+        "name": f"mug {evil}",
+        "full_description": evil,
+        "small_description": [evil, evil],
+        "pricing": "$3.00",
+        "customization_options": {f"color{evil}": [{"value": evil}, {"value": "red"}]},
+        "category": "garden",
+        "product_category": evil,
+        "query": "mug",
+    }
+    notes = {"attributes": ["red"], "instruction": f"Find me a {evil} mug", "instruction_attributes": ["red"]}
+    items = [item | {"asin": f"B00000000{n}"} for n in range(3)]
+    (tmp_path / "items_shuffle.json").write_text(json.dumps(items))
+    (tmp_path / "items_ins_v2.json").write_text(json.dumps({item["asin"]: notes for item in items}))
+    (tmp_path / "items_human_ins.json").write_text("{}")
+    shop = open_shop(tmp_path)
+    session = Session(shop, shop.goals[0])
+    pages = []
+    for command in ("", "search[mug]", "click[b000000000]", "click[features]", "click[< prev]", "click[description]"):
+        session.act(command)
+        pages.append(document(session, 1, 15, ""))
+    session.act("click[< prev]")
+    session.act(f"click[{evil.lower()}]")
+    session.act("click[buy now]")
+    pages.append(document(session, 1, 15, ""))
+    assert "Thank you" in pages[-1]
+    for page in pages:
+        assert "<script" not in page and "&lt;script&gt;" in page
+        assert evil not in html.unescape(re.sub(r">[^<]*<|=\"[^\"]*\"", "", page))  # only as text and in attributes
+
+
+def test_visitors_have_sessions_of_their_own_and_are_bounded(site, address):
+    first, second = Browser(address), Browser(address)
+    first.open(), second.open()
+    first.open(query="shoes")
+    assert "Step 1" in first.open()[1] and "Step 0" in second.open()[1]
+    assert first.cookie != second.cookie and len(site) == 2
+    for _ in range(20):
+        Browser(address).open()
+    assert len(site) == 8
+    assert "Step 0" in first.open()[1]  # forgotten: a stranger again
+
+
+def test_another_task(address, task_ids, shop):
+    browser = Browser(address)
+    browser.open(f"/?task={task_ids[3]}")
+    assert html.escape(shop.goals.find(task_ids[3]).instruction) in browser.open()[1]
+    browser.open(query="shoes")
+    answer, text = browser.ask("POST", "/new", "", **{"Content-Type": "application/x-www-form-urlencoded"})
+    assert answer.status == 303 and "Step 0" in browser.open()[1]
+    answer, text = browser.open("/?task=nonsense")
+    assert answer.status == 404 and "nonsense" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body", "headers", "status"),
+    [
+        ("GET", "/etc/passwd", None, {}, 404),
+        ("GET", "/?task=%3Cscript%3E", None, {}, 404),
+        ("POST", "/nowhere", "command=x", {}, 404),
+        ("POST", "/", "nothing=1", {}, 400),
+        ("POST", "/", "&".join(f"f{n}=1" for n in range(40)), {}, 400),
+        ("POST", "/", "command=" + "x" * 70_000, {}, 413),
+        ("POST", "/", None, {"Content-Length": "minus one"}, 413),
+        ("GET", "/", None, {"Cookie": "webshop=\x01;;;=,"}, 200),
+        ("GET", "/", None, {"Cookie": "webshop=" + "x" * 1000}, 200),
+        ("POST", "/", "command=%FF%FE%00", {}, 303),
+        ("DELETE", "/", None, {}, 501),
+    ],
+)
+def test_odd_requests_get_an_answer(address, method, path, body, headers, status):
+    answer, text = Browser(address).ask(method, path, body, **headers)
+    assert answer.status == status
+    assert "<script>" not in text and "Traceback" not in text
+    assert Browser(address).open()[0].status == 200
+
+
+def test_headers_forbid_what_is_not_needed(address):
+    answer, _ = Browser(address).open()
+    assert "default-src 'none'" in answer.getheader("Content-Security-Policy")
+    assert {"HttpOnly", "SameSite=Strict"} <= set(answer.getheader("Set-Cookie").split("; "))
+    assert answer.getheader("X-Content-Type-Options") == "nosniff"
+
+
+# --- a real browser ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not program or not driver:
+        pytest.skip("no chromium and chromedriver here; on Debian: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--user-data-dir={profile}"):
+        options.add_argument(argument)
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield browser
+    browser.quit()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 400])
+def test_a_person_buys_something_in_a_browser(chromium, address, task_ids, shop, width, scheme, tmp_path):
+    """Types, clicks, chooses, buys; the score is the environment's, and nothing runs off the page."""
+    emulated = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+    chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
+    metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
+    chromium.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    task_id = next(t for t in task_ids if len(shop.goals.find(t).options) == 2 and bought(t)[1] == 1)
+    commands, score = bought(task_id)
+    chromium.delete_all_cookies()
+    chromium.get(f"http://{address[0]}:{address[1]}/?task={task_id}")
+    shots = Path(tmp_path)
+    for number, command in enumerate(commands):
+        verb, _, argument = command[:-1].partition("[")
+        chromium.save_screenshot(str(shots / f"{width}-{scheme}-{number}.png"))
+        fits = chromium.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
+        assert fits, f"the page is wider than {width} pixels"
+        if verb == "search":
+            field = chromium.switch_to.active_element  # the field is ready to type in
+            field.send_keys(argument + "\n")
+        else:
+            value = f"click[{argument}]"
+            [button] = [
+                b
+                for b in chromium.find_elements("name", "command")
+                if (b.get_attribute("value") or "").lower() == value
+            ]
+            button.send_keys("\n")  # by keyboard
+        if verb == "click" and argument in shop.goals.find(task_id).options.values():
+            pressed = chromium.find_elements("css selector", "button[aria-pressed=true]")
+            assert argument in [b.text for b in pressed]
+    chromium.save_screenshot(str(shots / f"{width}-{scheme}-done.png"))
+    assert float(chromium.find_element("id", "score").text) == pytest.approx(score)
+    dark = chromium.execute_script("return getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", dark)[:3])) < 200) == (scheme == "dark")
