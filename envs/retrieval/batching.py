@@ -198,25 +198,22 @@ class Batcher:
         for k in dict.fromkeys(k for _, k in keys):
             queries = [query for query, wanted in keys if wanted == k]
             found = self._try(queries, k)
-            if isinstance(found, RetrievalError) and len(queries) > 1:  # one client's query is not the others' failure
-                alone = [self._try([query], k) for query in queries]
-                outcomes.update(((q, k), f if isinstance(f, RetrievalError) else f[0]) for q, f in zip(queries, alone))
-            elif isinstance(found, RetrievalError):
-                outcomes[queries[0], k] = found
-            else:
-                outcomes.update(((query, k), hits) for query, hits in zip(queries, found))
+            if isinstance(found[0], RetrievalError) and len(queries) > 1:
+                # One of them may be the reason, and the others those of other clients: each alone.
+                found = [self._try([query], k)[0] for query in queries]
+            outcomes.update(zip(((query, k) for query in queries), found, strict=True))
         return [outcomes[key] for key in keys]
 
-    def _try(self, queries: list[str], k: int) -> list[list[Hit]] | RetrievalError:
+    def _try(self, queries: list[str], k: int) -> list[Outcome]:
         try:
             found = self.retriever.retrieve(queries, k)
+            if len(found) != len(queries):
+                raise RetrievalError(f"{self.retriever.name} answered {len(queries)} queries with {len(found)} answers")
+            return list(found)
         except RetrievalError as error:
-            return error
+            return [error] * len(queries)
         except Exception as error:  # whatever a model or an index raises; its text may quote the query
-            return RetrievalError(f"{self.retriever.name} failed with {type(error).__name__}")
-        if len(found) != len(queries):
-            return RetrievalError(f"{self.retriever.name} answered {len(queries)} queries with {len(found)} answers")
-        return found
+            return [RetrievalError(f"{self.retriever.name} failed with {type(error).__name__}")] * len(queries)
 
 
 __all__ = ["Batcher", "Late", "Overloaded", "Tally", "cores", "limit_threads"]

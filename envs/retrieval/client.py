@@ -54,7 +54,7 @@ class HTTPRetriever:
         *,
         timeout: float = 30.0,
         patience: float = 10.0,
-        retries: int = 5,
+        retries: int = 10,
         pause: float = 0.1,
         rest: float = 5.0,
         batch: int = 64,
@@ -213,6 +213,7 @@ class _Server:
             if size > LARGEST:
                 raise ValueError(f"the answer has more than {LARGEST} bytes")
             hurry()
+        response.close()  # the last read1 does not, and the connection would take no further request
         if response.will_close:
             connection.close()
         else:

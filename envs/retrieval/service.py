@@ -5,7 +5,7 @@
 list per query. Without ``return_scores`` the batch is answered with bare documents, as Search-R1 does. ``POST /search``
 with ``{"queries": […], "top_k": 5}`` (Agent-R1) is answered with ``{"query_results": [{"query", "results": […]}, …]}``.
 A blank query has no hits. Whatever cannot be answered is ``{"error": "one line"}`` with a status of its own: 422 not
-understood or over a limit, 413 too large, 429 the queue is full, 503 shutting down, too late, or the search failed.
+understood or over a limit, 413 too large, 429 the queue is full, 503 too late or the search failed.
 
 ``GET /health`` says what is served; ``GET /metrics`` is for Prometheus. Nothing logs or repeats what was asked.
 
@@ -68,10 +68,10 @@ class Gone(Exception):
 
 
 class Service:
-    """The ASGI application.
+    """The ASGI application; it has no lifespan events.
 
     Args:
-        batcher: answers the queries; started and stopped with the server.
+        batcher: answers the queries; started and stopped by who serves.
         limits: of one request.
         about: what ``/health`` tells besides, e.g. the number of passages.
     """
@@ -80,7 +80,6 @@ class Service:
         self._batcher, self._limits, self._about = batcher, limits or Limits(), dict(about or {})
         self._statuses: Counter[int] = Counter()
         self._latencies, self._seconds = [0] * len(BOUNDS), 0.0
-        self._open = False
         self._paths: dict[str, tuple[str, Callable[[bytes], Awaitable[Answer]]]] = {
             "/retrieve": ("POST", self._retrieve),
             "/search": ("POST", self._search),
@@ -89,40 +88,23 @@ class Service:
         }
 
     async def __call__(self, scope: Mapping[str, Any], receive: Receive, send: Send) -> None:
-        if scope["type"] == "lifespan":
-            await self._live(receive, send)
-        elif scope["type"] == "http":
-            began = time.perf_counter()
-            try:
-                status, body, kind = await self._answer(scope, receive)
-            except Gone:
-                return
-            self._statuses[status] += 1
-            if scope["method"] == "POST":
-                seconds = time.perf_counter() - began
-                self._latencies[bisect_left(BOUNDS, seconds)] += 1
-                self._seconds += seconds
-            headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
-            if status in (429, 503):
-                headers.append((b"retry-after", b"1"))
-            if status == 413:
-                headers.append((b"connection", b"close"))  # the rest of the body is not read
-            await send({"type": "http.response.start", "status": status, "headers": headers})
-            await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
-
-    async def _live(self, receive: Receive, send: Send) -> None:
-        await receive()
+        began = time.perf_counter()
         try:
-            await self._batcher.start()
-        except RetrievalError as error:
-            await send({"type": "lifespan.startup.failed", "message": str(error)})
+            status, body, kind = await self._answer(scope, receive)
+        except Gone:
             return
-        self._open = True
-        await send({"type": "lifespan.startup.complete"})
-        await receive()
-        self._open = False
-        await self._batcher.stop()
-        await send({"type": "lifespan.shutdown.complete"})
+        self._statuses[status] += 1
+        if scope["method"] == "POST":
+            seconds = time.perf_counter() - began
+            self._latencies[bisect_left(BOUNDS, seconds)] += 1
+            self._seconds += seconds
+        headers = [(b"content-type", kind.encode()), (b"content-length", str(len(body)).encode())]
+        if status in (429, 503):
+            headers.append((b"retry-after", b"1"))
+        if status == 413:
+            headers.append((b"connection", b"close"))  # the rest of the body is not read
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else body})
 
     async def _answer(self, scope: Mapping[str, Any], receive: Receive) -> Answer:
         try:
@@ -132,8 +114,6 @@ class Service:
             if scope["method"] != method and (scope["method"], method) != ("HEAD", "GET"):
                 raise Refusal(405, f"{scope['path']} takes {method} only")
             body = await self._read(receive) if method == "POST" else b""
-            if not self._open:
-                raise Refusal(503, "shutting down")
             return await function(body)
         except Refusal as refusal:
             return refusal.status, json.dumps({"error": str(refusal)}).encode(), JSON

@@ -78,6 +78,13 @@ def webshop(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def index(arguments: Sequence[str]) -> int:
+    """Build an index of passages for search questions, or serve one to many rollouts."""
+    from roleagent.envs.retrieval.cli import main
+
+    return main(arguments)
+
+
 def failures(arguments: Sequence[str]) -> int:
     """Show the failure modes that a run has filed, and how many tasks are under each."""
     from pathlib import Path
@@ -121,6 +128,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "games": games,
     "play": play,
     "webshop": webshop,
+    "index": index,
     "failures": failures,
 }
 

@@ -1,0 +1,93 @@
+"""``roleagent index <verb>``: an index of passages for search questions, built once and served to many."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+
+
+def build(arguments: Sequence[str]) -> int:
+    """Build an index over a corpus of passages, once."""
+    from roleagent.envs.retrieval.build import main
+
+    return main(arguments)
+
+
+def serve(arguments: Sequence[str]) -> int:
+    """Serve an index to the rollouts of this machine, or of others."""
+    parser = argparse.ArgumentParser(prog="roleagent index serve", description=serve.__doc__)
+    parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="what roleagent index build made")
+    parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--threads", type=int, metavar="N", help="of the worker (default: one per core)")
+    parser.add_argument("--cache", type=int, default=20_000, metavar="N", help="answers kept (default: %(default)s)")
+    parser.add_argument(
+        "--batch", type=int, default=64, metavar="N", help="most queries a search (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--window", type=float, default=2.0, metavar="MS", help="wait for company (default: %(default)s)"
+    )
+    options = parser.parse_args(arguments)
+
+    from gymnasium.error import DependencyNotInstalled
+
+    from roleagent.envs.retrieval.batching import Batcher
+    from roleagent.envs.retrieval.build import open_index
+    from roleagent.envs.retrieval.retriever import RetrievalError
+    from roleagent.envs.retrieval.server import Server
+
+    began = time.perf_counter()
+
+    def say(what: str) -> None:
+        print(f"{time.perf_counter() - began:6.1f} s  {what}", flush=True)
+
+    try:
+        # Before anything that takes long: a port that is taken is a mistake to hear about at once.
+        with Server(options.host, options.port) as server:
+            say(f"opening {options.index}")
+            retriever = open_index(options.index)
+            say(f"{retriever.name}: first search")
+            server.run(
+                Batcher(
+                    retriever,
+                    batch=options.batch,
+                    window=options.window / 1000,
+                    cache=options.cache,
+                    threads=options.threads,
+                ),
+                ready=lambda: say(f"serving on {server.url} (Ctrl-C ends)"),
+            )
+    except (RetrievalError, DependencyNotInstalled, OSError, ValueError) as error:
+        return complain("serve", error)
+    say("ended")
+    return 0
+
+
+def complain(verb: str, error: Exception) -> int:
+    """One line about what went wrong; returns the exit status."""
+    print(f"roleagent index {verb}: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
+
+
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {"build": build, "serve": serve}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The group of verbs; returns the exit status."""
+    summaries = "\n".join(f"  {verb:<10}{function.__doc__}" for verb, function in VERBS.items())
+    parser = argparse.ArgumentParser(
+        prog="roleagent index",
+        usage="roleagent index VERB …",
+        description=f"verbs:\n{summaries}\n\nroleagent index VERB --help says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("verb", choices=VERBS)
+    return VERBS[parser.parse_args(arguments[:1]).verb](arguments[1:])
+
+
+__all__ = ["VERBS", "complain", "main"]
