@@ -5,6 +5,7 @@ import time
 import warnings
 from dataclasses import replace
 from html import escape
+from importlib.util import find_spec
 
 import gymnasium
 import pytest
@@ -231,6 +232,22 @@ def test_missing_data_end_in_one_line(tmp_path, monkeypatch):
         monkeypatch.delenv("WEBSHOP_DATA")
     with pytest.raises(NounError, match="noun file"):
         WebShopEnv(nouns=tmp_path / "nouns.json")
+
+
+def test_a_real_lucene_finds_the_same_and_is_built_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    arguments = {"data_dir": "generated", "num_products": 90, "search": "pyserini"}
+    if find_spec("pyserini") is None:
+        with pytest.raises(gymnasium.error.DependencyNotInstalled, match=r"pip install 'roleagent\[pyserini\]'"):
+            WebShopEnv(**arguments)
+        assert list(tmp_path.iterdir()) == []
+        pytest.skip("needs the extra [pyserini]")
+    theirs, ours = open_shop(**arguments), open_shop("generated", 90)
+    for goal in (ours.goals[index] for index in range(40)):
+        assert theirs.find(goal.instruction) == ours.find(goal.instruction)
+    (folder,) = (tmp_path / "roleagent" / "webshop").iterdir()
+    made = folder.stat().st_mtime_ns
+    assert open_shop(**arguments, goals="human").index is theirs.index and folder.stat().st_mtime_ns == made
 
 
 def test_many_environments_share_one_shop():

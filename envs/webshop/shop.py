@@ -7,6 +7,7 @@ Catalogue, search index, goals, prices, nouns, and the pages once they have been
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -138,16 +139,31 @@ def _open(
 def _open_index(data: str, num_products: int | None, search: str) -> SearchIndex:
     """The index of a catalogue; shops with other goals share it."""
     catalogue = load_catalogue(data, num_products)
-    if search == "bm25" and catalogue.folder is not None:
+    if search == "pyserini":
+        return _open_lucene(catalogue)
+    if catalogue.folder is not None:
         return BM25.open(catalogue.folder / "bm25")
-    documents = (product.document for product in catalogue)
-    if search == "bm25":
-        return BM25.build(catalogue.asins, documents)
-    from roleagent.envs.retrieval.lucene import LuceneIndex
+    return BM25.build(catalogue.asins, (product.document for product in catalogue))
 
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roleagent" / "webshop"
-    folder = (catalogue.folder or cache / catalogue.digest) / "lucene"
-    return LuceneIndex.open(folder) if folder.exists() else LuceneIndex.build(catalogue.asins, documents, folder)
+
+def _open_lucene(catalogue: Catalogue) -> SearchIndex:
+    """The Lucene index of a catalogue; built once, under the user's cache folder."""
+    from roleagent.envs.retrieval.lucene import LuceneIndex, require_pyserini
+
+    require_pyserini()
+    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roleagent" / "webshop"
+    folder = home / f"lucene-{catalogue.digest}"
+    if not folder.exists():
+        home.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="building-", dir=home) as scratch:
+            built = Path(scratch) / "index"
+            LuceneIndex.build(catalogue.asins, (product.document for product in catalogue), built)
+            try:
+                built.rename(folder)
+            except OSError:  # another process was faster
+                if not folder.exists():
+                    raise
+    return LuceneIndex.open(folder)
 
 
 __all__ = ["Shop", "open_shop"]
