@@ -138,7 +138,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         """An expert that sees only what an agent sees, and shops by the instruction."""
         from roleagent.envs.webshop.expert import ShoppingExpert
 
-        return ShoppingExpert(rng)
+        return ShoppingExpert(rng, self.max_steps)
 
     def _info(self, valid: bool, rewards: dict[str, float]) -> dict[str, Any]:
         session = self._session
