@@ -127,8 +127,9 @@ def java(name: str) -> Any:
                 jnius_config.add_options(MEMORY)
             try:
                 import pyserini.pyclass  # type: ignore[import-not-found]  # noqa: F401 - the classes' place, then jnius
-            except Exception as error:  # the bridge raises nothing more special
-                raise DependencyNotInstalled(_NO_JAVA.format(f"{home or 'none found'}: {error}")) from error
+            except Exception as error:  # the bridge raises nothing more special, in paragraphs
+                said = str(error).strip().split("\n")[0]
+                raise DependencyNotInstalled(_NO_JAVA.format(f"{home or 'none found'}: {said}")) from error
         _started_in = os.getpid()
     from jnius import autoclass  # type: ignore[import-not-found]
 
