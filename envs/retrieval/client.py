@@ -107,7 +107,7 @@ class HTTPRetriever:
                     break
                 time.sleep(nap)
             seconds = min(self._patience, deadline - time.monotonic())
-            if seconds <= 0:
+            if seconds < self._patience / 10:  # no time for an answer
                 break
             attempts += 1
             try:

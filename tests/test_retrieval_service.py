@@ -1,0 +1,618 @@
+"""The retrieval service under real clients: many at once, odd ones, and some that outlive it."""
+
+import asyncio
+import http.client
+import json
+import pickle
+import random
+import re
+import signal
+import socket
+import socketserver
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+pytest.importorskip("uvicorn", reason="the extra roleagent[serve] is not installed")
+
+from roleagent.envs.retrieval.batching import Batcher, Late, Overloaded
+from roleagent.envs.retrieval.client import HTTPRetriever
+from roleagent.envs.retrieval.passages import Passage
+from roleagent.envs.retrieval.retriever import Hit, RetrievalError
+from roleagent.envs.retrieval.server import Server
+from roleagent.envs.retrieval.service import Limits
+
+
+class Echo:
+    """Finds passages that say what was asked, and notes every call. Some queries are special."""
+
+    name = "echo"
+
+    def __init__(self, seconds=0.0):
+        self.seconds, self.calls, self.threads = seconds, [], set()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def retrieve(self, queries, k=3):
+        self.calls.append(list(queries))
+        self.threads.add(threading.get_ident())
+        time.sleep(self.seconds)
+        self.gate.wait(20)
+        if "poison" in queries:
+            raise KeyError("poison")
+        if "refused" in queries:
+            raise RetrievalError("the index is gone;\nbuild it again")
+        return [[Hit(Passage(f"{q}-{i}", f"On {q}", f"text {i}"), 1.0 - i / 8) for i in range(k)] for q in queries]
+
+
+@contextmanager
+def serving(retriever, limits=None, port=0, **options):
+    with Server(port=port) as server:
+        ready = threading.Event()
+        batcher = Batcher(retriever, **options)
+        arguments = {"limits": limits, "about": {"passages": 7}, "ready": ready.set}
+        thread = threading.Thread(target=server.run, args=(batcher,), kwargs=arguments)
+        thread.start()
+        try:
+            assert ready.wait(20)
+            yield server
+        finally:
+            server.stop()
+            thread.join(20)
+            assert not thread.is_alive()
+
+
+def post(server, path, body, method="POST"):
+    """Status and decoded answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+    connection.request(method, path, data)
+    response = connection.getresponse()
+    answer = response.read()
+    connection.close()
+    if answer and response.getheader("content-type") == "application/json":
+        answer = json.loads(answer)
+    return response.status, answer
+
+
+def metrics(server):
+    status, text = post(server, "/metrics", None, "GET")
+    assert status == 200
+    return {name: float(value) for name, value in re.findall(r"^(\w\S*) (\S+)$", text.decode(), re.MULTILINE)}
+
+
+def ask_all(urls, questions, clients=32, **options):
+    """Every client asks its share, one query a time, over a connection of its own."""
+
+    def one(share):
+        client = HTTPRetriever(urls, **options)
+        found = [client.retrieve([query], 2)[0] for query in share]
+        client.close()
+        return dict(zip(share, found, strict=True))
+
+    with ThreadPoolExecutor(clients) as pool:
+        answers = {}
+        for part in pool.map(one, [questions[i::clients] for i in range(clients)]):
+            answers |= part
+        return answers
+
+
+# --- the dialects -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def echo():
+    with serving(Echo(), Limits(queries=8, length=1000, topk=20, body=50_000)) as server:
+        yield server
+
+
+def document(query, number):
+    return {"id": f"{query}-{number}", "contents": f'"On {query}"\ntext {number}'}
+
+
+def test_search_r1_asks_in_batches(echo):
+    body = {"queries": ["a", "b"], "topk": 2, "return_scores": True}
+    scored = [[{"document": document(q, i), "score": 1.0 - i / 8} for i in range(2)] for q in "ab"]
+    assert post(echo, "/retrieve", body) == (200, {"result": scored})
+    bare = [[document(q, i) for i in range(2)] for q in "ab"]
+    assert post(echo, "/retrieve", {**body, "return_scores": False}) == (200, {"result": bare})
+    assert post(echo, "/retrieve", {"queries": ["a", "b"], "topk": 2}) == (200, {"result": bare})
+
+
+def test_role_agent_asks_one_by_one(echo):
+    status, answer = post(echo, "/retrieve", {"query": "a"})
+    assert status == 200
+    assert answer == {"result": [[{"document": document("a", i), "score": 1.0 - i / 8} for i in range(3)]]}
+    body = {"query": "a", "topk": 1, "return_scores": True}
+    assert post(echo, "/retrieve", body)[1] == {"result": [answer["result"][0][:1]]}
+
+
+def test_agent_r1_has_a_path_of_its_own(echo):
+    status, answer = post(echo, "/search", {"queries": ["a", "b"], "top_k": 1})
+    assert status == 200
+    assert answer["query_results"] == [
+        {"query": q, "results": [{"document": document(q, 0), "score": 1.0}]} for q in "ab"
+    ]
+    assert len(post(echo, "/search", {"queries": ["a"]})[1]["query_results"][0]["results"]) == 5
+
+
+def test_a_blank_query_has_no_hits_and_spoils_no_batch(echo):
+    assert post(echo, "/retrieve", {"query": ""}) == (200, {"result": [[]]})
+    body = {"queries": ["", "a", " \n"], "topk": 1}
+    assert post(echo, "/retrieve", body) == (200, {"result": [[], [document("a", 0)], []]})
+    assert post(echo, "/retrieve", {"queries": []}) == (200, {"result": []})
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "why"),
+    [
+        ("/retrieve", b'{"queries": ["a"', 422, "the body is not JSON"),
+        ("/retrieve", b"\xff\xfe", 422, "the body is not JSON"),
+        ("/retrieve", b"", 422, "the body is not JSON"),
+        ("/retrieve", b"[" * 40_000, 422, "the body is not JSON"),
+        ("/retrieve", ["a"], 422, "the body is not a JSON object"),
+        ("/retrieve", {}, 422, 'give either "queries", a list of texts, or "query", a text'),
+        ("/retrieve", {"query": "a", "queries": ["a"]}, 422, 'give either "queries"'),
+        ("/retrieve", {"query": 7}, 422, "queries are a list of texts"),
+        ("/retrieve", {"queries": "a"}, 422, "queries are a list of texts"),
+        ("/retrieve", {"queries": ["a", None]}, 422, "queries are a list of texts"),
+        ("/retrieve", {"queries": ["a"] * 9}, 422, "9 queries are more than 8, the most at a time"),
+        ("/retrieve", {"queries": ["a", "b" * 1001]}, 422, "query 2 has 1001 characters; 1000 are the most"),
+        ("/retrieve", {"query": "a", "topk": 21}, 422, "topk is a whole number from 1 to 20"),
+        ("/retrieve", {"query": "a", "topk": 0}, 422, "topk is a whole number from 1 to 20"),
+        ("/retrieve", {"query": "a", "topk": True}, 422, "topk is a whole number from 1 to 20"),
+        ("/retrieve", {"query": "a", "topk": 2.5}, 422, "topk is a whole number from 1 to 20"),
+        ("/retrieve", {"query": "a" * 100_000}, 413, "the body has more than 50000 bytes"),
+        ("/retrieve", {"query": "a" * 2_000_000}, 413, "the body has more than 50000 bytes"),
+        ("/search", {"query": "a"}, 422, "queries are a list of texts"),
+        ("/search", {"queries": ["a"], "top_k": "3"}, 422, "top_k is a whole number from 1 to 20"),
+        ("/secret", {"query": "a"}, 404, "the paths are /retrieve, /search, /health, /metrics"),
+    ],
+)
+def test_what_cannot_be_answered_says_why_in_a_line(echo, path, body, status, why):
+    got, answer = post(echo, path, body)
+    assert got == status
+    assert list(answer) == ["error"]
+    assert why in answer["error"]
+    assert "\n" not in answer["error"]
+
+
+def test_half_a_character_is_no_error(echo):
+    assert post(echo, "/retrieve", b'{"query": "a\\ud800", "topk": 1}')[1]["result"][0][0]["document"]["id"] == "a?-0"
+
+
+def test_other_methods(echo):
+    assert post(echo, "/retrieve", None, "GET") == (405, {"error": "/retrieve takes POST only"})
+    assert post(echo, "/health", {}, "POST")[0] == 405
+    assert post(echo, "/health", None, "HEAD")[0] == 200
+
+
+def test_health_and_metrics(echo):
+    assert post(echo, "/health", None, "GET") == (
+        200,
+        {"status": "ok", "retriever": "echo", "waiting": 0, "passages": 7},
+    )
+    before = metrics(echo)
+    post(echo, "/retrieve", {"query": "counted once"})
+    post(echo, "/retrieve", {"query": "counted once"})
+    post(echo, "/retrieve", {"query": 1})
+    after = metrics(echo)
+    rise = {name: after[name] - before.get(name, 0.0) for name in after}
+    assert rise['retrieval_requests_total{status="200"}'] == 3  # two answers and the metrics before
+    assert rise['retrieval_requests_total{status="422"}'] == 1
+    assert rise["retrieval_queries_total"] == 2
+    assert rise["retrieval_queries_cached_total"] == 1
+    assert rise["retrieval_queries_searched_total"] == 1
+    assert rise["retrieval_request_seconds_count"] == 3
+    assert rise['retrieval_request_seconds_bucket{le="+Inf"}'] == 3
+
+
+def test_a_body_that_stops_in_the_middle_hurts_nobody(echo):
+    with socket.create_connection(("127.0.0.1", echo.port)) as half:
+        half.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+        time.sleep(0.05)
+    assert post(echo, "/retrieve", {"query": "a"})[0] == 200
+
+
+# --- many at once -----------------------------------------------------------------------------------------------------
+
+
+def test_32_clients_share_searches_and_each_gets_its_own_answer():
+    retriever = Echo(seconds=0.02)
+    with serving(retriever) as server:
+        questions = [f"question {i}" for i in range(320)]
+        answers = ask_all(server.url, questions)
+        assert len(retriever.threads) == 1
+        assert {query: [hit.passage.title for hit in hits] for query, hits in answers.items()} == {
+            query: [f"On {query}"] * 2 for query in questions
+        }
+        calls = retriever.calls[1:]  # the first warmed it up
+        assert sorted(query for call in calls for query in call) == sorted(questions)
+        assert len(calls) < 160  # at the very least two share
+        assert max(map(len, calls)) <= 64
+
+
+def test_a_batch_is_no_longer_than_allowed():
+    retriever = Echo()
+    with serving(retriever, batch=5) as server:
+        HTTPRetriever(server.url).retrieve([str(i) for i in range(23)])
+        assert sorted(map(len, retriever.calls[1:])) == [3, 5, 5, 5, 5]
+
+
+def test_a_group_that_asks_the_same_is_searched_once():
+    retriever = Echo(seconds=0.1)
+    with serving(retriever) as server, ThreadPoolExecutor(32) as pool:
+        ask = lambda _: HTTPRetriever(server.url).retrieve(["the same"])  # noqa: E731
+        answers = list(pool.map(ask, range(32)))
+        assert all(answer == answers[0] for answer in answers)
+        assert retriever.calls[1:] == [["the same"]]
+        told = metrics(server)
+        assert told["retrieval_queries_joined_total"] + told["retrieval_queries_cached_total"] == 31
+        ask(0)
+        assert retriever.calls[1:] == [["the same"]]
+
+
+def test_the_cache_forgets_what_was_not_asked_for_longest_and_tells_k_apart():
+    retriever = Echo()
+    with serving(retriever, cache=2) as server:
+        client = HTTPRetriever(server.url)
+        for query in ("a", "b", "a", "c", "a", "b"):  # c drives b out
+            client.retrieve([query])
+        assert retriever.calls[1:] == [["a"], ["b"], ["c"], ["b"]]
+        assert len(client.retrieve(["b"], 5)[0]) == 5
+        assert retriever.calls[5:] == [["b"]]
+
+
+def test_no_cache():
+    retriever = Echo()
+    with serving(retriever, cache=0) as server:
+        client = HTTPRetriever(server.url)
+        assert client.retrieve(["a"]) == client.retrieve(["a"])
+        assert retriever.calls[1:] == [["a"], ["a"]]
+
+
+def test_different_k_in_one_batch():
+    retriever = Echo()
+    retriever.gate.clear()
+
+    async def both():
+        batcher = Batcher(retriever)
+        retriever.gate.set()
+        await batcher.start()
+        answers = await asyncio.gather(batcher.ask(["a", "b"], 1), batcher.ask(["a"], 4))
+        await batcher.stop()
+        return answers
+
+    (a, b), (more,) = asyncio.run(both())
+    assert [len(a), len(b), len(more)] == [1, 1, 4]
+    assert retriever.calls[1:] == [["a", "b"], ["a"]]
+
+
+# --- failures ---------------------------------------------------------------------------------------------------------
+
+
+def test_one_clients_poison_is_not_anothers_failure():
+    retriever = Echo()
+    with serving(retriever, window=0.2) as server:
+        with ThreadPoolExecutor(3) as pool:
+            good, bad, refused = pool.map(
+                lambda query: post(server, "/retrieve", {"query": query}), ["good", "poison", "refused"]
+            )
+        assert good[0] == 200
+        assert bad == (503, {"error": "echo failed with KeyError"})
+        assert refused == (503, {"error": "the index is gone; build it again"})
+        assert metrics(server)["retrieval_queries_failed_total"] == 2
+        assert post(server, "/retrieve", {"query": "poison"})[0] == 503  # no failure is kept
+
+
+def test_a_full_queue_and_a_late_answer():
+    retriever = Echo()
+    with serving(retriever, Limits(seconds=0.3), queue=2, batch=1, window=0.0) as server:
+        retriever.gate.clear()
+        with ThreadPoolExecutor(3) as pool:
+            waiting = [pool.submit(post, server, "/retrieve", {"query": "being searched"})]
+            time.sleep(0.1)
+            waiting += [pool.submit(post, server, "/retrieve", {"query": query}) for query in ("next", "last")]
+            time.sleep(0.1)
+            assert post(server, "/retrieve", {"query": "one too many"}) == (
+                429,
+                {"error": "too many queries are waiting; try again"},
+            )
+            assert post(server, "/health", None, "GET")[1]["waiting"] == 2  # it blocks nobody who does not ask
+            assert [future.result() for future in waiting] == [
+                (503, {"error": "no answer within 0.3 s; try again"})
+            ] * 3
+        retriever.gate.set()
+        assert HTTPRetriever(server.url).retrieve(["next"])[0]
+
+
+def test_who_goes_away_takes_nothing_from_others():
+    async def main():
+        retriever = Echo(seconds=0.1)
+        batcher = Batcher(retriever)
+        await batcher.start()
+        first = asyncio.create_task(batcher.ask(["a"], 1))
+        await asyncio.sleep(0.02)
+        second = asyncio.create_task(batcher.ask(["a"], 1))
+        await asyncio.sleep(0.02)
+        first.cancel()
+        ((hit,),) = await second
+        with pytest.raises(Late):
+            await batcher.ask(["b"], 1, seconds=0.01)
+        with pytest.raises(Overloaded):
+            await batcher.ask([str(i) for i in range(9000)], 1)
+        await batcher.stop()
+        return hit, retriever.calls
+
+    hit, calls = asyncio.run(main())
+    assert hit.passage.id == "a-0"
+    assert calls[1:] == [["a"], ["b"]]
+
+
+def test_a_retriever_that_does_not_work_does_not_start():
+    class Broken(Echo):
+        def retrieve(self, queries, k=3):
+            raise RetrievalError("the model is not there")
+
+    with Server() as server, pytest.raises(RetrievalError, match="the model is not there"):
+        server.run(Batcher(Broken()))
+
+
+def test_a_port_that_is_taken_is_a_clear_error():
+    with Server() as server:
+        server._socket.listen()
+        with pytest.raises(OSError, match=f"port {server.port}: .*; choose another with --host and --port"):
+            Server(port=server.port)
+
+
+# --- the client -------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(reply, seconds=0.0):
+    """A server that sends the same bytes to everybody, some seconds late; yields its URL."""
+
+    class Rude(socketserver.BaseRequestHandler):
+        def handle(self):
+            self.request.recv(65536)
+            for part in reply if isinstance(reply, list) else [reply]:
+                time.sleep(seconds)
+                try:
+                    self.request.sendall(part)
+                except OSError:
+                    return
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Rude) as server:
+        server.daemon_threads, server.block_on_close = True, False
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def reply(body, status="200 OK"):
+    return f"HTTP/1.1 {status}\r\nContent-Length: {len(body.encode())}\r\n\r\n{body}".encode()
+
+
+def test_the_client_is_a_retriever(echo):
+    local, client = Echo(), HTTPRetriever(echo.url, batch=3)
+    queries = ["a", "", "ä \u2028", '"quoted"', "e", "f"]
+    found = client.retrieve(queries, 2)
+    assert found == [hits if query else [] for query, hits in zip(queries, local.retrieve(queries, 2), strict=True)]
+    assert client.name == echo.url
+    assert pickle.loads(pickle.dumps(client)).retrieve(["a"]) == client.retrieve(["a"])
+    assert HTTPRetriever(f"{echo.url}/retrieve").retrieve(["a"]) == client.retrieve(["a"])
+
+
+def test_connections_are_kept(echo, monkeypatch):
+    opened = []
+    connect = http.client.HTTPConnection.connect
+    monkeypatch.setattr(http.client.HTTPConnection, "connect", lambda self: (opened.append(self), connect(self)))
+    client = HTTPRetriever(echo.url)
+    for number in range(10):
+        client.retrieve([str(number)])
+    assert len(opened) == 1
+
+
+def test_a_refused_query_is_not_tried_again(echo):
+    before = metrics(echo)['retrieval_requests_total{status="422"}']
+    with pytest.raises(RetrievalError, match=r"refused the request: HTTP 422 \(query 1 has 1001 characters"):
+        HTTPRetriever(echo.url).retrieve(["b" * 1001])
+    assert metrics(echo)['retrieval_requests_total{status="422"}'] == before + 1
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (reply("Internal error: out of memory"), "the answer is not JSON"),
+        (reply('{"error": "out of memory"}'), "the answer holds no passages"),
+        (reply('{"result": "out of memory"}'), "the answer holds no passages"),
+        (reply('{"result": [["out of memory"]]}'), "the answer holds no passages"),
+        (reply('{"result": [[{"document": {"id": "1"}, "score": 1}]]}'), "the answer holds no passages"),
+        (reply('{"result": []}'), "1 queries were answered with 0 lists of passages"),
+        (reply('{"error": "out\\nof memory"}', "500 Internal Server Error"), r"HTTP 500 \(out of memory\)"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH-2.0"),
+        (b"", "without response"),
+        (reply("{" * 50)[:-20], "IncompleteRead|not JSON"),
+    ],
+)
+def test_what_is_no_answer_is_an_error_never_a_passage(sent, why):
+    with answering(sent) as url:
+        client = HTTPRetriever(url, retries=1, pause=0.01)
+        with pytest.raises(RetrievalError, match=why) as caught:
+            client.retrieve(["a"])
+    assert url in str(caught.value)
+    assert "2 attempts" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "sent", [reply('{"result": []}'), [b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n", *[b" "] * 99]]
+)
+def test_a_slow_server_costs_the_time_out_and_no_more(sent):
+    with answering(sent, seconds=0.3) as url:
+        began = time.monotonic()
+        with pytest.raises(RetrievalError, match=f"{url}: no answer within 0.[12] s"):
+            HTTPRetriever(url, timeout=1.0, patience=0.2, pause=0.01).retrieve(["a"])
+        assert 0.2 <= time.monotonic() - began < 1.5
+
+
+def test_nobody_there():
+    with Server() as server:  # bound, not listening: refused
+        began = time.monotonic()
+        with pytest.raises(RetrievalError, match=rf"{server.url}: Connection refused \(gave up after 4 attempts in 0"):
+            HTTPRetriever(server.url, retries=3, pause=0.05, rng=random.Random(0)).retrieve(["a"])
+        assert 0.05 * 7 * 0.5 <= time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8000", "ftp://x", "http://", "http://x:port", "http://me:hush@x:1"])
+def test_what_is_no_url(url):
+    with pytest.raises(ValueError, match="URL of a server") as caught:
+        HTTPRetriever(url)
+    assert "hush" not in str(caught.value)
+
+
+def test_a_server_that_is_busy_is_asked_again():
+    retriever = Echo()
+    with serving(retriever, Limits(seconds=0.2)) as server:
+        retriever.gate.clear()
+        threading.Timer(0.5, retriever.gate.set).start()
+        assert HTTPRetriever(server.url).retrieve(["a"])[0][0].passage.id == "a-0"
+        assert metrics(server)['retrieval_requests_total{status="503"}'] >= 1
+
+
+# --- killed -----------------------------------------------------------------------------------------------------------
+
+PROGRAM = """
+import sys, time
+from roleagent.envs.retrieval.batching import Batcher
+from roleagent.envs.retrieval.passages import Passage
+from roleagent.envs.retrieval.retriever import Hit
+from roleagent.envs.retrieval.server import Server
+
+class Slow:
+    name = "slow"
+    def retrieve(self, queries, k=3):
+        time.sleep(0.02)
+        return [[Hit(Passage(query, "On " + query, "text"), 1.0)] for query in queries]
+
+with Server(port=int(sys.argv[1])) as server:
+    server.run(Batcher(Slow(), cache=0), ready=lambda: print("ready", server.port, flush=True))
+print("ended", flush=True)
+"""
+
+
+class Process:
+    """A server in a process of its own."""
+
+    def __init__(self, port=0):
+        command = [sys.executable, "-c", PROGRAM, str(port)]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        word, number = self.process.stdout.readline().split()
+        assert word == "ready"
+        self.port = int(number)
+        self.url = f"http://127.0.0.1:{self.port}"
+
+    def end(self, number):
+        self.process.send_signal(number)
+        return self.process.communicate(timeout=20)
+
+
+@pytest.fixture
+def process():
+    running = []
+
+    def start(port=0):
+        running.append(Process(port))
+        return running[-1]
+
+    yield start
+    for server in running:
+        if server.process.poll() is None:
+            server.end(signal.SIGKILL)
+
+
+def test_killed_in_the_middle_and_started_again(process):
+    first = process()
+    questions = [f"question {i}" for i in range(960)]
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask_all, first.url, questions, timeout=20.0, retries=50)
+        time.sleep(0.3)
+        first.end(signal.SIGKILL)
+        assert not asking.done()
+        process(first.port)
+        answers = asking.result(timeout=60)
+    assert {query: hits[0].passage.id for query, hits in answers.items()} == {query: query for query in questions}
+
+
+def test_killed_for_good_every_client_hears_of_it_in_time(process):
+    server = process()
+    clients = [HTTPRetriever(server.url, timeout=2.0) for _ in range(32)]
+    ends = []
+
+    def ask(client):
+        began = time.monotonic()
+        try:
+            for number in range(10_000):
+                began = time.monotonic()
+                client.retrieve([f"{id(client)} {number}"])
+        except RetrievalError as error:
+            ends.append((str(error), time.monotonic() - began))
+
+    threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.3)
+    server.end(signal.SIGKILL)
+    for thread in threads:
+        thread.join(20)
+    assert len(ends) == 32
+    assert all(server.url in why and "\n" not in why for why, _ in ends)
+    assert max(seconds for _, seconds in ends) < 4.0  # the time-out, and what a busy machine adds
+
+
+def test_two_servers_and_one_is_killed(process):
+    one, other = process(), process()
+    questions = [f"question {i}" for i in range(640)]
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask_all, f"{one.url},{other.url}", questions, retries=3)
+        time.sleep(0.3)
+        one.end(signal.SIGKILL)
+        answers = asking.result(timeout=60)
+    assert {query: hits[0].passage.id for query, hits in answers.items()} == {query: query for query in questions}
+
+
+def test_a_dead_server_is_passed_over_then_asked_again(process):
+    server, retriever = process(), Echo()
+    with serving(retriever) as alive:
+        client = HTTPRetriever([server.url, alive.url], rest=0.5, retries=2)
+        for number in range(10):
+            client.retrieve([f"a {number}"])
+        assert len(retriever.calls) == 1 + 5  # in turn
+        server.end(signal.SIGKILL)
+        for number in range(10):
+            client.retrieve([f"b {number}"])
+        assert len(retriever.calls) == 1 + 15
+        process(server.port)
+        time.sleep(0.5)
+        for number in range(10):
+            client.retrieve([f"c {number}"])
+        assert len(retriever.calls) == 1 + 20
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_an_orderly_end_finishes_what_was_asked(process, number):
+    server = process()
+    client = HTTPRetriever(server.url, retries=0, batch=1024)
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(client.retrieve, [str(i) for i in range(1000)])  # 16 searches
+        time.sleep(0.15)
+        said, complaints = server.end(number)
+        assert len(asking.result(timeout=20)) == 1000
+    assert said.endswith("ended\n")
+    assert complaints == ""
+    assert server.process.returncode == 0
