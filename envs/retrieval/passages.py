@@ -1,7 +1,7 @@
 """A corpus of passages, mapped from its file: a line of JSON each, read only when it is asked for.
 
-Both usual forms of a line are read, ``{"id": "7", "contents": "\\"Title\\"\\ntext"}`` and ``{"id": "7", "title": "Title",
-"text": "text"}``. The number of a line, from 0, is the passage's *row* in every index over the corpus.
+A line is ``{"id": "7", "contents": "\\"Title\\"\\ntext"}`` or ``{"id": "7", "title": "Title", "text": "text"}``. Its
+number, from 0, is the passage's *row* in every index over the corpus.
 
 The first opening reads all of it once: each line must be a passage, each id must be unique, and the digest that ties
 indexes to the corpus is taken. Of a large file the outcome is kept beside it, in the folder ``FILE.rows``.
@@ -98,14 +98,14 @@ class Passages(Sequence[Passage]):
                 _refuse_packed(file, path)
                 seen = {"format": FORMAT, "size": status.st_size, "modified": status.st_mtime_ns}
                 folder = path.with_name(f"{path.name}.rows")
-                known = _recall(folder, seen)
+                known = _kept(folder, seen)
                 offsets, digest = known or _scan(file, str(path))
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         except OSError as error:
             raise RetrievalError(f"{path}: cannot be read ({error.strerror}); check the path") from error
         if known is None and status.st_size > SMALL:
             with suppress(OSError):  # a folder that cannot be written to: the file is read again next time
-                _remember(folder, seen, offsets, digest)
+                _keep(folder, seen, offsets, digest)
         return cls(data, offsets, digest, path)
 
     @classmethod
@@ -179,6 +179,7 @@ def _parse(line: bytes) -> Passage:
         raise ValueError("neither contents nor title and text")
     if b"\\u" in line:  # it may name half of a character, which no encoder takes
         title, text = _whole(title), _whole(text)
+        name = _whole(str(name))
     return Passage(str(name), title, text)
 
 
@@ -187,7 +188,7 @@ def _whole(text: str) -> str:
 
 
 def _line(passage: Passage) -> bytes:
-    record = {"id": passage.id, "title": _whole(passage.title), "text": _whole(passage.text)}
+    record = {"id": _whole(passage.id), "title": _whole(passage.title), "text": _whole(passage.text)}
     return json.dumps(record, ensure_ascii=False).encode() + b"\n"
 
 
@@ -207,7 +208,7 @@ def _scan(file: BinaryIO, name: str) -> tuple[NDArray[np.int64], str]:
         digest.update(line)
         end += len(line)
         offsets.append(end)
-        ids.append(int.from_bytes(blake2b(passage.id.encode("utf-8", "replace"), digest_size=8).digest(), "little"))
+        ids.append(int.from_bytes(blake2b(passage.id.encode(), digest_size=8).digest(), "little"))
     if not ids:
         raise RetrievalError(f"{name}: there is no passage in it")
     _refuse_twins(np.frombuffer(ids, dtype=np.uint64), name)
@@ -232,7 +233,7 @@ def _refuse_packed(file: BinaryIO, path: Path) -> None:
             raise RetrievalError(f"{path} is packed; unpack it first: {command.format(path, target)}")
 
 
-def _recall(folder: Path, seen: dict[str, Any]) -> tuple[NDArray[np.int64], str] | None:
+def _kept(folder: Path, seen: dict[str, Any]) -> tuple[NDArray[np.int64], str] | None:
     """What was kept about this very file."""
     try:
         header = json.loads((folder / HEADER).read_text(encoding="utf-8"))
@@ -245,7 +246,7 @@ def _recall(folder: Path, seen: dict[str, Any]) -> tuple[NDArray[np.int64], str]
     return None
 
 
-def _remember(folder: Path, seen: dict[str, Any], offsets: NDArray[np.int64], digest: str) -> None:
+def _keep(folder: Path, seen: dict[str, Any], offsets: NDArray[np.int64], digest: str) -> None:
     folder.mkdir(exist_ok=True)
     part = folder / f"{OFFSETS}.{os.getpid()}"
     with part.open("wb") as file:
