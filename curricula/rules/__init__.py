@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from roleagent.curricula.modes import UNKNOWN, family
-from roleagent.curricula.rules import alfworld, webshop
+from roleagent.curricula.rules import alfworld, searchqa, webshop
 from roleagent.curricula.rules.rulebook import Finding, Rulebook
 from roleagent.similarity import lms_tokens
 from roleagent.types import Failure, Reflection, Trajectory
@@ -17,6 +17,7 @@ RULEBOOKS: dict[str, Rulebook] = {
     "alfworld": alfworld.RULEBOOK,
     "toy": alfworld.RULEBOOK,
     "webshop": webshop.RULEBOOK,
+    "search": searchqa.RULEBOOK,
 }
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from roleagent.envs.retrieval.bm25 import BM25
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
 from roleagent.envs.retrieval.retriever import Hit, Retriever, open_retriever
-from roleagent.envs.searchqa.questions import QuestionError, Questions, default_data_dir, load_questions
+from roleagent.envs.searchqa.published import default_data_dir, load_questions
+from roleagent.envs.searchqa.questions import QuestionError, Questions
 from roleagent.envs.searchqa.world import generate
 
 GENERATED = "generated"
@@ -61,7 +62,7 @@ def open_archive(
     """The archive with these arguments: one for all environments of a process.
 
     Args:
-        data_dir: a folder with questions (see :mod:`~roleagent.envs.searchqa.questions`); None: what ``SEARCHQA_DATA``
+        data_dir: a folder with questions (see :mod:`~roleagent.envs.searchqa.published`); None: what ``SEARCHQA_DATA``
             names, else the generated world; ``"generated"``: that in any case.
         corpus: a file of passages; None: ``corpus.jsonl`` in that folder, or the world's own.
         retriever: see :func:`~roleagent.envs.retrieval.retriever.open_retriever`. One behind ``http://`` has passages

@@ -67,14 +67,14 @@ def generate(seed: int = 0, people: int = PEOPLE) -> World:
     """
     rng = random.Random(f"searchqa/{seed}/{people}")
     names = {kind: list(map(" ".join, product(*(part.split() for part in NAMES[kind])))) for kind in KINDS}
+    most = min(int(len(names[kind]) / _PER_PERSON[kind] / sum(_SHARE.values())) for kind in KINDS) - 8  # for rounding
+    if not 8 <= people <= most:
+        raise ValueError(f"a generated world has 8 to {most} people, not {people}")
+    for kind in KINDS:
+        rng.shuffle(names[kind])
     sizes = {
         part: {kind: round(people * share * _PER_PERSON[kind]) for kind in KINDS} for part, share in _SHARE.items()
     }
-    for kind in KINDS:
-        most = int(len(names[kind]) / _PER_PERSON[kind] / sum(_SHARE.values()))
-        if not 8 <= people <= most - 8:  # a few names are left for rounding
-            raise ValueError(f"a generated world has 8 to {most - 8} people, not {people}")
-        rng.shuffle(names[kind])
     lands = {
         part: _populate({kind: [names[kind].pop() for _ in range(size)] for kind, size in counts.items()}, rng)
         for part, counts in sizes.items()

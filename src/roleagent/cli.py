@@ -85,6 +85,13 @@ def index(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def searchqa(arguments: Sequence[str]) -> int:
+    """Write a generated world of questions and passages as published data."""
+    from roleagent.envs.searchqa.cli import main
+
+    return main(arguments)
+
+
 def failures(arguments: Sequence[str]) -> int:
     """Show the failure modes that a run has filed, and how many tasks are under each."""
     from pathlib import Path
@@ -128,6 +135,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "games": games,
     "play": play,
     "webshop": webshop,
+    "searchqa": searchqa,
     "index": index,
     "failures": failures,
 }

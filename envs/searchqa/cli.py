@@ -1,0 +1,51 @@
+"""``roleagent searchqa <verb>``: what there is to do with questions besides answering them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+
+def generate(arguments: Sequence[str]) -> int:
+    """Write a generated world as published data: a corpus, and questions of every split."""
+    from roleagent.envs.searchqa.world import PEOPLE, write_world
+    from roleagent.envs.searchqa.world import generate as make
+
+    parser = argparse.ArgumentParser(prog="roleagent searchqa generate", description=generate.__doc__)
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the four files go")
+    parser.add_argument("--people", type=int, default=PEOPLE, metavar="N", help="its size (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    options = parser.parse_args(arguments)
+    try:
+        world = make(options.seed, options.people)
+        write_world(world, options.out)
+    except (ValueError, OSError) as error:
+        print(f"roleagent searchqa generate: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    counts = ", ".join(f"{len(world.questions[part])} {part}" for part in ("train", "valid", "test"))
+    print(
+        f"{len(world.passages)} passages and questions ({counts}) in {options.out}; "
+        f"play them with SEARCHQA_DATA={options.out}"
+    )
+    return 0
+
+
+VERBS: dict[str, Callable[[Sequence[str]], int]] = {"generate": generate}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The group of verbs; returns the exit status."""
+    summaries = "\n".join(f"  {verb:<10}{function.__doc__}" for verb, function in VERBS.items())
+    parser = argparse.ArgumentParser(
+        prog="roleagent searchqa",
+        usage="roleagent searchqa VERB …",
+        description=f"verbs:\n{summaries}\n\nroleagent searchqa VERB --help says more.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("verb", choices=VERBS)
+    return VERBS[parser.parse_args(arguments[:1]).verb](arguments[1:])
+
+
+__all__ = ["VERBS", "main"]
