@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -33,7 +34,18 @@ from roleagent.learners.display import Display
 from roleagent.learners.engine import Learner
 from roleagent.learners.imitation import demonstrations, fading, imitate, lessons, new_policy
 from roleagent.learners.measurement import measure, report
-from roleagent.learners.reinforcement import account, credit, headlines, idle_mechanisms, play, reference, tally, update
+from roleagent.learners.ranks import Ranks
+from roleagent.learners.reinforcement import (
+    account,
+    credit,
+    headlines,
+    idle_mechanisms,
+    play,
+    reference,
+    tally,
+    together,
+    update,
+)
 from roleagent.learners.run import Run
 from roleagent.types import Sampler
 
@@ -45,13 +57,14 @@ def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
     # What may be misspelt or missing comes first, so that a refused run leaves no folder behind.
     world = World.open(config, config.env.train_split)
     held_out = World.open(config, config.env.eval_split, config.env.eval_tasks)
-    check(config)
-    run = Run(config, display, resume)
+    ranks = Ranks.join()
+    ranks.once(lambda: check(config))
+    run = Run(config, ranks, display, resume)
     torch.manual_seed(config.seed)  # for dropout inside foreign models, if any; nothing of ours draws from it
 
     imitates = run.progress.stage == "warmstart" or config.train.stage == "sft"
     shown = demonstrations(world, run.stream(1), display) if imitates and config.warmstart.episodes else []
-    policy = run.open_policy(lambda generator: new_policy(config, shown, world.horizon, generator))
+    policy = run.open_policy(lambda generator: new_policy(config, ranks, shown, world.horizon, generator))
     segments = lessons(world, policy, shown, run.stream(7))
 
     if run.progress.stage == "warmstart":
@@ -88,7 +101,7 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy) -> None
     config, progress = run.config, run.progress
     learner = Learner(policy, config, config.optim.lr, reference(run, policy), config.optim.optimiser)
     run.restore(learner)
-    sampler = open_sampler(run, world)
+    sampler: Any = open_sampler(run, world) if run.ranks.first else None  # the first rank chooses for all
     rollout = world.rollout(policy)
     run.begin(config.train.iterations)
     for iteration in range(progress.step + 1, config.train.iterations + 1):
@@ -96,21 +109,24 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy) -> None
             run.display.say(f"the budget of {config.train.minutes:g} minutes is spent")
             break
         begun = time.monotonic()
-        groups = play(run, rollout, sampler.sample(config.rollout.tasks), iteration)
+        groups = play(run, rollout, run.ranks.once(lambda: sampler.sample(config.rollout.tasks)), iteration)
         played = time.monotonic()
-        advantages = credit(config, groups, run.stream(5, iteration))
-        run.folder.trajectories(iteration, groups, advantages)
+        advantages = credit(config, groups, run.own_stream(5, iteration))
         learner.lr = config.optim.lr * fading((iteration - 1) / config.train.iterations)
-        passes = [run.stream(8, iteration, epoch) for epoch in range(config.optim.epochs)]
+        passes = [run.own_stream(8, iteration, epoch) for epoch in range(config.optim.epochs)]
         metrics = update(learner, groups, advantages, passes)
         updated = time.monotonic()
-        sampler.observe(groups)
-        metrics |= account(config, groups, rollout.stats, sampler)
-        metrics |= {"rollout_seconds": played - begun, "update_seconds": updated - played}
-        metrics["seconds"] = time.monotonic() - begun
-        progress.step, progress.sampler = iteration, sampler.state_dict()
-        tally(progress.counters, metrics)
-        run.log(metrics, **headlines(config, metrics))
+        groups, advantages, stats = together(run, groups, advantages, rollout.stats)
+        progress.step = iteration
+        if run.ranks.first:
+            run.folder.trajectories(iteration, groups, advantages)
+            sampler.observe(groups)
+            metrics |= account(config, groups, stats, sampler)
+            metrics |= {"rollout_seconds": played - begun, "update_seconds": updated - played}
+            metrics["seconds"] = time.monotonic() - begun
+            tally(progress.counters, metrics)
+            progress.sampler = sampler.state_dict()
+            run.log(metrics, **headlines(config, metrics))
         if iteration % config.train.checkpoint_every == 0:
             run.save(learner)
         if config.train.evaluate_every and iteration % config.train.evaluate_every == 0:
@@ -136,6 +152,8 @@ def open_sampler(run: Run, world: World) -> Sampler:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
+    rank = int(os.environ.get("RANK", "0"))  # one process of several, where a launcher says so
+    name = f"train.py, rank {rank}" if rank else "train.py"
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="YAML file (default: %(default)s)")
     parser.add_argument("--resume", action="store_true", help="go on with the run that lies in the run folder")
@@ -150,17 +168,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(yaml.safe_dump(to_dict(config), sort_keys=False), end="")
             return 0
         title = f"{config.method} on {config.env.id}, seed {config.seed}, into {config.folder}"
-        with Display(title) as display:
+        with Display(title, quiet=rank > 0) as display:
             result = train(config, options.resume, display)
-        print(json.dumps(result))
+        if not rank:
+            print(json.dumps(result))
     except (ConfigError, PolicyError, CheckpointError, LibraryError, ValueError) as error:
-        print(f"train.py: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 2
     except OSError as error:  # a full disk, mostly; what is in the last checkpoint is safe
-        print(f"train.py: {error}; when that is mended, go on with --resume", file=sys.stderr)
+        print(f"{name}: {error}; when that is mended, go on with --resume", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("train.py: stopped; go on with --resume", file=sys.stderr)
+        print(f"{name}: stopped; go on with --resume", file=sys.stderr)
         return 130
     return 0
 

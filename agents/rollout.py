@@ -37,6 +37,21 @@ class RolloutStats:
     policy_seconds: float = 0.0
     environment_seconds: float = 0.0
 
+    @classmethod
+    def together(cls, parts: Sequence[RolloutStats]) -> RolloutStats:
+        """What rollouts cost that ran at the same time: counts add up, of the seconds the longest count."""
+        total = cls()
+        for part in parts:
+            total.episodes += part.episodes
+            total.turns += part.turns
+            total.action_tokens += part.action_tokens
+            total.prediction_tokens += part.prediction_tokens
+            total.errors += part.errors
+            total.failures |= part.failures
+            total.policy_seconds = max(total.policy_seconds, part.policy_seconds)
+            total.environment_seconds = max(total.environment_seconds, part.environment_seconds)
+        return total
+
 
 @dataclass
 class _Episode:

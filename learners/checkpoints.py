@@ -53,19 +53,10 @@ class Checkpoints:
         final = self.folder / f"step-{number:06d}"
         partial = final.with_suffix(".partial")
         try:
-            if learner.rank == 0:
-                for leftover in self.folder.glob("*.partial"):
-                    shutil.rmtree(leftover)
-                partial.mkdir(parents=True)
-                policy.model.save_pretrained(str(partial / "policy"), safe_serialization=True)
-                policy.tokenizer.save_pretrained(str(partial / "policy"))
-                (partial / "state.json").write_text(json.dumps(state), encoding="utf-8")
-            if learner.world > 1:
-                torch.distributed.barrier()
-            learner.save(partial / "learner")
-            if learner.rank == 0:
-                shutil.rmtree(final, ignore_errors=True)
-                partial.rename(final)
+            learner.ranks.once(lambda: self._begin(partial, policy, state))
+            learner.save(partial / "learner")  # each rank its part
+            learner.ranks.wait()
+            learner.ranks.once(lambda: self._finish(partial, final))
         except Exception as error:  # OSError, and what torch and safetensors make of a full disk
             shutil.rmtree(partial, ignore_errors=True)
             last = self.latest()
@@ -74,10 +65,21 @@ class Checkpoints:
                 f"cannot write the checkpoint {final}: {reason_of(error)}; {kept}. "
                 "Free some space and go on with --resume"
             ) from error
-        if learner.rank == 0:
-            for old in self.all()[: -self.keep]:
-                shutil.rmtree(old, ignore_errors=True)
         return final
+
+    def _begin(self, partial: Path, policy: HFPolicy, state: dict[str, Any]) -> None:
+        for leftover in self.folder.glob("*.partial"):
+            shutil.rmtree(leftover)
+        partial.mkdir(parents=True)
+        policy.model.save_pretrained(str(partial / "policy"), safe_serialization=True)
+        policy.tokenizer.save_pretrained(str(partial / "policy"))
+        (partial / "state.json").write_text(json.dumps(state), encoding="utf-8")
+
+    def _finish(self, partial: Path, final: Path) -> None:
+        shutil.rmtree(final, ignore_errors=True)
+        partial.rename(final)
+        for old in self.all()[: -self.keep]:
+            shutil.rmtree(old, ignore_errors=True)
 
     # What follows reads one checkpoint, and raises CheckpointError where it is missing something or damaged.
 

@@ -7,7 +7,6 @@ by hand which micro-batch is the last of an update.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -27,31 +26,9 @@ from roleagent.learners.loss import (
     token_weights,
 )
 from roleagent.learners.optimiser import build_optimiser
+from roleagent.learners.ranks import Ranks
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, TEXT, Batch, collate, micro_batches
 from roleagent.types import Segment
-
-
-def join_processes() -> tuple[int, int]:
-    """Joins the process group that a launcher announced, or founds one of a single process; returns (rank, size).
-
-    A single process talks to nobody: no port is opened.
-    """
-    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
-    import deepspeed
-
-    if not torch.cuda.is_available():
-        # Without this, the first start compiles a shared-memory kernel for a minute, for a group of one as well.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    if not dist.is_initialized():
-        backend = "nccl" if torch.cuda.is_available() else "gloo"
-        if "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
-            dist.init_process_group(backend)
-        else:
-            os.environ.setdefault("LOCAL_RANK", "0")
-            store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-            dist.init_process_group(backend, store=store, rank=0, world_size=1)
-        deepspeed.init_distributed(backend, dist_init_required=False, verbose=False)
-    return dist.get_rank(), dist.get_world_size()
 
 
 class TokenScorer(torch.nn.Module):
@@ -93,7 +70,7 @@ class Learner:
         import deepspeed
 
         self.policy, self.config, self.lr = policy, config, lr
-        self.rank, self.world = join_processes()
+        self.ranks = Ranks.join()
         self.steps = 0
         self.scorer = TokenScorer(policy.model)
         self.reference = TokenScorer(reference).eval() if reference is not None else None
@@ -160,14 +137,16 @@ class Learner:
         losses = {f"{name}_loss": sums[name] / max(1.0, sums[f"{name}_tokens"]) for name in names.values()}
         return {"loss": sums["loss"], **losses, "grad_norm": norm}
 
-    def improve(self, segments: Sequence[Segment], trajectories: int, temperature: float) -> dict[str, float]:
-        """One update of the clipped policy-gradient objective (Eq. 9).
+    def improve(self, segments: Sequence[Segment], trajectories: int, temperature: float) -> dict[str, float] | None:
+        """One update of the clipped policy-gradient objective (Eq. 9); None if no rank has anything to learn from.
 
         Args:
             segments: all segments of ``trajectories`` trajectories on this rank.
             trajectories: how many trajectories this rank averages over.
             temperature: that the tokens were sampled at.
         """
+        if not self._max_over_ranks(len(segments)):
+            return None
         options: LossConfig = self.config.loss
         n = max(1, round(self._sum_over_ranks(float(trajectories))))
         weights = token_weights(segments, n, options.prediction_weight)
@@ -178,7 +157,8 @@ class Learner:
             with torch.no_grad():
                 references = self.reference(batch, temperature)[0] if self.reference is not None else None
                 head: Any = self.policy.model.get_output_embeddings()
-                sums["entropy"] += float(entropies(head(hidden.detach()), temperature).sum())
+                trained = batch.weights[rows, columns] != 0
+                sums["entropy"] += float(entropies(head(hidden.detach()), temperature)[trained].sum())
             loss, metrics = policy_loss(
                 logprobs,
                 batch.sampler_logprobs[rows, columns],
@@ -207,28 +187,25 @@ class Learner:
     def _update(self, segments, weights, objective, temperature: float) -> float:
         """Sums ``objective`` over all micro-batches, steps once, returns the gradient's norm before clipping."""
         plan = micro_batches(segments, self.config.optim.micro_batch_tokens)
-        # Every rank takes equally many micro-batches, or the collective operations of one would wait for ever; the
-        # ones that make up the number weigh nothing.
         rounds = self._max_over_ranks(len(plan))
         if not rounds:
             raise ValueError("an update needs at least one segment with trained tokens on some rank")
-        if not plan:
-            raise ValueError("this rank has nothing to train on: give every rank at least one whole group")
-        weightless = [[0.0] * len(row) for row in weights]
         pad = int(self.policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
+        # Every rank takes equally many micro-batches, or the collective operations of one would wait for ever; what
+        # makes up the number weighs nothing.
+        idle = collate([Segment((pad, pad), (CONTEXT, ACTION), (0.0, 0.0), (0.0, 0.0))], pad, [[0.0, 0.0]])
         self.scorer.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr * min(1.0, (self.steps + 1) / max(1, self.config.optim.warmup_steps))
         norm = 0.0
         for number in range(rounds):
-            real = number < len(plan)
-            chosen = plan[number if real else 0]
-            share = weights if real else weightless
-            batch = collate([segments[i] for i in chosen], pad, [share[i] for i in chosen]).to(self.device)
+            chosen = plan[number] if number < len(plan) else []
+            batch = collate([segments[i] for i in chosen], pad, [weights[i] for i in chosen]) if chosen else idle
+            batch = batch.to(self.device)
             self.engine.set_gradient_accumulation_boundary(number == rounds - 1)
             logprobs, hidden = self.engine(batch, temperature)
             # DeepSpeed averages gradients over ranks; the objective is a sum over them.
-            self.engine.backward(objective(batch, logprobs, hidden) * self.world)
+            self.engine.backward(objective(batch, logprobs, hidden) * self.ranks.size)
             if number == rounds - 1:
                 norm = self._gradient_norm()
             self.engine.step()
@@ -251,7 +228,7 @@ class Learner:
         return round(self._reduce(float(value), dist.ReduceOp.MAX))
 
     def _reduce(self, value: float, operation: Any) -> float:
-        if self.world == 1:
+        if self.ranks.size == 1:
             return value
         tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
         dist.all_reduce(tensor, operation)

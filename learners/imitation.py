@@ -15,6 +15,7 @@ from roleagent.agents.small import build_policy, train_tokenizer
 from roleagent.config import Config, ConfigError
 from roleagent.learners.display import Display
 from roleagent.learners.engine import Learner
+from roleagent.learners.ranks import Ranks
 from roleagent.learners.run import Run
 from roleagent.learners.warmstart import Decoys, Demonstration, batches, demonstrate, segments_from, texts_of
 from roleagent.types import Segment
@@ -24,7 +25,7 @@ CHUNK = 50
 
 
 def demonstrations(world: World, rng: np.random.Generator, display: Display) -> list[Demonstration]:
-    """Episodes of the environment's scripted expert on training tasks.
+    """Episodes of the environment's scripted expert on training tasks; with the same ``rng`` the same on every rank.
 
     Raises:
         ConfigError: the expert wins too rarely.
@@ -48,8 +49,10 @@ def demonstrations(world: World, rng: np.random.Generator, display: Display) -> 
     return shown
 
 
-def new_policy(config: Config, shown: Sequence[Demonstration], horizon: int, generator: torch.Generator) -> HFPolicy:
-    """A small policy from scratch, with a tokenizer made of the demonstrations' text.
+def new_policy(
+    config: Config, ranks: Ranks, shown: Sequence[Demonstration], horizon: int, generator: torch.Generator
+) -> HFPolicy:
+    """A small policy from scratch, with a tokenizer that the first rank makes of the demonstrations' text.
 
     Args:
         horizon: how many predictions a reply may hold; their tags become tokens.
@@ -61,7 +64,8 @@ def new_policy(config: Config, shown: Sequence[Demonstration], horizon: int, gen
         raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
     tags = ["<action>", "</action>", "</prediction>", *(f'<prediction h="{h}">' for h in range(1, horizon + 1))]
     texts = texts_of(shown, STYLES[config.prompt.style], config.prompt.history)
-    return build_policy(config.policy, train_tokenizer(texts, config.policy.vocabulary, tags), generator)
+    tokenizer = ranks.once(lambda: train_tokenizer(texts, config.policy.vocabulary, tags))
+    return build_policy(config.policy, tokenizer, generator)
 
 
 def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng: np.random.Generator) -> list[Segment]:
@@ -78,6 +82,8 @@ def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng:
 
 def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: float, minutes: float) -> Learner:
     """Supervised updates for some epochs or minutes, whichever ends first; goes on where the stage was left.
+
+    The ranks go through the same batches and share out the segments of each: the updates are those of a single rank.
 
     Args:
         run: in the stage that the updates belong to. It is checkpointed every :data:`CHUNK` updates.
@@ -104,7 +110,7 @@ def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: flo
         if step > total or spent >= 1.0:
             break
         learner.lr = config.lr * fading(max(step / total, spent))
-        metrics = learner.imitate(batch)
+        metrics = learner.imitate(run.ranks.share(batch))
         run.progress.step = step
         if step % 10 == 0:
             run.log(metrics, **{"imitation loss": metrics["loss"]})

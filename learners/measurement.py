@@ -12,31 +12,41 @@ from roleagent.learners.run import Run
 
 
 def measure(run: Run, world: World, policy: HFPolicy, name: str) -> dict[str, Any]:
-    """Success on a panel; kept in the run folder as ``<name>.json``, so that it is measured once."""
-    known = run.folder.read_json(f"{name}.json")
+    """Success on a panel that the ranks share; kept in the run folder as ``<name>.json``, so that it is measured once.
+
+    Returns:
+        the result, on every rank.
+    """
+    known = run.ranks.once(lambda: run.folder.read_json(f"{name}.json"))
     # A run that has gone on since then is measured again; what was before stays as it was.
     if known is not None and (name == "before" or known["policy_version"] == policy.version):
         return known
     options, panel = run.config.rollout, world.panel
-    policy.generator.manual_seed(int(run.stream(6).integers(2**62)))
-    run.display.stage(f"evaluate {name}", len(panel))
+    policy.generator.manual_seed(int(run.own_stream(6).integers(2**62)))
+    task_ids = run.ranks.share(panel.task_ids)
+    run.display.stage(f"evaluate {name}", len(task_ids))
     records = list(
         evaluate_policy(
             world.rollout(policy),
-            panel.task_ids,
+            task_ids,
             options.eval_temperature,
             options.eval_batch,
             lambda done, total: run.display.advance(done),
         )
     )
-    result = {
-        "panel": panel.manifest(),
-        "policy_version": policy.version,
-        **summarise(records),
-        "records": [asdict(record) for record in records],
-    }
-    run.folder.write_json(f"{name}.json", result)
-    return result
+    records = run.ranks.collect(records)
+
+    def result() -> dict[str, Any]:
+        found = {
+            "panel": panel.manifest(),
+            "policy_version": policy.version,
+            **summarise(records),
+            "records": [asdict(record) for record in records],
+        }
+        run.folder.write_json(f"{name}.json", found)
+        return found
+
+    return run.ranks.once(result)
 
 
 def report(run: Run, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
@@ -54,6 +64,6 @@ def report(run: Run, before: dict[str, Any], after: dict[str, Any]) -> dict[str,
         "gain": gain,
         "counters": run.progress.counters,
     }
-    run.folder.write_json("result.json", result)
+    run.ranks.once(lambda: run.folder.write_json("result.json", result))
     run.display.say(f"gain {100 * gain:+.1f} points; everything is in {run.folder.path}")
     return result

@@ -22,32 +22,44 @@ def reference(run: Run, policy: HFPolicy) -> torch.nn.Module | None:
     if not run.config.loss.kl:
         return None
     path = run.folder.path / "reference"
-    if not path.exists():
-        policy.model.save_pretrained(str(path.with_suffix(".partial")), safe_serialization=True)
-        path.with_suffix(".partial").rename(path)
+
+    def keep() -> None:
+        if not path.exists():
+            policy.model.save_pretrained(str(path.with_suffix(".partial")), safe_serialization=True)
+            path.with_suffix(".partial").rename(path)
+
+    run.ranks.once(keep)
     model = type(policy.model).from_pretrained(str(path), dtype=policy.model.dtype)
     return model.requires_grad_(False)
 
 
 def play(run: Run, rollout: Rollout, task_ids: Sequence[str], iteration: int) -> list[Group]:
-    """The iteration's episodes, a group per task.
-
-    Raises:
-        ConfigError: the environment failed in every one.
-    """
+    """This rank's episodes of the iteration: whole groups, one for each of its share of the tasks."""
     options = run.config.rollout
-    rollout.policy.generator.manual_seed(int(run.stream(4, iteration).integers(2**62)))
+    rollout.policy.generator.manual_seed(int(run.own_stream(4, iteration).integers(2**62)))
     rollout.stats = RolloutStats()
-    groups = rollout.play(
-        task_ids,
+    return rollout.play(
+        run.ranks.share(task_ids),
         options.group_size,
         options.temperature,
         lambda done, total: run.display.inner("episodes", done, total),
     )
-    if not any(group.trajectories for group in groups):
-        reason = next(iter(rollout.stats.failures.values()), "")
-        raise ConfigError(f"every episode of iteration {iteration} failed in the environment: {reason}")
-    return groups
+
+
+def together(
+    run: Run, groups: Sequence[Group], advantages: Sequence[Values], stats: RolloutStats
+) -> tuple[list[Group], list[Values], RolloutStats]:
+    """What all ranks played, on the first rank; elsewhere nothing.
+
+    Raises:
+        ConfigError: the environment failed in every episode.
+    """
+    played = run.ranks.collect(list(zip(groups, advantages, strict=True)))
+    stats = RolloutStats.together(run.ranks.gather(stats))
+    if run.ranks.first and not any(group.trajectories for group, _ in played):
+        reason = next(iter(stats.failures.values()), "")
+        raise ConfigError(f"every episode of an iteration failed in the environment: {reason}")
+    return [group for group, _ in played], [values for _, values in played], stats
 
 
 def credit(config: Config, groups: Sequence[Group], rng: np.random.Generator) -> list[Values]:
@@ -76,7 +88,7 @@ def shuffled(advantages: Sequence[Values], rng: np.random.Generator) -> list[Val
 def update(
     learner: Learner, groups: Sequence[Group], advantages: Sequence[Values], orders: Sequence[np.random.Generator]
 ) -> dict[str, float]:
-    """Optimiser steps over whole groups: ``optim.updates`` of them per pass.
+    """Optimiser steps over whole groups: ``optim.updates`` of them per pass, of all ranks together.
 
     Args:
         orders: one generator per pass over the groups; it deals them out to the updates.
@@ -107,8 +119,6 @@ def _improve(learner: Learner, credited: Sequence[tuple[Group, Values]]) -> dict
                 if loss.kl or any(segment.advantages):
                     segments.append(segment)
             trajectories += 1
-    if learner.world == 1 and not segments:
-        return None
     return learner.improve(segments, trajectories, learner.config.rollout.temperature)
 
 

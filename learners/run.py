@@ -5,16 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from roleagent.agents.hf import HFPolicy, own_device
-from roleagent.config import Config
+from roleagent.config import Config, ConfigError
 from roleagent.learners.checkpoints import Checkpoints
 from roleagent.learners.display import Display
-from roleagent.learners.engine import Learner, join_processes
+from roleagent.learners.engine import Learner
+from roleagent.learners.ranks import Ranks
 from roleagent.learners.run_folder import RunFolder
 
 _AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
@@ -31,6 +33,7 @@ class Progress:
         version: updates of the policy since the warm start.
         sampler: state of the curriculum; None before the first iteration.
         counters: what the run's mechanisms did so far.
+        ranks: processes that the run has.
     """
 
     stage: str = "warmstart"
@@ -39,6 +42,7 @@ class Progress:
     version: int = 0
     sampler: dict[str, Any] | None = None
     counters: dict[str, float] = field(default_factory=dict)
+    ranks: int = 1
 
 
 class Run:
@@ -46,30 +50,48 @@ class Run:
 
     Args:
         config: the configuration.
+        ranks: the processes that the run has; all of them see the run folder, the first one writes into it.
         display: what a person sees.
         resume: whether to go on with what lies in the run folder.
 
     Attributes:
         latest: the newest checkpoint; None before the first.
+
+    Raises:
+        ConfigError: see :class:`RunFolder`; or the run to resume had another number of ranks.
+        CheckpointError: the newest checkpoint cannot be read.
     """
 
-    def __init__(self, config: Config, display: Display, resume: bool):
-        self.config, self.display = config, display
-        self.rank, self.world_size = join_processes()
-        self.folder = RunFolder(config.folder, config, resume)
+    def __init__(self, config: Config, ranks: Ranks, display: Display, resume: bool):
+        self.config, self.ranks, self.display = config, ranks, display
+        self.folder, self.latest, self.progress = ranks.once(lambda: self._open(resume))
         self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.train.keep_checkpoints)
-        self.progress = Progress()
-        self.latest = self.checkpoints.latest() if resume else None
         if self.latest is not None:
-            state = self.checkpoints.state(self.latest)
-            self.progress = Progress(**{f.name: state[f.name] for f in fields(Progress) if f.name in state})
             display.say(f"going on from {self.latest} ({self.progress.stage}, step {self.progress.step})")
-        self.folder.rewind(self.progress.stage, self.progress.step)
         self._started = time.monotonic()
+
+    def _open(self, resume: bool) -> tuple[RunFolder, Path | None, Progress]:
+        folder = RunFolder(self.config.folder, self.config, resume)
+        checkpoints = Checkpoints(folder.path / "checkpoints")
+        progress, latest = Progress(ranks=self.ranks.size), checkpoints.latest() if resume else None
+        if latest is not None:
+            state = checkpoints.state(latest)
+            progress = Progress(**{f.name: state[f.name] for f in fields(Progress) if f.name in state})
+            if progress.ranks != self.ranks.size:
+                raise ConfigError(
+                    f"{folder.path} was trained by {progress.ranks} processes and cannot go on with {self.ranks.size}: "
+                    "each keeps its part of the optimiser's state; start as many as before"
+                )
+        folder.rewind(progress.stage, progress.step)
+        return folder, latest, progress
 
     def stream(self, *name: int) -> np.random.Generator:
         """A random stream that is a function of the seed and a name, so that a resumed run draws the same numbers."""
-        return np.random.default_rng([self.config.seed, self.rank, *name])
+        return np.random.default_rng([self.config.seed, 0, *name])
+
+    def own_stream(self, *name: int) -> np.random.Generator:
+        """As :meth:`stream`, and other numbers on every rank."""
+        return np.random.default_rng([self.config.seed, self.ranks.rank, *name])
 
     def open_policy(self, new: Callable[[torch.Generator], HFPolicy]) -> HFPolicy:
         """The policy from the newest checkpoint, from the configured path, or a ``new`` one drawn from a generator."""
@@ -101,12 +123,16 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Time spent in the present stage, interrupted attempts up to their last checkpoint included."""
-        return time.monotonic() - self._started
+        """Time spent in the present stage, interrupted attempts up to their last checkpoint included.
+
+        One clock counts, the first rank's: all ranks must stop at the same step. Every rank must ask.
+        """
+        return self.ranks.once(lambda: time.monotonic() - self._started)
 
     def log(self, metrics: Mapping[str, Any], **shown: Any) -> None:
         """Writes down the numbers of the present step; ``shown`` are those that a person sees."""
-        self.folder.log(self.progress.stage, self.progress.step, metrics)
+        if self.ranks.first:
+            self.folder.log(self.progress.stage, self.progress.step, metrics)
         self.display.advance(self.progress.step, **shown)
 
     def save(self, learner: Learner) -> None:

@@ -17,9 +17,12 @@ def load(name):
     return module
 
 
-def start(name, *arguments, **options):
-    """Starts the real command, on one thread (sums of floats are then the same every time) and generated games."""
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+def start(name, *arguments, variables=None, **options):
+    """Starts the real command, on one thread (sums of floats are then the same every time) and generated games.
+
+    ``variables`` are added to its environment.
+    """
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(variables or {})}
     environment.pop("ALFWORLD_DATA", None)
     return subprocess.Popen(
         [sys.executable, str(ROOT / f"{name}.py"), *map(str, arguments)],

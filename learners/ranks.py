@@ -1,0 +1,117 @@
+"""The processes of a run: what only the first one does, what all of them know, and how they share out work.
+
+The first rank owns the run folder, the display, the curriculum and the tokenizer. Tasks, demonstrations and the
+evaluation panel are dealt out in turn; what comes of them is collected in the order in which they were dealt, so that
+nothing that is written down depends on the number of ranks.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those of the run.
+
+    Attributes:
+        rank: its number, in [0, size).
+        size: how many there are.
+    """
+
+    rank: int
+    size: int
+
+    @classmethod
+    def join(cls) -> Ranks:
+        """Joins the process group that a launcher announced, or founds one of a single process.
+
+        A single process talks to nobody: no port is opened.
+        """
+        os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+        import deepspeed
+
+        if not torch.cuda.is_available():
+            # Without this, the first start compiles a shared-memory kernel for a minute, for a group of one as well.
+            deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+        if not dist.is_initialized():
+            # Tensors go by the accelerator's own way, what is no tensor by gloo.
+            backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+            if "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
+                dist.init_process_group(backend)
+            else:
+                os.environ.setdefault("LOCAL_RANK", "0")
+                store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+                dist.init_process_group(backend, store=store, rank=0, world_size=1)
+            deepspeed.init_distributed(
+                "nccl" if torch.cuda.is_available() else "gloo", dist_init_required=False, verbose=False
+            )
+        return cls(dist.get_rank(), dist.get_world_size())
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the rank that speaks and writes."""
+        return self.rank == 0
+
+    def once(self, act: Callable[[], T]) -> T:
+        """What ``act()`` gives on the first rank, given to every rank; what it raises there is raised everywhere."""
+        if self.size == 1:
+            return act()
+        told: list[Any] = [None]
+        if self.first:
+            try:
+                told = [(act(), None)]
+            except Exception as error:
+                told = [(None, error)]
+        dist.broadcast_object_list(told, src=0)
+        value, error = told[0]
+        if error is not None:
+            raise error
+        return value
+
+    def share(self, items: Sequence[T]) -> list[T]:
+        """This rank's part of what every rank knows; some ranks may have one more than others.
+
+        >>> Ranks(1, 2).share("abcde")
+        ['b', 'd']
+        """
+        return list(items[self.rank :: self.size])
+
+    def collect(self, own: Sequence[T]) -> list[T]:
+        """The inverse of :meth:`share`: on the first rank everybody's items in their order, elsewhere none."""
+        return dealt_back(self.gather(list(own)))
+
+    def gather(self, value: T) -> list[T]:
+        """On the first rank what each rank gives, by rank; elsewhere nothing."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] | None = [None] * self.size if self.first else None
+        dist.gather_object(value, values, dst=0)
+        return values or []
+
+    def wait(self) -> None:
+        """Until every rank has come this far."""
+        if self.size > 1:
+            dist.barrier()
+
+
+def dealt_back(shares: Sequence[Sequence[T]]) -> list[T]:
+    """The items of shares that were dealt in turn, in their order.
+
+    >>> dealt_back(["ace", "bd"])
+    ['a', 'b', 'c', 'd', 'e']
+    """
+    missing = object()
+    return [item for item in chain(*zip_longest(*shares, fillvalue=missing)) if item is not missing]
+
+
+__all__ = ["Ranks", "dealt_back"]
