@@ -1,0 +1,83 @@
+"""Encoders: from texts to vectors whose inner product says how well they fit, by name.
+
+An encoder is named as ``tfidf`` or ``e5:PATH``; further ones are one line in :data:`ENCODERS`, which names classes as
+text, so that this room needs no torch until an encoder is asked for that does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.envs.retrieval.tfidf import TfidfEncoder
+
+FITTED = "tfidf"
+"""The encoder that is made from the corpus and lies with the index."""
+
+# The classes of encoders that are opened by path: constructor(path, **settings), with the attribute `settings`.
+ENCODERS = {"e5": "roleagent.agents.e5:E5Encoder"}
+
+
+class Encoder(Protocol):
+    """What a dense index asks of an encoder.
+
+    Attributes:
+        name: what it is called in :func:`open_encoder`, e.g. ``e5``.
+        dimension: d, of the vectors.
+        digest: of all that decides what the vectors of passages are.
+    """
+
+    name: str
+    dimension: int
+    digest: str
+
+    def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors (n, d) of length 1; 0 where nothing can be searched for."""
+        ...
+
+    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Vectors (n, d) of length 1."""
+        ...
+
+
+def open_encoder(spec: str, **settings: Any) -> Encoder:
+    """The encoder at a path.
+
+    Args:
+        spec: ``NAME:PATH``, e.g. ``e5:models/e5-base-v2``.
+        settings: of the encoder, where they are not to be its defaults.
+
+    Raises:
+        RetrievalError: there is no such encoder, or none at the path.
+    """
+    name, _, path = spec.partition(":")
+    if name not in ENCODERS or not path:
+        known = ", ".join(f"{word}:PATH" for word in ENCODERS)
+        raise RetrievalError(f"{spec!r} is no encoder; there are {FITTED}, {known}")
+    module, _, kind = ENCODERS[name].partition(":")
+    return getattr(import_module(module), kind)(path, **settings)
+
+
+def make_encoder(
+    spec: str, texts: Callable[[], Iterable[str]], folder: Path | None, progress: Callable[[int], None] | None = None
+) -> Encoder:
+    """The encoder for an index over a corpus: fitted to it, and kept in a folder, or opened by its path."""
+    if spec != FITTED:
+        return open_encoder(spec)
+    if folder is None:
+        return TfidfEncoder.fit(texts(), progress=progress)
+    try:
+        return TfidfEncoder.open(folder)
+    except RetrievalError:
+        encoder = TfidfEncoder.fit(texts(), progress=progress)
+        encoder.save(folder)
+        return encoder
+
+
+__all__ = ["ENCODERS", "FITTED", "Encoder", "TfidfEncoder", "make_encoder", "open_encoder"]
