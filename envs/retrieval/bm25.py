@@ -28,8 +28,6 @@ from roleagent.envs.retrieval.postings import Postings, hash_terms
 LONG = 1 << 14
 # Bounds and partial sums are taken in another order and precision than scores; they may differ by this share.
 SLACK = 1e-5
-
-
 SMALLEST = sys.float_info.min
 
 

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from roleagent.envs.retrieval.analysis import analyse
 from roleagent.envs.retrieval.postings import HEADER, Postings, hash_terms
 
-# Occurrences per run: some 150 MB of memory while one is sorted.
-RUN = 1 << 22
+# Occurrences per run: some 100 MB of memory while one is sorted.
+RUN = 1 << 21
 # Documents between two calls of the progress callback.
 STRIDE = 1000
 
@@ -143,7 +143,8 @@ def _merge(runs: _Runs, ranks: NDArray[np.int32], k1: float, b: float, folder: P
     row_of[order] = np.arange(len(order))
     frequencies = np.zeros(len(order), dtype=np.int64)
     for keys in runs.keys:
-        frequencies += np.bincount(keys >> 32, minlength=len(order))
+        terms, _, counts = _terms_of(keys)
+        frequencies[terms] += counts
     starts = np.zeros(len(order) + 1, dtype=np.int64)
     np.cumsum(frequencies[order], out=starts[1:])
 
@@ -155,7 +156,7 @@ def _merge(runs: _Runs, ranks: NDArray[np.int32], k1: float, b: float, folder: P
     peaks = np.ones(len(order), dtype=np.float32)
     free = starts[:-1].copy()  # by row: where the next posting goes
     for keys, weights in zip(runs.keys, runs.pairs, strict=True):
-        terms, first, counts = np.unique(keys >> 32, return_index=True, return_counts=True)
+        terms, first, counts = _terms_of(keys)
         rows = row_of[terms]
         places = np.repeat(free[rows] - first, counts) + np.arange(len(keys))
         code = np.searchsorted(pairs, weights)
@@ -166,6 +167,13 @@ def _merge(runs: _Runs, ranks: NDArray[np.int32], k1: float, b: float, folder: P
         free[rows] += counts
     scored = np.array([runs.scored], dtype=np.int64)
     return Postings(hashes[order], starts, documents, codes, saturations, peaks, ranks, scored)
+
+
+def _terms_of(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.intp], NDArray[np.intp]]:
+    """The terms of a run, where the keys of each begin, and how many there are."""
+    terms = keys >> 32
+    first = np.flatnonzero(np.diff(terms, prepend=-1))
+    return terms[first], first, np.diff(first, append=len(terms))
 
 
 def _saturations(pairs: NDArray[np.int64], runs: _Runs, k1: float, b: float) -> NDArray[np.float32]:
