@@ -6,7 +6,8 @@ text, so that this room needs no torch until an encoder is asked for that does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.envs.retrieval.passages import Passages, RetrievalError
 from roleagent.envs.retrieval.tfidf import TfidfEncoder
 
 FITTED = "tfidf"
@@ -65,19 +66,22 @@ def open_encoder(spec: str, **settings: Any) -> Encoder:
 
 
 def make_encoder(
-    spec: str, texts: Callable[[], Iterable[str]], folder: Path | None, progress: Callable[[int], None] | None = None
+    spec: str, corpus: Passages, folder: Path | None, progress: Callable[[int], None] | None = None
 ) -> Encoder:
-    """The encoder for an index over a corpus: fitted to it, and kept in a folder, or opened by its path."""
+    """The encoder for an index over a corpus: fitted to it and kept in a folder, or opened at its path.
+
+    Raises:
+        RetrievalError: there is no such encoder.
+    """
     if spec != FITTED:
         return open_encoder(spec)
-    if folder is None:
-        return TfidfEncoder.fit(texts(), progress=progress)
-    try:
-        return TfidfEncoder.open(folder)
-    except RetrievalError:
-        encoder = TfidfEncoder.fit(texts(), progress=progress)
+    if folder is not None:
+        with suppress(RetrievalError):  # none was kept yet
+            return TfidfEncoder.open(folder)
+    encoder = TfidfEncoder.fit((passage.contents for passage in corpus), progress=progress)
+    if folder is not None:
         encoder.save(folder)
-        return encoder
+    return encoder
 
 
 __all__ = ["ENCODERS", "FITTED", "Encoder", "TfidfEncoder", "make_encoder", "open_encoder"]

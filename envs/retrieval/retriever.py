@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, Protocol
 
+from roleagent.envs.retrieval.bm25 import BM25, SearchIndex
+from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
+
+if TYPE_CHECKING:  # FAISS takes a second to load, and not every retriever needs it
+    from roleagent.envs.retrieval.dense import DenseIndex
+    from roleagent.envs.retrieval.encoders import Encoder
+
+K1, B = 1.5, 0.75
+"""BM25's parameters for questions over short passages; Lucene's defaults, 0.9 and 0.4, find three points less."""
+LARGEST = 1 << 18  # passages of an index that is built in memory, on the way
+INDEX, ENCODER = "index.faiss", "encoder"  # what a dense index' folder holds besides its manifest
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +47,186 @@ class Retriever(Protocol):
         ...
 
 
-def open_retriever(spec: str, corpus: Passages, folder: str | Path | None = None) -> Retriever:
-    """The retriever that a word names."""
-    raise RetrievalError(f"{spec!r} is no retriever")
+class LexicalRetriever:
+    """Passages that share words with the query: BM25, the project's own or Lucene's."""
+
+    def __init__(self, name: str, index: SearchIndex, corpus: Passages):
+        if len(index) != len(corpus):
+            raise RetrievalError(f"an index of {len(index)} passages does not fit a corpus of {len(corpus)}")
+        self.name, self.corpus, self._index = name, corpus, index
+
+    def retrieve(self, queries: Sequence[str], k: int = 3) -> list[list[Hit]]:
+        """See :class:`Retriever`."""
+        found = (self._index.search_scores(query, k) for query in _checked(queries, k))
+        return [[Hit(self.corpus[row], score) for row, score in pairs] for pairs in found]
 
 
-__all__ = ["Hit", "Passage", "Passages", "RetrievalError", "Retriever", "open_retriever"]
+class DenseRetriever:
+    """Passages whose vectors are nearest to the query's."""
+
+    def __init__(self, encoder: Encoder, index: DenseIndex, corpus: Passages):
+        if len(index) != len(corpus):
+            raise RetrievalError(f"an index of {len(index)} passages does not fit a corpus of {len(corpus)}")
+        if encoder.dimension != index.dimension:
+            raise RetrievalError(f"{encoder.name} has {encoder.dimension} dimensions, the index {index.dimension}")
+        self.name, self.corpus, self.encoder, self.index = encoder.name, corpus, encoder, index
+
+    def retrieve(self, queries: Sequence[str], k: int = 3) -> list[list[Hit]]:
+        """See :class:`Retriever`. A query without a word that the encoder knows finds nothing."""
+        answers: list[list[Hit]] = [[] for _ in queries]
+        asked = [number for number, query in enumerate(_checked(queries, k)) if query.strip()]
+        try:
+            vectors = self.encoder.encode_queries([queries[number] for number in asked])
+            scores, rows = self.index.search(vectors, min(k, len(self.corpus)))
+        except RuntimeError as error:
+            raise RetrievalError(f"{self.name} failed: {' '.join(str(error).split())}") from error
+        for number, vector, near, best in zip(asked, vectors, scores.tolist(), rows.tolist(), strict=True):
+            if vector.any():
+                answers[number] = [
+                    Hit(self.corpus[row], score) for score, row in zip(near, best, strict=True) if row >= 0
+                ]
+        return answers
+
+
+def _checked(queries: Sequence[str], k: int) -> Sequence[str]:
+    if k < 1:
+        raise ValueError(f"at least one passage must be asked for, not {k}")
+    if isinstance(queries, str):
+        raise TypeError("queries are a list of texts, not one text")
+    return queries
+
+
+def open_retriever(
+    spec: str, corpus: Passages | None, folder: str | Path | None = None, *, threads: int | None = 1
+) -> Retriever:
+    """The retriever that a word names.
+
+    Args:
+        spec: ``tfidf``, ``bm25``, ``lucene``, ``e5:PATH``; two or more of them with ``+`` between, for reciprocal rank
+            fusion; or the URL of a service, several with commas between.
+        corpus: the passages; None only for a service, which has its own.
+        folder: of the index that ``roleagent index build`` made, or one that holds such folders, each called by the
+            first word of its retriever (``bm25``, ``e5``). None builds the index now, in memory: for small corpora.
+        threads: of one search of a dense index; None: as many as the calling thread has been given.
+
+    Raises:
+        RetrievalError: there is no such retriever, no such index, or it does not fit the corpus or the encoder.
+        gymnasium.error.DependencyNotInstalled: of ``lucene``.
+    """
+    if spec.startswith(("http://", "https://")):
+        from roleagent.envs.retrieval.client import HTTPRetriever
+
+        return HTTPRetriever(spec)
+    if corpus is None:
+        raise RetrievalError(f"{spec} needs a corpus")
+    if "+" in spec:
+        from roleagent.envs.retrieval.fusion import FusedRetriever
+
+        return FusedRetriever([open_retriever(part, corpus, folder, threads=threads) for part in spec.split("+")])
+    word = spec.partition(":")[0]
+    if folder is None:
+        return _build(spec, corpus, threads)
+    place = Path(folder)
+    place = place if (place / MANIFEST).exists() else place / word
+    manifest = Manifest.read(place)
+    if manifest.name.partition(":")[0] != word:
+        raise RetrievalError(f"{place} is an index for {manifest.name}, not for {spec}")
+    return open_index(place, corpus, encoder=spec if ":" in spec else None, threads=threads)
+
+
+def open_index(
+    folder: str | Path,
+    corpus: Passages | None = None,
+    *,
+    encoder: str | None = None,
+    effort: int | None = None,
+    threads: int | None = None,
+) -> Retriever:
+    """The retriever over a built index.
+
+    Args:
+        corpus: the passages; None: those of the file that it was built from.
+        encoder: ``NAME:PATH`` where the encoder has moved since.
+        effort: see :func:`roleagent.envs.retrieval.dense.effort_for`.
+        threads: see :func:`open_retriever`.
+
+    Raises:
+        RetrievalError: the folder holds no finished index, or it does not fit the corpus or the encoder.
+    """
+    folder = Path(folder)
+    manifest = Manifest.read(folder)
+    if corpus is None:
+        corpus = Passages.open(manifest.corpus)
+    manifest.check_corpus(corpus, folder)
+    try:
+        if manifest.kind == "bm25":
+            return LexicalRetriever("bm25", BM25.open(folder), corpus)
+        if manifest.kind == "lucene":
+            from roleagent.envs.retrieval.lucene import LuceneIndex
+
+            return LexicalRetriever("lucene", LuceneIndex.open(folder), corpus)
+    except ValueError as error:
+        raise RetrievalError(str(error)) from error
+    from roleagent.envs.retrieval.dense import DenseIndex
+    from roleagent.envs.retrieval.encoders import FITTED, TfidfEncoder, open_encoder
+
+    made: Encoder
+    if manifest.name == FITTED:
+        made = TfidfEncoder.open(folder / ENCODER)
+    else:
+        made = open_encoder(encoder or manifest.name, **manifest.settings)
+    manifest.check_encoder(made.digest, folder)
+    return DenseRetriever(made, DenseIndex.open(folder / INDEX, manifest.kind, effort, threads), corpus)
+
+
+def _build(spec: str, corpus: Passages, threads: int | None) -> Retriever:
+    """The retriever with an index that is made now."""
+    if len(corpus) > LARGEST:
+        raise RetrievalError(
+            f"{len(corpus)} passages are too many to index on the way: roleagent index build --corpus {corpus.path} "
+            f"--encoder {spec} --out DIR, once, and name that folder"
+        )
+    if spec in LEXICAL:
+        return LexicalRetriever(spec, LEXICAL[spec](corpus), corpus)
+    from roleagent.envs.retrieval.dense import DenseIndex
+    from roleagent.envs.retrieval.encoders import make_encoder
+
+    encoder = make_encoder(spec, corpus, None)
+    vectors = encoder.encode_passages([passage.contents for passage in corpus])
+    index = DenseIndex.build("flat", [vectors])
+    index.threads = threads
+    return DenseRetriever(encoder, index, corpus)
+
+
+def _bm25(corpus: Passages) -> SearchIndex:
+    return BM25.build(corpus.ids, (passage.contents for passage in corpus), k1=K1, b=B)
+
+
+def _lucene(corpus: Passages) -> SearchIndex:
+    """Lucene indexes lie on disk: in a folder that goes with the index."""
+    from roleagent.envs.retrieval.lucene import LuceneIndex
+
+    folder = TemporaryDirectory(prefix="roleagent-lucene-")
+    index: Any = LuceneIndex.build(corpus.ids, (passage.contents for passage in corpus), folder.name)
+    index.temporary = folder
+    return index
+
+
+LEXICAL: dict[str, Callable[[Passages], SearchIndex]] = {"bm25": _bm25, "lucene": _lucene}
+
+__all__ = [
+    "ENCODER",
+    "INDEX",
+    "K1",
+    "LEXICAL",
+    "B",
+    "DenseRetriever",
+    "Hit",
+    "LexicalRetriever",
+    "Passage",
+    "Passages",
+    "RetrievalError",
+    "Retriever",
+    "open_index",
+    "open_retriever",
+]
