@@ -1,0 +1,182 @@
+"""The generated world: reproducible, closed, disjoint, and of no use to somebody who does not search."""
+
+import json
+import random
+import re
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from roleagent.envs.searchqa.env import SearchQAEnv
+from roleagent.envs.searchqa.phrases import KINDS, NAMES, RELATIONS, WORDS, relations_of
+from roleagent.envs.searchqa.published import load_questions
+from roleagent.envs.searchqa.questions import SPLITS
+from roleagent.envs.searchqa.world import generate, write_world
+from roleagent.reading import normalise
+
+WORLD = generate(0)
+
+
+def titles(questions):
+    return {passage.partition("\n")[0] for question in questions for passage in question.context}
+
+
+def test_a_seed_is_a_world():
+    again = generate.__wrapped__(0)
+    assert again.passages == WORLD.passages
+    assert all(again.questions[part] == WORLD.questions[part] for part in SPLITS)
+    other = generate(1)
+    assert other.questions.panel("train").digest == WORLD.questions.panel("train").digest  # ids are numbers
+    assert {q.text for q in other.questions["train"]} != {q.text for q in WORLD.questions["train"]}
+
+
+def test_the_world_does_not_depend_on_the_hash_seed():
+    program = (
+        "from roleagent.envs.searchqa.world import generate; w = generate(5, 20); "
+        "print(hash(tuple(map(len, map(str, w.passages)))), [q.text + q.answers[0] for q in w.questions['train']])"
+    )
+    runs = [
+        subprocess.run([sys.executable, "-c", program], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True)
+        for seed in ("1", "2")
+    ]
+    assert runs[0].stdout == runs[1].stdout != ""
+
+
+@pytest.mark.parametrize("people", [8, 33, 120])
+def test_sizes(people):
+    world = generate(2, people)
+    for part in SPLITS:
+        questions = world.questions[part]
+        kinds = [question.data_set for question in questions]
+        assert kinds == ["one_hop", "two_hop"] * (len(questions) // 2)  # any prefix has both
+    assert len(world.questions["train"]) > 3 * len(world.questions["test"]) > 90
+
+
+@pytest.mark.parametrize("people", [-1, 0, 7, 121, 10**6])
+def test_impossible_sizes_are_refused(people):
+    with pytest.raises(ValueError, match=f"8 to 120 people, not {people}"):
+        generate(0, people)
+
+
+def test_names_and_passages():
+    named = [passage.title for passage in WORLD.passages]
+    assert len(set(named)) == len(named) and {len(name.split()) for name in named} == {2}
+    assert [passage.id for passage in WORLD.passages] == [str(number) for number in range(len(named))]
+    for passage in WORLD.passages:
+        assert passage.title in passage.text and len(passage.text.split()) <= 40
+        assert not re.search(r"\d|[{}]", passage.text)  # no numbers, no gap left open
+    words = Counter(word for passage in WORLD.passages for word in re.findall(r"\w+", passage.text))
+    assert len(words) < 400
+
+
+def test_every_relation_is_asked_about_in_every_wording():
+    texts = " ".join(question.text for question in WORLD.questions["train"])
+    for relation in RELATIONS:
+        for form in (*relation.asks, *relation.describes):
+            assert re.search(re.escape(form).replace(r"\{s\}", ".+?"), texts), form
+    told = " ".join(passage.text for passage in WORLD.passages)
+    for relation in RELATIONS:
+        for form in relation.tells:
+            pattern = re.sub(r"\\{\w+\\}", ".+?", re.escape(form))
+            assert re.search(pattern, told), form
+
+
+def test_splits_share_words_but_no_fact():
+    things = {part: titles(WORLD.questions[part]) for part in SPLITS}
+    for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
+        # A fact belongs to the thing whose passage tells it: no passage is needed for questions of two splits.
+        assert not things[one] & things[other]
+        assert not {q.text for q in WORLD.questions[one]} & {q.text for q in WORLD.questions[other]}
+    parts = {part: {word for name in things[part] for word in name.split()} for part in SPLITS}
+    assert len(parts["test"] - parts["train"]) <= 2  # next to nothing to read that was never read before
+
+
+def test_the_golden_passages_hold_the_answer_and_the_question_does_not():
+    for part in SPLITS:
+        for question in WORLD.questions[part]:
+            (answer,) = question.answers
+            assert answer in question.context[-1] and answer not in question.text
+            assert len(question.context) == {"one_hop": 1, "two_hop": 2}[question.data_set]
+            first = question.context[0].partition("\n")[0]
+            assert first in question.text
+            if question.data_set == "two_hop":
+                bridge = question.context[1].partition("\n")[0]
+                assert bridge in question.context[0] and bridge not in question.text
+
+
+def test_who_does_not_search_does_not_know():
+    """The best guess by question form, learnt from all training questions, is rarely right."""
+    counts = {}
+
+    def form(question):
+        return re.sub(re.escape(question.context[0].partition("\n")[0]), "…", question.text)
+
+    for question in WORLD.questions["train"]:
+        counts.setdefault(form(question), Counter())[question.answers[0]] += 1
+    guesses = [
+        counts[form(question)].most_common(1)[0][0] == question.answers[0]
+        for question in WORLD.questions["test"]
+        if form(question) in counts
+    ]
+    assert len(guesses) > 200 and sum(guesses) / len(guesses) < 0.1
+
+
+def test_facts_depend_on_the_seed():
+    """The same question, asked in several worlds, has several answers."""
+    answers = {}
+    for seed in range(12):
+        for question in generate(seed).questions["train"]:
+            if question.data_set == "one_hop":
+                answers.setdefault(question.text, []).append(question.answers[0])
+    repeated = [found for found in answers.values() if len(found) >= 4]
+    assert len(repeated) > 50
+    same = sum(Counter(found).most_common(1)[0][1] / len(found) for found in repeated) / len(repeated)
+    assert same < 0.5
+
+
+def test_things_are_found_by_name():
+    """BM25 shows a thing's passage among the three best."""
+    env = SearchQAEnv(split="test", data_dir="generated")
+    found = [
+        passage.id in [hit.passage.id for hit in env.archive.search(passage.title, 3)] for passage in WORLD.passages
+    ]
+    assert sum(found) / len(found) >= 0.99
+
+
+def test_all_vocabulary_has_objects_of_its_own():
+    assert {relation.object for relation in RELATIONS} == {*KINDS, *WORDS} - {"film", "company"}
+    assert all(relations_of(kind)[0].tells[0].startswith("{s}") for kind in KINDS)  # passages open with the name
+    stock = [word for text in (*sum(NAMES.values(), ()), *WORDS.values()) for word in text.split()]
+    doubles = [word for word, count in Counter(map(normalise, stock)).items() if count > 1]
+    assert doubles == []
+
+
+def test_written_worlds_are_read_back_as_they_were(tmp_path, monkeypatch):
+    monkeypatch.delenv("SEARCHQA_DATA", raising=False)
+    world = generate(4, 20)
+    paths = write_world(world, tmp_path / "new" / "folder")
+    assert [path.name for path in paths] == ["corpus.jsonl", "train.jsonl", "valid.jsonl", "test.jsonl"]
+    record = json.loads(paths[0].read_text().splitlines()[0])
+    assert record == {"id": "0", "contents": f'"{world.passages[0].title}"\n{world.passages[0].text}'}
+    assert {**load_questions(tmp_path / "new" / "folder")} == {**world.questions}
+    env = SearchQAEnv(split="valid", data_dir=tmp_path / "new" / "folder")
+    task = random.Random(0).choice(env.panel.task_ids)
+    env.reset(options={"task_id": task})
+    plan = env.walkthrough()
+    results = [env.step(command) for command in plan]
+    assert results[-1][1] == 1.0
+    assert env.archive.search(world.passages[3].title, 1)[0].passage == world.passages[3]
+
+
+def test_generate_from_the_command_line(tmp_path, capsys):
+    from roleagent.cli import main
+
+    assert main(["searchqa", "generate", "--out", str(tmp_path), "--people", "8", "--seed", "3"]) == 0
+    assert capsys.readouterr().out.startswith("34 passages and questions (124 train, 34 valid, 34 test)")
+    assert load_questions(tmp_path)["test"] == generate(3, 8).questions["test"]
+    assert main(["searchqa", "generate", "--out", str(tmp_path), "--people", "1"]) == 2
+    assert capsys.readouterr().err == "roleagent searchqa generate: a generated world has 8 to 120 people, not 1\n"
+    assert main(["searchqa", "generate", "--out", str(tmp_path / "train.jsonl")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
