@@ -1,9 +1,11 @@
 """``RoleAgent/SearchQA-v0``: the contract of the environment, retrieval that fails, predictions that count."""
 
 import json
+import threading
 import time
 import warnings
 from functools import partial
+from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import gymnasium
 import pytest
@@ -16,6 +18,7 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.session import World, make_wrapped
 from roleagent.config import load
 from roleagent.envs.pool import EnvPool
+from roleagent.envs.retrieval.client import HTTPRetriever
 from roleagent.envs.retrieval.passages import Passage, RetrievalError
 from roleagent.envs.retrieval.retriever import Hit
 from roleagent.envs.searchqa import archive
@@ -385,6 +388,58 @@ def test_a_server_brings_its_own_passages(spec, tmp_path, monkeypatch):
     (tmp_path / "nq.jsonl").write_text(json.dumps(line) + "\n")
     env = SearchQAEnv(split="nq", data_dir=tmp_path, retriever=spec)
     assert opened == [(spec, None, None)] and env.panel.task_ids == ("nq/test_0",)
+
+
+@pytest.mark.parametrize("retriever", ["bm25", "tfidf", "bm25+tfidf"])
+def test_the_expert_finds_answers_with_any_retriever(retriever):
+    env = SearchQAEnv(split="valid", retriever=retriever)
+    assert env.archive.retriever.name == retriever
+    won = 0
+    for task_id in env.panel.task_ids[:40]:
+        text, info = env.reset(options={"task_id": task_id})
+        expert, over = env.expert(), False
+        expert.reset(info["goal"], text)
+        while not over:
+            command = expert.act()
+            text, _, terminated, truncated, info = env.step(command)
+            expert.observe(command, text)
+            over = terminated or truncated
+        won += info["won"]
+    assert won >= 38
+
+
+class Answering(BaseHTTPRequestHandler):
+    """A server of the usual protocol that finds one passage for every query."""
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        found = [[{"document": {"id": "7", "contents": f'"T"\n{query}'}, "score": 1.0}] for query in asked["queries"]]
+        body = json.dumps({"result": found}).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_server_answers_and_goes_away():
+    with HTTPServer(("127.0.0.1", 0), Answering) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        questions = make().unwrapped.archive.questions
+        pool = EnvPool(make, 1)
+        pool._envs[0].unwrapped.archive = Archive(questions, HTTPRetriever(url, retries=1, pause=0.01))
+        assert pool.reset(0).error is None
+        shown = pool.step(0, "search[is anybody there]")
+        assert shown.observation == '<information>Doc 1(Title: "T") is anybody there</information>'
+        assert shown.info["retrieved"] == ["7"]
+        server.shutdown()
+    assert pool.step(0, "search[is anybody there]").observation == shown.observation  # it is kept
+    outcome = pool.step(0, "search[and now]")
+    assert outcome.error.startswith("RetrievalError: ") and url in outcome.error and outcome.observation == ""
 
 
 # --- replies and predictions ------------------------------------------------------------------------------------------

@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from roleagent.envs.retrieval.bm25 import BM25
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
 from roleagent.envs.retrieval.retriever import Hit, Retriever, open_retriever
 from roleagent.envs.searchqa.published import default_data_dir, load_questions
@@ -79,21 +77,6 @@ def open_archive(
     return _open(place, None if corpus is None else os.fspath(corpus), retriever, folder, seed)
 
 
-class _Lexical:
-    """BM25 until :func:`open_retriever` knows it."""
-
-    name = "bm25"
-
-    def __init__(self, passages: Passages):
-        self._passages = passages
-        self._index = BM25.build(passages.ids, (passage.contents for passage in passages), k1=1.5, b=0.75)
-
-    def retrieve(self, queries: Sequence[str], k: int = 3) -> list[list[Hit]]:
-        return [
-            [Hit(self._passages[row], score) for row, score in self._index.search_scores(query, k)] for query in queries
-        ]
-
-
 @lru_cache(maxsize=4)
 def _open(place: str, corpus: str | None, retriever: str, index: str | None, seed: int) -> Archive:
     world = generate(seed) if place == GENERATED else None
@@ -105,8 +88,6 @@ def _open(place: str, corpus: str | None, retriever: str, index: str | None, see
             passages = Passages.of(world.passages)
         else:
             passages = Passages.open(_corpus(place, corpus))
-        if retriever == "bm25" and index is None and passages is not None:
-            return Archive(questions, _Lexical(passages))
         return Archive(questions, open_retriever(retriever, passages, index))  # type: ignore[arg-type]
     except RetrievalError as error:
         raise QuestionError(str(error)) from error
