@@ -88,6 +88,7 @@ class E5Encoder:
             "passage_prefix": passage_prefix,
             "query_length": query_length,
             "passage_length": passage_length,
+            "dtype": dtype,
         }
         self.digest = _digest(folder, f"{self._passage}")
 

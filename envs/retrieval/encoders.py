@@ -32,11 +32,13 @@ class Encoder(Protocol):
         name: what it is called in :func:`open_encoder`, e.g. ``e5``.
         dimension: d, of the vectors.
         digest: of all that decides what the vectors of passages are.
+        settings: what to open it with, besides its name, to get the same one; JSON.
     """
 
     name: str
     dimension: int
     digest: str
+    settings: dict[str, Any]
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
         """Vectors (n, d) of length 1; 0 where nothing can be searched for."""
@@ -62,11 +64,18 @@ def open_encoder(spec: str, **settings: Any) -> Encoder:
         known = ", ".join(f"{word}:PATH" for word in ENCODERS)
         raise RetrievalError(f"{spec!r} is no encoder; there are {FITTED}, {known}")
     module, _, kind = ENCODERS[name].partition(":")
-    return getattr(import_module(module), kind)(path, **settings)
+    try:
+        return getattr(import_module(module), kind)(path, **settings)
+    except TypeError as error:
+        raise RetrievalError(f"{spec} cannot be opened with {settings}: {error}") from error
 
 
 def make_encoder(
-    spec: str, corpus: Passages, folder: Path | None, progress: Callable[[int], None] | None = None
+    spec: str,
+    corpus: Passages,
+    folder: Path | None,
+    progress: Callable[[int], None] | None = None,
+    **settings: Any,
 ) -> Encoder:
     """The encoder for an index over a corpus: fitted to it and kept in a folder, or opened at its path.
 
@@ -74,11 +83,14 @@ def make_encoder(
         RetrievalError: there is no such encoder.
     """
     if spec != FITTED:
-        return open_encoder(spec)
+        return open_encoder(spec, **settings)
     if folder is not None:
         with suppress(RetrievalError):  # none was kept yet
             return TfidfEncoder.open(folder)
-    encoder = TfidfEncoder.fit((passage.contents for passage in corpus), progress=progress)
+    try:
+        encoder = TfidfEncoder.fit((passage.contents for passage in corpus), progress=progress, **settings)
+    except (TypeError, ValueError) as error:
+        raise RetrievalError(f"{spec} cannot be made with {settings}: {error}") from error
     if folder is not None:
         encoder.save(folder)
     return encoder

@@ -46,6 +46,7 @@ class TfidfEncoder:
         name: ``tfidf``.
         dimension: of the vectors.
         digest: of all that decides what the vectors are.
+        settings: what :meth:`fit` was given besides the texts.
     """
 
     name = "tfidf"
@@ -57,7 +58,7 @@ class TfidfEncoder:
             terms: (T,) hashes of the terms, ascending.
             counts: (T,) in how many texts each is.
         """
-        self.dimension = dimension
+        self.dimension, self.settings = dimension, {"dimension": dimension, "seed": seed}
         self._terms, self._counts, self._texts, self._seed = terms, counts, texts, seed
         digest = blake2b(json.dumps([FORMAT, texts, dimension, seed]).encode(), digest_size=16)
         for values in (terms, counts):

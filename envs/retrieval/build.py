@@ -1,0 +1,279 @@
+"""``roleagent index build``: an index over a corpus of any size, built once.
+
+Passages are read and encoded a chunk at a time (:mod:`roleagent.envs.retrieval.vectors`), in ``OUT/building``; several
+machines that share the folder, or copy their files into it afterwards, make a part of the chunks each. When all are
+there, FAISS learns and fills the index from them, which takes as much memory as the finished index has bytes. A build
+that was killed goes on with the first chunk that is missing; BM25 and Lucene, which take minutes, begin again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import errno
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from roleagent.envs.retrieval.batching import limit_threads
+from roleagent.envs.retrieval.bm25 import BM25
+from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
+from roleagent.envs.retrieval.passages import Passages, RetrievalError
+from roleagent.envs.retrieval.retriever import ENCODER, INDEX, K1, LEXICAL, B, open_index
+
+BUILDING = "building"
+STRIDE = 1000  # passages of a lexical index between two signs of progress
+FULL = (errno.ENOSPC, errno.EDQUOT)
+
+Progress = Callable[[str, float], None]
+"""Told what is being done, and which share of it is done, in [0, 1]."""
+
+
+def build_index(
+    corpus: Passages,
+    name: str,
+    out: Path,
+    *,
+    kind: str = "flat",
+    settings: dict[str, Any] | None = None,
+    shards: int = 1,
+    shard: int | None = None,
+    threads: int | None = None,
+    keep_vectors: bool = False,
+    progress: Progress = lambda what, share: None,
+) -> Manifest | None:
+    """Builds an index, goes on with a build that was interrupted, or does nothing if it is there.
+
+    Args:
+        corpus: from a file, which the index names.
+        name: of the encoder, ``tfidf`` or ``e5:PATH``; or ``bm25`` or ``lucene``, which need no vectors.
+        out: the folder of the index.
+        kind: of a dense index: :data:`roleagent.envs.retrieval.dense.KINDS`.
+        settings: of the encoder, or ``k1`` and ``b`` of ``bm25``, where they are not to be the usual ones.
+        shards: into how many parts the encoding is divided.
+        shard: which of them to make, from 0; None: all that is missing, and then the index.
+        threads: None: as many as there are cores.
+        keep_vectors: leaves the vectors there, for an index of another kind.
+
+    Returns:
+        What the finished index says about itself; None where only a shard was encoded.
+
+    Raises:
+        RetrievalError: another index, or a part of one, is in the folder; there is no such encoder; the disk is full.
+    """
+    if corpus.path is None:
+        raise RetrievalError("an index is built over a corpus in a file; Passages.write makes one")
+    if shards < 1 or not (shard is None or 0 <= shard < shards):
+        raise RetrievalError(f"there is no shard {shard} of {shards}; they count from 0")
+    settings = settings or {}
+    kind = name if name in LEXICAL else kind
+    name = _absolute(name)
+    if (out / MANIFEST).exists():
+        return _same(Manifest.read(out), name, kind, corpus, settings, out)
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        if kind in LEXICAL:
+            manifest = _lexical(corpus, name, out, settings, progress)
+        else:
+            manifest = _dense(corpus, name, out, kind, settings, (shard, shards), threads, progress)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        raise RetrievalError(
+            f"the disk of {out} is full: make room and run the same command again, it goes on where it was"
+        ) from error
+    if manifest is not None:
+        manifest.write(out)
+        if not keep_vectors:
+            shutil.rmtree(out / BUILDING, ignore_errors=True)
+    return manifest
+
+
+def _absolute(name: str) -> str:
+    """The name of an encoder by its full path: the index may be opened from anywhere."""
+    word, colon, path = name.partition(":")
+    return f"{word}:{Path(path).expanduser().absolute()}" if colon else name
+
+
+def _same(manifest: Manifest, name: str, kind: str, corpus: Passages, settings: dict[str, Any], out: Path) -> Manifest:
+    """A finished index, if it is the one that is asked for."""
+    manifest.check_corpus(corpus, out)
+    held, asked = manifest.settings, manifest.settings | settings
+    if (manifest.name, manifest.kind, held) != (name, kind, asked):
+        raise RetrievalError(
+            f"{out} holds an index for {manifest.name}, {manifest.kind}, {held}: delete it, or choose another --out"
+        )
+    return manifest
+
+
+def _lexical(corpus: Passages, name: str, out: Path, settings: dict[str, Any], progress: Progress) -> Manifest:
+    def texts() -> Iterator[str]:
+        for row, passage in enumerate(corpus):
+            if row % STRIDE == 0:
+                progress("reading passages", row / len(corpus))
+            yield passage.contents
+        progress("reading passages", 1)
+
+    try:
+        if name == "bm25":
+            settings = {"k1": K1, "b": B} | settings
+            BM25.build(corpus.ids, texts(), folder=out, **settings)
+        else:
+            from roleagent.envs.retrieval.lucene import LuceneIndex
+
+            LuceneIndex.build(corpus.ids, texts(), out, **settings)
+    except (TypeError, ValueError) as error:
+        raise RetrievalError(f"{name} cannot be built with {settings}: {error}") from error
+    return Manifest(name, name, str(corpus.path), corpus.digest, len(corpus), settings=settings, versions=_versions())
+
+
+def _dense(
+    corpus: Passages,
+    name: str,
+    out: Path,
+    kind: str,
+    settings: dict[str, Any],
+    part: tuple[int | None, int],
+    threads: int | None,
+    progress: Progress,
+) -> Manifest | None:
+    from roleagent.envs.retrieval.dense import KINDS, DenseIndex, bytes_for
+    from roleagent.envs.retrieval.encoders import TfidfEncoder, make_encoder
+    from roleagent.envs.retrieval.vectors import Vectors
+
+    if kind not in KINDS:
+        raise RetrievalError(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
+    shard, shards = part
+    vectors = Vectors(out / BUILDING, corpus, f"{name} {json.dumps(settings, sort_keys=True)}")
+    encoder = make_encoder(
+        name, corpus, vectors.folder / ENCODER, lambda read: progress("counting words", read / len(corpus)), **settings
+    )
+    if threads is not None:
+        limit_threads(threads)
+    missing = vectors.missing() if shard is None else vectors.missing(shard, shards)
+    index_bytes = 0 if shard is not None else len(corpus) * bytes_for(kind, encoder.dimension)
+    vectors.refuse_small_disk(encoder.dimension, len(missing), index_bytes)
+    vectors.encode(encoder, missing, lambda share: progress("encoding", share))
+    if shard is not None:
+        return None
+    index = DenseIndex.build(kind, vectors.chunks(), progress=progress)
+    progress("writing", 0)
+    index.save(out / INDEX)
+    if isinstance(encoder, TfidfEncoder):
+        encoder.save(out / ENCODER)
+    progress("writing", 1)
+    return Manifest(
+        name=encoder.name,
+        kind=kind,
+        corpus=str(corpus.path),
+        corpus_digest=corpus.digest,
+        passages=len(corpus),
+        encoder_digest=encoder.digest,
+        dimension=encoder.dimension,
+        settings=encoder.settings,
+        versions=_versions("faiss-cpu"),
+    )
+
+
+def _versions(*more: str) -> dict[str, str]:
+    return {package: version(package) for package in ("roleagent", "numpy", *more)}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Build an index over a corpus of passages, once. A build that was interrupted goes on where it was."""
+    from gymnasium.error import DependencyNotInstalled
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    from roleagent.envs.retrieval.cli import complain
+
+    options = _parser().parse_args(arguments)
+    began = time.perf_counter()
+    columns = (TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
+        tasks = {}
+
+        def progress(what: str, share: float) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=1.0)
+            bar.update(tasks[what], completed=share)
+
+        try:
+            progress("reading corpus", 0)
+            corpus = Passages.open(options.corpus.absolute())
+            progress("reading corpus", 1)
+            manifest = build_index(
+                corpus,
+                options.encoder,
+                options.out,
+                kind=options.kind,
+                settings=dict(options.set),
+                shards=options.shards,
+                shard=options.shard,
+                threads=options.threads,
+                keep_vectors=options.keep_vectors,
+                progress=progress,
+            )
+        except (RetrievalError, DependencyNotInstalled, OSError) as error:
+            bar.stop()
+            return complain("build", error)
+    seconds = time.perf_counter() - began
+    if manifest is None:
+        print(
+            f"shard {options.shard} of {options.shards} is in {options.out / BUILDING} after {seconds:.0f} s; the same "
+            "command without --shard makes the index when all are there"
+        )
+    else:
+        size = sum(path.stat().st_size for path in options.out.rglob("*") if path.is_file())
+        print(
+            f"{manifest.passages} passages, {manifest.name}, {manifest.kind}: {options.out} after {seconds:.0f} s, "
+            f"{size / manifest.passages:.0f} bytes a passage"
+        )
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    # Not from the dense module: --help must not wait for FAISS.
+    kinds = ("flat", "hnsw", "ivf-rabitq", "ivf-sq8")
+    parser = argparse.ArgumentParser(prog="roleagent index build", description=main.__doc__)
+    parser.add_argument("--corpus", type=Path, required=True, metavar="FILE", help="JSON lines, not packed")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder of the index")
+    parser.add_argument(
+        "--encoder", default="tfidf", metavar="NAME", help="tfidf (default), e5:PATH; or bm25, lucene: no vectors"
+    )
+    parser.add_argument("--kind", default="flat", choices=kinds, help="of a dense index (default: %(default)s)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        type=_setting,
+        metavar="KEY=VALUE",
+        help="of the encoder: dtype=bfloat16, query_prefix=, passage_length=512; of bm25: k1=0.9, b=0.4",
+    )
+    parser.add_argument("--shards", type=int, default=1, metavar="N", help="divide the encoding among N machines")
+    parser.add_argument("--shard", type=int, metavar="I", help="encode part I of them, from 0, and make no index")
+    parser.add_argument("--threads", type=int, metavar="N", help="with 1, hnsw comes out the same every time")
+    parser.add_argument("--keep-vectors", action="store_true", help="leave them in DIR/building")
+    return parser
+
+
+def _setting(text: str) -> tuple[str, Any]:
+    """A key and a value: a number where it reads as one.
+
+    >>> _setting("k1=0.9"), _setting("query_prefix=query: ")
+    (('k1', 0.9), ('query_prefix', 'query: '))
+    """
+    key, separator, value = text.partition("=")
+    if not separator:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
+    for number in (int, float):
+        try:
+            return key, number(value)
+        except ValueError:
+            pass
+    return key, value
+
+
+__all__ = ["BUILDING", "build_index", "main", "open_index"]
