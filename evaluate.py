@@ -228,7 +228,10 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--env", metavar="ID", help="Gymnasium id (default: the run's, else RoleAgent/ALFWorld-v0)")
     parser.add_argument("--split", help="panel to play (default: the run's evaluation split, else valid_seen)")
     parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="official data (default: $ALFWORLD_DATA, else none)"
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="official data (default: what $ALFWORLD_DATA, $WEBSHOP_DATA or $SEARCHQA_DATA names, else none)",
     )
     parser.add_argument(
         "--env-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the environment; repeatable"

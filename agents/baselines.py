@@ -38,7 +38,10 @@ def random_command(admissible: Sequence[str], rng: np.random.Generator) -> str |
 
 
 class RandomAgent:
-    """A uniformly random admissible command, never ``help`` or a look around."""
+    """A uniformly random admissible command, never ``help`` or a look around.
+
+    Where commands cannot be listed because they are free text, it searches for the goal.
+    """
 
     def __init__(self, rng: np.random.Generator):
         self._rng = rng
@@ -47,7 +50,8 @@ class RandomAgent:
         pass
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        return random_command(info.get("admissible_actions") or [], self._rng) or ""
+        goal = info.get("goal")
+        return random_command(info.get("admissible_actions") or [], self._rng) or (f"search[{goal}]" if goal else "")
 
 
 class OracleAgent:
