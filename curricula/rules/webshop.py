@@ -17,12 +17,12 @@ def action_format_error(story: Story) -> Finding | None:
 
 
 def irrelevant_query(story: Story) -> Finding | None:
-    """Less than half of the words last searched for stand in the request."""
+    """Less than a third of the words last searched for stand in the request."""
     if not story.searches:
         return None
     last = story.searches[-1]
     words = words_of(last.argument)
-    if 2 * len(words & words_of(story.request.sentence)) >= max(1, len(words)):
+    if 3 * len(words & words_of(story.request.sentence)) >= max(1, len(words)):
         return None
     detail = f"the search for {last.argument!r} says little of what was asked for"
     return Finding(last.number, detail, "Search for the product and the options in the words of the request.")

@@ -36,7 +36,7 @@ class Visit:
 
     Attributes:
         told: the words that its pages have shown.
-        read: whether a page with details was read.
+        read: whether its features were read.
         fits: whether price and options are as the request wants them.
         cover: share of the request's words among ``told``, in [0, 1].
     """
@@ -64,9 +64,9 @@ class ShoppingExpert:
         self.request = read_request(goal)
         self.page = read_page(observation)
         self._left = self.patience
-        self._searched: set[str] = set()
+        self._searched: list[str] = []
         self._visits: dict[str, Visit] = {}
-        self._hopes: list[tuple[float, str]] = []
+        self._hopes: dict[str, tuple[float, int]] = {}  # the last search's products: how hopeful, on which page
         self._asin = ""  # the product that is open, and
         self._chosen: dict[str, str] = {}  # what was clicked for it: group → value
 
@@ -77,15 +77,17 @@ class ShoppingExpert:
         before, self.page = self.page, read_page(observation)
         self._left -= 1
         if verb == "search":
-            self._searched.add(argument)
+            self._searched.append(argument)
+            self._hopes = {}
         if self.page.kind in ("index", "results"):
-            self._asin, self._chosen, self._hopes = "", {}, self._glance()
+            self._asin, self._chosen = "", {}
+            self._hopes |= self._glance()
         elif before.kind == "results":
             self._asin = argument
         elif before.kind == self.page.kind == "item":
             self._chosen |= {name: argument for name, values in self._groups().items() if argument in values}
         if self._asin:
-            self._look()
+            self._look(argument)
 
     def act(self) -> str:
         """The next command; ``""`` after the purchase."""
@@ -93,7 +95,7 @@ class ShoppingExpert:
 
     # -- what it makes of a page -----------------------------------------------------------------------------------
 
-    def _look(self) -> None:
+    def _look(self, button: str) -> None:
         """Notes what the open page tells of its product."""
         visit = self._visits.setdefault(self._asin, Visit())
         if self.page.kind == "item":
@@ -103,7 +105,7 @@ class ShoppingExpert:
             visit.fits = available and self.page.price < self.request.cap
         else:
             shown = self.page.text
-            visit.read = True
+            visit.read |= button == "features"
         visit.told |= words_of(shown)
         visit.cover = self._cover(visit.told)
 
@@ -114,18 +116,20 @@ class ShoppingExpert:
     def _groups(self) -> dict[str, tuple[str, ...]]:
         return self.page.groups(OPTION_NAMES | set(self.request.options))
 
-    def _glance(self) -> list[tuple[float, str]]:
-        """How much of the request each listed product may turn out to show, the most first."""
-        hopes = []
+    def _glance(self) -> dict[str, tuple[float, int]]:
+        """How much of the request each affordable product of this page of results may turn out to show."""
+        hopes = {}
         for place, listing in enumerate(self.page.listings):
-            cover = self._cover(words_of(listing.title))
             if listing.price < self.request.cap:
-                hopes.append((cover + _UNKNOWN * (1 - cover) - _PLACE * place, listing.asin.lower()))
-        return sorted(hopes, reverse=True)
+                cover = self._cover(words_of(listing.title))
+                hope = cover + _UNKNOWN * (1 - cover) - _PLACE * place
+                hopes[listing.asin.lower()] = hope, self.page.number
+        return hopes
 
-    def _next(self) -> tuple[float, str]:
-        """The likeliest of the products last listed that were not opened yet, and how likely it is."""
-        return next(((hope, asin) for hope, asin in self._hopes if asin not in self._visits), (0.0, ""))
+    def _next(self) -> tuple[float, str, int]:
+        """The most hopeful of the products found that were not opened yet: how hopeful, its number, its page."""
+        unopened = ((hope, asin, page) for asin, (hope, page) in self._hopes.items() if asin not in self._visits)
+        return max(unopened, default=(0.0, "", 0))
 
     def _merit(self, listing: Listing) -> tuple[bool, float]:
         """How good a listed product has turned out to be."""
@@ -162,11 +166,15 @@ class ShoppingExpert:
         best = max(self.page.listings, key=self._merit, default=None)
         fits, cover = self._merit(best) if best else (False, 0.0)
         time_for_another = self._left >= choices + 4  # open, go back, open the best, choose, buy
-        misfits = sum(asin in self._visits for _, asin in self._hopes)
+        if time_for_another and self._searched and self._searched[-1] not in self._queries():
+            yield f"search[{self._queries()[0]}]"
+        misfits = sum(asin in self._visits for asin in self._hopes)
         if not fits and misfits >= _MISFITS and time_for_another:
             yield from self._search()
-        hope, asin = self._next()
+        hope, asin, number = self._next()
         if asin and (not fits or (hope > cover and time_for_another)):
+            if number != self.page.number:
+                yield "click[< prev]" if number < self.page.number else "click[next >]"
             yield f"click[{asin}]"
         if best and fits:
             yield f"click[{best.asin.lower()}]"

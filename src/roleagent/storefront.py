@@ -51,11 +51,13 @@ def words_of(text: str) -> frozenset[str]:
 
 
 def _singular(word: str) -> str:
-    if len(word) <= 3 or not word.endswith("s") or word.endswith("ss"):
+    if len(word) <= 3 or word.endswith("ss"):
         return word
-    if word.endswith("ies"):
-        return word[:-3] + "y"
-    return word[:-2] if word.endswith(("xes", "ches", "shes", "sses")) else word[:-1]
+    if word.endswith(("ie", "ies")):  # a hoodie, a battery
+        return word.rstrip("s")[:-2] + "y"
+    if word.endswith(("xes", "ches", "shes", "sses")):
+        return word[:-2]
+    return word[:-1] if word.endswith("s") else word
 
 
 def without_courtesy(text: str) -> str:
@@ -108,7 +110,9 @@ class Request(NamedTuple):
         if self.options:
             value = self.options.get(name, "")
             return value if value in values else ""
-        named = (v for v in values if re.search(rf"(?<![\w.-]){re.escape(v.lower())}(?![\w-])", self.product.lower()))
+        named = (
+            v for v in values if re.search(rf"(?<![\w.-]){re.escape(v.lower())}(?![\w-]|\.\d)", self.product.lower())
+        )
         return max(named, key=len, default="")
 
 

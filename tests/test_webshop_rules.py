@@ -1,0 +1,215 @@
+"""WebShop's failure modes, each told from an episode that was really played."""
+
+from collections import Counter
+
+import gymnasium
+import numpy as np
+import pytest
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.curricula import RuleAnalyst
+from roleagent.curricula.modes import WEBSHOP
+from roleagent.curricula.rules import diagnose
+from roleagent.curricula.rules.webshop_story import read
+from roleagent.envs.webshop.expert import ShoppingExpert
+from roleagent.envs.wrappers import Tags
+from roleagent.storefront import read_request, words_of
+from roleagent.types import Completion, Task, Trajectory, Turn
+
+ENV = "RoleAgent/WebShop-v0"
+NOTHING = Completion((), (), "stop")
+
+
+@pytest.fixture(scope="module")
+def env():
+    return gymnasium.make(ENV, data_dir="generated", num_products=150)
+
+
+@pytest.fixture(scope="module")
+def goal(env):
+    """A goal with two options, whose words are not all in its product's title."""
+    shop = env.unwrapped.shop
+    for task_id in env.unwrapped.panel.task_ids:
+        goal = shop.goals.find(task_id)
+        product = shop.catalogue[goal.position]
+        telling = all(words_of(attribute) <= words_of(product.title) for attribute in goal.attributes)
+        if len(goal.options) == 2 and all(len(values) > 1 for values in product.options.values()) and not telling:
+            return goal
+    pytest.fail("no goal with two options in this catalogue")
+
+
+def play(env, task_id, commands, stop_reason=""):
+    """The trajectory of these commands in the real environment."""
+    first, info = env.reset(options={"task_id": task_id})
+    task = Task(ENV, task_id, info["split"], info["goal"], info["task_type"])
+    turns, terminated, truncated = [], False, False
+    for command in commands:
+        assert not terminated and not truncated
+        text, _, terminated, truncated, info = env.step(command)
+        turns.append(Turn((), NOTHING, command, text, info=info))
+    assert not info["won"], "a solved task is no failure"
+    reason = stop_reason or ("lost" if terminated else "max_steps" if truncated else "context")
+    return Trajectory(task, tuple(turns), terminated, truncated or not terminated, reason, first)
+
+
+def opened(env, goal, position=None):
+    """Commands to the page of a product, by its title."""
+    product = env.unwrapped.shop.catalogue[goal.position if position is None else position]
+    return [f"search[{product.title.lower()}]", f"click[{product.asin.lower()}]"]
+
+
+def other_value(env, goal, name):
+    return next(v for v in env.unwrapped.shop.catalogue[goal.position].options[name] if v != goal.options[name])
+
+
+def rival(env, goal, fits):
+    """A product in whose sight the right one stands: another price, or other options."""
+    shop = env.unwrapped.shop
+    own = shop.catalogue[goal.position]
+    for position in shop.find(own.title.lower())[:10]:
+        product = shop.catalogue[position]
+        if position != goal.position and fits(product):
+            return position
+    pytest.skip("this catalogue has no such rival")
+
+
+def episodes(env, goal):
+    """One failed episode per mode: commands, and the step at which it went wrong."""
+    right = opened(env, goal)
+    values = [f"click[{value}]" for value in goal.options.values()]
+    wrong = f"click[{other_value(env, goal, next(iter(goal.options)))}]"
+    query, prev, back, more = right[0], "click[< prev]", "click[back to search]", ["click[next >]"] * 2
+    lacking = rival(env, goal, lambda p: any(v not in p.options.get(k, ()) for k, v in goal.options.items()))
+    return {
+        "action_format_error": ([query, "", "buy the first one"], 1),
+        "irrelevant_query": (["search[zebra crossing paint]", "click[next >]"], 0),
+        "wrong_product_selection": ([query, opened(env, goal, lacking)[1], "click[buy now]"], 1),
+        "wrong_attribute_selection": ([*right, values[1], wrong, "click[buy now]"], 3),
+        "missing_attribute_selection": ([*right, values[0], "click[buy now]"], 3),
+        "repeated_query": ([query, back, query, back, query], 2),
+        "navigation_error": ([query, "click[buy now]", "click[features]"], 1),
+        "excessive_browsing": (
+            [*right, "click[description]", prev, "click[features]", prev, "click[reviews]", prev, prev, *more],
+            10,
+        ),
+        "premature_termination": ([*right, values[0]], 2),
+    }
+
+
+@pytest.mark.parametrize("mode", sorted(set(WEBSHOP) - {"price_constraint_violation", "premature_purchase"}))
+def test_each_mode_is_detected_at_its_step(env, goal, mode):
+    commands, step = episodes(env, goal)[mode]
+    [reflection] = RuleAnalyst().reflect([play(env, goal.goal_id, commands)])
+    assert (reflection.mode, reflection.critical_step) == (mode, step)
+    assert reflection.detail and reflection.lesson and goal.category in reflection.query
+
+
+def test_a_product_that_is_too_dear(env):
+    """The right options of a product above the limit."""
+    shop = env.unwrapped.shop
+    for task_id in env.unwrapped.panel.task_ids:
+        goal = shop.goals.find(task_id)
+        for position in shop.find(shop.catalogue[goal.position].title.lower())[:10]:
+            product = shop.catalogue[position]
+            offers = all(value in product.options.get(name, ()) for name, value in goal.options.items())
+            if not offers or product.prices[0] <= goal.price_upper or product.query != goal.query:
+                continue
+            values = [f"click[{value}]" for value in goal.options.values()]
+            way = [opened(env, goal)[0], opened(env, goal, position)[1], *values, "click[buy now]"]
+            mode, finding = diagnose(play(env, task_id, way))
+            if mode == "price_constraint_violation":
+                assert f"${product.prices[0]}" in finding.detail and finding.step == len(way) - 1
+                return
+            assert mode == "wrong_product_selection"  # something visibly better was in sight
+    pytest.fail("no purchase above the limit was told")
+
+
+def bought_unread(env, read_first):
+    """Purchases with every option right of products that lack what is not in the title."""
+    shop = env.unwrapped.shop
+    for task_id in env.unwrapped.panel.task_ids:
+        goal = shop.goals.find(task_id)
+        query = read_request(goal.instruction).sentence.lower()
+        for position in shop.find(query)[:10]:
+            product = shop.catalogue[position]
+            offers = all(value in product.options.get(name, ()) for name, value in goal.options.items())
+            cheap = product.prices[0] < goal.price_upper
+            if not offers or not cheap or shop.score(goal, position, dict(goal.options)).total == 1:
+                continue
+            values = [f"click[{value}]" for value in goal.options.values()]
+            looks = ["click[features]", "click[< prev]"] if read_first else []
+            way = [f"search[{query}]", opened(env, goal, position)[1], *looks, *values, "click[buy now]"]
+            yield diagnose(play(env, task_id, way))
+
+
+def test_a_purchase_without_reading(env):
+    """Told apart from one after reading, which is the choice of a wrong product."""
+    unread = Counter(mode for mode, _ in bought_unread(env, read_first=False))
+    read_first = Counter(mode for mode, _ in bought_unread(env, read_first=True))
+    assert set(unread) == {"premature_purchase", "wrong_product_selection"}
+    assert set(read_first) == {"wrong_product_selection"}
+    assert unread["premature_purchase"] >= 10
+
+
+def test_a_story_knows_what_was_seen_and_chosen(env, goal):
+    product = env.unwrapped.shop.catalogue[goal.position]
+    name, value = next(iter(goal.options.items()))
+    way = [*opened(env, goal), "click[features]", "click[< prev]", f"click[{other_value(env, goal, name)}]"]
+    story = read(play(env, goal.goal_id, [*way, f"click[{value}]", "click[buy now]"]))
+    assert story.bought is not None
+    assert (story.bought.title, story.bought.read, story.bought.price) == (product.title, True, product.prices[0])
+    assert story.bought.groups == product.options
+    assert story.bought.chosen == {name: (value, 5)}
+    assert story.cover(story.bought.told) == 1.0
+    assert [step.page for step in story.steps] == ["index", "results", "item", "detail", "item", "item", "item"]
+    assert story.opened == {product.asin.lower()} and len(story.listed) == 10
+
+
+def test_going_back_forgets_what_was_chosen(env, goal):
+    value = next(iter(goal.options.values()))
+    right = opened(env, goal)
+    way = [*right, f"click[{value}]", "click[< prev]", right[1], "click[buy now]"]
+    mode, _ = diagnose(play(env, goal.goal_id, way))
+    assert mode == "missing_attribute_selection"
+
+
+def test_what_a_model_says_badly_is_a_format_error(env, goal):
+    wrapped = Tags(env)
+    trajectory = play(wrapped, goal.goal_id, ["click[buy now]", "<action></action>", "I would search for shoes"])
+    assert diagnose(trajectory)[0] == "action_format_error"
+
+
+def test_random_and_hasty_shoppers_fail_in_many_ways(env):
+    """No episode breaks the analyst, and the step that it names exists."""
+    rng = np.random.default_rng(0)
+    modes = Counter()
+    for task_id in rng.permutation(env.unwrapped.panel.task_ids)[:120]:
+        first, info = env.reset(options={"task_id": str(task_id)})
+        task = Task(ENV, str(task_id), info["split"], info["goal"], info["task_type"])
+        expert = ShoppingExpert(patience=4 if rng.random() < 0.3 else 15)
+        expert.reset(info["goal"], first)
+        turns, done = [], False
+        while not done:
+            command = expert.act()
+            if rng.random() < 0.5:
+                clicks = [*info["admissible_actions"], "search[zebra]", "click[features]", expert.act(), "look"]
+                command = str(rng.choice(clicks))
+            text, _, terminated, truncated, info = env.step(command)
+            expert.observe(command, text)
+            turns.append(Turn((), NOTHING, command, text, info=info))
+            done = terminated or truncated
+        if not info["won"]:
+            trajectory = Trajectory(
+                task, tuple(turns), terminated, truncated, "lost" if terminated else "max_steps", first
+            )
+            [reflection] = RuleAnalyst().reflect([trajectory])
+            modes[reflection.mode] += 1
+            assert reflection.critical_step is None or 0 <= reflection.critical_step < len(turns)
+    assert len(modes) >= 6 and set(modes) <= set(WEBSHOP)
+
+
+def test_other_observation_modes_are_analysed_as_far_as_they_go():
+    env = gymnasium.make(ENV, data_dir="generated", num_products=150, observation="text_rich")
+    task_id = env.unwrapped.panel.task_ids[0]
+    mode, _ = diagnose(play(env, task_id, ["search[shoes]", "click[next >]"]))
+    assert mode in WEBSHOP
