@@ -117,6 +117,8 @@ def _lexical(corpus: Passages, name: str, out: Path, settings: dict[str, Any], p
             yield passage.contents
         progress("reading passages", 1)
 
+    # Runs of occurrences, then the index: together about what the texts take.
+    _refuse_small_disk(out, corpus.size)
     try:
         if name == "bm25":
             settings = {"k1": K1, "b": B} | settings
@@ -142,7 +144,7 @@ def _dense(
 ) -> Manifest | None:
     from roleagent.envs.retrieval.dense import KINDS, DenseIndex, bytes_for
     from roleagent.envs.retrieval.encoders import TfidfEncoder, make_encoder
-    from roleagent.envs.retrieval.vectors import Vectors
+    from roleagent.envs.retrieval.vectors import CHUNK, Vectors
 
     if kind not in KINDS:
         raise RetrievalError(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
@@ -155,7 +157,7 @@ def _dense(
         limit_threads(threads)
     missing = vectors.missing() if shard is None else vectors.missing(shard, shards)
     index_bytes = 0 if shard is not None else len(corpus) * bytes_for(kind, encoder.dimension)
-    vectors.refuse_small_disk(encoder.dimension, len(missing), index_bytes)
+    _refuse_small_disk(out, len(missing) * CHUNK * encoder.dimension * 4 + index_bytes)
     vectors.encode(encoder, missing, lambda share: progress("encoding", share))
     if shard is not None:
         return None
@@ -176,6 +178,16 @@ def _dense(
         settings=encoder.settings,
         versions=_versions("faiss-cpu"),
     )
+
+
+def _refuse_small_disk(folder: Path, needed: int) -> None:
+    """Raises ``RetrievalError`` where so many bytes will not fit on the disk of a folder."""
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise RetrievalError(
+            f"the disk of {folder} has {free / 1e9:.3g} GB left, the build needs {needed / 1e9:.3g} GB: make room, or "
+            "choose another --out"
+        )
 
 
 def _versions(*more: str) -> dict[str, str]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
+from roleagent.envs.retrieval.whole import write_bytes
 
 FORMAT = 1
 MANIFEST = "retrieval.json"
@@ -42,9 +42,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Makes the folder an index; everything else must lie in it by then."""
-        part = folder / f"{MANIFEST}.{os.getpid()}"
-        part.write_text(json.dumps({"format": FORMAT} | asdict(self), indent=1) + "\n", encoding="utf-8")
-        os.replace(part, folder / MANIFEST)
+        write_bytes(folder / MANIFEST, json.dumps({"format": FORMAT} | asdict(self), indent=1).encode() + b"\n")
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:

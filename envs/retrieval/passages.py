@@ -19,10 +19,13 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from io import BytesIO
 from pathlib import Path
+from shlex import quote
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
+
+from roleagent.envs.retrieval.whole import write_array, write_bytes
 
 FORMAT = 1
 HEADER, OFFSETS = "rows.json", "offsets.npy"
@@ -139,6 +142,11 @@ class Passages(Sequence[Passage]):
         return map(self.__getitem__, range(len(self)))
 
     @property
+    def size(self) -> int:
+        """Bytes of all lines."""
+        return len(self._data)
+
+    @property
     def ids(self) -> Sequence[str]:
         """The ids of all passages, read when asked for."""
         return _Ids(self)
@@ -217,20 +225,24 @@ def _scan(file: BinaryIO, name: str) -> tuple[NDArray[np.int64], str]:
 
 def _refuse_twins(hashes: NDArray[np.uint64], name: str) -> None:
     """Eight bytes for an id: among a hundred million passages two differing ones meet once in 3,700 corpora."""
-    order = np.sort(hashes)
-    twins = order[1:][order[1:] == order[:-1]]
+    order = np.argsort(hashes, kind="stable")
+    twins = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
     if len(twins):
-        one, other = np.flatnonzero(hashes == twins[0])[:2] + 1
-        more = f", and {len(twins) - 1} more" if len(twins) > 1 else ""
-        raise RetrievalError(f"{name}: lines {one} and {other} have the same id{more}; ids must be unique")
+        first = twins[np.argmin(order[twins + 1])]
+        more = f", and so have {len(twins) - 1} more" if len(twins) > 1 else ""
+        raise RetrievalError(
+            f"{name}: lines {order[first] + 1} and {order[first + 1] + 1} have the same id{more}; ids must be unique"
+        )
 
 
 def _refuse_packed(file: BinaryIO, path: Path) -> None:
     head = file.read(8)
-    for magic, command in _PACKED.items():
+    for magic, form in _PACKED.items():
         if head.startswith(magic):
             target = path.stem if path.suffix and "." in path.stem else f"{path.stem}.jsonl"
-            raise RetrievalError(f"{path} is packed; unpack it first: {command.format(path, target)}")
+            raise RetrievalError(
+                f"{path} is packed; unpack it first: {command.format(quote(str(path)), quote(target))}"
+            )
 
 
 def _kept(folder: Path, seen: dict[str, Any]) -> tuple[NDArray[np.int64], str] | None:
@@ -241,21 +253,16 @@ def _kept(folder: Path, seen: dict[str, Any]) -> tuple[NDArray[np.int64], str] |
             offsets = np.load(folder / OFFSETS, mmap_mode="r", allow_pickle=False)
             if offsets.dtype == np.int64 and len(offsets) == header["passages"] + 1 and offsets[-1] == seen["size"]:
                 return np.asarray(offsets), header["digest"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, EOFError, ValueError, KeyError, TypeError):
         pass  # there are no notes, or half of them: the file is read again
     return None
 
 
 def _keep(folder: Path, seen: dict[str, Any], offsets: NDArray[np.int64], digest: str) -> None:
     folder.mkdir(exist_ok=True)
-    part = folder / f"{OFFSETS}.{os.getpid()}"
-    with part.open("wb") as file:
-        np.save(file, offsets, allow_pickle=False)
-    os.replace(part, folder / OFFSETS)
+    write_array(folder / OFFSETS, offsets)
     header = {"file": seen, "passages": len(offsets) - 1, "digest": digest}
-    part = folder / f"{HEADER}.{os.getpid()}"
-    part.write_text(json.dumps(header) + "\n", encoding="utf-8")
-    os.replace(part, folder / HEADER)
+    write_bytes(folder / HEADER, json.dumps(header).encode() + b"\n")
 
 
 __all__ = ["Passage", "Passages", "RetrievalError"]

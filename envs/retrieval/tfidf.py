@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 from roleagent.envs.retrieval.analysis import analyse
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.envs.retrieval.postings import hash_terms
+from roleagent.envs.retrieval.whole import write_array, write_bytes
 
 FORMAT = 1
 DIMENSION = 768
@@ -102,16 +102,10 @@ class TfidfEncoder:
     def save(self, folder: Path) -> None:
         """Writes what was counted, the header last."""
         folder.mkdir(parents=True, exist_ok=True)
-        arrays = {TERMS: self._terms, COUNTS: self._counts}
-        for name, values in arrays.items():
-            part = folder / f"{name}.{os.getpid()}"
-            with part.open("wb") as file:
-                np.save(file, values, allow_pickle=False)
-            os.replace(part, folder / name)
+        write_array(folder / TERMS, self._terms)
+        write_array(folder / COUNTS, self._counts)
         header = {"format": FORMAT, "texts": self._texts, "dimension": self.dimension, "seed": self._seed}
-        part = folder / f"{HEADER}.{os.getpid()}"
-        part.write_text(json.dumps(header | {"digest": self.digest}) + "\n", encoding="utf-8")
-        os.replace(part, folder / HEADER)
+        write_bytes(folder / HEADER, json.dumps(header | {"digest": self.digest}).encode() + b"\n")
 
     @classmethod
     def open(cls, folder: Path) -> TfidfEncoder:
@@ -128,7 +122,7 @@ class TfidfEncoder:
             encoder = cls(terms, counts, header["texts"], header["dimension"], header["seed"])
             if encoder.digest != header["digest"]:
                 raise ValueError("its files do not fit each other")
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise RetrievalError(f"{folder} holds no usable tf-idf encoder ({error}): build the index again") from error
         return encoder
 

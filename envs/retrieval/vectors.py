@@ -7,8 +7,6 @@ goes on with the first chunk that is missing.
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from roleagent.envs.retrieval.encoders import Encoder
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
+from roleagent.envs.retrieval.whole import write_array, write_bytes
 
 CHUNK = 2048  # passages
 PLAN = "plan.json"
@@ -64,10 +63,7 @@ class Vectors:
             vectors = encoder.encode_passages([self.corpus[row].contents for row in self._rows(number)])
             if not np.isfinite(vectors).all():
                 raise RetrievalError(f"{encoder.name} makes vectors that are not finite; check its weights")
-            part = self.folder / f"{number}.{os.getpid()}.part"
-            with part.open("wb") as file:
-                np.save(file, vectors, allow_pickle=False)
-            os.replace(part, self._path(number))
+            write_array(self._path(number), vectors)
         progress(1)
 
     def chunks(self) -> list[NDArray[np.float32]]:
@@ -85,19 +81,9 @@ class Vectors:
             vectors = np.load(path, mmap_mode="r", allow_pickle=False)
             if vectors.shape != (shape := (len(self._rows(number)), dimension)) or vectors.dtype != np.float32:
                 raise ValueError(f"{vectors.dtype} {vectors.shape} instead of float32 {shape}")
-        except (OSError, ValueError) as error:
+        except (OSError, EOFError, ValueError) as error:
             raise RetrievalError(f"{path} is damaged ({error}): delete it and run the same command again") from error
         return vectors
-
-    def refuse_small_disk(self, dimension: int, missing: int, more: int) -> None:
-        """Raises ``RetrievalError`` where the missing chunks and ``more`` bytes will not fit on the disk."""
-        needed = missing * CHUNK * dimension * 4 + more
-        free = shutil.disk_usage(self.folder).free
-        if needed > free:
-            raise RetrievalError(
-                f"the disk of {self.folder} has {free / 1e9:.1f} GB left, the build needs {needed / 1e9:.1f} GB: make "
-                "room, or choose another --out"
-            )
 
     def _rows(self, number: int) -> range:
         begin = self._begins[number]
@@ -122,9 +108,7 @@ class Vectors:
                 raise RetrievalError(
                     f"{self.folder} holds vectors of another {key} ({plan[key]}, not {value}): delete it to begin anew"
                 )
-        part = self.folder / f"{PLAN}.{os.getpid()}"
-        part.write_text(json.dumps(plan, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, self.folder / PLAN)
+        write_bytes(self.folder / PLAN, json.dumps(plan, indent=1).encode() + b"\n")
 
 
 __all__ = ["CHUNK", "Vectors"]
