@@ -240,9 +240,7 @@ def _refuse_packed(file: BinaryIO, path: Path) -> None:
     for magic, form in _PACKED.items():
         if head.startswith(magic):
             target = path.stem if path.suffix and "." in path.stem else f"{path.stem}.jsonl"
-            raise RetrievalError(
-                f"{path} is packed; unpack it first: {command.format(quote(str(path)), quote(target))}"
-            )
+            raise RetrievalError(f"{path} is packed; unpack it first: {form.format(quote(str(path)), quote(target))}")
 
 
 def _kept(folder: Path, seen: dict[str, Any]) -> tuple[NDArray[np.int64], str] | None:

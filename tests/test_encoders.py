@@ -1,0 +1,296 @@
+"""Encoders: tf-idf from the corpus, and real transformers of the E5 kind, small and random, saved and loaded."""
+
+import json
+import pickle
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from transformers import AutoModel, BertConfig, BertModel, PreTrainedTokenizerFast
+
+from roleagent.agents.e5 import E5Encoder
+from roleagent.envs.retrieval import encoders, tfidf
+from roleagent.envs.retrieval.analysis import analyse
+from roleagent.envs.retrieval.encoders import make_encoder, open_encoder
+from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
+from roleagent.envs.retrieval.tfidf import TfidfEncoder
+
+TEXTS = [
+    "red shoes for running",
+    "a red hat",
+    "blue hats, blue hats and more blue hats",
+    "the shop sells shoes and hats",
+    "running is fun",
+    "nothing of that",
+]
+
+
+# --- tf-idf -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return TfidfEncoder.fit(TEXTS)
+
+
+def exact(query, text):
+    """The cosine that the projection approaches, worked out by hand from the formula."""
+    has = Counter(term for other in TEXTS for term in set(analyse(other)))
+
+    def weigh(words):
+        counts = Counter(term for term in analyse(words) if term in has)
+        return {term: (1 + np.log(count)) * np.log(1 + len(TEXTS) / has[term]) for term, count in counts.items()}
+
+    one, other = weigh(query), weigh(text)
+    product = sum(value * other.get(term, 0) for term, value in one.items())
+    return product / np.linalg.norm(list(one.values())) / np.linalg.norm(list(other.values()))
+
+
+def test_the_projection_keeps_the_cosines():
+    wide = TfidfEncoder.fit(TEXTS, dimension=1 << 16)
+    for query in ("blue running shoes", "hats hats", "fun with a red shop"):
+        scores = wide.encode_queries([query]) @ wide.encode_passages(TEXTS).T
+        assert scores[0] == pytest.approx([exact(query, text) for text in TEXTS], abs=0.02)
+
+
+def test_vectors_have_length_one_or_none(fitted):
+    vectors = fitted.encode_queries([*TEXTS, "", "unheard-of words", "the of and", "\ud83d shoes", "shoes " * 20_000])
+    assert vectors.dtype == np.float32
+    assert vectors.shape == (len(TEXTS) + 5, 768)
+    lengths = np.linalg.norm(vectors, axis=1)
+    known = [*range(6), 9, 10]
+    assert lengths[known] == pytest.approx(1)
+    assert not vectors[6:9].any()
+    assert fitted.encode_passages([]).shape == (0, 768)
+
+
+def test_each_text_is_encoded_for_itself(fitted):
+    together = fitted.encode_passages(TEXTS)
+    assert np.array_equal(np.concatenate([fitted.encode_passages([text]) for text in TEXTS]), together)
+
+
+def test_seeds_and_corpora_make_other_encoders(fitted):
+    again = TfidfEncoder.fit(iter(TEXTS))
+    assert again.digest == fitted.digest
+    assert np.array_equal(again.encode_queries(TEXTS), fitted.encode_queries(TEXTS))
+    others = [TfidfEncoder.fit(TEXTS, seed=1), TfidfEncoder.fit(TEXTS[1:]), TfidfEncoder.fit(TEXTS, dimension=64)]
+    assert len({fitted.digest, *(other.digest for other in others)}) == 4
+    seeded = others[0].encode_queries(TEXTS)
+    assert abs((seeded * fitted.encode_queries(TEXTS)).sum(1)).max() < 0.3
+    # Other signs, the same cosines.
+    assert (seeded @ seeded.T)[0, 3] == pytest.approx(exact(TEXTS[0], TEXTS[3]), abs=0.15)
+
+
+def test_counts_are_merged(monkeypatch, fitted):
+    monkeypatch.setattr(tfidf, "MOST", 2)
+    assert TfidfEncoder.fit(TEXTS).digest == fitted.digest
+
+
+def test_saved_and_opened(fitted, tmp_path):
+    fitted.save(tmp_path / "encoder")
+    opened = TfidfEncoder.open(tmp_path / "encoder")
+    for again in (opened, pickle.loads(pickle.dumps(fitted))):
+        assert (again.digest, again.settings) == (fitted.digest, fitted.settings)
+        assert np.array_equal(again.encode_queries(TEXTS), fitted.encode_queries(TEXTS))
+    assert {path.suffix for path in (tmp_path / "encoder").iterdir()} == {".npy", ".json"}
+
+
+@pytest.mark.parametrize("name", [tfidf.HEADER, tfidf.TERMS, tfidf.COUNTS])
+@pytest.mark.parametrize("harm", [b"", b"[]", b"{}", None])
+def test_a_damaged_encoder_says_so(fitted, tmp_path, name, harm):
+    fitted.save(tmp_path)
+    (tmp_path / name).unlink()
+    if harm is not None:
+        (tmp_path / name).write_bytes(harm)
+    with pytest.raises(RetrievalError, match=r"no usable tf-idf encoder .*: build the index again"):
+        TfidfEncoder.open(tmp_path)
+
+
+def test_files_of_two_encoders(fitted, tmp_path):
+    fitted.save(tmp_path)
+    other = TfidfEncoder.fit([*TEXTS[1:], TEXTS[0] + " red hat"])
+    other.save(tmp_path / "other")
+    (tmp_path / "other" / tfidf.COUNTS).rename(tmp_path / tfidf.COUNTS)
+    with pytest.raises(RetrievalError, match="do not fit each other"):
+        TfidfEncoder.open(tmp_path)
+
+
+# --- E5 ---------------------------------------------------------------------------------------------------------------
+
+WORDS = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    *"abcdefghijklmnopqrstuvwxyz:,",
+    *(f"##{c}" for c in "abcdefghijklmnopqrstu"),
+]
+
+
+def save_model(folder, seed=0, dimension=32):
+    """A BERT with random weights, as ``save_pretrained`` writes it."""
+    tokenizer = Tokenizer(models.WordPiece({word: row for row, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer()
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", cls_token="[CLS]", sep_token="[SEP]"
+    ).save_pretrained(folder)
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        model = BertModel(
+            BertConfig(
+                vocab_size=len(WORDS),
+                hidden_size=dimension,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                intermediate_size=64,
+                max_position_embeddings=256,
+            )
+        )
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return save_model(tmp_path_factory.mktemp("e5"))
+
+
+@pytest.fixture(scope="module")
+def encoder(model):
+    return E5Encoder(model, device="cpu")
+
+
+def expected(folder, text, length):
+    """The published recipe, one text at a time, with nothing padded."""
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    ids = tokenizer(text, truncation=True, max_length=length, return_tensors="pt")["input_ids"]
+    with torch.inference_mode():
+        states = AutoModel.from_pretrained(folder).eval()(input_ids=ids).last_hidden_state[0]
+    mean = states.mean(0)
+    return (mean / mean.norm()).numpy()
+
+
+def test_the_published_recipe(encoder, model):
+    texts = ["a red hat", "x", "", "a far longer text, with many words in it " * 3, "cut off " * 100]
+    for encode, prefix, length in (
+        (encoder.encode_queries, "query: ", 128),
+        (encoder.encode_passages, "passage: ", 256),
+    ):
+        vectors = encode(texts)
+        assert vectors.dtype == np.float32
+        assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)
+        for text, vector in zip(texts, vectors, strict=True):
+            assert vector == pytest.approx(expected(model, prefix + text, length), abs=1e-5)
+
+
+def test_prefixes_are_stated(model):
+    bare = E5Encoder(model, query_prefix="", passage_prefix="", query_length=64, passage_length=64, device="cpu")
+    assert np.array_equal(bare.encode_queries(TEXTS), bare.encode_passages(TEXTS))
+    usual = E5Encoder(model, device="cpu")
+    assert abs(usual.encode_queries(TEXTS) - usual.encode_passages(TEXTS)).max() > 0.01
+    assert abs(usual.encode_queries(TEXTS) - bare.encode_queries(TEXTS)).max() > 0.01
+    again = open_encoder(bare.name, **json.loads(json.dumps(bare.settings)))
+    assert (again.digest, again.settings, again.name) == (bare.digest, bare.settings, bare.name)
+    assert np.array_equal(again.encode_queries(TEXTS), bare.encode_queries(TEXTS))
+
+
+def test_batches_change_nothing(encoder, monkeypatch):
+    """Texts of like length go together; each vector comes back to its place."""
+    texts = [("word " * (number * 7 % 40)).strip() for number in range(60)]
+    vectors = encoder.encode_passages(texts)
+    shapes = []
+    embed = E5Encoder._embed
+
+    def noting(self, ids):
+        shapes.append((len(ids), max(map(len, ids)), sum(map(len, ids))))
+        return embed(self, ids)
+
+    monkeypatch.setattr(E5Encoder, "_embed", noting)
+    monkeypatch.setattr("roleagent.agents.e5.TOKENS", 500)
+    assert encoder.encode_passages(texts) == pytest.approx(vectors, abs=1e-5)
+    assert len(shapes) > 5
+    assert all(rows * longest <= 500 for rows, longest, _ in shapes)
+    assert sum(tokens for *_, tokens in shapes) > 0.8 * sum(rows * longest for rows, longest, _ in shapes)
+    assert encoder.encode_passages(texts[::-1])[::-1] == pytest.approx(vectors, abs=1e-5)
+    assert encoder.encode_passages([]).shape == (0, 32)
+
+
+def test_half_precision(model, encoder):
+    half = E5Encoder(model, dtype="bfloat16", device="cpu")
+    vectors = half.encode_passages(TEXTS)
+    assert vectors.dtype == np.float32
+    assert ((vectors * encoder.encode_passages(TEXTS)).sum(1) > 0.99).all()
+    assert half.digest == encoder.digest  # questions may be read faster than passages were
+    assert half.settings != encoder.settings
+
+
+def test_the_digest_knows_the_model(model, tmp_path):
+    digests = {
+        E5Encoder(model, device="cpu").digest,
+        E5Encoder(save_model(tmp_path / "other", seed=1), device="cpu").digest,
+        E5Encoder(model, passage_prefix="", device="cpu").digest,
+        E5Encoder(model, passage_length=64, device="cpu").digest,
+    }
+    assert len(digests) == 4
+    assert E5Encoder(save_model(tmp_path / "same"), device="cpu").digest in digests
+    assert E5Encoder(model, query_length=64, query_prefix="", device="cpu").digest in digests  # passages are the same
+
+
+def test_a_query_of_a_hundred_kilobytes(encoder):
+    began = time.process_time()
+    (vector,) = encoder.encode_queries(["very long " * 10_000])
+    assert time.process_time() - began < 2
+    assert vector == pytest.approx(encoder.encode_queries(["very long " * 100])[0], abs=1e-5)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu(model, encoder):
+    assert E5Encoder(model).device.type == "cuda"
+    assert E5Encoder(model).encode_passages(TEXTS) == pytest.approx(encoder.encode_passages(TEXTS), abs=1e-3)
+
+
+def test_what_is_no_encoder(model, tmp_path):
+    cases = {
+        "word2vec": "'word2vec' is no encoder; there are tfidf, e5:PATH",
+        "e5": "'e5' is no encoder",
+        f"e5:{tmp_path}": "holds no encoder .no config.json.: hf download",
+    }
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "config.json").write_text("{")
+    cases[f"e5:{tmp_path / 'broken'}"] = "cannot be loaded: "
+    for spec, message in cases.items():
+        with pytest.raises(RetrievalError, match=message) as error:
+            open_encoder(spec)
+        assert "\n" not in str(error.value)
+    for settings, message in (
+        ({"dtype": "int3"}, "computes in float32 or bfloat16, not 'int3'"),
+        ({"passage_length": 512}, "takes 8 to 256 tokens of a text, not 512"),
+        ({"query_length": 2}, "takes 8 to 256 tokens"),
+        ({"prefix": ""}, "cannot be opened with .*prefix"),
+    ):
+        with pytest.raises(RetrievalError, match=message):
+            open_encoder(f"e5:{model}", **settings)
+
+
+def test_encoders_for_a_corpus(tmp_path, model, fitted):
+    corpus = Passages.of([Passage(str(number), "", text) for number, text in enumerate(TEXTS)])
+    read = []
+    made = make_encoder("tfidf", corpus, tmp_path / "kept", read.append, seed=3)
+    assert (made.settings["seed"], read) == (3, [len(TEXTS)])
+    assert make_encoder("tfidf", corpus, tmp_path / "kept", read.append).digest == made.digest  # the one that was kept
+    assert read == [len(TEXTS)]
+    assert make_encoder(f"e5:{model}", corpus, tmp_path / "kept").name == f"e5:{model}"
+    for settings in ({"dimension": 7}, {"dimensions": 8}):
+        with pytest.raises(RetrievalError, match="tfidf cannot be made with"):
+            make_encoder("tfidf", corpus, None, **settings)
+
+
+def test_an_encoder_of_your_own(monkeypatch):
+    """One line in the table adds one."""
+    monkeypatch.setitem(encoders.ENCODERS, "mine", "pathlib:PurePath")
+    assert str(open_encoder("mine:some/where")) == "some/where"
