@@ -36,10 +36,11 @@ def serve(arguments: Sequence[str]) -> int:
 
     from gymnasium.error import DependencyNotInstalled
 
-    from roleagent.envs.retrieval.batching import Batcher
-    from roleagent.envs.retrieval.build import open_index
-    from roleagent.envs.retrieval.retriever import RetrievalError
+    from roleagent.envs.retrieval.batching import Batcher, sleep_between_searches
+    from roleagent.envs.retrieval.retriever import RetrievalError, open_index
     from roleagent.envs.retrieval.server import Server
+
+    sleep_between_searches()
 
     began = time.perf_counter()
 
@@ -60,6 +61,7 @@ def serve(arguments: Sequence[str]) -> int:
                     cache=options.cache,
                     threads=options.threads,
                 ),
+                about={"passages": len(retriever.corpus)} if hasattr(retriever, "corpus") else None,
                 ready=lambda: say(f"serving on {server.url} (Ctrl-C ends)"),
             )
     except (RetrievalError, DependencyNotInstalled, OSError, ValueError) as error:
