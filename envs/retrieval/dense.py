@@ -101,7 +101,8 @@ class DenseIndex:
     ) -> DenseIndex:
         """Indexes the vectors of all chunks, in their order; the finished index is held in memory.
 
-        With one thread the outcome depends on the vectors alone; with more, that of hnsw varies.
+        With one thread the outcome depends on the vectors alone, and that of hnsw on the chunks, too; with more
+        threads hnsw comes out a little different every time.
 
         Args:
             chunks: arrays (n, d), read twice at most.

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from roleagent.envs.retrieval.passages import Passage
-from roleagent.envs.retrieval.retriever import Hit, Retriever
+from roleagent.envs.retrieval.retriever import Hit, Retriever, check_queries
 
 CONSTANT = 60
 DEPTH = 50  # places of each retriever that count
@@ -44,7 +44,7 @@ class FusedRetriever:
     def retrieve(self, queries: Sequence[str], k: int = 3) -> list[list[Hit]]:
         """See :class:`~roleagent.envs.retrieval.retriever.Retriever`; fails where any of them does."""
         depth = max(k, self._depth)
-        answers = [retriever.retrieve(queries, depth) for retriever in self._retrievers]
+        answers = [retriever.retrieve(check_queries(queries, k), depth) for retriever in self._retrievers]
         return [_fused(found, k) for found in zip(*answers, strict=True)]
 
 

@@ -57,7 +57,7 @@ class LexicalRetriever:
 
     def retrieve(self, queries: Sequence[str], k: int = 3) -> list[list[Hit]]:
         """See :class:`Retriever`."""
-        found = (self._index.search_scores(query, k) for query in _checked(queries, k))
+        found = (self._index.search_scores(query, k) for query in check_queries(queries, k))
         return [[Hit(self.corpus[row], score) for row, score in pairs] for pairs in found]
 
 
@@ -74,7 +74,7 @@ class DenseRetriever:
     def retrieve(self, queries: Sequence[str], k: int = 3) -> list[list[Hit]]:
         """See :class:`Retriever`. A query without a word that the encoder knows finds nothing."""
         answers: list[list[Hit]] = [[] for _ in queries]
-        asked = [number for number, query in enumerate(_checked(queries, k)) if query.strip()]
+        asked = [number for number, query in enumerate(check_queries(queries, k)) if query.strip()]
         try:
             vectors = self.encoder.encode_queries([queries[number] for number in asked])
             scores, rows = self.index.search(vectors, min(k, len(self.corpus)))
@@ -88,7 +88,8 @@ class DenseRetriever:
         return answers
 
 
-def _checked(queries: Sequence[str], k: int) -> Sequence[str]:
+def check_queries(queries: Sequence[str], k: int) -> Sequence[str]:
+    """The queries, if that is what they are: a text alone would be searched letter by letter."""
     if k < 1:
         raise ValueError(f"at least one passage must be asked for, not {k}")
     if isinstance(queries, str):
@@ -227,6 +228,7 @@ __all__ = [
     "Passages",
     "RetrievalError",
     "Retriever",
+    "check_queries",
     "open_index",
     "open_retriever",
 ]
