@@ -114,15 +114,15 @@ def test_info_and_rewards_from_reset_to_the_answer(split):
 def test_retrieved_passages_are_shown_in_order_with_their_ids():
     env = make()
     env.reset(seed=0)
-    text, *_, info = env.step("search[Falcon Supply]")
+    text, *_, info = env.step("search[Hidden Harbor]")
     passages = {
-        passage.title: passage for passage in (hit.passage for hit in env.unwrapped.archive.search("Falcon", 9))
+        passage.title: passage for passage in (hit.passage for hit in env.unwrapped.archive.search("Hidden", 9))
     }
     for number, (identifier, document) in enumerate(zip(info["retrieved"], read_information(text), strict=True), 1):
         assert f'Doc {number}(Title: "{document.title}") ' in text
         if document.title in passages:
             assert passages[document.title].id == identifier and passages[document.title].text == document.text
-    assert text.startswith('<information>Doc 1(Title: "Falcon Supply") ') and text.endswith(".</information>")
+    assert text.startswith('<information>Doc 1(Title: "Hidden Harbor") ') and text.endswith(".</information>")
 
 
 def test_a_wrong_answer_ends_the_episode_and_keeps_its_scores():

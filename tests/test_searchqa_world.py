@@ -44,7 +44,7 @@ def test_the_world_does_not_depend_on_the_hash_seed():
     assert runs[0].stdout == runs[1].stdout != ""
 
 
-@pytest.mark.parametrize("people", [8, 33, 120])
+@pytest.mark.parametrize("people", [16, 33, 280])
 def test_sizes(people):
     world = generate(2, people)
     for part in SPLITS:
@@ -54,9 +54,9 @@ def test_sizes(people):
     assert len(world.questions["train"]) > 3 * len(world.questions["test"]) > 90
 
 
-@pytest.mark.parametrize("people", [-1, 0, 7, 121, 10**6])
+@pytest.mark.parametrize("people", [-1, 0, 15, 400, 10**6])
 def test_impossible_sizes_are_refused(people):
-    with pytest.raises(ValueError, match=f"8 to 120 people, not {people}"):
+    with pytest.raises(ValueError, match=rf"16 to \d+ people, not {people}"):
         generate(0, people)
 
 
@@ -173,10 +173,10 @@ def test_written_worlds_are_read_back_as_they_were(tmp_path, monkeypatch):
 def test_generate_from_the_command_line(tmp_path, capsys):
     from roleagent.cli import main
 
-    assert main(["searchqa", "generate", "--out", str(tmp_path), "--people", "8", "--seed", "3"]) == 0
-    assert capsys.readouterr().out.startswith("34 passages and questions (124 train, 34 valid, 34 test)")
-    assert load_questions(tmp_path)["test"] == generate(3, 8).questions["test"]
+    assert main(["searchqa", "generate", "--out", str(tmp_path), "--people", "16", "--seed", "3"]) == 0
+    assert capsys.readouterr().out.startswith("56 passages and questions (248 train, 34 valid, 34 test)")
+    assert load_questions(tmp_path)["test"] == generate(3, 16).questions["test"]
     assert main(["searchqa", "generate", "--out", str(tmp_path), "--people", "1"]) == 2
-    assert capsys.readouterr().err == "roleagent searchqa generate: a generated world has 8 to 120 people, not 1\n"
+    assert capsys.readouterr().err == "roleagent searchqa generate: a generated world has 16 to 299 people, not 1\n"
     assert main(["searchqa", "generate", "--out", str(tmp_path / "train.jsonl")]) == 2
     assert capsys.readouterr().err.count("\n") == 1

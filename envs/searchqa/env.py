@@ -100,8 +100,8 @@ class SearchQAEnv(gymnasium.Env[str, str]):
         task_id = (options or {}).get("task_id")
         if task_id is None:
             task_id = self.panel.task_ids[int(self.np_random.integers(len(self.panel)))]
-        self._question = self.archive.questions.find(self.panel.require(task_id))
-        self._text = f"{self._question.text}\nFind out with search[query], then give the answer with answer[text]."
+        self._question = question = self.archive.questions.find(self.panel.require(task_id))
+        self._text = f"{question.text}\nFind out with search[query], then give the answer with answer[text]."
         self._steps = 0
         return self._text, self._info({}, state=self._text)
 

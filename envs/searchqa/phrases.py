@@ -117,19 +117,19 @@ NAMES = {
         "Quill Rudge Stroud Thorne Upton Varley Wick Yates",
     ),
     "town": (
-        "Port North South Old New Lake Fort Upper",
+        "Port North South East West Old New Lake Fort Upper",
         "Adelm Brask Corven Dreel Esker Felmar Grint Holve Istra Jorvik Kelm Lunden Morva Nessel Orrin Pelk Rost Sarn "
         "Tolva Umber Velm Wex",
     ),
     "film": (
         "Silver Broken Silent Golden Crimson Hidden Frozen Distant Empty Burning Hollow Velvet Wild Gentle Bitter "
-        "Paper",
+        "Paper Secret Second",
         "Harbor Garden Mirror Winter Bridge River Lantern Orchard Tower Engine Mountain Letter Window Summer Island "
-        "Shadow",
+        "Shadow Promise Station",
     ),
     "company": (
         "Acorn Beacon Cobalt Delta Ember Falcon Granite Helix Indigo Juniper Kestrel Lotus Maple Nimbus Onyx Pioneer",
-        "Works Brothers Supply Trading Union Mills",
+        "Works Brothers Supply Trading Union Mills Partners House Group Studio Limited Sisters",
     ),
 }
 WORDS = {

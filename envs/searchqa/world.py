@@ -6,9 +6,9 @@ thing: every fact, and hence every question, belongs to a single split. All pass
 
 >>> world = generate(seed=0)
 >>> world.passages[0].contents
-'"Falcon Supply"\\nFalcon Supply makes toys. It was started by Ilka Barrow. It is based in Old Tolva.'
+'"Hidden Harbor"\\nHidden Harbor is a sports film. It takes place in West Adelm. It was filmed by Hodel Stroud.'
 >>> world.questions["train"][1].text
-'Who was the teacher of the person who founded Onyx Mills?'
+'Who governs the town where Wenda Marlow was born?'
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from roleagent.envs.retrieval.passages import Passage
 from roleagent.envs.searchqa.phrases import KINDS, NAMES, PRONOUNS, WORDS, Relation, relations_of
 from roleagent.envs.searchqa.questions import Question, Questions, split
 
-PEOPLE = 96
-"""People in the training land; the other two have a quarter of them."""
+PEOPLE = 240
+"""People in the training land; the other two have an eighth of them."""
 
 _PER_PERSON = {"person": 1.0, "film": 0.75, "company": 0.5, "town": 0.5}
-_SHARE = {"train": 1.0, "valid": 0.25, "test": 0.25}
+_SHARE = {"train": 1.0, "valid": 0.125, "test": 0.125}
 
 
 @dataclass(eq=False)
@@ -60,7 +60,7 @@ def generate(seed: int = 0, people: int = PEOPLE) -> World:
     """Makes a world.
 
     Args:
-        people: in the training land, ≥ 8.
+        people: in the training land, ≥ 16.
 
     Raises:
         ValueError: too few people for questions, or more than there are names.
@@ -68,8 +68,8 @@ def generate(seed: int = 0, people: int = PEOPLE) -> World:
     rng = random.Random(f"searchqa/{seed}/{people}")
     names = {kind: list(map(" ".join, product(*(part.split() for part in NAMES[kind])))) for kind in KINDS}
     most = min(int(len(names[kind]) / _PER_PERSON[kind] / sum(_SHARE.values())) for kind in KINDS) - 8  # for rounding
-    if not 8 <= people <= most:
-        raise ValueError(f"a generated world has 8 to {most} people, not {people}")
+    if not 16 <= people <= most:
+        raise ValueError(f"a generated world has 16 to {most} people, not {people}")
     for kind in KINDS:
         rng.shuffle(names[kind])
     sizes = {
