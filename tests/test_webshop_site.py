@@ -6,6 +6,9 @@ import json
 import random
 import re
 import shutil
+import signal
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +22,7 @@ from roleagent.envs.webshop.expert import ShoppingExpert
 from roleagent.envs.webshop.goals import panels
 from roleagent.envs.webshop.session import Session
 from roleagent.envs.webshop.shop import open_shop
-from roleagent.envs.webshop.site import Site, make_server
+from roleagent.envs.webshop.site import Site, make_server, serve
 from roleagent.envs.webshop.site_pages import document
 
 SPLIT = "valid"
@@ -257,6 +260,29 @@ def test_headers_forbid_what_is_not_needed(address):
     assert answer.getheader("X-Content-Type-Options") == "nosniff"
 
 
+def test_the_command_opens_the_shop_on_this_machine_only():
+    """As it is typed; the line that it prints says where."""
+    command = [sys.executable, "-m", "roleagent.cli", "webshop", "serve", "--data", "generated", "--products", "60"]
+    with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            line = server.stdout.readline()
+            host, port = re.search(r"generated-60: http://([\d.]+):(\d+)/", line).groups()
+            assert host == "127.0.0.1"
+            assert Browser((host, int(port))).open()[0].status == 200
+        finally:
+            server.send_signal(signal.SIGINT)
+        assert server.wait(timeout=30) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--data", "/no/such/folder"], ["--port", "99999"], ["--products", "0"], ["--host", "no.such.host"]]
+)
+def test_a_shop_that_cannot_open_says_why_in_a_line(arguments, capsys):
+    assert serve(["--data", "generated", "--products", "60", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("roleagent webshop serve: ") and error.count("\n") == 1
+
+
 # --- a real browser ---------------------------------------------------------------------------------------------------
 
 
@@ -280,6 +306,8 @@ def chromium(tmp_path_factory):
 @pytest.mark.parametrize("width", [1400, 400])
 def test_a_person_buys_something_in_a_browser(chromium, address, task_ids, shop, width, scheme, tmp_path):
     """Types, clicks, chooses, buys; the score is the environment's, and nothing runs off the page."""
+    from selenium.webdriver.support import ui
+
     emulated = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
     chromium.execute_cdp_cmd("Emulation.setEmulatedMedia", emulated)
     metrics = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
@@ -289,6 +317,8 @@ def test_a_person_buys_something_in_a_browser(chromium, address, task_ids, shop,
     chromium.delete_all_cookies()
     chromium.get(f"http://{address[0]}:{address[1]}/?task={task_id}")
     shots = Path(tmp_path)
+    wait = ui.WebDriverWait(chromium, 30)
+    arrived = "return document.readyState == 'complete' && document.querySelector('#steps')?.innerText == 'Step {}'"
     for number, command in enumerate(commands):
         verb, _, argument = command[:-1].partition("[")
         chromium.save_screenshot(str(shots / f"{width}-{scheme}-{number}.png"))
@@ -305,6 +335,7 @@ def test_a_person_buys_something_in_a_browser(chromium, address, task_ids, shop,
                 if (b.get_attribute("value") or "").lower() == value
             ]
             button.send_keys("\n")  # by keyboard
+        wait.until(lambda browser, step=number + 1: browser.execute_script(arrived.format(step)))
         if verb == "click" and argument in shop.goals.find(task_id).options.values():
             pressed = chromium.find_elements("css selector", "button[aria-pressed=true]")
             assert argument in [b.text for b in pressed]
