@@ -235,6 +235,13 @@ def test_commands_pass_the_tags_layer_unchanged():
         assert told["score"] == info["score"] and told["asin"] == info["asin"]
 
 
+def test_names_with_odd_blanks_and_brackets_pass_the_tags_layer():
+    for command in ("click[red  |  blue]", "click[a.b, c: d]", "search[1 [2 pack] mug]", 'click[18" x 18"]'):
+        assert parse(f"<action> {command}\n</action>").command == command
+    assert parse("<action>search[red\n  mug]</action>").command == "search[red mug]"
+    assert parse("<search> red\n mug </search>").command == "search[red mug]"
+
+
 def test_demonstrations_with_noise(env):
     """Random clicks are drawn from what the page offers, are not imitated, and most episodes are won all the same."""
     rng = np.random.default_rng(0)

@@ -87,7 +87,7 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
             if name == "prediction":  # a state may have several lines: only the ends are trimmed
                 foreseen.setdefault(ahead, content.strip())
             else:
-                commands.append((name, " ".join(content.split())))
+                commands.append((name, _in_one_line(content)))
             name = ""
         elif name not in ("think", "prediction"):
             errors.append(f"<{'/' * closing}{tag_name}> inside <{name}>")
@@ -110,6 +110,16 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
         return Parsed("", predictions, errors[0])
     tag_name, command = commands[0]
     return Parsed(command if tag_name == action_tag else f"{tag_name}[{command}]", predictions)
+
+
+def _in_one_line(command: str) -> str:
+    """Blanks count only within brackets, where a command quotes what stands on a page.
+
+    >>> _in_one_line(" go  to desk 1"), _in_one_line("click[ red  |  blue ]")
+    ('go to desk 1', 'click[ red  |  blue ]')
+    """
+    verb, bracket, quoted = command.partition("[")
+    return " ".join(verb.split()) + bracket + re.sub(r"\s*[\r\n]\s*", " ", quoted.rstrip())
 
 
 class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
