@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import time
 from collections import Counter
 
@@ -12,10 +13,12 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import AutoModel, BertConfig, BertModel, PreTrainedTokenizerFast
 
 from roleagent.agents.e5 import E5Encoder
+from roleagent.cli import main
 from roleagent.envs.retrieval import encoders, tfidf
 from roleagent.envs.retrieval.analysis import analyse
 from roleagent.envs.retrieval.encoders import make_encoder, open_encoder
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
+from roleagent.envs.retrieval.retriever import open_index, open_retriever
 from roleagent.envs.retrieval.tfidf import TfidfEncoder
 
 TEXTS = [
@@ -288,6 +291,39 @@ def test_encoders_for_a_corpus(tmp_path, model, fitted):
     for settings in ({"dimension": 7}, {"dimensions": 8}):
         with pytest.raises(RetrievalError, match="tfidf cannot be made with"):
             make_encoder("tfidf", corpus, None, **settings)
+
+
+def test_an_index_with_a_transformer(model, tmp_path):
+    """Through the command: what was said of the encoder is kept with the index, and holds when it is opened."""
+    corpus = Passages.of([Passage(str(number), "", text) for number, text in enumerate(TEXTS)])
+    corpus.write(tmp_path / "corpus.jsonl")
+    shutil.copytree(model, tmp_path / "model")
+    name = f"e5:{tmp_path / 'model'}"
+    command = ["index", "build", "--corpus", str(tmp_path / "corpus.jsonl"), "--encoder", name]
+    command += ["--out", str(tmp_path / "indexes" / "e5"), "--set", "query_prefix=", "--set", "passage_length=64"]
+    assert main(command) == 0
+    opened = open_index(tmp_path / "indexes" / "e5")
+    assert opened.name == name
+    assert opened.encoder.settings["query_prefix"] == ""
+    assert opened.encoder.settings["passage_length"] == 64
+    (hits,) = opened.retrieve(["a red hat"], len(TEXTS))
+    products = opened.encoder.encode_passages([passage.contents for passage in corpus])
+    products = products @ opened.encoder.encode_queries(["a red hat"])[0]
+    assert [int(hit.passage.id) for hit in hits] == np.argsort(-products).tolist()
+    assert opened.retrieve(["", "  "]) == [[], []]  # a blank query is not searched for
+    fused = open_retriever(f"bm25+{name}", corpus)
+    assert fused.retrieve(["a red hat"], 1)[0][0].passage.text == "a red hat"
+
+    (tmp_path / "model").rename(tmp_path / "moved")
+    with pytest.raises(RetrievalError, match="holds no encoder"):
+        open_index(tmp_path / "indexes" / "e5")
+    moved = open_retriever(f"e5:{tmp_path / 'moved'}", corpus, tmp_path / "indexes")
+    assert moved.retrieve(["a red hat"], 3) == open_index(
+        tmp_path / "indexes" / "e5", encoder=f"e5:{tmp_path / 'moved'}"
+    ).retrieve(["a red hat"], 3)
+    save_model(tmp_path / "model", seed=5)
+    with pytest.raises(RetrievalError, match=r"was built with another encoder than the one that e5:.* is now"):
+        open_index(tmp_path / "indexes" / "e5")
 
 
 def test_an_encoder_of_your_own(monkeypatch):

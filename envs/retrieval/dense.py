@@ -47,7 +47,7 @@ def effort_for(kind: str, count: int) -> int:
     Recall falls as an index grows; these hold it near 0.98 among the best three on vectors as encoders make them.
 
     >>> effort_for("hnsw", 100_000), effort_for("hnsw", 400_000), effort_for("ivf-sq8", 1000), effort_for("flat", 9)
-    (64, 128, 7, 0)
+    (64, 128, 4, 0)
     """
     if kind == "flat":
         return 0

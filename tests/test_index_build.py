@@ -1,0 +1,384 @@
+"""``roleagent index build``: the same bytes however often it was killed, and by however many machines it was made."""
+
+import errno
+import itertools
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roleagent.cli import main
+from roleagent.envs.retrieval import build, vectors, whole
+from roleagent.envs.retrieval.build import BUILDING, build_index
+from roleagent.envs.retrieval.dense import KINDS
+from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
+from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
+from roleagent.envs.retrieval.retriever import open_index, open_retriever
+from roleagent.envs.retrieval.tfidf import TfidfEncoder
+
+PASSAGES, CHUNK = 300, 20
+WORDS = re.findall(
+    r"\w+",
+    "red blue green shoe hat coat sea river hill game ball board dough oil syrup drink fruit sugar cold hot",
+)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(vectors, "CHUNK", CHUNK)
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    draw = random.Random(0)
+    made = [
+        Passage(f"p{row}", draw.choice(WORDS).title(), " ".join(draw.choices(WORDS, k=12))) for row in range(PASSAGES)
+    ]
+    Passages.of(made).write(tmp_path / "corpus.jsonl")
+    return Passages.open(tmp_path / "corpus.jsonl")
+
+
+def contents(folder):
+    """Every file of an index."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+class Killed(BaseException):
+    """What the process sees of a kill: nothing after it runs."""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_built_index_finds_what_one_in_memory_finds(corpus, tmp_path, kind):
+    steps = []
+    out = tmp_path / "index"
+    manifest = build_index(
+        corpus, "tfidf", out, kind=kind, threads=1, progress=lambda what, share: steps.append((what, share))
+    )
+    assert (manifest.kind, manifest.passages) == (kind, PASSAGES)
+    assert sorted(path.name for path in out.iterdir()) == ["encoder", "index.faiss", MANIFEST]
+    queries = [" ".join(WORDS[first : first + 4]) for first in range(0, 16, 2)]
+    exact = open_retriever("tfidf", corpus).retrieve(queries)
+    found = open_index(out).retrieve(queries)
+    shares = [
+        len({hit.passage.id for hit in one} & {hit.passage.id for hit in other}) / 3
+        for one, other in zip(found, exact, strict=True)
+    ]
+    assert np.mean(shares) > 0.8
+    stages = list(dict.fromkeys(what for what, _ in steps))
+    learned = [] if kind == "flat" else ["learning lists"]
+    assert stages == ["counting words", "encoding", *learned, "indexing", "writing"]
+    assert steps == sorted(steps, key=lambda step: (stages.index(step[0]), step[1]))
+    assert all(dict(steps)[stage] == 1 for stage in stages)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_interrupted_build_goes_on_where_it_was(corpus, tmp_path, kind):
+    build_index(corpus, "tfidf", tmp_path / "whole", kind=kind, threads=1)
+    out, passed = tmp_path / "resumed", []
+
+    def kill_at_the_next_step(what, share):
+        """Lets one step pass per life."""
+        if (what, share) not in passed:
+            passed.append((what, share))
+            raise Killed
+
+    lives = 0
+    for lives in itertools.count(1):
+        try:
+            build_index(corpus, "tfidf", out, kind=kind, threads=1, progress=kill_at_the_next_step)
+            break
+        except Killed:
+            assert not (out / MANIFEST).exists()
+            assert lives < 200
+    assert lives > 2 * PASSAGES / CHUNK
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+KILLED_PROGRAM = """
+import sys, time
+from pathlib import Path
+from roleagent.envs.retrieval import vectors
+from roleagent.envs.retrieval.build import build_index
+from roleagent.envs.retrieval.passages import Passages
+vectors.CHUNK = int(sys.argv[3])
+def tell(what, share):
+    print(what, share, flush=True)
+    time.sleep(0.02)
+build_index(Passages.open(sys.argv[1]), "tfidf", Path(sys.argv[2]), kind="hnsw", threads=1, progress=tell)
+"""
+
+
+@pytest.mark.parametrize("moment", ["counting words", "encoding 0.5", "indexing 0.5", "writing 0"])
+def test_a_killed_process_has_lost_nothing(corpus, tmp_path, moment):
+    """The real thing: kill -9."""
+    out = tmp_path / "killed"
+    command = [sys.executable, "-c", KILLED_PROGRAM, str(corpus.path), str(out), str(CHUNK)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        for line in process.stdout:
+            if line.startswith(moment):
+                process.send_signal(signal.SIGKILL)
+                break
+        process.wait(timeout=60)
+    assert process.returncode == -signal.SIGKILL
+    assert not (out / MANIFEST).exists()
+    with pytest.raises(RetrievalError, match="holds no finished index"):
+        open_index(out)
+    seen = []
+    build_index(corpus, "tfidf", out, kind="hnsw", threads=1, progress=lambda what, share: seen.append((what, share)))
+    if not moment.startswith("counting"):
+        assert "counting words" not in dict(seen)
+    encoded = [share for what, share in seen if what == "encoding"]
+    if moment == "encoding 0.5":
+        assert 3 < len(encoded) < 12  # the half that was missing
+    build_index(corpus, "tfidf", tmp_path / "whole", kind="hnsw", threads=1)
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_shards_of_several_machines(corpus, tmp_path):
+    """Two machines encode, a third that has their files makes the index."""
+    build_index(corpus, "tfidf", tmp_path / "whole", kind="ivf-sq8", threads=1)
+    for shard in (0, 1):
+        out = tmp_path / f"machine{shard}"
+        assert build_index(corpus, "tfidf", out, kind="ivf-sq8", shards=2, shard=shard) is None
+        assert not (out / MANIFEST).exists()
+    third = tmp_path / "third"
+    (third / BUILDING).mkdir(parents=True)
+    for path in (*(tmp_path / "machine0" / BUILDING).iterdir(), *(tmp_path / "machine1" / BUILDING).iterdir()):
+        if path.is_file():
+            path.replace(third / BUILDING / path.name)
+    assert len(list((third / BUILDING).glob("*.npy"))) == PASSAGES // CHUNK
+    encoded = []
+    build_index(
+        corpus,
+        "tfidf",
+        third,
+        kind="ivf-sq8",
+        shards=2,
+        threads=1,
+        progress=lambda what, share: encoded.append(share) if what == "encoding" else None,
+    )
+    assert encoded == [1]
+    assert contents(third) == contents(tmp_path / "whole")
+
+
+def test_a_finished_build_is_left_alone(corpus, tmp_path):
+    first = build_index(corpus, "tfidf", tmp_path / "index")
+    before = contents(tmp_path / "index")
+    again = build_index(corpus, "tfidf", tmp_path / "index", progress=lambda what, share: pytest.fail("built again"))
+    assert (again, contents(tmp_path / "index")) == (first, before)
+    for arguments, settings in (
+        (("tfidf",), {"kind": "hnsw"}),
+        (("bm25",), {}),
+        (("tfidf",), {"settings": {"seed": 1}}),
+    ):
+        with pytest.raises(RetrievalError, match=r"holds an index for tfidf, flat, .*: delete it, or choose another"):
+            build_index(corpus, *arguments, tmp_path / "index", **settings)
+    with pytest.raises(RetrievalError, match="was built over 300 passages"):
+        build_index(other_corpus(corpus), "tfidf", tmp_path / "index")
+
+
+def other_corpus(corpus):
+    path = corpus.path.with_name("other.jsonl")
+    Passages.of(list(corpus)[::-1]).write(path)
+    return Passages.open(path)
+
+
+def kill_in_the_middle(what, share):
+    if what == "encoding" and share > 0.5:
+        raise Killed
+
+
+def test_half_an_index_of_something_else_is_not_touched(corpus, tmp_path):
+    out = tmp_path / "index"
+    with pytest.raises(Killed):
+        build_index(corpus, "tfidf", out, progress=kill_in_the_middle)
+    before = contents(out)
+    for passages, settings, key in (
+        (other_corpus(corpus), {}, "corpus"),
+        (corpus, {"settings": {"seed": 1}}, "encoder"),
+    ):
+        with pytest.raises(RetrievalError, match=f"holds vectors of another {key} .*: delete it to begin anew"):
+            build_index(passages, "tfidf", out, **settings)
+    # An encoder that has changed under its name.
+    TfidfEncoder.fit(["something", "else"]).save(out / BUILDING / "encoder")
+    with pytest.raises(RetrievalError, match="holds vectors of another digest"):
+        build_index(corpus, "tfidf", out)
+    assert {name: data for name, data in contents(out).items() if "encoder" not in name} == {
+        name: data for name, data in before.items() if "encoder" not in name
+    }
+
+
+def test_vectors_that_are_kept_serve_another_kind(corpus, tmp_path):
+    build_index(corpus, "tfidf", tmp_path / "flat", keep_vectors=True)
+    (tmp_path / "hnsw").mkdir()
+    (tmp_path / "flat" / BUILDING).rename(tmp_path / "hnsw" / BUILDING)
+    encoded = []
+    manifest = build_index(
+        corpus,
+        "tfidf",
+        tmp_path / "hnsw",
+        kind="hnsw",
+        progress=lambda what, share: encoded.append(share) if what == "encoding" else None,
+    )
+    assert (manifest.kind, encoded) == ("hnsw", [1])
+    assert not (tmp_path / "hnsw" / BUILDING).exists()
+    assert open_index(tmp_path / "flat").retrieve(["red shoe"])
+
+
+@pytest.mark.parametrize("harm", [b"", b"half a file", None])
+def test_vectors_that_are_damaged(corpus, tmp_path, harm):
+    build_index(corpus, "tfidf", tmp_path / "index", keep_vectors=True)
+    path = tmp_path / "index" / BUILDING / "000003.npy"
+    path.write_bytes(path.read_bytes()[:1000] if harm is None else harm)
+    (tmp_path / "index" / MANIFEST).unlink()
+    with pytest.raises(RetrievalError, match=r"000003\.npy is damaged .*: delete it and run the same command again"):
+        build_index(corpus, "tfidf", tmp_path / "index")
+    path.unlink()
+    assert build_index(corpus, "tfidf", tmp_path / "index")
+
+
+def test_an_encoder_with_bad_weights(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(TfidfEncoder, "encode_passages", lambda self, texts: np.full((len(texts), 768), np.nan))
+    with pytest.raises(RetrievalError, match="tfidf makes vectors that are not finite"):
+        build_index(corpus, "tfidf", tmp_path / "index")
+
+
+# --- BM25 -------------------------------------------------------------------------------------------------------------
+
+
+def test_bm25(corpus, tmp_path):
+    manifest = build_index(corpus, "bm25", tmp_path / "usual")
+    assert (manifest.kind, manifest.settings, manifest.encoder_digest) == ("bm25", {"k1": 1.5, "b": 0.75}, "")
+    queries = ["red shoe", "dough in oil"]
+    assert open_index(tmp_path / "usual").retrieve(queries) == open_retriever("bm25", corpus).retrieve(queries)
+    other = build_index(corpus, "bm25", tmp_path / "other", settings={"k1": 0.9, "b": 0.4})
+    assert other.settings == {"k1": 0.9, "b": 0.4}
+    assert open_index(tmp_path / "other").retrieve(queries) != open_index(tmp_path / "usual").retrieve(queries)
+    for settings in ({"k1": -1}, {"k2": 1}, {"b": "x"}):
+        with pytest.raises(RetrievalError, match="bm25 cannot be built with"):
+            build_index(corpus, "bm25", tmp_path / "bad", settings=settings)
+
+
+def test_a_killed_bm25_begins_again(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "STRIDE", 100)
+
+    def kill(what, share):
+        if share > 0.5:
+            raise Killed
+
+    with pytest.raises(Killed):
+        build_index(corpus, "bm25", tmp_path / "index", progress=kill)
+    assert not (tmp_path / "index" / MANIFEST).exists()
+    build_index(corpus, "bm25", tmp_path / "index")
+    build_index(corpus, "bm25", tmp_path / "whole")
+    assert contents(tmp_path / "index") == contents(tmp_path / "whole")
+
+
+# --- full disks -------------------------------------------------------------------------------------------------------
+
+
+def test_a_disk_that_is_too_small_is_seen_beforehand(corpus, tmp_path, monkeypatch):
+    free = type("Usage", (), {"free": 100_000})
+    monkeypatch.setattr("shutil.disk_usage", lambda folder: free)
+    message = r"has 0\.0001 GB left, the build needs .* GB: make room, or choose another --out"
+    with pytest.raises(RetrievalError, match=message):
+        build_index(corpus, "tfidf", tmp_path / "dense")
+    free.free = 1000
+    with pytest.raises(RetrievalError, match="make room, or choose another --out"):
+        build_index(corpus, "bm25", tmp_path / "lexical")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
+def test_a_disk_that_fills_up(corpus, tmp_path):
+    """A real one: what is written to /dev/full does not fit."""
+    out = tmp_path / "index"
+    blocked = out / BUILDING / f"000005.npy.{os.getpid()}.part"
+    blocked.parent.mkdir(parents=True)
+    blocked.symlink_to("/dev/full")
+    with pytest.raises(RetrievalError, match="is full: make room and run the same command again, it goes on") as error:
+        build_index(corpus, "tfidf", out)
+    assert error.value.__cause__.errno == errno.ENOSPC
+    assert len(list((out / BUILDING).glob("*.npy"))) == 5
+    blocked.unlink()
+    build_index(corpus, "tfidf", out)
+    assert len(open_index(out).retrieve(["red shoe"])[0]) == 3
+
+
+def test_other_errors_of_the_system_stay_what_they_are(corpus, tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(whole, "write_bytes", refuse)
+    monkeypatch.setattr(vectors, "write_bytes", refuse)
+    with pytest.raises(PermissionError):
+        build_index(corpus, "tfidf", tmp_path / "index")
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+def flat(text):
+    return " ".join(text.split())
+
+
+def test_the_command(corpus, tmp_path, capsys, monkeypatch):
+    command = ["index", "build", "--corpus", str(corpus.path), "--out", str(tmp_path / "index")]
+    for shard in ("0", "1"):
+        assert main([*command, "--shards", "2", "--shard", shard]) == 0
+        assert f"shard {shard} of 2 is in" in flat(capsys.readouterr().out)
+    assert main([*command, "--kind", "ivf-rabitq", "--threads", "1"]) == 0
+    printed = capsys.readouterr().out
+    assert "encoding" in printed and "100 %" in printed
+    assert "300 passages, tfidf, ivf-rabitq:" in flat(printed)
+    assert main(["index", "build", "--corpus", str(corpus.path), "--out", str(tmp_path / "bm25"), "--encoder", "bm25",
+                 "--set", "k1=0.9", "--set", "b=0.4"]) == 0  # fmt: skip
+    assert Manifest.read(tmp_path / "bm25").settings == {"k1": 0.9, "b": 0.4}
+    # An index knows its corpus from wherever it is opened.
+    monkeypatch.chdir(tmp_path)
+    assert main(["index", "build", "--corpus", "corpus.jsonl", "--out", "near"]) == 0
+    assert Path(Manifest.read(tmp_path / "near").corpus).is_absolute()
+    monkeypatch.chdir("/")
+    assert open_index(tmp_path / "near").retrieve(["red shoe"])[0]
+
+
+GIVEN = ["--corpus", "{}/corpus.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--corpus", "{}/nowhere"], "{}/nowhere: cannot be read (No such file or directory); check the path"),
+        (["--corpus", "{}/broken"], "{}/broken, line 2: no passage (it is empty); correct or remove the line"),
+        (["--corpus", "{}/twice"], "{}/twice: lines 1 and 2 have the same id; ids must be unique"),
+        (["--corpus", "{}/packed.gz"], "{}/packed.gz is packed; unpack it first: gzip -dc {}/packed.gz > packed.jsonl"),
+        ([*GIVEN, "--encoder", "word2vec"], "'word2vec' is no encoder; there are tfidf, e5:PATH"),
+        ([*GIVEN, "--encoder", "e5:{}"], "{} holds no encoder (no config.json): hf download"),
+        ([*GIVEN, "--shards", "2", "--shard", "2"], "there is no shard 2 of 2; they count from 0"),
+        ([*GIVEN, "--set", "dimension=7"], "tfidf cannot be made with {'dimension': 7}: the dimension must be a"),
+        ([*GIVEN, "--out", "{}/broken/x"], "[Errno 20] Not a directory"),
+    ],
+)
+def test_what_goes_wrong_is_one_line(corpus, tmp_path, capsys, arguments, message):
+    line = json.dumps({"id": "1", "contents": "a"}) + "\n"
+    (tmp_path / "broken").write_text(f"{line}\n")
+    (tmp_path / "twice").write_text(line * 2)
+    (tmp_path / "packed.gz").write_bytes(b"\x1f\x8b")
+    options = ["--out", "{}/index", *arguments]
+    assert main(["index", "build", *(option.replace("{}", str(tmp_path)) for option in options)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"roleagent index build: {message.replace('{}', str(tmp_path))}")
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize("text", ["k1", ""])
+def test_settings_have_a_value(text, capsys):
+    with pytest.raises(SystemExit):
+        main(["index", "build", "--corpus", "c", "--out", "o", "--set", text])
+    assert "is not KEY=VALUE" in capsys.readouterr().err
