@@ -240,7 +240,7 @@ def serve(options: argparse.Namespace) -> None:
         return
     app = OneByOne(folder, options.dtype)
     app.answer("warm up", 3)
-    with socket.socket() as listener:
+    with socket.socket(proto=socket.IPPROTO_TCP) as listener:  # asyncio then sends without delay, as it does by itself
         listener.bind(("127.0.0.1", 0))
         listener.listen(2048)
         print(listener.getsockname()[1], flush=True)

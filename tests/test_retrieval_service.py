@@ -418,6 +418,16 @@ def test_connections_are_kept(echo, monkeypatch):
     assert len(opened) == 1
 
 
+def test_an_answer_is_sent_at_once(echo):
+    """Small pieces must not wait for each other's acknowledgement, which takes 40 ms."""
+    client, seconds = HTTPRetriever(echo.url), []
+    for _ in range(20):
+        began = time.perf_counter()
+        client.retrieve(["kept"])
+        seconds.append(time.perf_counter() - began)
+    assert sorted(seconds)[10] < 0.03
+
+
 def test_a_refused_query_is_not_tried_again(echo):
     before = metrics(echo)['retrieval_requests_total{status="422"}']
     with pytest.raises(RetrievalError, match=r"refused the request: HTTP 422 \(query 1 has 1001 characters"):
