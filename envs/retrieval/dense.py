@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import faiss
 import numpy as np
@@ -176,16 +177,17 @@ class DenseIndex:
             return np.empty((0, k), np.float32), np.empty((0, k), np.int64)
         return self._index.search(vectors, k, params=self._parameters(k))
 
-    def _parameters(self, k: int) -> faiss.SearchParameters | None:
+    def _parameters(self, k: int) -> Any:
+        engine: Any = faiss  # gets these classes' arguments as it is imported
         if self.kind == "flat":
             return None
         if self.kind == "hnsw":
-            return faiss.SearchParametersHNSW(efSearch=max(self.effort, k))
-        among = faiss.SearchParametersHNSW(efSearch=2 * self.effort) if lists_for(len(self)) > MANY_LISTS else None
-        inverted = faiss.SearchParametersIVF(nprobe=self.effort, quantizer_params=among)
+            return engine.SearchParametersHNSW(efSearch=max(self.effort, k))
+        among = engine.SearchParametersHNSW(efSearch=2 * self.effort) if lists_for(len(self)) > MANY_LISTS else None
+        inverted = engine.SearchParametersIVF(nprobe=self.effort, quantizer_params=among)
         if self.kind == "ivf-sq8":
             return inverted
-        return faiss.IndexRefineSearchParameters(k_factor=max(REFINED / k, 2), base_index_params=inverted)
+        return engine.IndexRefineSearchParameters(k_factor=max(REFINED / k, 2), base_index_params=inverted)
 
 
 def _factory(kind: str, lists: int) -> str:

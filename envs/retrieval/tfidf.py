@@ -62,7 +62,7 @@ class TfidfEncoder:
         self._terms, self._counts, self._texts, self._seed = terms, counts, texts, seed
         digest = blake2b(json.dumps([FORMAT, texts, dimension, seed]).encode(), digest_size=16)
         for values in (terms, counts):
-            digest.update(np.ascontiguousarray(values))
+            digest.update(np.ascontiguousarray(values).data)
         self.digest = digest.hexdigest()
         self._rarity, self._signs = lru_cache(KEPT)(self._look_up), lru_cache(KEPT)(self._draw)
 
