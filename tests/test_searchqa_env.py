@@ -249,8 +249,8 @@ def test_a_task_id_plays_that_task():
     for task_id in env.unwrapped.panel.task_ids[:3]:
         assert env.reset(options={"task_id": task_id})[1]["task_id"] == task_id
     assert env.reset(seed=3, options={})[1]["task_id"] == env.reset(seed=3, options=None)[1]["task_id"]
-    with pytest.raises(ValueError, match=r"unknown task id .* did you mean 'one_hop/valid_0") as error:
-        env.reset(options={"task_id": "one_hop/valid_00"})
+    with pytest.raises(ValueError, match=r"unknown task id .* did you mean 'one_hop/valid_s0_0") as error:
+        env.reset(options={"task_id": "one_hop/valid_s0_00"})
     assert "\n" not in str(error.value)
     with pytest.raises(gymnasium.error.ResetNeeded):
         make().unwrapped.walkthrough()

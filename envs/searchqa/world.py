@@ -83,7 +83,7 @@ def generate(seed: int = 0, people: int = PEOPLE) -> World:
     rng.shuffle(things)
     for number, thing in enumerate(things):
         thing.passage = Passage(str(number), thing.name, _tell(thing, rng))
-    asked = {part: _ask_about(land, part, rng) for part, land in lands.items()}
+    asked = {part: _ask_about(land, f"{part}_s{seed}", rng) for part, land in lands.items()}
     passages = tuple(thing.passage for thing in things if thing.passage)
     return World(passages, split(**asked))
 
@@ -124,14 +124,14 @@ class _Chain(NamedTuple):
     relations: tuple[Relation, ...]
 
 
-def _ask_about(things: Sequence[Thing], part: str, rng: random.Random) -> tuple[Question, ...]:
+def _ask_about(things: Sequence[Thing], prefix: str, rng: random.Random) -> tuple[Question, ...]:
     """All one-hop questions of a land and as many two-hop questions, by turns."""
     short = [_Chain(thing, (relation,)) for thing in things for relation in relations_of(thing.kind)]
     long = list(_two_hops(things))
     rng.shuffle(short)
     rng.shuffle(long)
     chains = [chain for pair in zip(short, long, strict=False) for chain in pair]
-    return tuple(_ask(chain, f"{part}_{number // 2:04d}", rng) for number, chain in enumerate(chains))
+    return tuple(_ask(chain, f"{prefix}_{number // 2:04d}", rng) for number, chain in enumerate(chains))
 
 
 def _two_hops(things: Sequence[Thing]) -> Iterator[_Chain]:
