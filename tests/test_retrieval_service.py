@@ -20,10 +20,12 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the extra roleagent[serve] is not installed")
 
+from roleagent.cli import main
 from roleagent.envs.retrieval.batching import Batcher, Late, Overloaded
+from roleagent.envs.retrieval.build import build_index
 from roleagent.envs.retrieval.client import HTTPRetriever
-from roleagent.envs.retrieval.passages import Passage
-from roleagent.envs.retrieval.retriever import Hit, RetrievalError
+from roleagent.envs.retrieval.passages import Passage, Passages
+from roleagent.envs.retrieval.retriever import Hit, RetrievalError, open_index, open_retriever
 from roleagent.envs.retrieval.server import Server
 from roleagent.envs.retrieval.service import Limits
 
@@ -626,3 +628,51 @@ def test_an_orderly_end_finishes_what_was_asked(process, number):
     assert said.endswith("ended\n")
     assert complaints == ""
     assert server.process.returncode == 0
+
+
+# --- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("index")
+    topics = ("lokma dough", "sherbet drink", "golf tour", "comic books", "whale oil", "iron bridge")
+    corpus = Passages.of(Passage(str(i), topic.title(), f"All about {topic}.") for i, topic in enumerate(topics))
+    corpus.write(folder / "corpus.jsonl")
+    build_index(Passages.open(folder / "corpus.jsonl"), "tfidf", folder / "index")
+    return folder / "index"
+
+
+def test_index_serve_answers_like_the_index(built):
+    command = [sys.executable, "-m", "roleagent.cli", "index", "serve", "--index", str(built), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        told = []
+        while not (told and "serving on" in told[-1]):
+            told.append(process.stdout.readline())
+            assert told[-1], process.stderr.read()
+        url = re.search(r"http://127\.0\.0\.1:\d+", told[-1])[0]
+        assert any(str(built) in line for line in told)
+        queries = ["who invented golf", "a sweet dough", "what is whale oil"]
+        ours, theirs = (found.retrieve(queries, 3) for found in (open_index(built), open_retriever(url, None)))
+        assert [[hit.passage for hit in hits] for hits in theirs] == [[hit.passage for hit in hits] for hits in ours]
+        assert [hit.score for hits in theirs for hit in hits] == pytest.approx([h.score for hits in ours for h in hits])
+        assert theirs[0][0].passage.title == "Golf Tour"
+        connection = http.client.HTTPConnection(url.removeprefix("http://"))
+        connection.request("GET", "/health")
+        assert json.loads(connection.getresponse().read())["passages"] == 6
+    finally:
+        process.send_signal(signal.SIGTERM)
+        said, complaints = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert said.endswith("ended\n")
+    assert complaints == ""
+
+
+def test_index_serve_complains_in_a_line(built, tmp_path, capsys):
+    assert main(["index", "serve", "--index", str(tmp_path), "--port", "0"]) == 2
+    assert re.fullmatch(rf"roleagent index serve: .*{tmp_path}.*\n", capsys.readouterr().err)
+    with Server() as taken:
+        taken._socket.listen()
+        assert main(["index", "serve", "--index", str(built), "--port", str(taken.port)]) == 2
+    assert "choose another with --host and --port" in capsys.readouterr().err

@@ -22,6 +22,8 @@ def serve(arguments: Sequence[str]) -> int:
     """Serve an index to the rollouts of this machine, or of others."""
     parser = argparse.ArgumentParser(prog="roleagent index serve", description=serve.__doc__)
     parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="what roleagent index build made")
+    parser.add_argument("--encoder", metavar="NAME:PATH", help="where the encoder is now, if it has moved")
+    parser.add_argument("--effort", type=int, metavar="N", help="of a search: lists read, or candidates kept")
     parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
     parser.add_argument("--threads", type=int, metavar="N", help="of the worker (default: one per core)")
@@ -51,7 +53,7 @@ def serve(arguments: Sequence[str]) -> int:
         # Before anything that takes long: a port that is taken is a mistake to hear about at once.
         with Server(options.host, options.port) as server:
             say(f"opening {options.index}")
-            retriever = open_index(options.index)
+            retriever = open_index(options.index, encoder=options.encoder, effort=options.effort)
             say(f"{retriever.name}: first search")
             server.run(
                 Batcher(
