@@ -93,7 +93,8 @@ def clustered(rows: int, dimension: int, rng: np.random.Generator) -> tuple[Vect
     topics, directions = max(rows // 200, 16), 48
     centres = rng.standard_normal((topics, dimension), dtype=np.float32)
     basis = rng.standard_normal((directions, dimension), dtype=np.float32)
-    topic = rng.zipf(1.3, rows) % topics
+    weights = 1 / np.sqrt(np.arange(1, topics + 1))  # the largest of 2,000 topics has a hundredth of the passages
+    topic = rng.choice(topics, rows, p=weights / weights.sum())
 
     def near(centre: Vectors, spread: float) -> Vectors:
         vectors = centre + spread * rng.standard_normal((len(centre), directions), dtype=np.float32) @ basis / 7
