@@ -1,5 +1,7 @@
 """Demonstrations: the policy learns from exactly the tokens that it would meet if it played so itself."""
 
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -91,6 +93,17 @@ def test_strange_steps_are_shown_but_not_imitated(env):
     for tokens, wanted in ((imitated, True), (ignored, False)):
         commands = [f"<action>{step.command}</action>" for step in demonstration.steps if step.imitated is wanted]
         assert rollout.policy.decode(tokens) == "".join(commands) != ""
+
+
+def test_a_forecast_that_would_be_cut_off_is_not_shown(env):
+    demonstration = noisy(env)
+    rollout, _ = played(demonstration)
+    [whole] = segments_from(demonstration, rollout)
+    rollout.config = replace(rollout.config, prediction_tokens=3)
+    [cut] = segments_from(demonstration, rollout)
+    kinds = [token for token, kind in zip(cut.token_ids, cut.action_mask, strict=True) if kind == PREDICTION]
+    assert kinds == [rollout.policy.eos_id] * len(demonstration.steps)
+    assert whole.action_mask.count(PREDICTION) > 3 * len(kinds)
 
 
 def test_every_step_foretells_what_really_came(env):

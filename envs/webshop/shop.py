@@ -14,7 +14,7 @@ from pathlib import Path
 
 from roleagent.envs.retrieval.bm25 import BM25, SearchIndex
 from roleagent.envs.webshop.catalogue import GENERATED, Catalogue, load_catalogue
-from roleagent.envs.webshop.goals import Goal, open_goals
+from roleagent.envs.webshop.goals import Goal, Goals, open_goals
 from roleagent.envs.webshop.nouns import NounSource, open_nouns
 from roleagent.envs.webshop.official import default_data_dir
 from roleagent.envs.webshop.pages import PAGE_SIZE, Page, item_page, results_page, sub_page
@@ -41,7 +41,7 @@ class Shop:
         self,
         catalogue: Catalogue,
         index: SearchIndex,
-        goals: Sequence[Goal],
+        goals: Goals,
         prices: Sequence[float],
         nouns: NounSource,
         show_attributes: bool = False,
