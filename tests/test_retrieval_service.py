@@ -656,7 +656,9 @@ def test_index_serve_answers_like_the_index(built):
         queries = ["who invented golf", "a sweet dough", "what is whale oil"]
         ours, theirs = (found.retrieve(queries, 3) for found in (open_index(built), open_retriever(url, None)))
         assert [[hit.passage for hit in hits] for hits in theirs] == [[hit.passage for hit in hits] for hits in ours]
-        assert [hit.score for hits in theirs for hit in hits] == pytest.approx([h.score for hits in ours for h in hits])
+        # Another batch size sums in another order: scores of unit vectors differ by some 1e-8.
+        expected = [hit.score for hits in ours for hit in hits]
+        assert [hit.score for hits in theirs for hit in hits] == pytest.approx(expected, abs=1e-6)
         assert theirs[0][0].passage.title == "Golf Tour"
         connection = http.client.HTTPConnection(url.removeprefix("http://"))
         connection.request("GET", "/health")
