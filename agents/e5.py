@@ -20,7 +20,7 @@ from transformers import AutoModel, AutoTokenizer
 from roleagent.agents.hf import own_device, reason_of
 from roleagent.envs.retrieval.passages import RetrievalError
 
-TOKENS = 512  # of one batch on a CPU, padding included: larger ones are no faster there, and pad questions to the longest
+TOKENS = 512  # of one batch on a CPU, padding included: larger ones are no faster, and pad questions to the longest
 TOKENS_ON_A_DEVICE = 65536
 # What decides, besides the weights, which vectors come out.
 _DECISIVE = ("*.safetensors", "*.bin", "config.json", "tokenizer*", "vocab*", "*.model", "special_tokens_map.json")

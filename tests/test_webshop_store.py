@@ -38,7 +38,13 @@ def data(tmp_path):
     entries[20:20] = [None, entries[3], {"asin": "nan"}, entries[5] | {"asin": "B0000000001"}]
     items.write_text(json.dumps(entries))
     notes = json.loads((folder / "items_ins_v2.json").read_text())
-    odd = {"\ud83d": {}, "é": [], "": None, "nobody": 7, entries[-1]["asin"]: {"attributes": "\ud83d", "instruction": 3}}
+    odd = {
+        "\ud83d": {},
+        "é": [],
+        "": None,
+        "nobody": 7,
+        entries[-1]["asin"]: {"attributes": "\ud83d", "instruction": 3},
+    }
     (folder / "items_ins_v2.json").write_text(json.dumps(notes | odd))
     return folder
 
