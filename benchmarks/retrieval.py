@@ -624,7 +624,7 @@ def main() -> int:
     )
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--group", type=int, default=8, help="rollouts that ask the same (default: %(default)s)")
-    parser.add_argument("--seconds", type=float, default=2.0, help="of each measurement (default: %(default)s)")
+    parser.add_argument("--seconds", type=float, default=1.5, help="of each measurement (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=1, help="the servers take turns so often (default: %(default)s)")
     parser.add_argument("--judged", type=int, default=300, help="questions that recall is of (default: %(default)s)")
     parser.add_argument("--full", action="store_true", help="400,000 vectors of 768 numbers, all kinds of index")
