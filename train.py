@@ -57,14 +57,19 @@ def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
     # What may be misspelt or missing comes first, so that a refused run leaves no folder behind.
     world = World.open(config, config.env.train_split)
     held_out = World.open(config, config.env.eval_split, config.env.eval_tasks)
-    ranks = Ranks.join()
-    ranks.once(lambda: check(config))
-    run = Run(config, ranks, display, resume)
+    with Ranks.join() as ranks:
+        ranks.once(lambda: check(config))
+        return stages(Run(config, ranks, display, resume), world, held_out)
+
+
+def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
+    """Imitation, the first measurement, reinforcement and the second one, from where the run was left."""
+    config, display = run.config, run.display
     torch.manual_seed(config.seed)  # for dropout inside foreign models, if any; nothing of ours draws from it
 
     imitates = run.progress.stage == "warmstart" or config.train.stage == "sft"
     shown = demonstrations(world, run.stream(1), display) if imitates and config.warmstart.episodes else []
-    policy = run.open_policy(lambda generator: new_policy(config, ranks, shown, world.horizon, generator))
+    policy = run.open_policy(lambda generator: new_policy(config, run.ranks, shown, world.horizon, generator))
     segments = lessons(world, policy, shown, run.stream(7))
 
     if run.progress.stage == "warmstart":

@@ -57,6 +57,20 @@ class Ranks:
             )
         return cls(dist.get_rank(), dist.get_world_size())
 
+    def __enter__(self) -> Ranks:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        """Ends a group of several processes.
+
+        A process that merely ended would cut off the last message to the others, hence the wait; and it could die of
+        gloo's threads when the interpreter goes away under them, hence the rest.
+        """
+        if self.size > 1:
+            if kind is None:  # after an error the others may never come
+                self.wait()
+            dist.destroy_process_group()
+
     @property
     def first(self) -> bool:
         """Whether this is the rank that speaks and writes."""
@@ -75,6 +89,7 @@ class Ranks:
         dist.broadcast_object_list(told, src=0)
         value, error = told[0]
         if error is not None:
+            self.wait()  # nobody ends while another still reads this
             raise error
         return value
 
