@@ -9,6 +9,7 @@ from tiny import TAGS, WORDS, llama, qwen, tokenizer
 from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from roleagent.agents.hf import HFPolicy, PolicyError
+from roleagent.agents.small import train_tokenizer
 from roleagent.learners.engine import TokenScorer
 from roleagent.learners.segments import collate, segments_of
 from roleagent.types import Request, Task, Trajectory, Turn
@@ -261,8 +262,17 @@ def test_tags_and_fixed_phrases_are_single_tokens(policy):
     assert policy.encode("<action>go to cupboard 1</action>")[0] == policy.single_token("<action>")
 
 
+def test_a_word_in_brackets_is_the_token_that_it_is_in_a_sentence():
+    words = train_tokenizer(["You see a red mug [SEP] and a table. <action>search[red mug]</action>"] * 9, 360, TAGS)
+    mug = [token.strip() for token in words.tokenize("You see a red mug")][-2:]
+    for text in ("search[red mug]", "(red mug)", 'a "red mug"', "click[< red mug]"):
+        assert words.tokenize(text)[-3:-1] == mug
+        assert words.decode(words(text)["input_ids"]) == text
+    assert len(words.tokenize(" [SEP]")) == 1
+
+
 @settings(max_examples=50)
-@given(st.text(max_size=40))
+@given(st.text(max_size=40) | st.text('a <[(" ]A\n1', max_size=12))
 def test_it_can_spell_anything(text):
     policy = _spelling()
     if policy.tokenizer.eos_token not in text:

@@ -152,7 +152,7 @@ def test_it_wins_most_tasks_of_the_real_catalogue(real):
 def test_it_knows_how_many_steps_there_are():
     env = gymnasium.make(ENV, data_dir="generated", num_products=120, max_steps=8)
     played = [play(env, task_id) for task_id in env.unwrapped.panel.task_ids[:60]]
-    assert all(commands[-1] == "click[buy now]" for commands, _ in played)
+    assert all(commands[-1] == "click[Buy Now]" for commands, _ in played)
     assert np.mean([info["won"] for _, info in played]) >= 0.7
 
 

@@ -111,25 +111,33 @@ PRONOUNS = {"person": ("He", "She"), "film": ("It",), "company": ("It",), "town"
 # Names have two parts; a name belongs to one split, its parts occur in all.
 NAMES = {
     "person": (
-        "Abra Bero Cadel Dova Elra Fenno Gira Hodel Ilka Joren Kesta Lamo Mirel Nado Olva Pesko Quin Relda Soren Tibba "
-        "Ulma Vero Wenda Yaro",
-        "Abbot Barrow Crane Dunmore Eller Farrow Goss Hartley Ingram Jessop Kettle Lorne Marlow Nettle Osgood Pruitt "
-        "Quill Rudge Stroud Thorne Upton Varley Wick Yates",
+        "Abra Arlo Bero Brisa Cadel Corin Dova Drava Edda Elra Fenno Galen Gira Hesper Hodel Ilka Isolde Joren Junia "
+        "Kesta Lamo Leoni Mirel Morgan Nado Nerys Olva Orla Pesko Quin Relda Rufus Soren Sybil Tibba Ulma Vero Wenda "
+        "Xenia Yaro",
+        "Abbot Ashby Barrow Brandt Crane Culver Dunmore Eller Fairfax Farrow Garrick Goss Hartley Holt Ingram Jessop "
+        "Keane Kettle Lorne Lyall Marlow Mercer Nettle Orwell Osgood Pruitt Quill Radley Rudge Selby Stroud Thorne "
+        "Tully Upton Varley Voss Wick Winslow Yates Zeller",
     ),
     "town": (
         "Port North South East West Old New Lake Fort Upper",
-        "Adelm Brask Corven Dreel Esker Felmar Grint Holve Istra Jorvik Kelm Lunden Morva Nessel Orrin Pelk Rost Sarn "
-        "Tolva Umber Velm Wex",
+        "Adelm Albra Brask Burvel Corven Cresk Dreel Dunvar Elmet Esker Felmar Frome Galt Grint Harth Holve Istra "
+        "Ivelle Jorvik Kelm Kirren Lunden Lydd Mallow Morva Nessel Norrel Orrin Ostle Pelk Pravel Quorn Rost Ruvenna "
+        "Sarn Selk Skarth Tamber Tolva Torrel Umber Urvin Velm Vinter Warrel Wex Wolden Yarm Yelt Zarn Bexley Cairn "
+        "Durrow Eskdale Farnel Gorve",
     ),
     "film": (
         "Silver Broken Silent Golden Crimson Hidden Frozen Distant Empty Burning Hollow Velvet Wild Gentle Bitter "
-        "Paper Secret Second",
+        "Paper Secret Second Amber Ancient Borrowed Crooked Electric Fallen Forgotten Glass Lonely Midnight Painted "
+        "Restless Scarlet Wooden",
         "Harbor Garden Mirror Winter Bridge River Lantern Orchard Tower Engine Mountain Letter Window Summer Island "
-        "Shadow Promise Station",
+        "Shadow Promise Station Carnival Chapel Circus Compass Desert Feather Forest Journey Kingdom Lighthouse Ocean "
+        "Parade Stairway Valley",
     ),
     "company": (
-        "Acorn Beacon Cobalt Delta Ember Falcon Granite Helix Indigo Juniper Kestrel Lotus Maple Nimbus Onyx Pioneer",
-        "Works Brothers Supply Trading Union Mills Partners House Group Studio Limited Sisters",
+        "Acorn Anchor Beacon Cobalt Condor Copper Delta Ember Falcon Granite Harvest Helix Indigo Juniper Kestrel "
+        "Lotus Maple Meridian Nimbus Onyx Orchid Pioneer Summit Zenith",
+        "Works Brothers Supply Trading Union Mills Partners House Group Studio Limited Sisters Company Craft Depot "
+        "Exchange Factory Foundry Goods Holdings Makers Products Ventures Workshop",
     ),
 }
 WORDS = {

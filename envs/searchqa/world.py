@@ -6,9 +6,9 @@ thing: every fact, and hence every question, belongs to a single split. All pass
 
 >>> world = generate(seed=0)
 >>> world.passages[0].contents
-'"Hidden Harbor"\\nHidden Harbor is a sports film. It takes place in West Adelm. It was filmed by Hodel Stroud.'
+'"Arlo Ingram"\\nArlo Ingram is a tailor. He learned from Olva Barrow. He comes from Port Quorn.'
 >>> world.questions["train"][1].text
-'Who governs the town where Wenda Marlow was born?'
+'Who governs the setting of Hidden Garden?'
 """
 
 from __future__ import annotations
@@ -24,13 +24,15 @@ from typing import NamedTuple
 
 from roleagent.envs.retrieval.passages import Passage
 from roleagent.envs.searchqa.phrases import KINDS, NAMES, PRONOUNS, WORDS, Relation, relations_of
-from roleagent.envs.searchqa.questions import Question, Questions, split
+from roleagent.envs.searchqa.questions import SPLITS, Question, Questions, split
 
-PEOPLE = 240
-"""People in the training land; the other two have an eighth of them."""
+PEOPLE = 960
+"""People in the training land: so many that its facts are not worth remembering."""
+
+HELD_OUT = 30
+"""People in each of the other two; an eighth of the training land's in a smaller world."""
 
 _PER_PERSON = {"person": 1.0, "film": 0.75, "company": 0.5, "town": 0.5}
-_SHARE = {"train": 1.0, "valid": 0.125, "test": 0.125}
 
 
 @dataclass(eq=False)
@@ -67,13 +69,15 @@ def generate(seed: int = 0, people: int = PEOPLE) -> World:
     """
     rng = random.Random(f"searchqa/{seed}/{people}")
     names = {kind: list(map(" ".join, product(*(part.split() for part in NAMES[kind])))) for kind in KINDS}
-    most = min(int(len(names[kind]) / _PER_PERSON[kind] / sum(_SHARE.values())) for kind in KINDS) - 8  # for rounding
+    most = min(int(len(names[kind]) / _PER_PERSON[kind]) for kind in KINDS) - 2 * HELD_OUT
     if not 16 <= people <= most:
         raise ValueError(f"a generated world has 16 to {most} people, not {people}")
     for kind in KINDS:
         rng.shuffle(names[kind])
+    held_out = min(HELD_OUT, people / 8)
     sizes = {
-        part: {kind: round(people * share * _PER_PERSON[kind]) for kind in KINDS} for part, share in _SHARE.items()
+        part: {kind: round(of_land * _PER_PERSON[kind]) for kind in KINDS}
+        for part, of_land in {"train": people, "valid": held_out, "test": held_out}.items()
     }
     lands = {
         part: _populate({kind: [names[kind].pop() for _ in range(size)] for kind, size in counts.items()}, rng)
@@ -167,7 +171,7 @@ def write_world(world: World, folder: Path) -> list[Path]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     lines = {"corpus": [{"id": passage.id, "contents": passage.contents} for passage in world.passages]}
-    for part in _SHARE:
+    for part in SPLITS:
         lines[part] = [
             {
                 "id": question.number,

@@ -147,7 +147,7 @@ class ShoppingExpert:
         elif self.page.kind == "item":
             yield from self._consider()
         elif self.page.kind == "detail":
-            yield "click[< prev]"
+            yield "click[< Prev]"
 
     def _queries(self) -> list[str]:
         """What to search for: kind and options, where the request names them so, then the request as it stands."""
@@ -174,17 +174,17 @@ class ShoppingExpert:
         hope, asin, number = self._next()
         if asin and (not fits or (hope > cover and time_for_another)):
             if number != self.page.number:
-                yield "click[< prev]" if number < self.page.number else "click[next >]"
-            yield f"click[{asin}]"
+                yield "click[< Prev]" if number < self.page.number else "click[Next >]"
+            yield f"click[{asin.upper()}]"
         if best and fits:
-            yield f"click[{best.asin.lower()}]"
+            yield f"click[{best.asin}]"
         if self._left >= choices + 3:
             yield from self._search()
             if not self.page.is_last:
-                yield "click[next >]"
+                yield "click[Next >]"
         if best:
-            yield f"click[{best.asin.lower()}]"
-        yield "click[back to search]"
+            yield f"click[{best.asin}]"
+        yield "click[Back to Search]"
 
     def _consider(self) -> Iterator[str]:
         """Leaves the open product, reads on, or chooses its options and buys it."""
@@ -193,15 +193,15 @@ class ShoppingExpert:
         missing = [value for name, value in wanted.items() if value and self._chosen.get(name) != value]
         time_for_more = self._left >= len(missing) + 3
         if time_for_more and not visit.fits:
-            yield "click[< prev]"
+            yield "click[< Prev]"
         if time_for_more and visit.cover < _CONVINCING:
             if not visit.read:
-                yield "click[features]"
+                yield "click[Features]"
             if self._next()[0] > visit.cover:
-                yield "click[< prev]"
+                yield "click[< Prev]"
         for value in missing[: max(0, self._left - 1)]:  # something bought is better than nothing
             yield f"click[{value}]"
-        yield "click[buy now]"
+        yield "click[Buy Now]"
 
 
 def _query(text: str) -> str:
