@@ -504,7 +504,7 @@ def real_table(folder: Path, kinds: Sequence[str]) -> None:
     table(passages, asked, kinds, folder)
 
 
-def gold_recall() -> dict[str, float]:
+def gold_recall(retrievers: Sequence[str]) -> dict[str, float]:
     """Share of the gold passages among the best three, per data set and retriever."""
     from roleagent.envs.retrieval.passages import Passage
     from roleagent.envs.retrieval.recall import gold_corpus, recall
@@ -521,12 +521,12 @@ def gold_recall() -> dict[str, float]:
     print(f"{len(corpus)} passages; recall@3 / @5 of gold passages")
     print(f"{'':>12}" + "".join(f"{name:>16}" for name in (*names, "mean")))
     result = {}
-    for spec in ("bm25", "tfidf", "bm25+tfidf"):
+    for spec in retrievers:
         retriever = open_retriever(spec, corpus)
         shares = {k: [recall(retriever, asked[name], k) for name in names] for k in (3, 5)}
         means = {k: sum(values) / len(values) for k, values in shares.items()}
         cells = [f"{at3:.3f} / {at5:.3f}" for at3, at5 in zip(*([*shares[k], means[k]] for k in (3, 5)), strict=True)]
-        print(f"{spec:>12}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
+        print(f"{spec[-12:]:>12}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
         result |= {f"{spec}_{name}": share for name, share in zip(names, shares[3], strict=True)}
         result[f"{spec}_mean"] = means[3]
     return result
@@ -628,7 +628,12 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=1, help="the servers take turns so often (default: %(default)s)")
     parser.add_argument("--judged", type=int, default=300, help="questions that recall is of (default: %(default)s)")
     parser.add_argument("--full", action="store_true", help="400,000 vectors of 768 numbers, all kinds of index")
-    parser.add_argument("--recall", action="store_true", help="gold passages found; no server")
+    parser.add_argument(
+        "--recall",
+        nargs="*",
+        metavar="RETRIEVER",
+        help="gold passages found by these, e.g. e5:PATH (default: bm25, tfidf and their fusion); no server",
+    )
     parser.add_argument("--effort", type=int, help="of its searches (default: what recall@3 of 0.985 takes)")
     parser.add_argument("--serve", choices=("shipped", "ours"), help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -640,8 +645,8 @@ def main() -> int:
     options.rows = options.rows or (400_000 if options.full else 100_000)
     options.dimension = options.dimension or (768 if options.full else 384)
     began = time.perf_counter()
-    if options.recall:
-        result = gold_recall()
+    if options.recall is not None:
+        result = gold_recall(options.recall or ("bm25", "tfidf", "bm25+tfidf"))
     else:
         with tempfile.TemporaryDirectory() as folder:
             result = race(options, Path(folder))

@@ -68,7 +68,7 @@ def test_names_and_passages():
         assert passage.title in passage.text and len(passage.text.split()) <= 40
         assert not re.search(r"\d|[{}]", passage.text)  # no numbers, no gap left open
     words = Counter(word for passage in WORLD.passages for word in re.findall(r"\w+", passage.text))
-    assert len(words) < 400
+    assert len(words) < 600
 
 
 def test_every_relation_is_asked_about_in_every_wording():
@@ -121,7 +121,7 @@ def test_who_does_not_search_does_not_know():
         for question in WORLD.questions["test"]
         if form(question) in counts
     ]
-    assert len(guesses) > 200 and sum(guesses) / len(guesses) < 0.1
+    assert len(guesses) > 200 and sum(guesses) / len(guesses) < 0.05
 
 
 def test_facts_depend_on_the_seed():

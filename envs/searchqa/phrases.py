@@ -140,11 +140,35 @@ NAMES = {
         "Exchange Factory Foundry Goods Holdings Makers Products Ventures Workshop",
     ),
 }
+# They follow on "a". Many of each: a word that can be guessed is not read.
 WORDS = {
-    "job": "baker banker carpenter doctor farmer hunter lawyer miller nurse painter poet sailor singer tailor",
-    "genre": "comedy crime family horror love music sports war",
-    "product": "bells bicycles boots candles carpets chairs clocks hats kites lamps paint pianos soap toys",
-    "river": "Ansel Bure Calder Dove Esk Fal Gade Hull Irwell Jordan Kenn Lune Mole Nidd",
+    "job": (
+        "baker banker barber beekeeper blacksmith bookseller brewer builder butcher carpenter chemist clerk cook "
+        "dancer dentist doctor driver farmer fisherman florist gardener glazier hatter hunter jeweller judge "
+        "lawyer librarian locksmith mason mechanic merchant midwife miller miner musician nurse painter pilot "
+        "plumber poet porter potter printer saddler sailor sculptor singer surgeon tailor tanner translator "
+        "weaver writer"
+    ),
+    "genre": (
+        "comedy costume crime dance detective disaster fairy family fantasy gangster ghost heist historical "
+        "horror hospital love martial medical monster music mystery parody pirate prison racing road robot "
+        "romance sailing satire school spy sports supernatural survival teenage travel vampire war western "
+        "wrestling zombie"
+    ),
+    "product": (
+        "anchors baskets bells belts bicycles blankets boots bottles bricks brooms buttons candles canoes carpets "
+        "carts chairs clocks combs cups curtains doors drums fans flutes gloves guitars hammers hats kites knives "
+        "ladders lamps locks mattresses mirrors needles ovens paint pans pencils pianos pillows pipes plates "
+        "ropes rugs saddles scissors shirts shoes sleds soap socks spoons stoves swings tents tiles toys "
+        "umbrellas violins wheels whistles"
+    ),
+    "river": (
+        "Aller Ansel Arrow Avill Bain Bure Calder Camel Cherwell Clyst Colne Dane Derwent Dove Ebble Eden Ellen "
+        "Erme Esk Evenlode Fal Fowey Gade Gipping Glaven Hamble Hodder Hull Idle Irwell Isle Itchen Jordan Kenn "
+        "Kennet Lark Lea Lune Lugg Medway Mole Nadder Nene Nidd Otter Parrett Petteril Piddle Quoile Ribble "
+        "Roding Rother Rye Severn Skell Sow Stour Swale Tamar Teme Thurne Torridge Trent Ure Wansbeck Waveney "
+        "Wear Welland Wharfe Windrush Wylye Yare Yeo"
+    ),
 }
 KINDS = tuple(NAMES)
 

@@ -6,9 +6,9 @@ thing: every fact, and hence every question, belongs to a single split. All pass
 
 >>> world = generate(seed=0)
 >>> world.passages[0].contents
-'"Arlo Ingram"\\nArlo Ingram is a tailor. He learned from Olva Barrow. He comes from Port Quorn.'
+'"Old Dunvar"\\nOld Dunvar lies on the Lune. It is governed by Cadel Yates.'
 >>> world.questions["train"][1].text
-'Who governs the setting of Hidden Garden?'
+'Who taught the teacher of Yaro Ingram?'
 """
 
 from __future__ import annotations
