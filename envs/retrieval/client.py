@@ -16,7 +16,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
 
-from roleagent.envs.retrieval.passages import Passage
+from roleagent.envs.retrieval.passages import passage_of
 from roleagent.envs.retrieval.retriever import Hit, RetrievalError
 
 LARGEST = 1 << 28  # bytes of an answer
@@ -224,22 +224,12 @@ class _Server:
 def _hits(answer: Any, queries: int, k: int) -> list[list[Hit]]:
     try:
         result = answer["result"]
-        hits = [[Hit(_passage(item["document"]), float(item["score"])) for item in items[:k]] for items in result]
+        hits = [[Hit(passage_of(item["document"]), float(item["score"])) for item in items[:k]] for items in result]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ValueError("the answer holds no passages") from None
     if len(hits) != queries:
         raise ValueError(f"{queries} queries were answered with {len(hits)} lists of passages")
     return hits
-
-
-def _passage(document: dict[str, Any]) -> Passage:
-    contents = document.get("contents")
-    if contents is None:
-        return Passage(str(document["id"]), str(document["title"]), str(document["text"]))
-    title, _, text = contents.partition("\n")
-    if len(title) > 1 and title[0] == title[-1] == '"':
-        title = title[1:-1]
-    return Passage(str(document["id"]), title, text)
 
 
 def _reason(error: Exception, seconds: float) -> str:

@@ -172,6 +172,21 @@ def _parse(line: bytes) -> Passage:
     record = json.loads(line.decode())
     if not isinstance(record, dict):
         raise ValueError("no JSON object")
+    passage = passage_of(record)
+    if b"\\u" in line:  # it may name half of a character, which no encoder takes
+        passage = Passage(*map(_whole, (passage.id, passage.title, passage.text)))
+    return passage
+
+
+def passage_of(record: dict[str, Any]) -> Passage:
+    """The passage that a line of a corpus, or a server's answer, tells of.
+
+    >>> passage_of({"id": 7, "contents": '"Lokma"\\nFried dough.'})
+    Passage(id='7', title='Lokma', text='Fried dough.')
+
+    Raises:
+        ValueError: it is none.
+    """
     name = record.get("id")
     if isinstance(name, bool) or not isinstance(name, str | int):
         raise ValueError("no id" if name is None else f"an id that is neither text nor number: {name!r:.50}")
@@ -185,9 +200,6 @@ def _parse(line: bytes) -> Passage:
         pass
     else:
         raise ValueError("neither contents nor title and text")
-    if b"\\u" in line:  # it may name half of a character, which no encoder takes
-        title, text = _whole(title), _whole(text)
-        name = _whole(str(name))
     return Passage(str(name), title, text)
 
 
@@ -263,4 +275,4 @@ def _keep(folder: Path, seen: dict[str, Any], offsets: NDArray[np.int64], digest
     write_bytes(folder / HEADER, json.dumps(header).encode() + b"\n")
 
 
-__all__ = ["Passage", "Passages", "RetrievalError"]
+__all__ = ["Passage", "Passages", "RetrievalError", "passage_of"]

@@ -80,7 +80,7 @@ class ResearchExpert:
 def understand(question: str) -> Request | None:
     """The name and the relations in a question; None where it is put in other words.
 
-    >>> understand("Which river does the town where Mara Quill was born lie on?").name
+    >>> understand("Who governs the town where Mara Quill was born?").name
     'Mara Quill'
     """
     for relation in RELATIONS:
@@ -108,8 +108,8 @@ def find(relation: Relation, name: str, text: str) -> str:
     'Elra Thorne'
     """
     for form in relation.tells:
-        for pronoun in PRONOUNS[relation.subject]:
-            told = _pattern(form.replace("{s}", name).replace("{it}", pronoun)).search(text)
+        for subject in (name, *PRONOUNS[relation.subject]):
+            told = _pattern(form.replace("{s}", subject)).search(text)
             if told:
                 return told["o"]
     return ""

@@ -1,7 +1,7 @@
 """The language of the generated world: what its passages say and how its questions ask.
 
-A passage tells all relations of one thing, a question asks for the object of one relation. The thing is named, or
-described by a relation of another thing: "Who taught the director of Silver Harbor?" needs two searches.
+A passage tells all relations of one thing, a question asks for the person or town of one relation. The thing is
+named, or described by a relation of another thing: "Who taught the director of Silver Harbor?" needs two searches.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ class Relation:
 
     Attributes:
         subject, object: kinds of things.
-        tells: sentences of the subject's passage. ``{s}`` is its name, ``{it}`` its pronoun, ``{o}`` the object.
-        asks: questions for the object, about ``{s}``.
+        tells: sentences of the subject's passage. ``{s}`` is its name in the first one, a pronoun in others; ``{o}``
+            is the object.
+        asks: questions for the object, about ``{s}``; none where the object is a mere word, which could be guessed.
         describes: ways to speak of the object without its name; none where there is nothing further to ask about it.
     """
 
@@ -24,29 +25,27 @@ class Relation:
     subject: str
     object: str
     tells: tuple[str, ...]
-    asks: tuple[str, ...]
+    asks: tuple[str, ...] = ()
     describes: tuple[str, ...] = ()
 
 
-# The first relation of a kind opens its passages.
 RELATIONS = (
     Relation(
         "job",
         *("person", "job"),
         ("{s} is a {o}.", "{s} works as a {o}."),
-        ("What is the job of {s}?", "What does {s} work as?"),
     ),
     Relation(
         "birthplace",
         *("person", "town"),
-        ("{it} was born in {o}.", "{it} comes from {o}."),
+        ("{s} was born in {o}.", "{s} comes from {o}."),
         ("Where was {s} born?", "Which town does {s} come from?"),
         ("the birthplace of {s}", "the town where {s} was born"),
     ),
     Relation(
         "teacher",
         *("person", "person"),
-        ("{it} was taught by {o}.", "{it} learned from {o}."),
+        ("{s} was taught by {o}.", "{s} learned from {o}."),
         ("Who taught {s}?", "Who was the teacher of {s}?"),
         ("the teacher of {s}", "the person who taught {s}"),
     ),
@@ -54,19 +53,18 @@ RELATIONS = (
         "genre",
         *("film", "genre"),
         ("{s} is a {o} film.",),
-        ("What kind of film is {s}?", "What is the genre of {s}?"),
     ),
     Relation(
         "director",
         *("film", "person"),
-        ("{it} was directed by {o}.", "{it} was filmed by {o}."),
+        ("{s} was directed by {o}.", "{s} was filmed by {o}."),
         ("Who directed {s}?", "Who was the director of {s}?"),
         ("the director of {s}", "the person who directed {s}"),
     ),
     Relation(
         "setting",
         *("film", "town"),
-        ("{it} is set in {o}.", "{it} takes place in {o}."),
+        ("{s} is set in {o}.", "{s} takes place in {o}."),
         ("Where is {s} set?", "Which town is the setting of {s}?"),
         ("the setting of {s}", "the town where {s} is set"),
     ),
@@ -74,19 +72,18 @@ RELATIONS = (
         "product",
         *("company", "product"),
         ("{s} is a company that makes {o}.", "{s} makes {o}."),
-        ("What does {s} make?", "What is the product of {s}?"),
     ),
     Relation(
         "founder",
         *("company", "person"),
-        ("{it} was founded by {o}.", "{it} was started by {o}."),
+        ("{s} was founded by {o}.", "{s} was started by {o}."),
         ("Who founded {s}?", "Who was the founder of {s}?"),
         ("the founder of {s}", "the person who founded {s}"),
     ),
     Relation(
         "seat",
         *("company", "town"),
-        ("{it} is based in {o}.", "{it} has its seat in {o}."),
+        ("{s} is based in {o}.", "{s} has its seat in {o}."),
         ("Where is {s} based?", "Which town is the seat of {s}?"),
         ("the seat of {s}", "the town where {s} is based"),
     ),
@@ -94,12 +91,11 @@ RELATIONS = (
         "river",
         *("town", "river"),
         ("{s} is a town on the {o}.", "{s} lies on the {o}."),
-        ("Which river does {s} lie on?", "What is the river of {s}?"),
     ),
     Relation(
         "mayor",
         *("town", "person"),
-        ("{it} is led by {o}.", "{it} is governed by {o}."),
+        ("{s} is led by {o}.", "{s} is governed by {o}."),
         ("Who governs {s}?", "Who is the mayor of {s}?"),
         ("the mayor of {s}", "the person who governs {s}"),
     ),
@@ -140,35 +136,11 @@ NAMES = {
         "Exchange Factory Foundry Goods Holdings Makers Products Ventures Workshop",
     ),
 }
-# They follow on "a". Many of each: a word that can be guessed is not read.
 WORDS = {
-    "job": (
-        "baker banker barber beekeeper blacksmith bookseller brewer builder butcher carpenter chemist clerk cook "
-        "dancer dentist doctor driver farmer fisherman florist gardener glazier hatter hunter jeweller judge "
-        "lawyer librarian locksmith mason mechanic merchant midwife miller miner musician nurse painter pilot "
-        "plumber poet porter potter printer saddler sailor sculptor singer surgeon tailor tanner translator "
-        "weaver writer"
-    ),
-    "genre": (
-        "comedy costume crime dance detective disaster fairy family fantasy gangster ghost heist historical "
-        "horror hospital love martial medical monster music mystery parody pirate prison racing road robot "
-        "romance sailing satire school spy sports supernatural survival teenage travel vampire war western "
-        "wrestling zombie"
-    ),
-    "product": (
-        "anchors baskets bells belts bicycles blankets boots bottles bricks brooms buttons candles canoes carpets "
-        "carts chairs clocks combs cups curtains doors drums fans flutes gloves guitars hammers hats kites knives "
-        "ladders lamps locks mattresses mirrors needles ovens paint pans pencils pianos pillows pipes plates "
-        "ropes rugs saddles scissors shirts shoes sleds soap socks spoons stoves swings tents tiles toys "
-        "umbrellas violins wheels whistles"
-    ),
-    "river": (
-        "Aller Ansel Arrow Avill Bain Bure Calder Camel Cherwell Clyst Colne Dane Derwent Dove Ebble Eden Ellen "
-        "Erme Esk Evenlode Fal Fowey Gade Gipping Glaven Hamble Hodder Hull Idle Irwell Isle Itchen Jordan Kenn "
-        "Kennet Lark Lea Lune Lugg Medway Mole Nadder Nene Nidd Otter Parrett Petteril Piddle Quoile Ribble "
-        "Roding Rother Rye Severn Skell Sow Stour Swale Tamar Teme Thurne Torridge Trent Ure Wansbeck Waveney "
-        "Wear Welland Wharfe Windrush Wylye Yare Yeo"
-    ),
+    "job": "baker banker carpenter doctor farmer hunter lawyer miller nurse painter poet sailor singer tailor",
+    "genre": "comedy crime family horror love music sports war",
+    "product": "bells bicycles boots candles carpets chairs clocks hats kites lamps paint pianos soap toys",
+    "river": "Ansel Bure Calder Dove Esk Fal Gade Hull Irwell Jordan Kenn Lune Mole Nidd",
 }
 KINDS = tuple(NAMES)
 

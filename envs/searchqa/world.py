@@ -6,9 +6,9 @@ thing: every fact, and hence every question, belongs to a single split. All pass
 
 >>> world = generate(seed=0)
 >>> world.passages[0].contents
-'"Old Dunvar"\\nOld Dunvar lies on the Lune. It is governed by Cadel Yates.'
+'"Wenda Pruitt"\\nWenda Pruitt comes from Upper Gorve. He works as a carpenter. He learned from Hesper Jessop.'
 >>> world.questions["train"][1].text
-'Who taught the teacher of Yaro Ingram?'
+'Which town does the teacher of Wenda Radley come from?'
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from roleagent.envs.searchqa.questions import SPLITS, Question, Questions, split
 PEOPLE = 960
 """People in the training land: so many that its facts are not worth remembering."""
 
-HELD_OUT = 30
+HELD_OUT = 45
 """People in each of the other two; an eighth of the training land's in a smaller world."""
 
 _PER_PERSON = {"person": 1.0, "film": 0.75, "company": 0.5, "town": 0.5}
@@ -107,12 +107,12 @@ def _populate(names: Mapping[str, Sequence[str]], rng: random.Random) -> list[Th
 
 def _tell(thing: Thing, rng: random.Random) -> str:
     """A thing's passage: all that is true of it, in some order and wording."""
-    opening, *others = relations_of(thing.kind)
-    rng.shuffle(others)
+    relations = list(relations_of(thing.kind))
+    rng.shuffle(relations)
     pronoun = rng.choice(PRONOUNS[thing.kind])
     sentences = (
-        rng.choice(relation.tells).format(s=thing.name, it=pronoun, o=_name(thing.facts[relation.name]))
-        for relation in (opening, *others)
+        rng.choice(relation.tells).format(s=pronoun if number else thing.name, o=_name(thing.facts[relation.name]))
+        for number, relation in enumerate(relations)
     )
     return " ".join(sentences)
 
@@ -130,7 +130,7 @@ class _Chain(NamedTuple):
 
 def _ask_about(things: Sequence[Thing], prefix: str, rng: random.Random) -> tuple[Question, ...]:
     """All one-hop questions of a land and as many two-hop questions, by turns."""
-    short = [_Chain(thing, (relation,)) for thing in things for relation in relations_of(thing.kind)]
+    short = [_Chain(thing, (relation,)) for thing in things for relation in relations_of(thing.kind) if relation.asks]
     long = list(_two_hops(things))
     rng.shuffle(short)
     rng.shuffle(long)
@@ -144,7 +144,7 @@ def _two_hops(things: Sequence[Thing]) -> Iterator[_Chain]:
             between = thing.facts[first.name]
             if first.describes and isinstance(between, Thing):
                 for second in relations_of(between.kind):
-                    if between.facts[second.name] is not thing:  # the question would name its answer
+                    if second.asks and between.facts[second.name] is not thing:  # the question would name its answer
                         yield _Chain(thing, (first, second))
 
 
