@@ -70,7 +70,7 @@ def clustered(rows: int, dimension: int, rng: np.random.Generator) -> tuple[Vect
         return vectors
 
     def unit(vectors: Vectors) -> Vectors:
-        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
 
     passages = np.empty((rows, dimension), dtype=np.float32)
     for start in range(0, rows, 1 << 15):

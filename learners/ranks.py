@@ -125,7 +125,7 @@ def dealt_back(shares: Sequence[Sequence[T]]) -> list[T]:
     >>> dealt_back(["ace", "bd"])
     ['a', 'b', 'c', 'd', 'e']
     """
-    missing = object()
+    missing: Any = object()
     return [item for item in chain(*zip_longest(*shares, fillvalue=missing)) if item is not missing]
 
 

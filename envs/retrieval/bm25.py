@@ -167,7 +167,8 @@ class BM25:
         documents = np.concatenate([self._documents[item.begin : item.end] for item in lists])
         codes = np.concatenate([self._codes[item.begin : item.end] for item in lists])
         weights = np.repeat(np.array([item.weight for item in lists], np.float32), [item.size for item in lists])
-        return np.bincount(documents, weights - weights / self._saturations[codes], minlength=len(self))
+        added = weights - weights / self._saturations[codes]
+        return np.bincount(documents, added, minlength=len(self)).astype(np.float64, copy=False)
 
     def _weigh(self, item: _List, places: NDArray[np.intp] | None = None) -> NDArray[np.float32]:
         """What a list's postings add, all or those at some places."""

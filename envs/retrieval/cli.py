@@ -54,6 +54,7 @@ def serve(arguments: Sequence[str]) -> int:
         with Server(options.host, options.port) as server:
             say(f"opening {options.index}")
             retriever = open_index(options.index, encoder=options.encoder, effort=options.effort)
+            corpus = getattr(retriever, "corpus", None)  # a service has passages of its own
             say(f"{retriever.name}: first search")
             server.run(
                 Batcher(
@@ -63,7 +64,7 @@ def serve(arguments: Sequence[str]) -> int:
                     cache=options.cache,
                     threads=options.threads,
                 ),
-                about={"passages": len(retriever.corpus)} if hasattr(retriever, "corpus") else None,
+                about=None if corpus is None else {"passages": len(corpus)},
                 ready=lambda: say(f"serving on {server.url} (Ctrl-C ends)"),
             )
     except (RetrievalError, DependencyNotInstalled, OSError, ValueError) as error:

@@ -120,7 +120,7 @@ def java(name: str) -> Any:
     require_pyserini()
     _refuse_forks()
     if _started_in is None:
-        import jnius_config
+        import jnius_config  # pyright: ignore[reportMissingImports] - of the extra
 
         with _java_home() as home:
             if not jnius_config.vm_running:

@@ -123,7 +123,7 @@ def _json_rows(path: Path) -> Iterator[tuple[str, Any]]:
 
 def _parquet_rows(path: Path) -> Iterator[tuple[str, Any]]:
     try:
-        import pyarrow.parquet as parquet
+        import pyarrow.parquet as parquet  # pyright: ignore[reportMissingImports] - it may be missing
     except ImportError as error:
         raise QuestionError(f"{path} is a Parquet file; to read it: pip install 'roleagent[parquet]'") from error
     try:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from roleagent.envs.retrieval.passages import Passage
 from roleagent.envs.searchqa.phrases import KINDS, NAMES, PRONOUNS, WORDS, Relation, relations_of
@@ -170,7 +170,9 @@ def write_world(world: World, folder: Path) -> list[Path]:
         The paths of the files.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    lines = {"corpus": [{"id": passage.id, "contents": passage.contents} for passage in world.passages]}
+    lines: dict[str, list[dict[str, Any]]] = {
+        "corpus": [{"id": passage.id, "contents": passage.contents} for passage in world.passages]
+    }
     for part in SPLITS:
         lines[part] = [
             {
