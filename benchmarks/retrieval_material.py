@@ -65,12 +65,12 @@ def clustered(rows: int, dimension: int, rng: np.random.Generator) -> tuple[Vect
     topic = rng.choice(topics, rows, p=weights / weights.sum())
 
     def near(centre: Vectors, spread: float) -> Vectors:
-        vectors = centre + spread * rng.standard_normal((len(centre), directions), dtype=np.float32) @ basis / 7
+        vectors: Vectors = centre + np.float32(spread) * rng.standard_normal((len(centre), directions), dtype=np.float32) @ basis / 7
         vectors += 0.3 * spread * rng.standard_normal(vectors.shape, dtype=np.float32)
         return vectors
 
     def unit(vectors: Vectors) -> Vectors:
-        return np.asarray(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), np.float32)
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
     passages = np.empty((rows, dimension), dtype=np.float32)
     for start in range(0, rows, 1 << 15):
