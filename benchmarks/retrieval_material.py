@@ -65,7 +65,8 @@ def clustered(rows: int, dimension: int, rng: np.random.Generator) -> tuple[Vect
     topic = rng.choice(topics, rows, p=weights / weights.sum())
 
     def near(centre: Vectors, spread: float) -> Vectors:
-        vectors: Vectors = centre + np.float32(spread) * rng.standard_normal((len(centre), directions), dtype=np.float32) @ basis / 7
+        within = rng.standard_normal((len(centre), directions), dtype=np.float32) @ basis
+        vectors: Vectors = centre + np.float32(spread / 7) * within
         vectors += 0.3 * spread * rng.standard_normal(vectors.shape, dtype=np.float32)
         return vectors
 

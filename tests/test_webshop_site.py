@@ -328,7 +328,7 @@ def test_a_person_buys_something_in_a_browser(chromium, address, task_ids, shop,
             field = chromium.switch_to.active_element  # the field is ready to type in
             field.send_keys(argument + "\n")
         else:
-            value = f"click[{argument}]"
+            value = f"click[{argument}]".lower()
             [button] = [
                 b
                 for b in chromium.find_elements("name", "command")
