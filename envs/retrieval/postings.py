@@ -7,7 +7,6 @@ processes share it. The words themselves are not kept: a term is found by its ha
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from hashlib import blake2b
@@ -15,6 +14,8 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from roleagent.envs.retrieval.whole import write_bytes
 
 FORMAT = 1
 HEADER = "index.json"
@@ -57,9 +58,7 @@ class Postings:
             path.unlink(missing_ok=True)  # whoever has mapped an older file keeps it
             np.save(path, values, allow_pickle=False)
         shapes = {name: [values.dtype.str, *values.shape] for name, values in self._arrays().items()}
-        partial = folder / f"{HEADER}.part"
-        partial.write_text(json.dumps({"format": FORMAT, "arrays": shapes}, indent=1) + "\n", encoding="utf-8")
-        os.replace(partial, header)
+        write_bytes(header, json.dumps({"format": FORMAT, "arrays": shapes}, indent=1).encode() + b"\n")
 
     @classmethod
     def open(cls, folder: Path) -> Postings:

@@ -8,7 +8,6 @@ noted down in one transaction, so that a build that was killed goes on from ther
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from roleagent.envs.retrieval.bm25 import BM25
+from roleagent.envs.retrieval.whole import write_bytes
 from roleagent.envs.webshop.catalogue import Catalogue, column_row, count_attributes, digest_of
 from roleagent.envs.webshop.goals import shuffled
 from roleagent.envs.webshop.official import Files, find_files
@@ -240,9 +240,7 @@ def _write_manifest(folder: Path, work: _Work, fingerprints: dict[str, Any], sou
         "skipped": place["skipped"],
         "sizes": {name: (folder / name).stat().st_size for name in names},
     }
-    written = folder / f"{MANIFEST}.new"
-    written.write_text(json.dumps(manifest, indent=1), encoding="utf-8")
-    os.replace(written, folder / MANIFEST)
+    write_bytes(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
 __all__ = ["build_store"]
