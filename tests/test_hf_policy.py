@@ -264,7 +264,7 @@ def test_tags_and_fixed_phrases_are_single_tokens(policy):
 
 def test_a_word_in_brackets_is_the_token_that_it_is_in_a_sentence():
     words = train_tokenizer(["You see a red mug [SEP] and a table. <action>search[red mug]</action>"] * 9, 360, TAGS)
-    mug = [token.strip() for token in words.tokenize("You see a red mug")][-2:]
+    mug = words.tokenize("You see a red mug")[-2:]
     for text in ("search[red mug]", "(red mug)", 'a "red mug"', "click[< red mug]"):
         assert words.tokenize(text)[-3:-1] == mug
         assert words.decode(words(text)["input_ids"]) == text

@@ -427,7 +427,7 @@ def test_an_answer_is_sent_at_once(echo):
         began = time.perf_counter()
         client.retrieve(["kept"])
         seconds.append(time.perf_counter() - began)
-    assert min(seconds) < 0.04
+    assert min(seconds) < 0.03
 
 
 def test_a_refused_query_is_not_tried_again(echo):
