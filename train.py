@@ -146,12 +146,15 @@ def open_sampler(run: Run, world: World) -> Sampler:
     options = run.config.curriculum
     if run.config.aiw:
         library = FailureLibrary(options.library or f"sqlite:///{run.folder.path / 'failures.db'}")
-        weights: dict[str, Any] = {
-            "epsilon": options.epsilon,
-            "decay": options.decay,
-            "success_factor": options.success_factor,
-        }
-        sampler: Sampler = CurriculumSampler(world.panel, library, RuleAnalyst(), run.stream(3), **weights)
+        sampler: Sampler = CurriculumSampler(
+            world.panel,
+            library,
+            RuleAnalyst(),
+            run.stream(3),
+            epsilon=options.epsilon,
+            decay=options.decay,
+            success_factor=options.success_factor,
+        )
     else:
         sampler = UniformSampler(world.panel, run.stream(3))
     if run.progress.sampler is not None:

@@ -20,10 +20,11 @@ from roleagent.config import PolicyConfig
 
 _JOINER = "\u2060"  # stands, within the tokenizer, where the blank before a word does not count
 _OPENERS = {"[": r"\[(?![A-Z]+\])(?=[A-Za-z0-9<])", "(": r"\((?=[A-Za-z0-9])", '"': r"\"(?=[A-Za-z0-9])"}
+_OPENER = r"[\[(\"]"
 _PIECES = (
     r"[^\n0-9\[\]]+?(?= [a-z]+ [0-9]+(?![0-9]|\.[0-9]))"  # a phrase, up to a numbered thing on the same line
     r"| ?\[[A-Z]+\]"  # a mark between texts, as [SEP]
-    rf"| ?[\[(\"]{_JOINER}"
+    rf"| ?{_OPENER}{_JOINER}"
     r"| ?[A-Za-z']+| ?[0-9]+|\n+| ?[^\sA-Za-z0-9]|\s+"
 )
 END, PAD, FORESEE = "<|end|>", "<|pad|>", "<|foresee|>"
@@ -46,7 +47,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, tags: Iterable[str]) 
         [words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]
     )
     tokenizer.decoder = decoders.Sequence(
-        [decoders.ByteLevel(), decoders.Replace(Regex(rf"(?<=[\[(\"]){_JOINER} ?"), "")]
+        [decoders.ByteLevel(), decoders.Replace(Regex(rf"(?<={_OPENER}){_JOINER} ?"), "")]
     )
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,

@@ -100,7 +100,7 @@ def real_table(folder: Path, kinds: Sequence[str]) -> None:
 
 def gold_recall(retrievers: Sequence[str]) -> dict[str, float]:
     """Share of the gold passages among the best three, per data set and retriever."""
-    from roleagent.envs.retrieval.passages import Passage
+    from roleagent.envs.retrieval.passages import passage_of
     from roleagent.envs.retrieval.recall import gold_corpus, recall
     from roleagent.envs.retrieval.retriever import open_retriever
 
@@ -108,8 +108,7 @@ def gold_recall(retrievers: Sequence[str]) -> dict[str, float]:
     records = real_passages()
     if not records:
         raise SystemExit("--recall needs the real questions and passages (set ROLEAGENT_SHARED)")
-    parted = ((record["id"], *record["contents"].partition("\n")) for record in records)
-    others = [Passage(name, title.strip('"'), text) for name, title, _, text in parted]
+    others = map(passage_of, records)
     paths = {name: shared() / f"{name}.jsonl" for name in names}
     corpus, asked = gold_corpus(paths, others, np.random.default_rng(0))
     print(f"{len(corpus)} passages; recall@3 / @5 of gold passages")

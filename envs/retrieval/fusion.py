@@ -43,8 +43,8 @@ class FusedRetriever:
 
     def retrieve(self, queries: Sequence[str], k: int = 3) -> list[list[Hit]]:
         """See :class:`~roleagent.envs.retrieval.retriever.Retriever`; fails where any of them does."""
-        depth = max(k, self._depth)
-        answers = [retriever.retrieve(check_queries(queries, k), depth) for retriever in self._retrievers]
+        queries, depth = check_queries(queries, k), max(k, self._depth)
+        answers = [retriever.retrieve(queries, depth) for retriever in self._retrievers]
         return [_fused(found, k) for found in zip(*answers, strict=True)]
 
 
