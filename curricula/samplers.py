@@ -10,7 +10,7 @@ import numpy as np
 from numpy.random import Generator
 
 from roleagent.curricula.library import FailureLibrary
-from roleagent.curricula.modes import is_known
+from roleagent.modes import is_known
 from roleagent.panel import Panel
 from roleagent.types import Analyst, Failure, Group, Reflection, Trajectory
 

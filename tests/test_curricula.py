@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula import CurriculumSampler, FailureLibrary, LibraryError, RuleAnalyst, UniformSampler
-from roleagent.curricula.modes import ALFWORLD, SEARCH, TAXONOMIES, UNKNOWN, WEBSHOP, is_known, match_mode, taxonomy
 from roleagent.curricula.rules import RULEBOOKS, diagnose
 from roleagent.curricula.rules.alfworld_story import Goal, read_command, read_goal
 from roleagent.envs.wrappers import FailureCurriculum
+from roleagent.modes import ALFWORLD, SEARCH, TAXONOMIES, UNKNOWN, WEBSHOP, is_known, match_mode, taxonomy
 from roleagent.panel import Panel
 from roleagent.types import Analyst, Completion, Failure, Group, Reflection, Sampler, Task, Trajectory, Turn
 

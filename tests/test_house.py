@@ -142,7 +142,7 @@ def test_the_reader_of_imports_sees_every_form(tmp_path):
     path = tmp_path / "toy.py"
     path.write_text(
         "import torch.nn as nn\nfrom roleagent import learners\nfrom .wrappers import Tags\n"
-        "def late():\n    from ..agents import hf\n    from roleagent.curricula.modes import MODES\n",
+        "def late():\n    from ..agents import hf\n    from roleagent.curricula.library import X\n",
         encoding="utf-8",
     )
     assert set(imports_of(path, "roleagent.envs.toy")) == {
@@ -150,7 +150,7 @@ def test_the_reader_of_imports_sees_every_form(tmp_path):
         "roleagent.learners",
         "roleagent.envs.wrappers",
         "roleagent.agents",
-        "roleagent.curricula.modes",
+        "roleagent.curricula.library",
     }
 
 

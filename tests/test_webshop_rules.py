@@ -8,11 +8,11 @@ import pytest
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula import RuleAnalyst
-from roleagent.curricula.modes import WEBSHOP
 from roleagent.curricula.rules import diagnose
 from roleagent.curricula.rules.webshop_story import read
 from roleagent.envs.webshop.expert import ShoppingExpert
 from roleagent.envs.wrappers import Tags
+from roleagent.modes import WEBSHOP
 from roleagent.storefront import read_request, words_of
 from roleagent.types import Completion, Task, Trajectory, Turn
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roleagent.curricula.modes import UNKNOWN, family
 from roleagent.curricula.rules import alfworld, searchqa, webshop
 from roleagent.curricula.rules.rulebook import Finding, Rulebook
+from roleagent.modes import UNKNOWN, family
 from roleagent.similarity import lms_tokens
 from roleagent.types import Failure, Reflection, Trajectory
 
