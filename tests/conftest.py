@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from roleagent.curricula import FailureLibrary
+
 # A busy machine is not a failure: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
@@ -37,3 +39,24 @@ def webshop_data():
     if not folder.is_dir():
         pytest.skip(f"no real products: {folder} is missing (set ROLEAGENT_SHARED)")
     return folder
+
+
+@pytest.fixture(params=["sqlite", "without an index", "postgresql"])
+def library(request, tmp_path, monkeypatch):
+    """An empty library: on SQLite, on a database that has no full-text index, and on a server where there is one."""
+    url = f"sqlite:///{tmp_path}/failures.db"
+    if request.param == "without an index":
+        monkeypatch.setattr(FailureLibrary, "_make_index", lambda self: False)
+    elif request.param == "postgresql":
+        url = os.environ.get("ROLEAGENT_POSTGRESQL", "")
+        if not url:
+            pytest.skip("no server: set ROLEAGENT_POSTGRESQL to the URL of an empty test database")
+        FailureLibrary(url, run="test").rollback(0)
+    opened = FailureLibrary(url, run="test")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def kept(tmp_path):
+    return FailureLibrary(f"sqlite:///{tmp_path}/failures.db")
