@@ -7,8 +7,6 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from roleagent.curricula import FailureLibrary
-
 # A busy machine is not a failure: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
@@ -44,6 +42,8 @@ def webshop_data():
 @pytest.fixture(params=["sqlite", "without an index", "postgresql"])
 def library(request, tmp_path, monkeypatch):
     """An empty library: on SQLite, on a database that has no full-text index, and on a server where there is one."""
+    from roleagent.curricula import FailureLibrary  # here: some tests run where SQLAlchemy is not
+
     url = f"sqlite:///{tmp_path}/failures.db"
     if request.param == "without an index":
         monkeypatch.setattr(FailureLibrary, "_make_index", lambda self: False)
@@ -59,4 +59,6 @@ def library(request, tmp_path, monkeypatch):
 
 @pytest.fixture
 def kept(tmp_path):
+    from roleagent.curricula import FailureLibrary
+
     return FailureLibrary(f"sqlite:///{tmp_path}/failures.db")
