@@ -106,6 +106,11 @@ class CurriculumSampler(UniformSampler):
         candidates: most entries of the library that the analyst is shown per failure.
     """
 
+    COUNTED = (
+        *("sampled", "from_curriculum", "failures", "reflections_repaired", "reflections_fallback", "new_modes"),
+        *("selections", "selections_repaired", "selections_fallback", "indices_dropped", "retrieved"),
+    )
+
     def __init__(
         self,
         panel: Panel,
@@ -130,9 +135,8 @@ class CurriculumSampler(UniformSampler):
         self.candidates = candidates
         self.weights: dict[str, float] = {}  # task id → weight; what is absent weighs nothing
         self.iteration = 0
-        self.counters = dict.fromkeys(
-            ("sampled", "from_curriculum", "failures", "retrieved", "fallbacks", "unread_reflections", "new_modes"), 0
-        )
+        self.counters: dict[str, float] = dict.fromkeys(self.COUNTED, 0)  # and what the analyst's work has cost
+        self._unseen = dict.fromkeys(panel.task_ids)  # never sampled yet; a set in the panel's order
         self._share = 0.0  # of the last batch
 
     # --- drawing ---
@@ -142,6 +146,8 @@ class CurriculumSampler(UniformSampler):
         before = self.counters["from_curriculum"]
         batch = super().sample(n, rng)
         self.counters["sampled"] += n
+        for task_id in batch:
+            self._unseen.pop(task_id, None)
         self._share = (self.counters["from_curriculum"] - before) / max(n, 1)
         return batch
 
@@ -191,43 +197,70 @@ class CurriculumSampler(UniformSampler):
         reflections = self.analyst.reflect(failed)
         known = set(self.library.modes(self.panel.env_id))
         self.library.record(zip(failed, reflections, strict=True), self.iteration)
-        self.counters["failures"] += len(failed)
-        self.counters["unread_reflections"] += sum(reflection.source == "fallback" for reflection in reflections)
+        self._count("failures", len(failed))
+        self._count("reflections_repaired", sum(reflection.repaired for reflection in reflections))
+        self._count("reflections_fallback", sum(reflection.source == "fallback" for reflection in reflections))
         fresh = {reflection.mode for reflection in reflections} - known
-        self.counters["new_modes"] += sum(not is_known(mode, self.panel.env_id) for mode in fresh)
+        self._count("new_modes", sum(not is_known(mode, self.panel.env_id) for mode in fresh))
         # The same failure of the same task is one entry, and is followed up once.
         distinct = {(t.task.task_id, r.mode): r for t, r in zip(failed, reflections, strict=True)}
-        for reflection in distinct.values():
-            for failure in self._retrieve(reflection):
-                self.counters["retrieved"] += 1
-                task_id = failure.task.task_id
-                self.weights[task_id] = self.weights.get(task_id, 0.0) + 1.0
+        for task_id, weight in self._retrieve(distinct).items():
+            self.weights[task_id] = self.weights.get(task_id, 0.0) + weight
+        for name, cost in self.analyst.costs().items():
+            self._count(name, cost)
 
-    def _retrieve(self, reflection: Reflection) -> list[Failure]:
-        """Earlier failures of this panel's tasks that are like the present one."""
-        env_id = self.panel.env_id
-        candidates = self.library.candidates(env_id, self.candidates, reflection.mode)
-        candidates = [candidate for candidate in candidates if candidate.task.task_id in self.panel]
-        chosen = [candidates[i] for i in self.analyst.select(reflection, candidates) if 0 <= i < len(candidates)]
-        if not chosen:
-            self.counters["fallbacks"] += 1
-            found = self.library.search(f"{reflection.mode} {reflection.lesson} {reflection.query}", env_id=env_id)
-            chosen = [failure for failure in found if failure.task.task_id in self.panel]
-        return chosen
+    def _retrieve(self, distinct: Mapping[tuple[str, str], Reflection]) -> dict[str, float]:
+        """How often each task of the panel was retrieved, for failures named by task and mode.
+
+        Where the analyst chose nothing that exists, the library's own text search does (step 6).
+        """
+        shown = {mode: self._candidates(mode) for _, mode in distinct}
+        candidates = [shown[mode] for _, mode in distinct]
+        selections = self.analyst.select(list(distinct.values()), candidates)
+        retrieved: dict[str, float] = {}
+        for reflection, offered, selection in zip(distinct.values(), candidates, selections, strict=True):
+            sound = [index for index in dict.fromkeys(selection.indices) if 0 <= index < len(offered)]
+            chosen = [offered[index] for index in sound]
+            self._count("selections", 1)
+            self._count("selections_repaired", selection.repaired)
+            self._count("indices_dropped", selection.dropped + len(selection.indices) - len(sound))
+            if not chosen:
+                self._count("selections_fallback", 1)
+                chosen = self._search(reflection)
+            self._count("retrieved", len(chosen))
+            for failure in chosen:
+                retrieved[failure.task.task_id] = retrieved.get(failure.task.task_id, 0.0) + 1.0
+        return retrieved
+
+    def _candidates(self, mode: str) -> list[Failure]:
+        found = self.library.candidates(self.panel.env_id, self.candidates, mode)
+        return [failure for failure in found if failure.task.task_id in self.panel]
+
+    def _search(self, reflection: Reflection) -> list[Failure]:
+        pattern = f"{reflection.mode} {reflection.lesson} {reflection.query}"
+        found = self.library.search(pattern, env_id=self.panel.env_id)
+        return [failure for failure in found if failure.task.task_id in self.panel]
+
+    def _count(self, name: str, number: float) -> None:
+        self.counters[name] = self.counters.get(name, 0) + number
 
     # --- keeping ---
 
     def metrics(self) -> dict[str, float]:
-        """``entropy`` (nats), ``curriculum_share`` of the last batch, ``weighted_tasks``, and counts since the start:
-        ``sampled, from_curriculum, failures, retrieved, fallbacks, unread_reflections, new_modes``."""
-        counts = {name: float(count) for name, count in self.counters.items()}
-        now = {"curriculum_share": self._share, "weighted_tasks": float(len(self.weights))}
-        return {**super().metrics(), **now, **counts}
+        """``entropy`` (nats), ``curriculum_share`` of the last batch, ``weighted_tasks``, ``unseen_tasks`` (never
+        sampled yet), and counts since the start: those of :attr:`COUNTED` and the analyst's costs."""
+        now = {
+            "curriculum_share": self._share,
+            "weighted_tasks": float(len(self.weights)),
+            "unseen_tasks": float(len(self._unseen)),
+        }
+        return {**super().metrics(), **now, **{name: float(count) for name, count in self.counters.items()}}
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, counters, generator and the library's cursor."""
         own = {"weights": dict(self.weights), "iteration": self.iteration, "counters": dict(self.counters)}
-        return {**super().state_dict(), **own, "share": self._share, "cursor": self.library.cursor}
+        seen = {"unseen": list(self._unseen), "share": self._share}
+        return {**super().state_dict(), **own, **seen, "cursor": self.library.cursor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Goes on where :meth:`state_dict` was taken: what the library was told since then is forgotten.
@@ -238,7 +271,8 @@ class CurriculumSampler(UniformSampler):
         super().load_state_dict(state)
         self.weights = {task_id: float(w) for task_id, w in state["weights"].items() if task_id in self.panel}
         self.iteration = int(state["iteration"])
-        self.counters = {name: int(state["counters"].get(name, 0)) for name in self.counters}
+        self.counters = dict.fromkeys(self.COUNTED, 0) | dict(state["counters"])
+        self._unseen = dict.fromkeys(state["unseen"])
         self._share = float(state["share"])
         self.library.rollback(int(state["cursor"]))
         if self.library.cursor < int(state["cursor"]):

@@ -20,7 +20,7 @@ from roleagent.curricula.rules.alfworld_story import Goal, read_command, read_go
 from roleagent.envs.wrappers import FailureCurriculum
 from roleagent.modes import ALFWORLD, SEARCH, TAXONOMIES, UNKNOWN, WEBSHOP, is_known, match_mode, taxonomy
 from roleagent.panel import Panel
-from roleagent.types import Analyst, Failure, Group, Reflection, Sampler, Task, Trajectory, Turn
+from roleagent.types import Analyst, Failure, Group, Reflection, Sampler, Selection, Task, Trajectory, Turn
 
 
 def won(task_id):
@@ -44,9 +44,15 @@ class Recall:
     def reflect(self, trajectories):
         return [Reflection(self.mode, "", None, "", self.mode, "model") for _ in trajectories]
 
-    def select(self, reflection, candidates):
-        self.shown.append([candidate.task.task_id for candidate in candidates])
-        return [i for i, candidate in enumerate(candidates) if candidate.task.task_id in self.picks]
+    def select(self, reflections, candidates):
+        self.shown += [[candidate.task.task_id for candidate in offered] for offered in candidates]
+        return [
+            Selection(tuple(i for i, candidate in enumerate(offered) if candidate.task.task_id in self.picks))
+            for offered in candidates
+        ]
+
+    def costs(self):
+        return {}
 
 
 def sampler(library, analyst, seed=0, **options):
@@ -251,9 +257,12 @@ def test_selection_prefers_mode_then_task_type_then_likeness():
         candidate("navigation_loop", "heat"),
         candidate("navigation_loop", "heat", reflection.query),
     ]
-    assert RuleAnalyst(k=9).select(reflection, candidates) == [4, 3, 2, 1]
-    assert RuleAnalyst(k=2).select(reflection, candidates) == [4, 3]
-    assert RuleAnalyst().select(reflection, candidates[:1]) == RuleAnalyst().select(reflection, []) == []
+    few, all_of_them, unlike, none = (
+        *RuleAnalyst(k=2).select([reflection], [candidates]),
+        *RuleAnalyst(k=9).select([reflection] * 3, [candidates, candidates[:1], []]),
+    )
+    assert few.indices == (4, 3) and all_of_them.indices == (4, 3, 2, 1) and len(set(all_of_them.reasons)) == 3
+    assert unlike.indices == none.indices == ()
 
 
 # --- samplers ---------------------------------------------------------------------------------------------------------
@@ -390,17 +399,20 @@ def test_crashed_episodes_teach_nothing(kept):
 def test_an_analyst_that_selects_nothing_falls_back_to_search_and_is_counted(library):
     curriculum = sampler(library, Recall())
     curriculum.observe([group(failed("t1")[0]), group(failed("t2")[0])])
-    assert curriculum.metrics()["fallbacks"] == 2 and set(curriculum.weights) == {"t1", "t2"}
+    assert curriculum.metrics()["selections_fallback"] == 2 and set(curriculum.weights) == {"t1", "t2"}
 
 
 def test_an_analyst_that_selects_what_does_not_exist(kept):
     class Wild(Recall):
-        def select(self, reflection, candidates):
-            return [-1, 99, 0]
+        def select(self, reflections, candidates):
+            return [Selection((-1, 99, 0, 0), dropped=3, repaired=True)] * len(reflections)
 
     curriculum = sampler(kept, Wild())
     curriculum.observe([group(failed("t1")[0])])
     assert curriculum.weights == {"t1": 1.0}
+    metrics = curriculum.metrics()
+    assert metrics["indices_dropped"] == 6 and metrics["selections_repaired"] == 1 == metrics["selections"]
+    assert metrics["selections_fallback"] == 0
 
 
 def test_new_modes_and_unread_reflections_are_counted(kept):
@@ -411,7 +423,7 @@ def test_new_modes_and_unread_reflections_are_counted(kept):
     curriculum = sampler(kept, Mumbling(mode="fell_asleep"))
     for _ in range(2):
         curriculum.observe([group(failed("t1")[0], failed("t1")[0])])
-    assert curriculum.metrics()["new_modes"] == 1 and curriculum.metrics()["unread_reflections"] == 4
+    assert curriculum.metrics()["new_modes"] == 1 and curriculum.metrics()["reflections_fallback"] == 4
 
 
 def test_resume_goes_on_exactly_and_forgets_what_came_after(library):

@@ -11,7 +11,7 @@ from roleagent.curricula.rules import alfworld, searchqa, webshop
 from roleagent.curricula.rules.rulebook import Finding, Rulebook
 from roleagent.modes import UNKNOWN, family
 from roleagent.similarity import lms_tokens
-from roleagent.types import Failure, Reflection, Trajectory
+from roleagent.types import Failure, Reflection, Selection, Trajectory
 
 RULEBOOKS: dict[str, Rulebook] = {
     "alfworld": alfworld.RULEBOOK,
@@ -48,11 +48,18 @@ class RuleAnalyst:
             reflections.append(Reflection(mode, detail, step, lesson, query, source="rule"))
         return reflections
 
-    def select(self, reflection: Reflection, candidates: Sequence[Failure]) -> list[int]:
+    def select(self, reflections: Sequence[Reflection], candidates: Sequence[Sequence[Failure]]) -> list[Selection]:
         """The same mode first, then the same task type (as the query names it), then the most similar query.
 
         A candidate that shares neither mode nor task type is not like the present failure and is left out.
         """
+        return [self._select(*pair) for pair in zip(reflections, candidates, strict=True)]
+
+    def costs(self) -> dict[str, float]:
+        """Nothing worth counting."""
+        return {}
+
+    def _select(self, reflection: Reflection, candidates: Sequence[Failure]) -> Selection:
         ranked = []
         for index, candidate in enumerate(candidates):
             same_mode = candidate.reflection.mode == reflection.mode
@@ -60,7 +67,15 @@ class RuleAnalyst:
             if same_mode or same_type:
                 likeness = lms_tokens(candidate.reflection.query, reflection.query)
                 ranked.append((not same_mode, not same_type, -likeness, index))
-        return [index for *_, index in sorted(ranked)[: self.k]]
+        chosen = sorted(ranked)[: self.k]
+        return Selection(tuple(index for *_, index in chosen), tuple(_REASONS[a, b] for a, b, *_ in chosen))
+
+
+_REASONS = {  # by whether mode and task type differ
+    (False, False): "the same failure in the same kind of task",
+    (False, True): "the same failure in another kind of task",
+    (True, False): "another failure in the same kind of task",
+}
 
 
 __all__ = ["RULEBOOKS", "Finding", "RuleAnalyst", "Rulebook", "diagnose"]

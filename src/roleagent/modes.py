@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from rapidfuzz.distance import Indel
 from rapidfuzz.process import extractOne
@@ -82,7 +83,7 @@ def match_mode(text: str, modes: tuple[str, ...]) -> str:
     >>> match_mode("Dropped the egg!", ALFWORLD)
     'dropped_the_egg'
     """
-    name = re.sub(r"[\W_]+", "_", text.lower()).strip("_")
+    name = _joined(text)
     if not name:
         return UNKNOWN
     if name in modes:
@@ -94,6 +95,21 @@ def match_mode(text: str, modes: tuple[str, ...]) -> str:
     return near[0] if near else name[:_MOST_CHARACTERS].rstrip("_")
 
 
+def _joined(text: str) -> str:
+    return re.sub(r"[\W_]+", "_", text.lower()).strip("_")
+
+
 def is_known(mode: str, env_id: str) -> bool:
     """Whether a mode belongs to the environment's taxonomy."""
     return mode in taxonomy(env_id)
+
+
+def within(text: str, modes: Sequence[str]) -> str:
+    """The one mode that a text speaks of; ``""`` where it names none, or several.
+
+    >>> within("A Navigation loop: the agent went to and fro.", ALFWORLD), within("wrong_receptacle?", WEBSHOP)
+    ('navigation_loop', '')
+    """
+    name = f"_{_joined(text)}_"
+    named = [mode for mode in modes if f"_{mode}_" in name]
+    return named[0] if len(named) == 1 else ""

@@ -212,7 +212,9 @@ class Reflection:
         critical_step: the turn at which it went wrong, 0-based; None if it cannot be pinned down.
         lesson: what to do instead.
         query: the text to look for similar failures with.
-        source: who wrote it: ``"rule"``, ``"model"``, ``"endpoint"`` or ``"fallback"``.
+        source: who wrote it: ``"rule"``, ``"model"``, ``"endpoint"`` or, where a reply could not be read,
+            ``"fallback"``.
+        repaired: whether the reply had to be mended to be read.
     """
 
     mode: str
@@ -221,6 +223,7 @@ class Reflection:
     lesson: str
     query: str
     source: str = "rule"
+    repaired: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,6 +241,25 @@ class Failure:
     reflection: Reflection
     count: int = 1
     iteration: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of the failures that were shown are worth training on next (Agent-In-World, step 4).
+
+    Attributes:
+        indices: places in the list of candidates, 0-based, no two alike, all of them within the list.
+        reasons: why, one text per index; ``""`` where none was given.
+        dropped: how many indices were named that do not exist.
+        source: who chose: ``"rule"``, ``"model"``, ``"endpoint"`` or, where a reply could not be read, ``"fallback"``.
+        repaired: whether the reply had to be mended to be read.
+    """
+
+    indices: tuple[int, ...]
+    reasons: tuple[str, ...] = ()
+    dropped: int = 0
+    source: str = "rule"
+    repaired: bool = False
 
 
 @runtime_checkable
@@ -268,8 +290,12 @@ class Analyst(Protocol):
         """One reflection per failed trajectory, in order."""
         ...
 
-    def select(self, reflection: Reflection, candidates: Sequence[Failure]) -> list[int]:
-        """Indices into ``candidates`` of the failures worth training on next; may be empty."""
+    def select(self, reflections: Sequence[Reflection], candidates: Sequence[Sequence[Failure]]) -> list[Selection]:
+        """For each reflection, which of its candidates are worth training on next; may be none."""
+        ...
+
+    def costs(self) -> dict[str, float]:
+        """What was spent since this was last asked, by name (tokens, seconds, requests); the names do not change."""
         ...
 
 
