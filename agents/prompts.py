@@ -18,12 +18,19 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from roleagent.agents.hf import HFPolicy
-from roleagent.agents.small import FORESEE
+from roleagent.agents.inquiries import Inquiry
+from roleagent.agents.small import FORESEE, INQUIRE
 from roleagent.types import Completion
 
 
 class Dialect(Protocol):
-    """How messages become tokens."""
+    """How messages become tokens.
+
+    Attributes:
+        explains: whether questions say what is wanted.
+    """
+
+    explains: bool
 
     def opening(self, text: str) -> list[int]:
         """The first message, up to where the reply begins."""
@@ -41,9 +48,15 @@ class Dialect(Protocol):
         """x_pre: the question for the next states (paper, Eq. 2)."""
         ...
 
+    def inquiry(self, text: str, kind: Inquiry) -> list[int]:
+        """A question to the environment role, up to where the answer begins."""
+        ...
+
 
 class PlainDialect:
     """Lines of text, for models that know no chat template. Nothing is explained: such a model is trained to know."""
+
+    explains = False
 
     def __init__(self, policy: HFPolicy):
         self._encode = policy.encode
@@ -61,9 +74,14 @@ class PlainDialect:
     def foresee(self, horizon: int) -> str:
         return FORESEE
 
+    def inquiry(self, text: str, kind: Inquiry) -> list[int]:
+        return self._encode(f"{text}\n{INQUIRE[kind]}")
+
 
 class Scribe:
     """Writes down what a conversation says, in text: what a tokenizer of one's own is trained on."""
+
+    explains = False
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -81,9 +99,14 @@ class Scribe:
     def foresee(self, horizon: int) -> str:
         return FORESEE
 
+    def inquiry(self, text: str, kind: Inquiry) -> list[int]:
+        return self.opening(text)
+
 
 class ChatDialect:
     """The tokenizer's chat template; what stands between turns is cut out of a rendered example."""
+
+    explains = True
 
     # Letters of both cases: a template that changes either does not give them back.
     _FIRST = "\u241fFirst\u241f"
@@ -137,6 +160,9 @@ class ChatDialect:
             f"You have not seen yet what your command does. Write down the next {steps} exactly as you expect the "
             f"world to word them: {forms}"
         )
+
+    def inquiry(self, text: str, kind: Inquiry) -> list[int]:
+        return self.opening(text)
 
 
 def dialect_of(policy: HFPolicy) -> Dialect:

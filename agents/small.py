@@ -28,6 +28,8 @@ _PIECES = (
     r"| ?[A-Za-z']+| ?[0-9]+|\n+| ?[^\sA-Za-z0-9]|\s+"
 )
 END, PAD, FORESEE = "<|end|>", "<|pad|>", "<|foresee|>"
+INQUIRE = {"reflection": "<|reflect|>", "selection": "<|select|>"}
+"""What stands between a question to the environment role and its answer."""
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, tags: Iterable[str]) -> PreTrainedTokenizerFast:
@@ -51,7 +53,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, tags: Iterable[str]) 
     )
     trainer = trainers.BpeTrainer(
         vocab_size=vocabulary,
-        special_tokens=[PAD, END, FORESEE, *tags],
+        special_tokens=[PAD, END, FORESEE, *INQUIRE.values(), *tags],
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )

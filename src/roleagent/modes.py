@@ -46,6 +46,41 @@ SEARCH = (
     "action_format_error",
 )
 TAXONOMIES = {"alfworld": ALFWORLD, "toy": ALFWORLD, "webshop": WEBSHOP, "search": SEARCH}
+MEANINGS = {  # in the order of the taxonomies
+    # ALFWorld
+    "repetitive_exploration": "it kept going back to places that it had already searched",
+    "wrong_target_location": "it had the right thing, ready, and carried it to places that were not its destination",
+    "wrong_receptacle": "it put the right thing down for good in a place that was not asked for",
+    "premature_give_up": "it stopped trying, or did nothing that could help, while there were steps left",
+    "missing_precondition": "it left out a step that had to come first, such as opening, taking, heating or cleaning",
+    "repeated_failed_action": "it gave a command that had no effect, again and again",
+    "navigation_loop": "it walked to and fro between the same places without doing anything there",
+    "entity_confusion": "it named things that are not there, or mistook one numbered thing for another",
+    "wrong_object_interaction": "it handled a thing that the task is not about",
+    "exhaustive_exploration_failure": "it searched on and on and never got hold of the thing it needed",
+    "action_format_error": "its replies could not be read as commands",
+    # WebShop
+    "irrelevant_query": "it searched for words that have little to do with the request",
+    "wrong_product_selection": "it bought another product than the one asked for, or one that cannot be had as asked",
+    "wrong_attribute_selection": "it chose another value of an option than the request names",
+    "missing_attribute_selection": "it left an option unchosen that the request names",
+    "premature_purchase": "it bought before it had seen whether the product is what was asked for",
+    "excessive_browsing": "it looked at page after page and bought nothing in time",
+    "repeated_query": "it searched for the same words again and again",
+    "navigation_error": "it clicked on what the page does not have, or lost its way between pages",
+    "price_constraint_violation": "it bought a product that costs more than allowed",
+    "premature_termination": "it stopped before anything fitting was bought, while there were steps left",
+    # search questions
+    "wrong_answer": "it gave a wrong answer, and nothing more is known of why",
+    "insufficient_retrieval": "it had not found what the answer needs when it answered or ran out of turns",
+    "irrelevant_retrieval_query": "it searched for what has little to do with the question",
+    "repeated_retrieval_query": "it searched for the same words again",
+    "information_misinterpretation": "the passages held the answer, and it read something else from them",
+    "partial_answer": "its answer is only a part of the right one, or says more than that",
+    "hallucinated_answer": "its answer stands in nothing that it had read",
+    "premature_answer": "it answered without having searched",
+}
+"""What each mode means, as a sentence about the agent."""
 UNKNOWN = "unknown"
 _MOST_CHARACTERS = 64  # of a mode that somebody made up
 
