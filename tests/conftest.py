@@ -39,19 +39,35 @@ def webshop_data():
     return folder
 
 
+@pytest.fixture(scope="session")
+def postgresql_server():
+    """The URL of a PostgreSQL database."""
+    from postgresql import server
+
+    with server() as url:
+        yield url
+
+
+@pytest.fixture
+def postgresql_url(postgresql_server):
+    """The URL of an empty place in it."""
+    from postgresql import place
+
+    with place(postgresql_server) as url:
+        yield url
+
+
 @pytest.fixture(params=["sqlite", "without an index", "postgresql"])
 def library(request, tmp_path, monkeypatch):
     """An empty library: on SQLite, on a database that has no full-text index, and on a server where there is one."""
     from roleagent.curricula import FailureLibrary  # here: some tests run where SQLAlchemy is not
+    from roleagent.curricula.storage.words import Comparison
 
     url = f"sqlite:///{tmp_path}/failures.db"
     if request.param == "without an index":
-        monkeypatch.setattr(FailureLibrary, "_make_index", lambda self: False)
+        monkeypatch.setattr("roleagent.curricula.library.open_index", lambda database: Comparison())
     elif request.param == "postgresql":
-        url = os.environ.get("ROLEAGENT_POSTGRESQL", "")
-        if not url:
-            pytest.skip("no server: set ROLEAGENT_POSTGRESQL to the URL of an empty test database")
-        FailureLibrary(url, run="test").rollback(0)
+        url = request.getfixturevalue("postgresql_url")
     opened = FailureLibrary(url, run="test")
     yield opened
     opened.close()

@@ -86,8 +86,9 @@ def test_growth(library):
     library.record([failed("t1"), failed("t1"), failed("t2")], iteration=1)
     library.record([failed("t1"), failed("t1", "premature_give_up")], iteration=2)
     assert library.growth() == [
-        {"iteration": 1, "failures": 3, "new_entries": 2, "new_modes": 1},
-        {"iteration": 2, "failures": 2, "new_entries": 1, "new_modes": 1},
+        {"iteration": 1, "mode": "navigation_loop", "failures": 3, "new_entries": 2},
+        {"iteration": 2, "mode": "navigation_loop", "failures": 1, "new_entries": 0},
+        {"iteration": 2, "mode": "premature_give_up", "failures": 1, "new_entries": 1},
     ]
 
 
@@ -105,36 +106,16 @@ def test_all_or_nothing(library):
     library.record([failed("t1")])
     trajectory, reflection = failed("t2")
     broken = replace(trajectory, task=replace(trajectory.task, env_id=None))
-    with pytest.raises(sa.exc.IntegrityError):
+    with pytest.raises(LibraryError, match=r"(?i)not.null constraint"):
         library.record([failed("t3"), (broken, reflection)])
     assert len(library) == 1
 
 
-def test_sqlite_is_in_wal_mode_and_waits(kept):
-    with kept._engine.connect() as connection:
-        assert connection.scalar(sa.text("PRAGMA journal_mode")) == "wal"
-        assert connection.scalar(sa.text("PRAGMA busy_timeout")) >= 10_000
-
-
-def test_the_common_path_is_portable():
-    """Every query compiles for PostgreSQL, and none that runs without the index is written by hand."""
-    from sqlalchemy.dialects import postgresql
-
-    library = FailureLibrary("sqlite://")
-    library._indexed = False
-    statements = []
-
-    def remember(connection, element, *rest):
-        statements.append(element)
-
-    sa.event.listen(library._engine, "before_execute", remember)
-    library.record([failed("t1")])
-    library.candidates(TOY, mode="x"), library.search("lesson", env_id=TOY), library.modes(TOY), library.growth()
-    library.trajectory(library.candidates(TOY)[0]), len(library), library.cursor, library.rollback(0)
-    assert len(statements) >= 12
-    for statement in statements:
-        assert not isinstance(statement, sa.TextClause)
-        statement.compile(dialect=postgresql.dialect())
+def test_sqlite_keeps_a_log_and_waits(kept):
+    with kept.database.read() as session:
+        settings = [session.scalar(sa.text(f"PRAGMA {name}")) for name in ("journal_mode", "synchronous")]
+        assert settings == ["wal", 2]  # 2: FULL
+        assert session.scalar(sa.text("PRAGMA busy_timeout")) >= 10_000
 
 
 @pytest.mark.parametrize(
