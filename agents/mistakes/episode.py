@@ -1,0 +1,132 @@
+"""One episode that is going to fail: the environment, the expert who would win it, and the record of what was done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import gymnasium
+import numpy as np
+
+from roleagent.types import Completion, Task, Trajectory, Turn
+
+Item = TypeVar("Item")
+
+_UNSPOKEN = Completion((), (), "stop")
+# What the Tags wrapper says of replies that it cannot read.
+_UNREADABLE = ("no <action> block", "<action> is never closed", "the command is empty", "2 action blocks")
+
+
+class Over(Exception):
+    """The environment has ended the episode."""
+
+
+class Impossible(Exception):
+    """The mistake cannot be made in this task."""
+
+
+class Episode:
+    """Plays a base environment command by command and keeps the trajectory.
+
+    Args:
+        env: takes bare commands.
+        task_id: the task to play.
+        rng: draws everything that varies.
+
+    Attributes:
+        info: of the last observation.
+        expert: the environment's scripted expert; it has seen everything that was played.
+        turns: what was played so far.
+        step: the turn at which the mistake was made, 0-based; None where it was not made yet, or is no single step.
+        erred: whether the mistake was made.
+    """
+
+    def __init__(self, env: gymnasium.Env, task_id: str, rng: np.random.Generator):
+        self.env, self.rng = env, rng
+        base: Any = env.unwrapped
+        self._first, self.info = env.reset(options={"task_id": task_id})
+        self.expert = base.expert(rng)
+        self.expert.reset(self.info["goal"], self._first)
+        self.turns: list[Turn] = []
+        self.step: int | None = None
+        self.erred = False
+        self._most, self._env_id = base.max_steps, base.panel.env_id
+        self._terminated = self._truncated = False
+
+    @property
+    def observation(self) -> str:
+        """The last observation."""
+        return self.turns[-1].observation if self.turns else self._first
+
+    @property
+    def left(self) -> int:
+        """Steps until the environment ends the episode."""
+        return self._most - len(self.turns)
+
+    @property
+    def over(self) -> bool:
+        """Whether the environment has ended the episode."""
+        return self._terminated or self._truncated
+
+    def do(self, command: str) -> None:
+        """Plays one command.
+
+        Raises:
+            Over: the episode has ended, with this command or before it.
+        """
+        self._play(command, None)
+
+    def mumble(self) -> None:
+        """A reply that holds no command: the environment gets ``""``, as from the Tags wrapper."""
+        self._play("", self.pick(_UNREADABLE))
+
+    def err(self, single: bool = True) -> None:
+        """From the next command on it is a mistake. ``single``: the step at which that is can be named."""
+        if not self.erred:
+            self.erred, self.step = True, len(self.turns) if single else None
+
+    def follow(self, until: Callable[[str], bool]) -> str:
+        """Does what the expert would do until ``until`` says stop of a command; that one is returned and not played."""
+        while not until(command := self.expert.act()):
+            self.do(command)
+        return command
+
+    def chance(self, share: float) -> bool:
+        """True in this share of calls."""
+        return bool(self.rng.random() < share)
+
+    def pick(self, choices: Sequence[Item]) -> Item:
+        """One of them.
+
+        Raises:
+            Impossible: there is nothing to choose from.
+        """
+        if not choices:
+            raise Impossible
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def shuffled(self, choices: Sequence[Item]) -> list[Item]:
+        """All of them, in any order."""
+        return [choices[int(i)] for i in self.rng.permutation(len(choices))]
+
+    def trajectory(self) -> Trajectory:
+        """The record, as a rollout would have kept it."""
+        task = Task(self._env_id, *(self.info[key] for key in ("task_id", "split", "goal", "task_type")))
+        lost = "lost" if self._terminated else "max_steps"
+        reason = "won" if self.info["won"] else lost
+        return Trajectory(task, tuple(self.turns), self._terminated, self._truncated, reason, self._first)
+
+    def _play(self, command: str, error: str | None) -> None:
+        if self.over:
+            raise Over
+        state = self.info["state"]
+        text, _, self._terminated, self._truncated, info = self.env.step(command)
+        self.info = {**info, "format_error": error}
+        rewards = dict(info["rewards"])
+        self.turns.append(Turn((), _UNSPOKEN, command, text, state=state, rewards=rewards, info=self.info))
+        if self.over:
+            raise Over
+        self.expert.observe(command, text)
+
+
+__all__ = ["Episode", "Impossible", "Over"]

@@ -1,0 +1,204 @@
+"""Household tasks that fail by what the agent does to things, or wants to do to things that are not there."""
+
+from __future__ import annotations
+
+from roleagent.agents.mistakes.episode import Episode, Impossible
+from roleagent.agents.mistakes.house import Visitor, kind_of
+
+# Nothing in any kitchen, bedroom or bathroom of the environments goes by these names.
+_UNHEARD_OF = (
+    *("accordion", "anvil", "armor", "balloon", "banjo", "barrel", "canoe", "crown", "drum", "easel", "fountain"),
+    *("globe", "guitar", "hammock", "harp", "helmet", "ladder", "lantern", "map", "piano", "rope", "saddle"),
+    *("scarecrow", "ski", "sled", "sword", "telescope", "tent", "toolbox", "trophy", "umbrella", "violin"),
+)
+
+
+def missing_precondition(episode: Episode) -> None:
+    """Leaves out a step that others depend on: brings the item untreated, or does not take it up, or open, first."""
+    agent = Visitor(episode)
+    ways = [_never_taken]
+    if agent.house.treatment:
+        ways += [_untreated] * 3
+    elif any(map(agent.house.shut, filter(agent.is_target, agent.house.places))):
+        ways += [_never_opened] * 2
+    episode.pick(ways)(agent)
+    agent.rest()
+
+
+def _untreated(agent: Visitor) -> None:
+    episode, house = agent.episode, agent.house
+    episode.follow(lambda command: kind_of(house.held) == house.item)
+    if house.treated():
+        raise Impossible
+    if stations := agent.spots(*house.stations()):
+        if episode.chance(0.3):  # from afar, which has no effect
+            episode.err()
+            episode.do(f"{house.treatment} {house.held} with {episode.pick(stations)}")
+        elif episode.chance(0.3):  # goes there and does nothing
+            agent.visit(episode.pick(stations), opening=False)
+    place = episode.pick([place for place in house.places if agent.is_target(place)])
+    agent.visit(place)
+    episode.err()
+    thing = house.held
+    agent.put(place)
+    if episode.chance(0.3):  # takes it for a matter of how it lies
+        for _ in range(int(episode.rng.integers(1, 4))):
+            episode.do(f"take {thing} from {place}")
+            agent.put(place)
+
+
+def _never_taken(agent: Visitor) -> None:
+    episode, house = agent.episode, agent.house
+    thing, _, home = episode.follow(agent.is_take).removeprefix("take ").partition(" from ")
+    targets = episode.shuffled([place for place in house.places if agent.is_target(place) and place != home])
+    if not targets:
+        raise Impossible
+    wording = "put {} in/on {}" if agent.can("put") else "move {} to {}"
+    for station in house.stations()[:1]:
+        agent.visit(station, opening=False)
+        episode.err()
+        episode.do(f"{house.treatment} {thing} with {station}")
+    for place in targets[:4]:
+        agent.visit(place)
+        episode.err()
+        episode.do(wording.format(thing, place))
+    if len(targets) == 1 and not house.treatment:
+        episode.do(wording.format(thing, targets[0]))
+
+
+def _never_opened(agent: Visitor) -> None:
+    episode, house = agent.episode, agent.house
+    episode.follow(lambda command: kind_of(house.held) == house.item)
+    closed = episode.shuffled([place for place in house.places if agent.is_target(place) and house.shut(place)])
+    if not closed:
+        raise Impossible
+    for place in (closed * 2)[: max(2, len(closed))]:
+        agent.visit(place, opening=False)
+        episode.err()
+        episode.do(f"move {house.held} to {place}")
+
+
+def wrong_object_interaction(episode: Episode) -> None:
+    """Does with another thing what the task asks for, and leaves the item alone."""
+    agent = Visitor(episode)
+    house = agent.house
+    agent.some_way(spare=9, before=agent.is_take)
+    targets = [place for place in house.places if agent.is_target(place)]
+    lamps = [place for place in house.places if house.lamp in map(kind_of, house.contents(place)) and house.lamp]
+    others = [
+        (thing, home)
+        for home in house.places
+        if home not in targets
+        for thing in house.contents(home)
+        if kind_of(thing) not in (house.item, house.lamp) and house.serves(thing)
+        if lamps or any(house.accepts(place, thing) for place in targets)
+    ]
+    thing, home = episode.pick(others)
+    agent.visit(home)
+    episode.err()
+    episode.do(f"take {thing} from {home}")
+    for station in house.stations()[:1]:
+        agent.visit(station, opening=False)
+        episode.do(f"{house.treatment} {thing} with {station}")
+    if lamps:
+        place = episode.pick(lamps)
+        agent.visit(place, opening=False)
+        episode.do(episode.pick([command for command in agent.can("use")]))
+    else:
+        place = episode.pick([place for place in targets if house.accepts(place, thing)])
+        agent.visit(place)
+        agent.put(place)
+    agent.rest()
+
+
+def wrong_receptacle(episode: Episode) -> None:
+    """Leaves the item, ready as it should be, in another place than the one asked for, and handles it no more."""
+    agent = Visitor(episode)
+    house = agent.house
+    if not house.target:
+        raise Impossible
+    episode.follow(lambda command: agent.ready)
+    wrong = [place for place in house.places if not agent.is_target(place) and house.accepts(place, house.held)]
+    place = episode.pick(wrong)
+    agent.visit(place)
+    episode.err()
+    agent.put(place)
+    agent.rest()
+
+
+def entity_confusion(episode: Episode) -> None:
+    """Gives commands about things and places that were never seen and are not there."""
+    agent = Visitor(episode)
+    agent.some_way(spare=7, before=agent.is_take)
+    share = episode.rng.uniform(0.5, 1.0)
+    episode.err()
+    _about_nothing(agent)
+    while True:
+        command = episode.expert.act()
+        if agent.is_take(command) or agent.is_last(command) or episode.chance(share):
+            _about_nothing(agent)
+        else:
+            episode.do(command)
+
+
+def _about_nothing(agent: Visitor) -> None:
+    """One command that names what does not exist: another thing altogether, or a number too high."""
+    episode, house = agent.episode, agent.house
+    numbered = any(place[-1].isdigit() for place in house.places[:1])
+    number = f" {episode.rng.integers(1, 4)}" if numbered or episode.chance(0.5) else ""
+    thing = episode.pick(_UNHEARD_OF) + number
+    if episode.chance(0.5):
+        thing = f"{house.item} {episode.rng.integers(6, 20)}"
+    place = f"{kind_of(episode.pick(house.places))} {episode.rng.integers(50, 60)}"
+    known = episode.pick([p for p in house.places if house.at(p)] or house.places)
+    episode.do(
+        episode.pick(
+            (
+                f"take {thing} from {known}",
+                f"take {thing} from {known}",
+                f"go to {place}",
+                f"open {place}",
+                f"take {thing} from {place}",
+                f"use {thing}",
+            )
+        )
+    )
+
+
+def repeated_failed_action(episode: Episode) -> None:
+    """Gives one command over and over although it has no effect; all that it names has been seen."""
+    agent = Visitor(episode)
+    house = agent.house
+    agent.some_way(spare=7, before=agent.makes_ready)
+    place = next((t.action[6:] for t in reversed(episode.turns) if t.action.startswith("go to ")), "")
+    if not place:
+        place = episode.pick(house.places)
+        agent.visit(place, opening=False)
+    seen = {thing for turn in episode.turns for thing in _things(agent, turn.observation)}
+    futile = [f"open {place}", f"close {place}", f"go to {place}"]
+    futile += [f"take {thing} from {place}" for thing in sorted(seen) if not house.shut(place)]
+    command = episode.pick([c for c in futile if c not in episode.info["admissible_actions"]])
+    dawdling = episode.pick((0.0, 0.0, 0.2))
+    episode.err()
+    episode.do(command)
+    while True:
+        if episode.chance(dawdling):
+            episode.do("look")
+        episode.do(command)
+
+
+def _things(agent: Visitor, text: str) -> list[str]:
+    """The things of the house, other than the item, that a text names."""
+    house = agent.house
+    names = {thing for place in house.places for thing in house.contents(place)}
+    words = f" {text.lower().replace(',', ' ').replace('.', ' ')} "
+    return [name for name in names if f" {name} " in words and kind_of(name) != house.item]
+
+
+__all__ = [
+    "entity_confusion",
+    "missing_precondition",
+    "repeated_failed_action",
+    "wrong_object_interaction",
+    "wrong_receptacle",
+]

@@ -1,0 +1,261 @@
+"""What only the game knows of a household task: where everything is, what is in the hand, what it has been through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import gymnasium
+
+from roleagent.agents.mistakes.episode import Episode, Impossible
+from roleagent.envs.alfworld.goals import PROPERTIES, STATIONS, parse_goal
+from roleagent.envs.alfworld.simulator import TREATMENTS, Simulator
+from roleagent.envs.toy import TOOLS, ToyKitchen
+
+
+def kind_of(name: str) -> str:
+    """A thing's name without its number.
+
+    >>> kind_of("mug 2"), kind_of("tray")
+    ('mug', 'tray')
+    """
+    head, _, number = name.rpartition(" ")
+    return head if number.isdigit() else name
+
+
+class House(Protocol):
+    """A game in progress, seen from behind the scenes.
+
+    Attributes:
+        item: the kind of thing that the task is about.
+        target: the kind of place that it shall end in; ``""`` where the task names none.
+        treatment: ``"clean"``, ``"heat"``, ``"cool"`` or ``""``.
+        lamp: the kind of lamp under which the item is to be looked at, or ``""``.
+        places: all that can be walked to.
+    """
+
+    item: str
+    target: str
+    treatment: str
+    lamp: str
+    places: tuple[str, ...]
+
+    @property
+    def held(self) -> str:
+        """What is in the hand, or ``""``."""
+        ...
+
+    def at(self, place: str) -> bool:
+        """Whether the agent stands at this place."""
+        ...
+
+    def shut(self, place: str) -> bool:
+        """Whether the place is closed now."""
+        ...
+
+    def contents(self, place: str) -> tuple[str, ...]:
+        """What is in or on a place now, seen or not."""
+        ...
+
+    def stations(self) -> tuple[str, ...]:
+        """The places where the task's treatment is done."""
+        ...
+
+    def accepts(self, place: str, thing: str) -> bool:
+        """Whether the thing may be put down there."""
+        ...
+
+    def serves(self, thing: str) -> bool:
+        """Whether the thing can be carried, and treated as the task wants it."""
+        ...
+
+    def treated(self) -> bool:
+        """Whether what is in the hand has had the treatment of the task."""
+        ...
+
+
+class _ToyHouse:
+    """The toy kitchen; its own state, which it shows to nobody else."""
+
+    lamp = ""
+
+    def __init__(self, kitchen: Any):
+        self._kitchen = kitchen
+        self.item, self.target = kitchen._item, kitchen._target
+        self.treatment = kitchen._kind if kitchen._kind in TOOLS else ""
+        self.places = tuple(kitchen._contents)
+
+    @property
+    def held(self) -> str:
+        return self._kitchen._carried
+
+    def at(self, place: str) -> bool:
+        return place == self._kitchen._here
+
+    def shut(self, place: str) -> bool:
+        return place in self._kitchen._shut
+
+    def contents(self, place: str) -> tuple[str, ...]:
+        return tuple(self._kitchen._contents[place])
+
+    def stations(self) -> tuple[str, ...]:
+        return (TOOLS[self.treatment][0],) if self.treatment else ()
+
+    def accepts(self, place: str, thing: str) -> bool:
+        return True
+
+    def serves(self, thing: str) -> bool:
+        return True
+
+    def treated(self) -> bool:
+        return not self.treatment or self._kitchen._condition.get(self.held) == TOOLS[self.treatment][1]
+
+
+class _AlfredHouse:
+    """A game of ALFWorld in the native simulator."""
+
+    def __init__(self, simulator: Simulator):
+        self._simulator = simulator
+        game = self._game = simulator.game
+        goal = parse_goal(game.source.goal)
+        if goal is None:
+            raise Impossible
+        self.item = goal.obj
+        self.treatment = PROPERTIES[goal.task_type][0] if goal.task_type in STATIONS else ""
+        self.lamp = goal.place if goal.place.endswith("lamp") else ""
+        self.target = "" if self.lamp else goal.place
+        self.places = game.appliances
+
+    @property
+    def held(self) -> str:
+        held = self._simulator.held
+        return "" if held is None else self._game.objects[held]
+
+    def at(self, place: str) -> bool:
+        return self._game.place[self._number(place)] == self._simulator.place
+
+    def shut(self, place: str) -> bool:
+        return not self._simulator.accessible(self._number(place))
+
+    def contents(self, place: str) -> tuple[str, ...]:
+        return tuple(self._game.objects[o] for o in self._simulator.contents[self._number(place)])
+
+    def stations(self) -> tuple[str, ...]:
+        if not self.treatment:
+            return ()
+        return tuple(place for place in self.places if self._number(place) in self._game.stations[self.treatment])
+
+    def accepts(self, place: str, thing: str) -> bool:
+        return self._game.object_numbers[thing] in self._game.fits[self._number(place)]
+
+    def serves(self, thing: str) -> bool:
+        needed = ("pickupable", *([TREATMENTS[self.treatment][0]] if self.treatment else []))
+        return all(self._game.object_numbers[thing] in self._game.able[ability] for ability in needed)
+
+    def treated(self) -> bool:
+        held = self._simulator.held
+        return not self.treatment or (TREATMENTS[self.treatment][1], held) in self._simulator.facts
+
+    def _number(self, place: str) -> int:
+        return self._game.receptacle_numbers[place]
+
+
+def house_of(env: gymnasium.Env) -> House:
+    """The house behind an environment that has been reset.
+
+    Raises:
+        Impossible: nothing can be seen of it from here (TextWorld plays it, or the task is worded in no known way).
+    """
+    base: Any = env.unwrapped
+    if isinstance(base, ToyKitchen):
+        return _ToyHouse(base)
+    engine = getattr(base, "_engine", None)
+    if not isinstance(engine, Simulator):
+        raise Impossible
+    return _AlfredHouse(engine)
+
+
+class Visitor:
+    """An agent in a house: what it does on its way, for better or worse.
+
+    Args:
+        episode: just begun.
+    """
+
+    def __init__(self, episode: Episode):
+        self.episode, self.house = episode, house_of(episode.env)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the right thing is in the hand and only has to be brought to its place."""
+        return kind_of(self.house.held) == self.house.item and self.house.treated()
+
+    def can(self, *verbs: str) -> list[str]:
+        """The commands with these verbs that would work now."""
+        return [c for c in self.episode.info["admissible_actions"] if c.partition(" ")[0] in verbs]
+
+    def is_target(self, place: str) -> bool:
+        """Whether the item belongs there."""
+        return bool(self.house.target) and kind_of(place) == self.house.target
+
+    def is_take(self, command: str) -> bool:
+        """Whether the command takes up the kind of thing that the task is about."""
+        verb, _, rest = command.partition(" ")
+        return verb == "take" and kind_of(rest.partition(" from ")[0]) == self.house.item
+
+    def is_last(self, command: str) -> bool:
+        """Whether the command may be the one that solves the task."""
+        return command.partition(" ")[0] in ("move", "put", "use")
+
+    def makes_ready(self, command: str) -> bool:
+        """Whether nothing is left to do after the command but to bring the item to its place."""
+        treatment = self.house.treatment
+        return command.startswith(f"{treatment} ") if treatment else self.is_take(command)
+
+    def spots(self, *names: str) -> list[str]:
+        """Those of the places (all, if none are named) at which the agent does not stand."""
+        return [place for place in names or self.house.places if not self.house.at(place)]
+
+    def holds_item(self, place: str) -> bool:
+        """Whether a thing that the task is about is there now."""
+        return any(kind_of(thing) == self.house.item for thing in self.house.contents(place))
+
+    def some_way(self, spare: int, before: Callable[[str], bool] | None = None) -> None:
+        """Goes about the task as the expert would, for some steps or none.
+
+        Args:
+            spare: steps that are to be left.
+            before: goes no further than to where the expert would give such a command, or the one that may win.
+        """
+        haste = self.episode.rng.uniform(0.05, 0.5)
+
+        def enough(command: str) -> bool:
+            stop = self.is_last(command) or (before is not None and before(command))
+            return stop or self.episode.left <= spare or self.episode.chance(haste)
+
+        self.episode.follow(enough)
+
+    def visit(self, place: str, opening: bool = True) -> None:
+        """Walks to a place, if the agent is not there, and opens it if that is wanted."""
+        if not self.house.at(place):
+            self.episode.do(f"go to {place}")
+        if opening and self.house.shut(place):
+            self.episode.do(f"open {place}")
+
+    def put(self, place: str) -> None:
+        """Puts down what is in the hand, in the game's own wording."""
+        held = self.house.held
+        wordings = (f"move {held} to {place}", f"put {held} in/on {place}")
+        self.episode.do(self.episode.pick([command for command in wordings if command in self.can("move", "put")]))
+
+    def idle(self) -> None:
+        """Looks around for one step."""
+        self.episode.do(self.episode.pick([c for c in self.can("look", "inventory", "examine", "help")]))
+
+    def rest(self) -> None:
+        """Takes the task for done and only looks around until the end."""
+        while True:
+            self.idle()
+
+
+__all__ = ["House", "Visitor", "house_of", "kind_of"]

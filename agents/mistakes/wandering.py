@@ -1,0 +1,135 @@
+"""Household tasks that fail by how the agent moves about, or by its not moving any more."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from roleagent.agents.mistakes.episode import Episode, Impossible
+from roleagent.agents.mistakes.house import Visitor
+
+
+def navigation_loop(episode: Episode) -> None:
+    """Walks in a circle of two or three places, round after round, and does nothing there."""
+    agent = Visitor(episode)
+    agent.some_way(spare=9, before=agent.makes_ready)
+    beyond = agent.spots()
+    others = episode.shuffled(beyond)[: 2 if len(beyond) > 1 and episode.chance(0.25) else 1]
+    here = [place for place in agent.house.places if agent.house.at(place)] or [p for p in beyond if p not in others]
+    circle = [*others, episode.pick(here)]
+    dawdling = episode.pick((0.0, 0.0, 0.15))
+    been: set[str] = {place for place in agent.house.places if agent.house.at(place)}
+    while True:
+        for place in circle:
+            if place in been:
+                episode.err()
+            been.add(place)
+            agent.visit(place, opening=False)
+            if episode.chance(dawdling):
+                episode.do("look")
+
+
+def repetitive_exploration(episode: Episode) -> None:
+    """Searches again and again what it has searched, with empty hands, while the item lies elsewhere."""
+    agent = Visitor(episode)
+    barren = episode.shuffled([place for place in agent.house.places if not agent.holds_item(place)])
+    if len(barren) < 3:
+        raise Impossible
+    known = barren[: int(episode.rng.integers(3, min(len(barren), 2 + episode.left // 5) + 1))]
+    walked = []
+    for place in known:
+        if agent.spots(place):
+            agent.visit(place)
+            walked.append(place)
+    care = episode.rng.uniform(0.0, 0.6)
+    while True:
+        place = _without_a_beat(episode.shuffled(agent.spots(*known)), walked)
+        episode.err()
+        walked.append(place)
+        agent.visit(place, opening=episode.chance(0.5))
+        looks = [c for c in agent.can("examine", "close", "open") if c.endswith(f" {place}")]
+        if looks and episode.chance(care):
+            episode.do(episode.pick(looks))
+
+
+def _without_a_beat(choices: Sequence[str], walked: Sequence[str]) -> str:
+    """The first place that does not make a short round of the last walks: that is another mistake."""
+    for place in choices:
+        walks = [*walked, place]
+        if not any(walks[-n:] == walks[-2 * n : -n] for n in (2, 3)):
+            return place
+    return choices[0]
+
+
+def exhaustive_exploration_failure(episode: Episode) -> None:
+    """Searches one place after the other, thoroughly and none twice, but never where the item is."""
+    agent = Visitor(episode)
+    house = agent.house
+    barren = episode.shuffled([place for place in house.places if not agent.holds_item(place)])
+    deep = [place for place in barren if house.shut(place) or (house.contents(place) and not agent.is_target(place))]
+    last = episode.pick(deep)  # where the rest of the time can be spent
+    episode.err(single=False)
+    order = [*(place for place in barren if place != last), last]
+    for number, place in enumerate(order):
+        if agent.spots(place):  # else it was within reach of the last one
+            agent.visit(place)
+            later = len(order) - number - 1
+            _search_through(agent, place, until=episode.left * later // (later + 1))
+    raise Impossible  # nothing was left to be searched, and time was
+
+
+def _search_through(agent: Visitor, place: str, until: int) -> None:
+    """Turns a place inside out until so many steps are left or nothing is new: looks, closes, opens, lifts things."""
+    episode, looked = agent.episode, 0
+    while episode.left > until:
+        lifts = [] if agent.is_target(place) else [c for c in agent.can("take") if c.endswith(f" from {place}")]
+        doors = [c for c in agent.can("close", "open") if c.endswith(f" {place}")]
+        if looked < 2 and episode.chance(0.5):
+            episode.do(episode.pick(agent.can("look", "examine")))
+            looked += 1
+            continue
+        if lifts and (episode.chance(0.6) or not doors):
+            episode.do(episode.pick(lifts))
+            agent.put(place)
+        elif doors:
+            episode.do(doors[0])
+        elif looked == 2:
+            return
+        looked = 0 if lifts or doors else looked
+
+
+def wrong_target_location(episode: Episode) -> None:
+    """Carries the item, ready to be put down, from one wrong place to the next and never to the right one."""
+    agent = Visitor(episode)
+    if not agent.house.target:
+        raise Impossible
+    episode.follow(lambda command: agent.ready)
+    wrong = [p for p in agent.house.places if not agent.is_target(p)]
+    walked: list[str] = []
+    dawdling = episode.rng.uniform(0.0, 0.3)
+    episode.err()
+    while True:
+        choices = [place for place in episode.shuffled(agent.spots(*wrong)) if walked[-1:] != [place]]
+        if not choices:
+            raise Impossible
+        place = _without_a_beat(choices, walked)
+        walked.append(place)
+        agent.visit(place, opening=episode.chance(0.3))
+        if episode.chance(dawdling):
+            agent.idle()
+
+
+def premature_give_up(episode: Episode) -> None:
+    """Stops trying before the task is solved and only looks around for the rest of the time."""
+    agent = Visitor(episode)
+    agent.some_way(spare=5)
+    episode.err()
+    agent.rest()
+
+
+__all__ = [
+    "exhaustive_exploration_failure",
+    "navigation_loop",
+    "premature_give_up",
+    "repetitive_exploration",
+    "wrong_target_location",
+]
