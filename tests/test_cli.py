@@ -4,12 +4,8 @@ import builtins
 import json
 
 import pytest
-import yaml
 
 from roleagent.cli import VERBS, main
-from roleagent.config import Config, to_dict
-from roleagent.curricula.library import FailureLibrary
-from roleagent.types import Completion, Reflection, Task, Trajectory, Turn
 
 
 @pytest.fixture
@@ -112,44 +108,6 @@ def test_a_world_that_cannot_be_played_is_one_line(capsys, arguments, words):
     assert main(["play", *arguments]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("roleagent play: ") and words in line
-
-
-# --- failures ---------------------------------------------------------------------------------------------------------
-
-
-def fill(url):
-    library = FailureLibrary(url)
-    turn = Turn((1,), Completion((2,), (0.0,), "stop"), "look", "Nothing happens.")
-    for task_id, mode in (("a", "navigation_loop"), ("b", "navigation_loop"), ("a", "navigation_loop"), ("c", "other")):
-        trajectory = Trajectory(Task("RoleAgent/Toy-v0", task_id), (turn,), False, True, "max_steps")
-        library.record([(trajectory, Reflection(mode, "", 0, "", ""))])
-    library.close()
-
-
-def test_the_failures_of_a_run(tmp_path, capsys):
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(Config())))
-    url = f"sqlite:///{tmp_path / 'failures.db'}"
-    fill(url)
-    for source in (str(tmp_path), url):
-        assert main(["failures", source]) == 0
-        shown = capsys.readouterr().out
-        assert [line.split()[1::2] for line in shown.splitlines() if "│" in line] == [
-            ["navigation_loop", "2"],
-            ["other", "1"],
-        ]
-        assert "4 failed episodes, 3 entries under 2 modes" in shown
-
-
-def test_a_run_without_failures_is_one_line_and_makes_no_file(tmp_path, capsys):
-    assert main(["failures", str(tmp_path)]) == 2
-    assert "no config.yaml" in capsys.readouterr().err
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(Config())))
-    assert main(["failures", str(tmp_path)]) == 2
-    assert "has filed no failures" in capsys.readouterr().err
-    assert not (tmp_path / "failures.db").exists()
-    assert main(["failures", "nonsense://x"]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith("roleagent failures: cannot open")
 
 
 # --- games ------------------------------------------------------------------------------------------------------------

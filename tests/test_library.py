@@ -1,18 +1,18 @@
-"""The failure library."""
+"""The failure library: what it keeps, finds and forgets, and how it fails."""
 
-import signal
+import re
 import sqlite3
-import subprocess
-import sys
-import time
 from dataclasses import replace
 
 import pytest
 import sqlalchemy as sa
 from failures import TOY, failed
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from roleagent.curricula import FailureLibrary, LibraryError
-from roleagent.types import Failure
+from roleagent.curricula.storage.tables import NAME_LENGTH, clean
+from roleagent.types import Failure, Reflection
 
 
 def test_a_task_is_one_entry_per_mode(library):
@@ -92,6 +92,91 @@ def test_growth(library):
     ]
 
 
+def test_retrievals_are_kept_and_rolled_back_with_their_failures(library):
+    library.record([failed("t1"), failed("t2")], iteration=1)
+    library.record_retrievals(1, [("navigation_loop", "t1", "t2", "both lost \x00 their way \ud800")])
+    cursor = library.cursor
+    library.record([failed("t3")], iteration=2)
+    library.record_retrievals(2, [("navigation_loop", "t3", task, "") for task in ("t1", "t2")])
+    library.record_retrievals(3, [])
+    assert [r.chosen_task_id for r in library.retrievals()] == ["t2", "t1", "t2"]
+    assert [r.task_id for r in library.retrievals(chosen_task_id="t2")] == ["t1", "t3"]
+    assert library.retrievals(mode="other") == library.retrievals(task_id="t2") == []
+    library.rollback(cursor)
+    [kept] = library.retrievals()
+    assert (kept.run, kept.iteration, kept.env_id, kept.task_id, kept.chosen_task_id) == ("test", 1, TOY, "t1", "t2")
+    assert kept.reason.startswith("both lost  their way")
+
+
+def test_chinese_is_found_by_chinese(library):
+    library.record([failed("t1", text="先打开抽屉，再拿鸡蛋"), failed("t2", text="不要在商店里来回走 egg")])
+    for query, task in (("抽屉", "t1"), ("请打开那个抽屉！", "t1"), ("蛋", "t1"), ("来回", "t2"), ("EGG", "t2")):
+        assert [f.task.task_id for f in library.search(query, k=1)] == [task], query
+    assert library.search("屉抽") == []  # neighbours, not characters
+
+
+ODD = st.lists(
+    st.one_of(
+        st.text(st.characters(exclude_categories=())),  # lone surrogates and zero bytes, too
+        st.text("eggEGG123 _-.'\"*^:+()"),
+        st.sampled_from(
+            [
+                "NEAR(",
+                " OR ",
+                " AND ",
+                "NOT",
+                '"',
+                "--",
+                "; DROP TABLE failures",
+                "words:",
+                "'",
+                "\\",
+                "打开",
+                "🥚",
+                "&|!<->",
+            ]
+        ),
+    ),
+    max_size=6,
+).map("".join)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@given(ODD, ODD)
+def test_any_text_can_be_kept_and_searched_for(library, text, other):
+    trajectory, _ = failed("t1", text=text)
+    library.record([(trajectory, Reflection(text, other, 0, text, other))])
+    entries = len(library)
+    found = library.search(text, k=10_000)
+    if re.search(r"(?<!\w)(?!the|a)[egEG]+(?!\w)", text):  # words that no index takes for a stop word
+        assert clean(text, NAME_LENGTH) in {failure.reflection.mode for failure in found}
+    assert len(found) <= entries and library.candidates(TOY, 1, text)[0].reflection.mode == clean(text, NAME_LENGTH)
+
+
+@pytest.mark.parametrize(
+    "text", ["egg " * 25_000, "egg " + "x" * 100_000, "打开" * 50_000, " ".join(map(str, range(20_000)))]
+)
+def test_a_hundred_kilobytes_are_searched_for_like_anything_else(library, text):
+    trajectory, _ = failed("t1")
+    library.record([(trajectory, Reflection("babble", text, 0, text, text))])
+    [found] = library.search(text)
+    assert len(found.reflection.lesson) == 10_000
+
+
+def test_huge_and_odd_fields_are_cut(library):
+    trajectory, _ = failed("t1")
+    turn = replace(trajectory.turns[0], observation="o" * 10**6, action="a" * 10**6, rewards={"task": float("nan")})
+    trajectory = replace(trajectory, turns=(turn,), task=replace(trajectory.task, goal="g" * 10**6))
+    for step, kept in ((10**30, None), (-1, None), ("4", None), (0, 0)):
+        library.record([(trajectory, Reflection("m" * 5000, None, step, "l" * 10**6, "q" * 10**6))])
+        [failure] = library.candidates(TOY, mode="m" * 5000)
+        reflection = failure.reflection
+        assert (len(reflection.mode), reflection.detail, reflection.critical_step) == (200, "", kept)
+        assert len(reflection.lesson) == len(reflection.query) == len(failure.task.goal) == 10_000
+    _, second = library.trajectory(failure)
+    assert len(second["action"]) == len(second["observation"]) == 50_000 and second["reward"] is None
+
+
 def test_strange_texts_are_kept(library):
     trajectory, reflection = failed("t1")
     turn = replace(trajectory.turns[0], observation="half a pair \ud800 and a zero \x00 ☀")
@@ -132,47 +217,70 @@ def test_a_library_that_cannot_be_opened(url, message):
     assert "secret" not in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_no_database(tmp_path):
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda path: path.write_bytes(b"not a database at all" * 100), "file is not a database"),
+        (lambda path: path.mkdir(), "it is a folder"),
+        (lambda path: path.symlink_to("/proc/failures.db"), "unable to open database file"),
+        (lambda path: sqlite3.connect(path).execute("CREATE TABLE failures (why TEXT)"), "of another program"),
+    ],
+)
+@pytest.mark.parametrize("read_only", [False, True])
+def test_a_file_that_is_no_library(tmp_path, make, message, read_only):
     path = tmp_path / "failures.db"
-    path.write_bytes(b"not a database at all" * 100)
-    with pytest.raises(LibraryError, match="file is not a database"):
-        FailureLibrary(f"sqlite:///{path}")
+    make(path)
+    if read_only and path.is_symlink():
+        message = "there is no such file"
+    with pytest.raises(LibraryError, match=message) as caught:
+        FailureLibrary(f"sqlite:///{path}", read_only=read_only)
+    assert "\n" not in str(caught.value)
 
 
-WRITER = """
-import sys, itertools
-from roleagent.curricula import FailureLibrary
-from roleagent.types import *
-library = FailureLibrary(sys.argv[1], run=sys.argv[2])
-task = Task("RoleAgent/Toy-v0", "t1")
-trajectory = Trajectory(task, (), False, True, "max_steps", "x" * 2000)
-for iteration in range(int(sys.argv[3])):
-    reflections = [Reflection("mode", "", None, str(n), "query") for n in range(10)]
-    library.record([(trajectory, reflection) for reflection in reflections], iteration)
-    print(iteration, flush=True)
-"""
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(LibraryError, match="cannot open"):
+        FailureLibrary(f"sqlite:///{tmp_path}/file/deeper/failures.db")
 
 
-def test_a_killed_writer_leaves_whole_batches(tmp_path):
-    url = f"sqlite:///{tmp_path}/failures.db"
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, url, "", "1000000"], stdout=subprocess.PIPE, text=True)
-    for _ in range(5):
-        writer.stdout.readline()
-    time.sleep(0.05)
-    writer.send_signal(signal.SIGKILL)
-    writer.wait()
-    with sqlite3.connect(tmp_path / "failures.db") as connection:
-        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
-    library = FailureLibrary(url)
-    rows = library.candidates(TOY)[0].count
-    assert rows >= 50 and rows % 10 == 0  # no half batch
-    library.record([failed("t2")])
-    assert len(library) == 2
+def test_a_truncated_library_ends_in_one_line(tmp_path):
+    path = tmp_path / "failures.db"
+    library = FailureLibrary(f"sqlite:///{path}")
+    library.record([failed(f"t{n}", text=f"{n} " * 500) for n in range(300)])
+    library.close()
+    whole = path.read_bytes()
+    complaints = []
+    for share in range(1, 10):
+        path.write_bytes(whole[: len(whole) * share // 10])
+        try:
+            library = FailureLibrary(f"sqlite:///{path}")
+            library.candidates(TOY, 300), library.search("7", 300), library.record([failed("new")])
+        except LibraryError as error:
+            complaints.append(str(error))
+    assert len(complaints) == 9 and not any("\n" in complaint for complaint in complaints)
 
 
-def test_several_writers_at_once(tmp_path):
-    url = f"sqlite:///{tmp_path}/failures.db"
-    command = [sys.executable, "-c", WRITER, url]
-    writers = [subprocess.Popen([*command, str(n), "10"], stdout=subprocess.DEVNULL) for n in range(3)]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
-    assert FailureLibrary(url).candidates(TOY)[0].count == 300
+def test_a_full_disk(kept):
+    kept.record([failed("t1")])
+    with kept.database.engine.connect() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar()
+        connection.exec_driver_sql(f"PRAGMA max_page_count = {pages + 4}")
+    with pytest.raises(LibraryError, match=r"cannot write the failure library .*disk is full"):
+        kept.record([failed(f"t{n}", text=str(n) * 9000) for n in range(2, 99)])
+    assert len(kept) == 1 and kept.search("lesson navigation_loop")[0].task.task_id == "t1"
+    with kept.database.engine.connect() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count = 1000000")
+    assert kept.record([failed("t2")]) == 1 and len(kept) == 2
+
+
+def test_a_restarted_server_is_not_noticed(postgresql_url):
+    url = sa.make_url(postgresql_url).update_query_dict({"application_name": "cut off"})
+    library = FailureLibrary(url.render_as_string(hide_password=False))
+    library.record([failed("t1")])
+    ends = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'cut off'"
+    engine = sa.create_engine(postgresql_url)
+    with engine.connect() as connection:
+        assert connection.execute(sa.text(ends)).all()
+    engine.dispose()
+    assert library.record([failed("t2")]) == 1 and len(library) == 2
+    library.close()

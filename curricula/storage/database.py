@@ -51,7 +51,8 @@ class Database:
             if self.dialect == "sqlite":
                 self.engine = _sqlite_engine(parsed, read_only)
             else:
-                self.engine = sa.create_engine(parsed, execution_options={"postgresql_readonly": read_only})
+                options = {"postgresql_readonly": read_only}  # and a run outlives its server's restart: pre_ping
+                self.engine = sa.create_engine(parsed, execution_options=options, pool_pre_ping=True)
 
     @contextmanager
     def errors(self, doing: str) -> Iterator[None]:
@@ -104,6 +105,8 @@ class Database:
 def _sqlite_engine(url: sa.URL, read_only: bool) -> sa.Engine:
     file = url.database or ""
     named = file not in ("", ":memory:") and not file.startswith("file:")
+    if named and Path(file).is_dir():
+        raise IsADirectoryError("it is a folder")
     if read_only and named:
         path = Path(file).resolve()
         if not path.exists():

@@ -44,7 +44,7 @@ def bring_up_to_date(database: Database) -> None:
         found = _version(database, connection)
         if found != REVISIONS[-1]:
             _upgrade(connection, found)
-    if before is not None and database.dialect == "sqlite":
+    if found in REVISIONS[:-1] and database.dialect == "sqlite":
         _give_room_back(database)
 
 

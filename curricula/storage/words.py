@@ -34,12 +34,12 @@ def terms(text: str) -> list[Term]:
     """What to search for: each word, or each two neighbours of a text without blanks, once.
 
     >>> terms("Open the Drawer_1!")
-    [('open',), ('the',), ('drawer',), ('1',)]
+    [('Open',), ('the',), ('Drawer',), ('1',)]
     >>> terms("打开门, egg")
     [('打', '开'), ('开', '门'), ('egg',)]
     """
     found: dict[Term, None] = {}
-    for match in _WORDS.finditer(text.lower()):
+    for match in _WORDS.finditer(text):
         word = match.group()
         if not re.match(f"[{_UNSPACED}]", word):
             found[(word[:_LONGEST_WORD],)] = None
@@ -88,10 +88,11 @@ class Comparison:
     def refill(self, session: Session) -> None: ...
 
     def search(self, session: Session, wanted: list[Term], k: int, env_id: str | None) -> list[int]:
-        words = ["".join(term) for term in wanted]
+        words = ["".join(term).lower() for term in wanted]
         texts = {}
         for row in _entries(session, env_id):
-            own = ["".join(term) for term in terms(_text(row))]
+            own = spaced(_text(row)).lower().split()
+            own += ["".join(term).lower() for term in terms(_text(row)) if len(term) > 1]
             if not set(words).isdisjoint(own):
                 texts[row.id] = " ".join(own)
         ranked = process.extract(" ".join(words), texts, scorer=fuzz.token_set_ratio, limit=k)

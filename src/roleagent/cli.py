@@ -93,37 +93,11 @@ def searchqa(arguments: Sequence[str]) -> int:
 
 
 def failures(arguments: Sequence[str]) -> int:
-    """Show the failure modes that a run has filed, and how many tasks are under each."""
-    from pathlib import Path
-
-    from rich.console import Console
-    from rich.table import Table
-
-    from roleagent.config import ConfigError
-    from roleagent.curricula.library import FailureLibrary, LibraryError
+    """List, show, count, plot or export the failures that a run has filed."""
+    from roleagent.curricula.failures_cli import main
     from roleagent.learners.run_folder import read_config
 
-    parser = argparse.ArgumentParser(prog="roleagent failures", description=failures.__doc__)
-    parser.add_argument("source", metavar="RUN_OR_URL", help="a run folder, or the SQLAlchemy URL of a library")
-    source = parser.parse_args(arguments).source
-    try:
-        if "://" not in source:
-            source = read_config(Path(source)).curriculum.library or f"sqlite:///{Path(source) / 'failures.db'}"
-        file = source.partition("sqlite:///")[2]
-        if file and not Path(file).exists():
-            raise LibraryError(f"{file} does not exist: the run has filed no failures (aiw=off?)")
-        library = FailureLibrary(source)
-    except (ConfigError, LibraryError) as error:
-        return _complain("failures", error)
-    modes = library.modes()
-    table = Table("failure mode", "tasks")
-    for mode, tasks in modes.items():
-        table.add_row(mode, str(tasks))
-    Console().print(table)
-    told = sum(row["failures"] for row in library.growth())
-    print(f"{told} failed episodes, {len(library)} entries under {len(modes)} modes")
-    library.close()
-    return 0
+    return main(arguments, lambda run: read_config(run).curriculum.library or f"sqlite:///{run / 'failures.db'}")
 
 
 def _complain(verb: str, error: Exception) -> int:
