@@ -1,0 +1,282 @@
+"""The two roles as a game for two: ``agent`` plays, ``world`` says why it failed and chooses what it plays next.
+
+An episode of this PettingZoo (AEC) environment spans several games of one Gymnasium environment::
+
+    agent plays a game ── won ────────────────────────────────────────────▶ the next game
+           └───────────── failed ──▶ world reflects ──▶ world selects ──▶ the next game, from the selection
+
+Both speak text: ``agent`` an action and predictions, as :mod:`~roleagent.envs.wrappers.tags` reads them, ``world`` the
+blocks of :mod:`roleagent.reflections`. An observation is ``{"asks": …, "text": …}``, where ``asks`` is ``"action"``,
+``"reflection"``, ``"selection"`` or, while it is the other's turn, ``"nothing"``; ``infos`` holds the same as facts,
+for policies that are programs. No reply is an error, whatever it is. See ``docs/dual_role.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import gymnasium
+from gymnasium.utils import seeding
+from numpy.random import Generator
+from pettingzoo import AECEnv, ParallelEnv
+from pettingzoo.utils.conversions import turn_based_aec_to_parallel
+from pettingzoo.utils.wrappers import OrderEnforcingWrapper
+
+from roleagent.envs.dual_role_game import Game
+from roleagent.envs.dual_role_programme import Programme
+from roleagent.envs.dual_role_questions import MOST_CHARACTERS, reflection_question, selection_question, with_past
+from roleagent.envs.dual_role_rewards import total, true_to, valid, weighing
+from roleagent.envs.wrappers.predicted_state import PredictedState
+from roleagent.envs.wrappers.tags import Think, parse
+from roleagent.modes import UNKNOWN, taxonomy
+from roleagent.panel import Panel
+from roleagent.reflections import read_reflection, read_selection
+from roleagent.spaces import Unicode
+from roleagent.types import Analyst, Reflection, Task
+
+AGENT, WORLD = "agent", "world"
+Asks = Literal["nothing", "action", "reflection", "selection"]
+_ANY_STEP = 10**6  # more steps than an episode has: to read which step a reply names, whether or not it exists
+
+
+class DualRole(AECEnv):
+    """Two roles, one text each per turn; reset draws the first task, an episode ends after ``games`` games.
+
+    The terms of a side's rewards since its own last turn are in ``infos[side]["rewards"]``, and
+    :func:`~roleagent.envs.dual_role_rewards.total` of them is what :meth:`last` returns. After the last game there is
+    nothing left to select for, so that ``world`` only reflects.
+
+    Args:
+        game: a Gymnasium id, or whatever makes an environment; it needs a ``panel`` of tasks and takes ``task_id`` as a
+            reset option.
+        game_kwargs: what ``game`` is made with.
+        games: in an episode.
+        horizon: steps that predictions look ahead; None: 5 % of the game's ``max_steps``.
+        think: whether ``agent`` may, must or must not think aloud before its action.
+        bare_commands: whether a reply of ``agent`` without any tag counts as a command.
+        history: earlier exchanges of the game that ``agent`` is shown above an observation; 0 for agents that remember.
+        candidates: most failures that ``world`` is shown to select from.
+        most_selected: most tasks of a selection that count; what it names beyond is ignored.
+        uniform_every: at least one of so many games in a row is drawn uniformly; 1: selections have no effect.
+        replays: how often a task may be played in an episode because it was selected.
+        weights: of reward terms, where they differ from :data:`~roleagent.envs.dual_role_rewards.WEIGHTS`.
+        judge: an analyst whose mode the term ``true`` compares ``world``'s with, for instance ``RuleAnalyst()``.
+        render_mode: ``"ansi"`` renders what is asked of whom.
+
+    Attributes:
+        played: the games of the episode so far, the present one included.
+
+    Raises:
+        ValueError: an argument out of range, an unknown reward term, a game without a panel.
+    """
+
+    metadata = {"name": "dual_role_v0", "render_modes": ["ansi"], "is_parallelizable": False}  # noqa: RUF012
+
+    def __init__(
+        self,
+        game: str | Callable[..., gymnasium.Env] = "RoleAgent/Toy-v0",
+        game_kwargs: Mapping[str, Any] | None = None,
+        games: int = 8,
+        horizon: int | None = None,
+        think: Think = "optional",
+        bare_commands: bool = False,
+        history: int = 0,
+        candidates: int = 16,
+        most_selected: int = 4,
+        uniform_every: int = 3,
+        replays: int = 2,
+        weights: Mapping[str, float] | None = None,
+        judge: Analyst | None = None,
+        render_mode: str | None = None,
+    ):
+        super().__init__()
+        counts = {"games": games, "candidates": candidates, "most_selected": most_selected}
+        for name, number in {**counts, "uniform_every": uniform_every, "replays": replays}.items():
+            if number < 1:
+                raise ValueError(f"{name} must be at least 1, not {number}")
+        self.weights = weighing(weights)
+        made = gymnasium.make(game, **(game_kwargs or {})) if isinstance(game, str) else game(**(game_kwargs or {}))
+        if not made.has_wrapper_attr("panel"):
+            raise ValueError(f"{made} has no panel of tasks, from which the next game could be drawn")
+        self._game = PredictedState(made, horizon)
+        self.panel: Panel = made.get_wrapper_attr("panel")
+        self.horizon, self.think, self.bare_commands, self.history = self._game.horizon, think, bare_commands, history
+        self.games, self.most_candidates, self.most_selected = games, candidates, most_selected
+        self.uniform_every, self.replays = uniform_every, replays
+        self.judge, self.render_mode = judge, render_mode
+        self.modes = taxonomy(self.panel.env_id)
+        self.possible_agents = [AGENT, WORLD]
+        self._observation_spaces = {
+            side: gymnasium.spaces.Dict(asks=Unicode(16), text=Unicode(MOST_CHARACTERS)) for side in (AGENT, WORLD)
+        }
+        self._action_spaces = {side: Unicode(MOST_CHARACTERS) for side in (AGENT, WORLD)}
+        self._rng: Generator | None = None
+        self.agents: list[str] = []
+        self.played: list[Game] = []
+
+    def observation_space(self, agent: str) -> gymnasium.Space:
+        return self._observation_spaces[agent]
+
+    def action_space(self, agent: str) -> gymnasium.Space:
+        return self._action_spaces[agent]
+
+    # --- the turns ---
+
+    def reset(self, seed: int | None = None, options: dict[str, Any] | None = None) -> None:
+        """Begins an episode; ``options["task_id"]`` demands the task of its first game.
+
+        Raises:
+            ValueError: the panel has no such task.
+        """
+        if seed is not None or self._rng is None:
+            self._rng, _ = seeding.np_random(seed)
+        self.agents = list(self.possible_agents)
+        self.rewards: dict[str, float] = dict.fromkeys(self.agents, 0.0)
+        self._cumulative_rewards: dict[str, float] = dict.fromkeys(self.agents, 0.0)
+        self.terminations = dict.fromkeys(self.agents, False)
+        self.truncations = dict.fromkeys(self.agents, False)
+        self._observations = {side: {"asks": "nothing", "text": ""} for side in self.agents}
+        self._terms: dict[str, dict[str, float]] = {side: {} for side in self.agents}
+        self.infos = {side: {"asks": "nothing", "game": 0, "rewards": {}} for side in self.agents}
+        self._programme = Programme(self.panel, self._rng, self.uniform_every, self.replays)
+        self.played = []
+        self._begin((options or {}).get("task_id"))
+
+    def step(self, action: Any) -> None:
+        """Takes the reply of the side whose turn it is.
+
+        Raises:
+            ValueError: the episode is over and the reply is not None (PettingZoo's rule).
+        """
+        side = self.agent_selection
+        if self.terminations[side]:
+            self._was_dead_step(action)
+            return
+        self._clear_rewards()
+        self._cumulative_rewards[side] = 0.0
+        self._terms[side].clear()
+        reply = action if isinstance(action, str) else ""
+        {"action": self._play, "reflection": self._reflect, "selection": self._select}[self.infos[side]["asks"]](reply)
+        self._accumulate_rewards()
+
+    def observe(self, agent: str) -> dict[str, str]:
+        return dict(self._observations[agent])
+
+    def render(self) -> str | None:
+        if self.render_mode != "ansi":
+            return None
+        asked = self._observations[self.agent_selection]
+        return f"[game {len(self.played)} of {self.games}; {self.agent_selection}: {asked['asks']}]\n{asked['text']}"
+
+    def close(self) -> None:
+        self._game.close()
+
+    def _ask(self, side: str, asks: Asks, text: str, **facts: Any) -> None:
+        """Gives the turn to a side; the other one is asked nothing."""
+        for name in self.agents:
+            self._observations[name] = {"asks": "nothing", "text": ""}
+            self.infos[name] = {"asks": "nothing", "game": len(self.played) - 1, "rewards": dict(self._terms[name])}
+        self._observations[side] = {"asks": asks, "text": text[:MOST_CHARACTERS]}
+        self.infos[side] = {**facts, **self.infos[side], "asks": asks}
+        self.agent_selection = side
+
+    def _pay(self, side: str, **terms: float | None) -> None:
+        """Adds reward terms, as far as there are any, to those that a side is due."""
+        due = {name: float(value) for name, value in terms.items() if value is not None}
+        for name, value in due.items():
+            self._terms[side][name] = self._terms[side].get(name, 0.0) + value
+        self.rewards[side] += total(due, self.weights)
+
+    # --- agent plays ---
+
+    def _begin(self, task_id: str | None = None) -> None:
+        """The next game, or the end of the episode."""
+        if len(self.played) == self.games:
+            self._pay(WORLD, useful=self._programme.settle())
+            self._ask(AGENT, "nothing", "", last_game=self.played[-1])
+            self.terminations = dict.fromkeys(self.agents, True)
+            return
+        assert self._rng is not None
+        task_id, origin = self._programme.next(task_id)
+        text, info = self._game.reset(seed=int(self._rng.integers(2**31)), options={"task_id": task_id})
+        goal, kind = str(info.get("goal", "")), str(info.get("task_type", ""))
+        task = Task(self.panel.env_id, task_id, self.panel.split, goal, kind)
+        self.played.append(Game(len(self.played), task, origin, str(text), info.get("state")))
+        self._ask_agent(info)
+
+    def _ask_agent(self, info: Mapping[str, Any]) -> None:
+        game = self.played[-1]
+        facts = {**info, "turn": len(game.turns), "origin": game.origin, "horizon": self.horizon}
+        if game.number:
+            facts["last_game"] = self.played[-2]
+        self._ask(AGENT, "action", with_past(game.task.goal, game.past(self.history), game.text), **facts)
+
+    def _play(self, reply: str) -> None:
+        if self.bare_commands and "<" not in reply:
+            reply = f"<action>{reply}</action>"
+        parsed = parse(reply, horizon=self.horizon, think=self.think)
+        action = {"command": parsed.command, "predictions": parsed.predictions}
+        text, _, terminated, truncated, info = self._game.step(action)
+        info = {**info, "format_error": parsed.error}
+        self.played[-1].add(parsed, str(text), info)
+        self._pay(AGENT, **info["rewards"])
+        if not (terminated or truncated):
+            self._ask_agent(info)
+            return
+        game = self.played[-1]
+        trajectory = game.end(terminated, truncated)
+        self._pay(WORLD, useful=self._programme.over(failed=not game.won))
+        if game.won:
+            self._begin()
+        else:
+            question = reflection_question(trajectory, self.modes)
+            self._ask(WORLD, "reflection", question, trajectory=trajectory, modes=self.modes)
+
+    # --- world answers ---
+
+    def _reflect(self, reply: str) -> None:
+        game = self.played[-1]
+        trajectory = game.trajectory
+        assert trajectory is not None
+        read = read_reflection(reply, self.modes, len(trajectory.turns))
+        true = 0.0
+        if read is not None:
+            named = read_reflection(reply, self.modes, _ANY_STEP)
+            judged = self.judge.reflect([trajectory])[0].mode if self.judge is not None else None
+            true = true_to(read, trajectory, named.critical_step if named else None, judged)
+        self._pay(WORLD, valid=valid(read), true=true)
+        # That the task was failed at is known even where nobody can read why.
+        game.reflection = read or Reflection(UNKNOWN, "", None, "", game.task.goal, "fallback")
+        self._programme.record(game.task, game.reflection, game.number)
+        self._candidates = self._programme.candidates(game.reflection.mode, self.most_candidates)
+        if len(self.played) == self.games or not self._candidates:
+            self._begin()
+            return
+        question = selection_question(game.task.goal, game.reflection, self._candidates, self.most_selected)
+        facts = {"trajectory": trajectory, "reflection": game.reflection, "candidates": self._candidates}
+        self._ask(WORLD, "selection", question, **facts, most_selected=self.most_selected)
+
+    def _select(self, reply: str) -> None:
+        game = self.played[-1]
+        selection = read_selection(reply, len(self._candidates))
+        chosen = [self._candidates[index].task.task_id for index in selection.indices]
+        game.selection = selection
+        game.chosen = tuple(dict.fromkeys(chosen))[: self.most_selected]
+        self._pay(WORLD, valid=valid(selection), useful=self._programme.select(game.chosen))
+        self._begin()
+
+
+def raw_env(**kwargs: Any) -> DualRole:
+    """The bare environment; arguments as for :class:`DualRole`."""
+    return DualRole(**kwargs)
+
+
+def env(**kwargs: Any) -> OrderEnforcingWrapper:
+    """The environment as it is used: a step before reset is an error that says so."""
+    return OrderEnforcingWrapper(raw_env(**kwargs))
+
+
+def parallel_env(**kwargs: Any) -> ParallelEnv:
+    """The same with a dictionary of replies per step, of which only that of the side whose turn it is counts."""
+    return turn_based_aec_to_parallel(env(**kwargs))

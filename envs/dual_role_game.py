@@ -1,0 +1,77 @@
+"""One game of the two roles: what happened in it, and what ``world`` made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from roleagent.envs.wrappers.tags import Parsed
+from roleagent.types import Completion, Prediction, PredictionScore, Reflection, Selection, Task, Trajectory, Turn
+
+Origin = Literal["given", "uniform", "selected"]
+_UNSAMPLED = Completion((), (), "stop")  # replies arrive as text; what tokens they were sampled as is the caller's
+
+
+@dataclass
+class Game:
+    """What is known of one game; the fields of ``world`` are None where it was not asked.
+
+    Attributes:
+        number: of the game within its episode, from 0.
+        task: what is played.
+        origin: how it came to be played: demanded by the caller, drawn uniformly, or selected by ``world``.
+        text: the present observation, first of all that of ``reset``.
+        state: the present state, None where it cannot be known.
+        turns: what was done so far.
+        trajectory: all of it, once the game is over.
+        reflection: what ``world`` wrote about it; of source ``"fallback"`` where that could not be read.
+        selection: what ``world`` selected after it.
+        chosen: the tasks that this put on the programme.
+    """
+
+    number: int
+    task: Task
+    origin: Origin
+    text: str
+    state: str | None = None
+    turns: list[Turn] = field(default_factory=list)
+    trajectory: Trajectory | None = None
+    reflection: Reflection | None = None
+    selection: Selection | None = None
+    chosen: tuple[str, ...] = ()
+    _first: str = ""
+    _scores: list[PredictionScore] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._first = self.text
+
+    @property
+    def won(self) -> bool:
+        """Whether the last step solved it."""
+        return bool(self.turns) and bool(self.turns[-1].info.get("won"))
+
+    def add(self, reply: Parsed, text: str, info: Mapping[str, Any]) -> None:
+        """Takes in a reply and what came back."""
+        foreseen = Prediction((), None, reply.predictions)
+        rewards = dict(info.get("rewards", {}))
+        self.turns.append(Turn((), _UNSAMPLED, reply.command, text, self.state, foreseen, rewards, info))
+        self._scores += info.get("prediction_scores", ())
+        self.text, self.state = text, info.get("state")
+
+    def end(self, terminated: bool, truncated: bool) -> Trajectory:
+        """Closes the record; scores that arrived late go to the turns that made the predictions."""
+        turns = []
+        for number, turn in enumerate(self.turns):
+            assert turn.prediction is not None
+            scores = tuple(score for score in self._scores if score.turn == number)
+            turns.append(replace(turn, prediction=replace(turn.prediction, scores=scores)))
+        stop_reason = "won" if self.won else ("lost" if terminated else "max_steps")
+        self.trajectory = Trajectory(self.task, tuple(turns), terminated, truncated, stop_reason, self._first)
+        return self.trajectory
+
+    def past(self, exchanges: int) -> Sequence[tuple[str, str]]:
+        """What was seen and what was then done, in the last so many exchanges, oldest first."""
+        seen = [self._first, *(turn.observation for turn in self.turns)]
+        done = [turn.action for turn in self.turns]
+        return list(zip(seen, done, strict=False))[-exchanges:] if exchanges > 0 else []

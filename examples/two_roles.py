@@ -1,0 +1,121 @@
+"""The two roles in the toy kitchen, played by one policy and by two: no trainer, no model, no download.
+
+A policy is a function (observation, info) -> reply. The observation says what is asked, ``observation["asks"]``, and
+holds it as text; ``info`` has the same as facts, for policies that are programs. To let a language model play, give
+``speaking`` a function text -> text and use the result in place of any policy below:
+
+    model = lambda text: client.chat.completions.create(...).choices[0].message.content
+    play(speaking(model), speaking(another_model), seed=0, games=12)
+"""
+
+import argparse
+import re
+from collections import Counter
+from collections.abc import Callable
+
+from roleagent.curricula.rules import RuleAnalyst
+from roleagent.envs.dual_role import env as dual_role
+from roleagent.envs.toy import TOOLS, ToyExpert
+from roleagent.reflections import write_reflection, write_selection
+
+Policy = Callable[[dict, dict], str]
+
+
+class Cook:
+    """Knows the kitchen, but brings things as they are until it has failed twice for want of heat, cold or water."""
+
+    def __init__(self):
+        self.expert, self.command, self.failures = ToyExpert(), "", Counter()
+
+    def __call__(self, observation: dict, info: dict) -> str:
+        if info["turn"]:
+            self.expert.observe(self.command, info["state"])
+        else:
+            last = info.get("last_game")
+            if last is not None and not last.won:
+                self.failures[last.task.task_type] += 1
+            forgets = info["task_type"] in TOOLS and self.failures[info["task_type"]] < 2
+            goal = re.sub(r"\ba \w+ (?=\w+ on)", "the ", info["goal"]) if forgets else info["goal"]
+            self.expert.reset(goal, info["state"])
+        self.command = self.expert.act()
+        place = re.match(r"go to (.*)", self.command)
+        foreseen = f"You arrive at {place[1]}. You see nothing. You carry nothing." if place else "Nothing happens."
+        return f'<action>{self.command}</action><prediction h="1">{foreseen}</prediction>'
+
+
+def critic(observation: dict, info: dict) -> str:
+    """The world's role by rule, from the facts: any analyst will do in place of the rules."""
+    analyst = RuleAnalyst()
+    if observation["asks"] == "reflection":
+        return write_reflection(analyst.reflect([info["trajectory"]])[0])
+    return write_selection(analyst.select([info["reflection"]], [info["candidates"]])[0])
+
+
+def reader(observation: dict, info: dict) -> str:
+    """The world's role by a program that sees the text only: it blames the last step and picks what comes last."""
+    if observation["asks"] == "reflection":
+        step, command = re.findall(r"^Step (\d+): (.*)$", observation["text"], re.MULTILINE)[-1]
+        return (
+            f'<reflection>\nDOMINANT_TYPE: premature_give_up\nDETAIL: the game ended with "{command}".\n'
+            f"CRITICAL_STEP: {step}\nCORE_LESSON: Try something else.\nRETRIEVAL_QUERY: {command}\n</reflection>"
+        )
+    number = re.findall(r"^(\d+)\. ", observation["text"], re.MULTILINE)[-1]
+    return f"<selected_tasks>\n{number}: it has waited longest\n</selected_tasks>"
+
+
+def one_mind(cook: Policy, analyst: Policy) -> Policy:
+    """One policy that answers both kinds of question."""
+    return lambda observation, info: (cook if observation["asks"] == "action" else analyst)(observation, info)
+
+
+def speaking(model: Callable[[str], str]) -> Policy:
+    """A language model as a policy for either side. The world's questions say all by themselves; the agent's do not."""
+
+    def policy(observation: dict, info: dict) -> str:
+        if observation["asks"] != "action":
+            return model(observation["text"])
+        form = '<action>your command</action><prediction h="1">what you will see then</prediction>'
+        return model(f"{observation['text']}\n\nCommands: {', '.join(info['admissible_actions'])}\nAnswer: {form}")
+
+    return policy
+
+
+def play(agent: Policy, world: Policy, seed: int, games: int) -> None:
+    """Plays an episode and tells what happened."""
+    env = dual_role(game="RoleAgent/Toy-v0", games=games, history=10, judge=RuleAnalyst())
+    env.reset(seed=seed)
+    policies, rewards, terms = {"agent": agent, "world": world}, Counter(), Counter()
+    for side in env.agent_iter():
+        observation, reward, terminated, truncated, info = env.last()
+        rewards[side] += reward
+        terms.update(info["rewards"])
+        env.step(None if terminated or truncated else policies[side](observation, info))
+    for game in env.unwrapped.played:
+        outcome = "won" if game.won else "failed"
+        steps = f"{len(game.turns)} step{'s' * (len(game.turns) != 1)}"
+        print(f"game {game.number + 1}, {game.origin}: {game.task.goal}: {outcome} after {steps}")
+        if game.reflection is not None:
+            print(f"    world: {game.reflection.mode}: {game.reflection.detail}")
+            print(f"    lesson: {game.reflection.lesson}")
+        if game.selection is not None:
+            print(f"    world selects: {', '.join(game.chosen) or 'nothing'}")
+    for side, names in (("agent", ("task", "prediction")), ("world", ("valid", "true", "useful"))):
+        shares = ", ".join(f"{name} {terms[name]:.2f}" for name in names)
+        print(f"{side}: reward {rewards[side]:.2f} (terms: {shares})")
+    env.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--games", type=int, default=12, help="games in the episode (default: 12)")
+    options = parser.parse_args()
+    print("--- one policy in both roles ---")
+    both = one_mind(Cook(), critic)
+    play(both, both, options.seed, options.games)
+    print("\n--- two policies ---")
+    play(Cook(), reader, options.seed, options.games)
+
+
+if __name__ == "__main__":
+    main()
