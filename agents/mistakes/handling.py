@@ -30,7 +30,7 @@ def _untreated(agent: Visitor) -> None:
     episode.follow(lambda command: kind_of(house.held) == house.item)
     if house.treated():
         raise Impossible
-    if stations := agent.spots(*house.stations()):
+    if stations := agent.elsewhere(house.stations()):
         if episode.chance(0.3):  # from afar, which has no effect
             episode.err()
             episode.do(f"{house.treatment} {house.held} with {episode.pick(stations)}")
@@ -150,7 +150,7 @@ def _about_nothing(agent: Visitor) -> None:
     if episode.chance(0.5):
         thing = f"{house.item} {episode.rng.integers(6, 20)}"
     place = f"{kind_of(episode.pick(house.places))} {episode.rng.integers(50, 60)}"
-    known = episode.pick([p for p in house.places if house.at(p)] or house.places)
+    known = episode.pick([p for p in house.places if agent.at(p)] or house.places)
     episode.do(
         episode.pick(
             (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Protocol
 
 import gymnasium
@@ -45,8 +45,13 @@ class House(Protocol):
         """What is in the hand, or ``""``."""
         ...
 
-    def at(self, place: str) -> bool:
-        """Whether the agent stands at this place."""
+    @property
+    def spot(self) -> object:
+        """Where the agent stands."""
+        ...
+
+    def spot_of(self, place: str) -> object:
+        """From where a place is reached: several may share a spot."""
         ...
 
     def shut(self, place: str) -> bool:
@@ -89,8 +94,12 @@ class _ToyHouse:
     def held(self) -> str:
         return self._kitchen._carried
 
-    def at(self, place: str) -> bool:
-        return place == self._kitchen._here
+    @property
+    def spot(self) -> object:
+        return self._kitchen._here
+
+    def spot_of(self, place: str) -> object:
+        return place
 
     def shut(self, place: str) -> bool:
         return place in self._kitchen._shut
@@ -131,8 +140,12 @@ class _AlfredHouse:
         held = self._simulator.held
         return "" if held is None else self._game.objects[held]
 
-    def at(self, place: str) -> bool:
-        return self._game.place[self._number(place)] == self._simulator.place
+    @property
+    def spot(self) -> object:
+        return self._simulator.place
+
+    def spot_of(self, place: str) -> object:
+        return self._game.place[self._number(place)]
 
     def shut(self, place: str) -> bool:
         return not self._simulator.accessible(self._number(place))
@@ -212,9 +225,17 @@ class Visitor:
         treatment = self.house.treatment
         return command.startswith(f"{treatment} ") if treatment else self.is_take(command)
 
-    def spots(self, *names: str) -> list[str]:
-        """Those of the places (all, if none are named) at which the agent does not stand."""
-        return [place for place in names or self.house.places if not self.house.at(place)]
+    def at(self, place: str) -> bool:
+        """Whether the agent stands at this place."""
+        return self.house.spot_of(place) == self.house.spot
+
+    def elsewhere(self, places: Iterable[str]) -> list[str]:
+        """Those of the places at which the agent does not stand."""
+        return [place for place in places if not self.at(place)]
+
+    def apart(self, places: Iterable[str]) -> list[str]:
+        """The places, but only the first of those that share a spot."""
+        return list({self.house.spot_of(place): place for place in reversed([*places])}.values())[::-1]
 
     def holds_item(self, place: str) -> bool:
         """Whether a thing that the task is about is there now."""
@@ -237,7 +258,7 @@ class Visitor:
 
     def visit(self, place: str, opening: bool = True) -> None:
         """Walks to a place, if the agent is not there, and opens it if that is wanted."""
-        if not self.house.at(place):
+        if not self.at(place):
             self.episode.do(f"go to {place}")
         if opening and self.house.shut(place):
             self.episode.do(f"open {place}")

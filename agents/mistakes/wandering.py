@@ -12,12 +12,12 @@ def navigation_loop(episode: Episode) -> None:
     """Walks in a circle of two or three places, round after round, and does nothing there."""
     agent = Visitor(episode)
     agent.some_way(spare=9, before=agent.makes_ready)
-    beyond = agent.spots()
-    others = episode.shuffled(beyond)[: 2 if len(beyond) > 1 and episode.chance(0.25) else 1]
-    here = [place for place in agent.house.places if agent.house.at(place)] or [p for p in beyond if p not in others]
-    circle = [*others, episode.pick(here)]
+    circle = agent.apart(episode.shuffled(agent.elsewhere(agent.house.places)))
+    circle = circle[: 3 if len(circle) > 2 and episode.chance(0.25) else 2]
+    if here := [place for place in agent.house.places if agent.at(place)]:
+        circle[-1] = episode.pick(here)
     dawdling = episode.pick((0.0, 0.0, 0.15))
-    been: set[str] = {place for place in agent.house.places if agent.house.at(place)}
+    been = set(here)
     while True:
         for place in circle:
             if place in been:
@@ -31,18 +31,17 @@ def navigation_loop(episode: Episode) -> None:
 def repetitive_exploration(episode: Episode) -> None:
     """Searches again and again what it has searched, with empty hands, while the item lies elsewhere."""
     agent = Visitor(episode)
-    barren = episode.shuffled([place for place in agent.house.places if not agent.holds_item(place)])
+    barren = agent.apart(episode.shuffled([place for place in agent.house.places if not agent.holds_item(place)]))
     if len(barren) < 3:
         raise Impossible
     known = barren[: int(episode.rng.integers(3, min(len(barren), 2 + episode.left // 5) + 1))]
     walked = []
     for place in known:
-        if agent.spots(place):
-            agent.visit(place)
-            walked.append(place)
+        agent.visit(place)
+        walked.append(place)
     care = episode.rng.uniform(0.0, 0.6)
     while True:
-        place = _without_a_beat(episode.shuffled(agent.spots(*known)), walked)
+        place = _without_a_beat(episode.shuffled(agent.elsewhere(known)), walked)
         episode.err()
         walked.append(place)
         agent.visit(place, opening=episode.chance(0.5))
@@ -70,7 +69,7 @@ def exhaustive_exploration_failure(episode: Episode) -> None:
     episode.err(single=False)
     order = [*(place for place in barren if place != last), last]
     for number, place in enumerate(order):
-        if agent.spots(place):  # else it was within reach of the last one
+        if not agent.at(place):  # else it was within reach of the last one
             agent.visit(place)
             later = len(order) - number - 1
             _search_through(agent, place, until=episode.left * later // (later + 1))
@@ -103,12 +102,13 @@ def wrong_target_location(episode: Episode) -> None:
     if not agent.house.target:
         raise Impossible
     episode.follow(lambda command: agent.ready)
-    wrong = [p for p in agent.house.places if not agent.is_target(p)]
+    right = {agent.house.spot_of(place) for place in agent.house.places if agent.is_target(place)}
+    wrong = agent.apart(place for place in agent.house.places if agent.house.spot_of(place) not in right)
     walked: list[str] = []
     dawdling = episode.rng.uniform(0.0, 0.3)
     episode.err()
     while True:
-        choices = [place for place in episode.shuffled(agent.spots(*wrong)) if walked[-1:] != [place]]
+        choices = [place for place in episode.shuffled(agent.elsewhere(wrong)) if walked[-1:] != [place]]
         if not choices:
             raise Impossible
         place = _without_a_beat(choices, walked)
