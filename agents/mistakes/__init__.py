@@ -14,12 +14,16 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 
-from roleagent.agents.mistakes import household
+from roleagent.agents.mistakes import household, searching, shopping
 from roleagent.agents.mistakes.episode import Episode, Impossible, Over
 from roleagent.modes import TAXONOMIES, family
 from roleagent.types import Trajectory
 
-MISTAKES: dict[str, dict[str, Callable[[Episode], None]]] = {"alfworld": household.MISTAKES}
+MISTAKES: dict[str, dict[str, Callable[[Episode], None]]] = {
+    "alfworld": household.MISTAKES,
+    "webshop": shopping.MISTAKES,
+    "search": searching.MISTAKES,
+}
 """By family and mode: a function that plays an episode to its end and makes the mistake that its docstring tells."""
 
 

@@ -7,17 +7,18 @@ from collections.abc import Callable
 from roleagent.agents.mistakes.episode import Episode
 
 
-def mumbling(decisive: Callable[[str], bool]) -> Callable[[Episode], None]:
+def mumbling(decisive: Callable[[str], bool], spare: int = 4) -> Callable[[Episode], None]:
     """The mistake ``action_format_error`` of an environment.
 
     Args:
         decisive: whether a command may be the one that wins: such a one is never said readably.
+        spare: steps that are left when it begins, at least.
     """
 
     def action_format_error(episode: Episode) -> None:
         """From some step on half of the replies or more, and all that could have won, hold no readable action."""
         haste, share = episode.rng.uniform(0.2, 0.8), episode.rng.uniform(0.5, 1.0)
-        episode.follow(lambda command: decisive(command) or episode.left <= 4 or episode.chance(haste))
+        episode.follow(lambda command: decisive(command) or episode.left <= spare or episode.chance(haste))
         episode.err()
         episode.mumble()
         while True:

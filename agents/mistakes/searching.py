@@ -1,0 +1,206 @@
+"""The nine mistakes in answering questions by searching."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from roleagent.agents.mistakes.episode import Episode, Impossible
+from roleagent.agents.mistakes.replies import mumbling
+from roleagent.envs.searchqa.questions import Question, Questions
+from roleagent.reading import normalise, read_information, subject_words
+
+_NAME = re.compile(r"[A-Z][\w'-]*(?: [A-Z][\w'-]*)+")
+_IDEAS = ("weather tomorrow", "cheap flights", "football results", "how to cook rice", "used cars", "concert tickets")
+_NO_ANSWERS = ("yes", "no", "unknown", "I do not know", "not enough information", "it is not said")
+
+
+class Researcher:
+    """An agent that knows what would be right.
+
+    Args:
+        episode: just begun.
+    """
+
+    def __init__(self, episode: Episode):
+        base: Any = episode.env.unwrapped
+        self.episode = episode
+        self.questions: Questions = base.archive.questions
+        self.question: Question = self.questions.find(episode.info["task_id"])
+
+    @property
+    def read(self) -> str:
+        """All that searches have shown."""
+        documents = [d for turn in self.episode.turns for d in read_information(turn.observation)]
+        return "\n".join(f"{document.title}\n{document.text}" for document in documents)
+
+    def search(self, query: str) -> None:
+        self.episode.do(f"search[{query}]")
+
+    def answer(self, text: str) -> None:
+        """The last command of an episode, which is the mistake, or the first to show it."""
+        self.episode.err()
+        self.episode.do(f"answer[{text}]")
+
+    def study(self) -> None:
+        """Searches for everything that the answer takes, as the expert does; what experts do not understand, by title.
+
+        Raises:
+            Impossible: what was found does not hold the answer.
+        """
+        titles = [passage.partition("\n")[0] for passage in self.question.context]
+        self.episode.follow(lambda command: command.startswith("answer"))
+        if not self.episode.turns:
+            for query in dict.fromkeys((self.question.text, *titles)):
+                if self.episode.left > 1:
+                    self.search(query)
+        if not self.found:
+            raise Impossible
+
+    @property
+    def found(self) -> bool:
+        """Whether what was read holds a golden answer."""
+        return any(_stands_in(answer, self.read) for answer in self.question.answers)
+
+    def names(self) -> list[str]:
+        """Names in what was read that are neither right, nor partly right, nor in the question."""
+        spoken = (self.question.text, *self.question.answers)
+        names = dict.fromkeys(name for line in self.read.splitlines() for name in _NAME.findall(line))
+        return [name for name in names if not any(_stands_in(name, t) or _stands_in(t, name) for t in spoken)]
+
+    def invented(self) -> str:
+        """A name as good as any, of which nothing that was read says a word."""
+        for _ in range(20):
+            one, other = (self._elsewhere().answers[0] for _ in range(2))
+            name = f"{one.split()[0]} {other.split()[-1]}" if self.episode.chance(0.3) else one
+            if not any(_stands_in(name, text) for text in (self.read, self.question.text, *self.question.answers)):
+                return name
+        raise Impossible
+
+    def elsewhere(self) -> str:
+        """Something that is asked about in another question, or nowhere."""
+        if self.episode.chance(0.3):
+            return self.episode.pick(_IDEAS)
+        known = subject_words(f"{self.question.text} {self.read}")
+        for _ in range(20):
+            asked = self._elsewhere().text
+            name = self.episode.pick(_NAME.findall(asked[1:]) or [asked])
+            if not subject_words(name) & known:
+                return name
+        raise Impossible
+
+    def _elsewhere(self) -> Question:
+        panel = self.questions[self.episode.info["split"]]
+        return panel[int(self.episode.rng.integers(len(panel)))]
+
+
+def _stands_in(text: str, where: str) -> bool:
+    """Word by word, in normal form."""
+    return f" {normalise(text)} " in f" {normalise(where)} "
+
+
+def wrong_answer(episode: Episode) -> None:
+    """Has found what was asked for and answers with what can be no answer: yes, unknown, a name from the question."""
+    agent = Researcher(episode)
+    agent.study()
+    echoes = [n for n in _NAME.findall(agent.question.text[1:]) if n not in agent.question.answers]
+    agent.answer(episode.pick(echoes if echoes and episode.chance(0.4) else _NO_ANSWERS))
+
+
+def information_misinterpretation(episode: Episode) -> None:
+    """Has found what was asked for and answers with something else that the same passages say."""
+    agent = Researcher(episode)
+    agent.study()
+    agent.answer(episode.pick(agent.names()))
+
+
+def partial_answer(episode: Episode) -> None:
+    """Has found what was asked for and answers with a part of the name, or with two names, one of them right."""
+    agent = Researcher(episode)
+    agent.study()
+    right = episode.pick(agent.question.answers)
+    words = right.split()
+    if len(words) > 1 and episode.chance(0.7):
+        agent.answer(" ".join(episode.pick((words[:-1], words[1:]))))
+    hedge = [right, episode.pick(agent.names())]
+    agent.answer(episode.pick((" and ", " or ", ", ")).join(episode.shuffled(hedge)))
+
+
+def hallucinated_answer(episode: Episode) -> None:
+    """Has found what was asked for and answers with a name that stands nowhere."""
+    agent = Researcher(episode)
+    agent.study()
+    agent.answer(agent.invented())
+
+
+def premature_answer(episode: Episode) -> None:
+    """Answers at once, without having looked anything up."""
+    agent = Researcher(episode)
+    agent.answer(agent.invented())
+
+
+def insufficient_retrieval(episode: Episode) -> None:
+    """Stops looking too early, with one search where two are needed or a vague one, and answers from what it has."""
+    agent = Researcher(episode)
+    names = " ".join(_NAME.findall(agent.question.text[1:]))
+    vague = subject_words(agent.question.text) - subject_words(names)
+    first = episode.expert.act()
+    if first.startswith("search") and len(agent.question.context) > 1:
+        episode.do(first)
+    elif vague:
+        agent.search(" ".join(episode.shuffled(sorted(vague))))
+    if agent.found:
+        raise Impossible
+    agent.answer(episode.pick(agent.names()))
+
+
+def irrelevant_retrieval_query(episode: Episode) -> None:
+    """Searches for something that neither the question nor any passage speaks of, and never gets back to it."""
+    agent = Researcher(episode)
+    if len(agent.question.context) > 1 and episode.chance(0.3):
+        episode.do(episode.expert.act())  # a good beginning, not followed up
+    episode.err()
+    agent.search(agent.elsewhere())
+    while episode.left > 1 and episode.chance(0.5):
+        agent.search(agent.elsewhere())
+    if not agent.found and episode.chance(0.7):
+        agent.answer(episode.pick(agent.names()))
+    while True:
+        agent.search(agent.elsewhere())
+
+
+def repeated_retrieval_query(episode: Episode) -> None:
+    """Searches for the same words again instead of going on, until the time is up or all that is left is a guess."""
+    agent = Researcher(episode)
+    first = episode.expert.act()
+    query = first.removeprefix("search[").removesuffix("]") if first.startswith("search") else agent.question.text
+    agent.search(query)
+    words = query.split()
+    while episode.left > 1:
+        episode.err()
+        agent.search(episode.pick((query, query, query.lower(), f"{query}?", " ".join(episode.shuffled(words)))))
+    if not agent.found and episode.chance(0.5):
+        agent.answer(episode.pick(agent.names()))
+    agent.search(query)
+
+
+def _names(mistakes: Iterable[Callable[[Episode], None]]) -> dict[str, Callable[[Episode], None]]:
+    return {mistake.__name__: mistake for mistake in mistakes}
+
+
+MISTAKES: dict[str, Callable[[Episode], None]] = _names(
+    (
+        wrong_answer,
+        insufficient_retrieval,
+        irrelevant_retrieval_query,
+        repeated_retrieval_query,
+        information_misinterpretation,
+        partial_answer,
+        hallucinated_answer,
+        premature_answer,
+        mumbling(lambda command: command.startswith("answer"), spare=2),
+    )
+)
+
+__all__ = ["MISTAKES"]
