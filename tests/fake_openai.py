@@ -1,0 +1,160 @@
+"""A server on loopback that speaks OpenAI's chat protocol, and misbehaves as it is told to."""
+
+import json
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+MODEL, KEY = "tiny-chat", "sk-only-for-tests"
+
+
+def message(text, finish="stop", usage=(7, 3), **more):
+    """An answer's JSON; ``usage`` None leaves the counts out."""
+    choice = {"index": 0, "message": {"role": "assistant", "content": text, **more}, "finish_reason": finish}
+    body = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": MODEL, "choices": [choice]}
+    if usage:
+        body["usage"] = {"prompt_tokens": usage[0], "completion_tokens": usage[1], "total_tokens": sum(usage)}
+    return body
+
+
+def error(status, text="no", headers=None, **fields):
+    """A refusal as the protocol words it."""
+    return status, headers or {}, {"error": {"message": text, "type": "error", "param": None, "code": None, **fields}}
+
+
+class Fake:
+    """What the server says and what it was asked.
+
+    Attributes:
+        reply: from a request's body and its number to an answer: a text, a body (dict), a triple (status, headers,
+            body), raw bytes, or the words "drop" (half an answer, then the line is cut) and "hang".
+        key: that it wants, or None.
+        asked: bodies of the requests, in order.
+        headers: of the requests.
+        most: requests that it worked on at the same time, at most.
+    """
+
+    def __init__(self, reply="yes", key=None, models=(MODEL,)):
+        self.reply = reply if callable(reply) else lambda body, number: reply
+        self.key, self.models = key, models
+        self.asked, self.headers = [], []
+        self.now = self.most = 0
+        self.lock = threading.Lock()
+        self.released = threading.Event()
+        self.url = ""
+
+    def answer(self, body):
+        with self.lock:
+            number = len(self.asked)
+            self.asked.append(body)
+            self.now += 1
+            self.most = max(self.most, self.now)
+        try:
+            if body["model"] not in self.models:
+                return error(404, f"The model `{body['model']}` does not exist", code="model_not_found")
+            return self.reply(body, number)
+        finally:
+            with self.lock:
+                self.now -= 1
+
+
+def _handler(fake):
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log_message(self, *_):
+            pass
+
+        def setup(self):
+            super().setup()
+            self.connection.settimeout(10)
+
+        def send(self, status, headers, body):
+            data = body if isinstance(body, bytes) else json.dumps(body).encode()
+            self.send_response(status)
+            for name, value in {"Content-Type": "application/json", "Content-Length": len(data), **headers}.items():
+                self.send_header(name, str(value))
+            self.end_headers()
+            self.wfile.write(data)
+
+        def refused(self):
+            given = self.headers.get("Authorization")
+            if fake.key is None or given == f"Bearer {fake.key}":
+                return False
+            self.send(*error(401, f"Incorrect API key provided: {given}", code="invalid_api_key"))
+            return True
+
+        def do_GET(self):
+            if self.refused():
+                return
+            if self.path != "/v1/models":
+                return self.send(404, {}, {"detail": "Not Found"})
+            listed = [{"id": name, "object": "model", "created": 1, "owned_by": "tests"} for name in fake.models]
+            self.send(200, {}, {"object": "list", "data": listed})
+
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            if self.refused():
+                return
+            if self.path != "/v1/chat/completions":
+                return self.send(404, {}, {"detail": "Not Found"})
+            fake.headers.append(dict(self.headers))
+            said = fake.answer(body)
+            if said == "hang":
+                fake.released.wait(10)
+                self.close_connection = True
+            elif said == "drop":
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b'{"choices": [')
+                self.close_connection = True
+            elif said == "dribble":
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+                while not fake.released.wait(0.02):
+                    self.wfile.write(b" ")
+                self.close_connection = True
+            elif isinstance(said, tuple):
+                self.send(*said)
+            else:
+                self.send(200, {}, message(said) if isinstance(said, str) else said)
+
+    return Handler
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def handle_error(self, request, client_address):
+        pass  # a client that has hung up is what some tests are about
+
+
+@contextmanager
+def serving(reply="yes", **options):
+    """A :class:`Fake` that answers under ``fake.url`` until the block ends."""
+    fake = Fake(reply, **options)
+    server = _Server(("127.0.0.1", 0), _handler(fake))
+    fake.url = f"http://127.0.0.1:{server.server_address[1]}/v1"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield fake
+    finally:
+        fake.released.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def in_turn(*answers):
+    """A reply that gives these answers one after the other, the last one for ever."""
+    return lambda body, number: answers[min(number, len(answers) - 1)]
+
+
+def slowly(seconds, text="yes"):
+    """A reply that takes its time."""
+
+    def reply(body, number):
+        time.sleep(seconds)
+        return text
+
+    return reply
