@@ -57,6 +57,12 @@ def postgresql_url(postgresql_server):
         yield url
 
 
+@pytest.fixture(params=["sqlite", "postgresql"])
+def database_url(request, tmp_path):
+    """The URL of an empty database: a file, and a place on a server where there is one."""
+    return request.getfixturevalue("postgresql_url") if request.param == "postgresql" else f"sqlite:///{tmp_path}/f.db"
+
+
 @pytest.fixture(params=["sqlite", "without an index", "postgresql"])
 def library(request, tmp_path, monkeypatch):
     """An empty library: on SQLite, on a database that has no full-text index, and on a server where there is one."""
