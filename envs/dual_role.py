@@ -157,7 +157,8 @@ class DualRole(AECEnv):
         self._cumulative_rewards[side] = 0.0
         self._terms[side].clear()
         reply = action if isinstance(action, str) else ""
-        {"action": self._play, "reflection": self._reflect, "selection": self._select}[self.infos[side]["asks"]](reply)
+        answers = {"action": self._play, "reflection": self._reflect, "selection": self._select}
+        answers[self._observations[side]["asks"]](reply)
         self._accumulate_rewards()
 
     def observe(self, agent: str) -> dict[str, str]:

@@ -21,7 +21,10 @@ from roleagent.types import Reflection, Selection, Trajectory
 WEIGHTS: Mapping[str, float] = {"task": 1.0, "prediction": 0.0, "valid": 0.25, "true": 0.25, "useful": 1.0}
 """Of the terms. A prediction's worth is decided where returns are modulated (paper, Eq. 6), not here."""
 _QUOTED = re.compile(r"(?<!\w)(['\"`])(\S(?:[^'\"`]{0,78}\S)?)\1(?!\w)|[“‘]([^”’]{1,80})[”’]")
-_NUMBERED = re.compile(r"\b([a-z]{3,}) (\d{1,4})\b")
+_COUNTED = (
+    "times|steps|turns|places|actions|commands|replies|walks|tries|attempts|searches|queries|pages|products|things"
+)
+_NUMBERED = re.compile(rf"\b([a-z]{{3,}}) (\d{{1,4}})\b(?! (?:{_COUNTED})\b)")
 _COUNTING = re.compile(  # words before a number that say how many or when, not which
     r"about|after|all|and|are|around|at|before|best|both|but|by|exactly|first|for|from|had|has|into|just|last|least"
     r"|made|more|most|nearly|next|not|only|other|out|over|past|steps?|than|that|the|then|these|those|times?|took"
