@@ -256,7 +256,8 @@ def _sound_url(base_url: str) -> str:
     example = "an example is http://127.0.0.1:8000/v1"
     try:
         parts = urlsplit(base_url.strip())
-        sound = parts.scheme in ("http", "https") and httpx2.URL(base_url.strip()).host and parts.port != 0
+        named = httpx2.URL(base_url.strip()).host and " " not in parts.netloc
+        sound = parts.scheme in ("http", "https") and named and parts.port != 0
     except (ValueError, httpx2.InvalidURL):
         sound = False
     if not sound:

@@ -24,7 +24,6 @@ from roleagent.agents.chat_server import (
     RefusedError,
     UnansweredError,
     listed,
-    tokens,
 )
 
 _LONGEST_PAUSE = 30.0  # seconds, unless the server asks for more
@@ -135,7 +134,7 @@ class Endpoint:
         try:
             return self._server.models(min(self.timeout, 30.0))
         except (RefusedError, UnansweredError) as error:
-            raise EndpointError(f"{self.url}: {error}; {_MEND}") from None
+            raise self._unusable(error) from None
 
     def check(self, temperature: float = 0.0) -> None:
         """Asks one short question, so that a wrong configuration is found before it matters.
@@ -151,7 +150,7 @@ class Endpoint:
                 [{"role": "user", "content": "Say yes."}], options, until, threading.Event(), min(self.retries, 2)
             )
         except (RefusedError, UnansweredError) as error:
-            raise EndpointError(f"{self.url}: {error}; {_MEND}") from None
+            raise self._unusable(error) from None
 
     def chat(
         self, conversations: Sequence[Sequence[Message]], *, max_tokens: int, temperature: float
@@ -212,6 +211,10 @@ class Endpoint:
             if len(offered) != 1:
                 raise EndpointError(f"{self.url} offers {listed(offered)}: say which model to use")
             self.model = offered[0]
+
+    def _unusable(self, error: Exception) -> EndpointError:
+        mend = "; is the server running, and the base URL right?" if isinstance(error, UnansweredError) else ""
+        return EndpointError(f"{self.url}: {error}{mend}")
 
     def _work(self, errand: _Errand, options: dict[str, Any], until: float, retries: int) -> None:
         """Answers conversations until there are no more: a thread's work."""
@@ -294,6 +297,4 @@ class _Errand:
         self.fault: BaseException | None = None
 
 
-_MEND = "is the server running, and the base URL right?"
-
-__all__ = ["Answer", "Endpoint", "EndpointError", "Message", "Spending", "tokens"]
+__all__ = ["Answer", "Endpoint", "EndpointError", "Message", "Spending"]

@@ -6,7 +6,8 @@ import random
 from collections.abc import Sequence
 
 from roleagent.agents.analyst import LanguageAnalyst
-from roleagent.agents.endpoint import Endpoint, EndpointError, Spending, tokens
+from roleagent.agents.chat_server import EndpointError, tokens
+from roleagent.agents.endpoint import Endpoint
 from roleagent.agents.inquiries import Inquiries, Inquiry
 
 
@@ -98,7 +99,7 @@ class EndpointAnalyst(LanguageAnalyst):
         """What was spent since this was last asked.
 
         ``analysis_tokens`` written, ``analysis_seconds`` of wall-clock time, and ``endpoint_`` + ``requests``,
-        ``retries``, ``failures``, ``cut``, ``prompt_tokens``, ``estimated`` (see :class:`Spending`), and ``cost`` in
+        ``retries``, ``failures``, ``cut``, ``prompt_tokens``, ``estimated`` (see :class:`roleagent.agents.endpoint.Spending`), and ``cost`` in
         money where prices were given.
         """
         spent = self.endpoint.settle()
@@ -109,5 +110,3 @@ class EndpointAnalyst(LanguageAnalyst):
 
 
 _COUNTS = ("requests", "retries", "failures", "cut", "prompt_tokens", "estimated")
-
-__all__ = ["EndpointAnalyst", "EndpointError", "Spending"]
