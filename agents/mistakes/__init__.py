@@ -9,6 +9,7 @@ often, with what.
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import NamedTuple
 
 import gymnasium
@@ -25,6 +26,8 @@ MISTAKES: dict[str, dict[str, Callable[[Episode], None]]] = {
     "search": searching.MISTAKES,
 }
 """By family and mode: a function that plays an episode to its end and makes the mistake that its docstring tells."""
+
+ATTEMPTS = 12  # per episode wanted: not every mistake can be made in every task
 
 
 class Mistake(NamedTuple):
@@ -76,6 +79,17 @@ def mistaken(env: gymnasium.Env, task_id: str, mode: str, rng: np.random.Generat
     return Mistake(episode.trajectory(), mode, episode.step)
 
 
+def failures(env: gymnasium.Env, mode: str, n: int, rng: np.random.Generator) -> list[Mistake]:
+    """``n`` episodes that fail by one mode, on tasks drawn from the panel; fewer where it can hardly be made here.
+
+    A task is drawn at most :data:`ATTEMPTS` times as often as episodes are wanted.
+    """
+    task_ids = env.unwrapped.panel.task_ids  # type: ignore[attr-defined]
+    drawn = (task_ids[int(rng.integers(len(task_ids)))] for _ in range(ATTEMPTS * n))
+    made = (mistake for task_id in drawn if (mistake := mistaken(env, task_id, mode, rng)))
+    return list(islice(made, n))
+
+
 def _mistakes(env: gymnasium.Env) -> dict[str, Callable[[Episode], None]]:
     panel = getattr(env.unwrapped, "panel", None)
     kind = family(panel.env_id) if panel else ""
@@ -83,4 +97,4 @@ def _mistakes(env: gymnasium.Env) -> dict[str, Callable[[Episode], None]]:
     return {mode: acted[mode] for mode in TAXONOMIES.get(kind, ()) if mode in acted}
 
 
-__all__ = ["MISTAKES", "Mistake", "mistaken", "modes_of"]
+__all__ = ["ATTEMPTS", "MISTAKES", "Mistake", "failures", "mistaken", "modes_of"]

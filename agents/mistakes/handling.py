@@ -81,10 +81,17 @@ def _never_opened(agent: Visitor) -> None:
 def wrong_object_interaction(episode: Episode) -> None:
     """Does with another thing what the task asks for, and leaves the item alone."""
     agent = Visitor(episode)
-    house = agent.house
     agent.some_way(spare=9, before=agent.is_take)
+    for _ in range(2 if episode.chance(0.25) else 1):
+        _serve_another(agent)
+    agent.rest()
+
+
+def _serve_another(agent: Visitor) -> None:
+    """Takes a thing that the task is not about, treats it, and brings it to where the item should be."""
+    episode, house = agent.episode, agent.house
     targets = [place for place in house.places if agent.is_target(place)]
-    lamps = [place for place in house.places if house.lamp in map(kind_of, house.contents(place)) and house.lamp]
+    lamps = [place for place in house.places if house.lamp and house.lamp in map(kind_of, house.contents(place))]
     others = [
         (thing, home)
         for home in house.places
@@ -100,15 +107,14 @@ def wrong_object_interaction(episode: Episode) -> None:
     for station in house.stations()[:1]:
         agent.visit(station, opening=False)
         episode.do(f"{house.treatment} {thing} with {station}")
+    place = episode.pick(lamps or [place for place in targets if house.accepts(place, thing)])
+    agent.visit(place, opening=not lamps)
     if lamps:
-        place = episode.pick(lamps)
-        agent.visit(place, opening=False)
-        episode.do(episode.pick([command for command in agent.can("use")]))
+        episode.do(episode.pick(agent.can("use")))
+        agent.visit(home)
+        agent.put(home)
     else:
-        place = episode.pick([place for place in targets if house.accepts(place, thing)])
-        agent.visit(place)
         agent.put(place)
-    agent.rest()
 
 
 def wrong_receptacle(episode: Episode) -> None:
@@ -118,11 +124,17 @@ def wrong_receptacle(episode: Episode) -> None:
     if not house.target:
         raise Impossible
     episode.follow(lambda command: agent.ready)
-    wrong = [place for place in house.places if not agent.is_target(place) and house.accepts(place, house.held)]
+    thing = house.held
+    wrong = [place for place in house.places if not agent.is_target(place) and house.accepts(place, thing)]
     place = episode.pick(wrong)
     agent.visit(place)
     episode.err()
     agent.put(place)
+    if episode.chance(0.25):  # thinks better of it, and of a place that is no better
+        episode.do(f"take {thing} from {place}")
+        place = episode.pick(wrong)
+        agent.visit(place)
+        agent.put(place)
     agent.rest()
 
 
@@ -178,12 +190,15 @@ def repeated_failed_action(episode: Episode) -> None:
     futile = [f"open {place}", f"close {place}", f"go to {place}"]
     futile += [f"take {thing} from {place}" for thing in sorted(seen) if not house.shut(place)]
     command = episode.pick([c for c in futile if c not in episode.info["admissible_actions"]])
-    dawdling = episode.pick((0.0, 0.0, 0.2))
-    episode.err()
+    dawdling, straying = episode.pick((0.0, 0.0, 0.2)), episode.pick((0.0, 0.0, 0.1))
     episode.do(command)
+    episode.err()  # to try it once is none
     while True:
         if episode.chance(dawdling):
             episode.do("look")
+        if episode.chance(straying):  # goes away and comes back to try it once more
+            agent.visit(episode.pick(agent.elsewhere(house.places)), opening=False)
+            agent.visit(place, opening=False)
         episode.do(command)
 
 

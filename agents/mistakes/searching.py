@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from roleagent.agents.mistakes.episode import Episode, Impossible
@@ -36,6 +36,7 @@ class Researcher:
         return "\n".join(f"{document.title}\n{document.text}" for document in documents)
 
     def search(self, query: str) -> None:
+        """Searches."""
         self.episode.do(f"search[{query}]")
 
     def answer(self, text: str) -> None:
@@ -90,6 +91,19 @@ class Researcher:
                 return name
         raise Impossible
 
+    def useless(self, words: list[str]) -> str:
+        """A search by some of these words that was not made before and does not show the answer."""
+        archive, top_k = self.episode.env.unwrapped.archive, self.episode.env.unwrapped.top_k  # type: ignore
+        made = {subject_words(turn.action) for turn in self.episode.turns}
+        for _ in range(20):
+            some = self.episode.shuffled(words)[: int(self.episode.rng.integers(1, len(words) + 1))]
+            query = " ".join(some)
+            shown = " ".join(hit.passage.contents for hit in archive.search(query, top_k))
+            new = subject_words(f"search {query}") not in made
+            if new and not any(_stands_in(answer, shown) for answer in self.question.answers):
+                return query
+        raise Impossible
+
     def _elsewhere(self) -> Question:
         panel = self.questions[self.episode.info["split"]]
         return panel[int(self.episode.rng.integers(len(panel)))]
@@ -141,7 +155,7 @@ def premature_answer(episode: Episode) -> None:
 
 
 def insufficient_retrieval(episode: Episode) -> None:
-    """Stops looking too early, with one search where two are needed or a vague one, and answers from what it has."""
+    """Does not look far enough: one search where two are needed, or vague ones, and a guess from them or no answer."""
     agent = Researcher(episode)
     names = " ".join(_NAME.findall(agent.question.text[1:]))
     vague = subject_words(agent.question.text) - subject_words(names)
@@ -150,6 +164,10 @@ def insufficient_retrieval(episode: Episode) -> None:
         episode.do(first)
     elif vague:
         agent.search(" ".join(episode.shuffled(sorted(vague))))
+    if episode.chance(0.3):  # goes on asking in other words what does not help, until the time is up
+        episode.err(single=False)
+        while True:
+            agent.search(agent.useless(sorted(subject_words(agent.question.text))))
     if agent.found:
         raise Impossible
     agent.answer(episode.pick(agent.names()))
@@ -185,12 +203,9 @@ def repeated_retrieval_query(episode: Episode) -> None:
     agent.search(query)
 
 
-def _names(mistakes: Iterable[Callable[[Episode], None]]) -> dict[str, Callable[[Episode], None]]:
-    return {mistake.__name__: mistake for mistake in mistakes}
-
-
-MISTAKES: dict[str, Callable[[Episode], None]] = _names(
-    (
+MISTAKES: dict[str, Callable[[Episode], None]] = {
+    mistake.__name__: mistake
+    for mistake in (
         wrong_answer,
         insufficient_retrieval,
         irrelevant_retrieval_query,
@@ -201,6 +216,6 @@ MISTAKES: dict[str, Callable[[Episode], None]] = _names(
         premature_answer,
         mumbling(lambda command: command.startswith("answer"), spare=2),
     )
-)
+}
 
-__all__ = ["MISTAKES"]
+__all__ = ["MISTAKES", "Researcher"]

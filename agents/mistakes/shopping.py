@@ -133,11 +133,16 @@ def excessive_browsing(episode: Episode) -> None:
     agent.search(agent.query)
     episode.err(single=False)
     depth = episode.rng.uniform(0.2, 0.7)
+    kind = episode.pick(("", read_request(agent.goal.instruction).kind.lower()))
     seen: set[str] = set()
     while True:
         fresh = [name for name in map(agent.number, agent.found()) if name in agent.clickables and name not in seen]
         if not fresh or episode.chance(0.15):
             agent.click(NEXT if NEXT in agent.clickables else PREV)
+            continue
+        if kind and episode.chance(0.1):  # once, in other words
+            agent.search(kind)
+            kind = ""
             continue
         name = episode.pick(fresh)
         seen.add(name)
@@ -167,7 +172,7 @@ def repeated_query(episode: Episode) -> None:
 def navigation_error(episode: Episode) -> None:
     """Clicks what is not on the page: loses its way between search, results, product and details."""
     agent = Shopper(episode)
-    haste, share = episode.rng.uniform(0.1, 0.6), episode.rng.uniform(0.6, 1.0)
+    haste, share = episode.rng.uniform(0.1, 0.6), episode.rng.uniform(0.4, 1.0)
     episode.follow(lambda command: BUY in command.lower() or episode.left <= 8 or episode.chance(haste))
     product = agent.shop.catalogue[agent.goal.position]
     names = [BUY, NEXT, PREV, BACK, "features", "description", "reviews", agent.number(agent.goal.position), *_WISHES]

@@ -64,8 +64,8 @@ def exhaustive_exploration_failure(episode: Episode) -> None:
     agent = Visitor(episode)
     house = agent.house
     barren = episode.shuffled([place for place in house.places if not agent.holds_item(place)])
-    deep = [place for place in barren if house.shut(place) or (house.contents(place) and not agent.is_target(place))]
-    last = episode.pick(deep)  # where the rest of the time can be spent
+    full = [place for place in barren if house.contents(place) and not agent.is_target(place)]
+    last = episode.pick(full)  # where the rest of the time can be spent: there is something to lift
     episode.err(single=False)
     order = [*(place for place in barren if place != last), last]
     for number, place in enumerate(order):
@@ -79,9 +79,10 @@ def exhaustive_exploration_failure(episode: Episode) -> None:
 def _search_through(agent: Visitor, place: str, until: int) -> None:
     """Turns a place inside out until so many steps are left or nothing is new: looks, closes, opens, lifts things."""
     episode, looked = agent.episode, 0
+    doors_left = 2
     while episode.left > until:
         lifts = [] if agent.is_target(place) else [c for c in agent.can("take") if c.endswith(f" from {place}")]
-        doors = [c for c in agent.can("close", "open") if c.endswith(f" {place}")]
+        doors = [c for c in agent.can("close", "open") if c.endswith(f" {place}")] if doors_left else []
         if looked < 2 and episode.chance(0.5):
             episode.do(episode.pick(agent.can("look", "examine")))
             looked += 1
@@ -91,6 +92,7 @@ def _search_through(agent: Visitor, place: str, until: int) -> None:
             agent.put(place)
         elif doors:
             episode.do(doors[0])
+            doors_left -= 1
         elif looked == 2:
             return
         looked = 0 if lifts or doors else looked
@@ -119,11 +121,16 @@ def wrong_target_location(episode: Episode) -> None:
 
 
 def premature_give_up(episode: Episode) -> None:
-    """Stops trying before the task is solved and only looks around for the rest of the time."""
+    """Stops trying before the task is solved: for the rest of the time it looks around, or plays with a door."""
     agent = Visitor(episode)
     agent.some_way(spare=5)
+    restless = episode.pick((0.0, 0.0, 0.5))
     episode.err()
-    agent.rest()
+    while True:
+        if (doors := agent.can("open", "close")) and episode.chance(restless):
+            episode.do(episode.pick(doors))
+        else:
+            agent.idle()
 
 
 __all__ = [

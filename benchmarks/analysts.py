@@ -1,0 +1,270 @@
+"""How well does an analyst say why an episode failed?
+
+    python benchmarks/analysts.py
+    python benchmarks/analysts.py --endpoint http://localhost:8000/v1 --model NAME
+    python benchmarks/analysts.py --run runs/role_agent-alfworld-v0-seed0
+    python benchmarks/analysts.py --n 50 --out failures.jsonl
+
+Scripted agents fail in the real environments, each by one known mistake (``roleagent.agents.mistakes``): ``--n``
+episodes per mode in the toy kitchen, ALFWorld, WebShop and search QA. The analyst is the rules, unless a server, a
+training run or a policy is named; it sees the trajectories alone. Beside it stand, on the same episodes, somebody who
+always says the most frequent mode and somebody who says any. Intervals are Wilson's, at 95 %.
+
+*step* is the share of episodes in which the analyst's critical step is at most one away from the step at which the
+mistake was made; a search or a browsing that never ends has no such step and is left out. *read* is what the replies
+of a model were worth: the share that had to fall back because they could not be read, and the share that named a mode
+outside the taxonomy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.agents.mistakes import Mistake, failures, modes_of
+from roleagent.curricula.rules import RuleAnalyst
+from roleagent.modes import is_known
+from roleagent.panel import wilson
+from roleagent.types import Analyst, Reflection
+
+CHUNK = 64
+"""Episodes that an analyst is asked about at once."""
+
+
+class Case(NamedTuple):
+    """One failed episode, why it failed, and what the analyst says."""
+
+    world: str
+    mistake: Mistake
+    reflection: Reflection
+
+    @property
+    def right(self) -> bool:
+        return self.reflection.mode == self.mistake.mode
+
+    @property
+    def near(self) -> bool | None:
+        """Whether the critical step is at most one away; None where there is none."""
+        if self.mistake.step is None:
+            return None
+        step = self.reflection.critical_step
+        return step is not None and abs(step - self.mistake.step) <= 1
+
+
+def worlds(options: argparse.Namespace) -> dict[str, gymnasium.Env]:
+    """The environments by the names that the table uses."""
+    ids = {
+        "toy": ("RoleAgent/Toy-v0", {}),
+        "alfworld": ("RoleAgent/ALFWorld-v0", {"data_dir": options.alfworld, "size": options.size}),
+        "webshop": ("RoleAgent/WebShop-v0", {"data_dir": options.webshop}),
+        "search": ("RoleAgent/SearchQA-v0", {"data_dir": options.search}),
+    }
+    return {
+        name: gymnasium.make(env_id, split=options.split, disable_env_checker=True, **arguments)
+        for name, (env_id, arguments) in ids.items()
+        if name in options.worlds.split(",")
+    }
+
+
+def analyst_of(options: argparse.Namespace) -> tuple[str, Analyst]:
+    """The analyst that the command line names, and a name for it."""
+    if options.endpoint:
+        from roleagent.agents.endpoint_analyst import EndpointAnalyst
+
+        analyst = EndpointAnalyst(options.endpoint, options.model)
+        analyst.check()
+        return f"endpoint {options.model}".strip(), analyst
+    if options.run or options.policy:
+        return model_analyst(options)
+    return "rule", RuleAnalyst()
+
+
+def model_analyst(options: argparse.Namespace) -> tuple[str, Analyst]:
+    """The policy of a run's newest checkpoint, or of a folder, in its environment role."""
+    import torch
+
+    from roleagent.agents.hf import HFPolicy, own_device
+    from roleagent.agents.session import model_analyst
+    from roleagent.config import Config
+    from roleagent.learners.checkpoints import CheckpointError, Checkpoints
+    from roleagent.learners.run_folder import read_config
+
+    generator = torch.Generator(own_device()).manual_seed(options.seed)
+    if options.policy:
+        policy = HFPolicy.from_path(options.policy, generator)
+        return f"policy {options.policy.name}", model_analyst(Config(), policy)
+    checkpoint = Checkpoints(options.run / "checkpoints").latest()
+    if checkpoint is None:
+        raise CheckpointError(f"the run {options.run} has no checkpoint")
+    config = read_config(options.run)
+    policy = Checkpoints.policy(checkpoint, generator, config.policy)
+    return f"run {options.run.name}, {checkpoint.name}", model_analyst(config, policy)
+
+
+def share(values: Sequence[bool | None]) -> dict[str, Any]:
+    """A proportion with its interval; what is None does not count."""
+    known = [value for value in values if value is not None]
+    low, high = wilson(sum(known), len(known))
+    rate = round(sum(known) / len(known), 4) if known else None
+    return {"n": len(known), "share": rate, "interval": [round(low, 4), round(high, 4)]}
+
+
+def summarise(cases: Sequence[Case], rng: np.random.Generator) -> dict[str, Any]:
+    """The figures of one environment, the two baselines included."""
+    modes = sorted({case.mistake.mode for case in cases})
+    most_frequent = Counter(case.mistake.mode for case in cases).most_common(1)[0][0]
+    any_mode = rng.choice(modes, size=len(cases))
+    replies = [case.reflection for case in cases]
+    accuracy = share([case.right for case in cases])
+    baselines = {
+        "majority": share([case.mistake.mode == most_frequent for case in cases]),
+        "random": share([case.mistake.mode == mode for case, mode in zip(cases, any_mode, strict=True)]),
+    }
+    best = max(baseline["share"] for baseline in baselines.values())
+    return {
+        "accuracy": accuracy,
+        "step": share([case.near for case in cases]),
+        **baselines,
+        "ratio": round(accuracy["share"] / best, 2),
+        "fallback": sum(reply.source == "fallback" for reply in replies) / len(replies),
+        "outside": sum(
+            reply.source != "fallback" and not is_known(reply.mode, case.mistake.trajectory.task.env_id)
+            for reply, case in zip(replies, cases, strict=True)
+        )
+        / len(replies),
+        "modes": {mode: of_mode([case for case in cases if case.mistake.mode == mode]) for mode in modes},
+    }
+
+
+def of_mode(cases: Sequence[Case]) -> dict[str, Any]:
+    """The figures of one mode."""
+    wrong = Counter(case.reflection.mode for case in cases if not case.right)
+    return {
+        "accuracy": share([case.right for case in cases]),
+        "step": share([case.near for case in cases]),
+        "most_frequent_wrong": list(wrong.most_common(1)[0]) if wrong else None,
+    }
+
+
+def report(console: Console, name: str, results: dict[str, dict[str, Any]]) -> None:
+    """Prints one table per environment."""
+    for world, result in results.items():
+        table = Table(title=f"{name} on {world}")
+        for column in ("mode", "n", "right", "step ±1", "most frequent wrong answer"):
+            table.add_column(column, justify="left" if column in ("mode", "most frequent wrong answer") else "right")
+        rows = {**result["modes"], "all": {**result, "most_frequent_wrong": None}}
+        for mode, row in rows.items():
+            wrong = row["most_frequent_wrong"]
+            table.add_row(
+                mode,
+                str(row["accuracy"]["n"]),
+                percent(row["accuracy"]),
+                percent(row["step"]),
+                f"{wrong[0]} ({wrong[1]})" if wrong else "",
+                end_section=mode == [*rows][-2],
+            )
+        console.print(table)
+        others = ", ".join(f"{baseline} {percent(result[baseline])}" for baseline in ("majority", "random"))
+        console.print(f"beside it: {others}; {result['ratio']} times as often right as the better of them")
+        console.print(f"read: {result['fallback']:.1%} fell back, {result['outside']:.1%} outside the taxonomy\n")
+
+
+def percent(rate: dict[str, Any]) -> str:
+    if rate["share"] is None:
+        return "–"
+    low, high = rate["interval"]
+    return f"{rate['share']:.1%} [{low:.1%}, {high:.1%}]"
+
+
+def as_line(world: str, mistake: Mistake) -> str:
+    """An episode for other people's analysts: what was seen and done, and, under ``label``, what went wrong."""
+    trajectory = mistake.trajectory
+    task = trajectory.task
+    return json.dumps(
+        {
+            "world": world,
+            "env_id": task.env_id,
+            "task_id": task.task_id,
+            "task_type": task.task_type,
+            "goal": task.goal,
+            "stop_reason": trajectory.stop_reason,
+            "initial_observation": trajectory.initial_observation,
+            "turns": [
+                {
+                    "action": turn.action,
+                    "format_error": turn.info.get("format_error"),
+                    "valid_action": turn.info.get("valid_action"),
+                    "observation": turn.observation,
+                }
+                for turn in trajectory.turns
+            ],
+            "label": {"mode": mistake.mode, "step": mistake.step},
+        },
+        ensure_ascii=False,
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--analyst", choices=("rule",), default="rule", help="the rules, unless one of the next three")
+    parser.add_argument("--endpoint", help="base URL of an OpenAI-compatible server")
+    parser.add_argument("--model", default="", help="what it is to play the analyst with")
+    parser.add_argument("--run", type=Path, help="run folder: its newest checkpoint in the environment role")
+    parser.add_argument("--policy", type=Path, help="folder with a model in Hugging Face's format, likewise")
+    parser.add_argument("--n", type=int, default=20, help="episodes per mode (default 20)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--worlds", default="toy,alfworld,webshop,search", help="which of them, with commas")
+    parser.add_argument("--split", default="train", help="of the panels that tasks are drawn from (default train)")
+    parser.add_argument("--size", default="small", help="of ALFWorld's generated rooms (default small)")
+    for name in ("alfworld", "webshop", "search"):
+        parser.add_argument(
+            f"--{name}", default="generated", metavar="DIR", help=f"official data (default: {name}'s own)"
+        )
+    parser.add_argument("--out", type=Path, help="also write the labelled episodes there, as JSON lines")
+    options = parser.parse_args()
+
+    console = Console(width=130)
+    made: list[tuple[str, Mistake]] = []
+    began = time.perf_counter()
+    for number, (world, env) in enumerate(worlds(options).items()):
+        for place, mode in enumerate(modes_of(env)):
+            rng = np.random.default_rng([options.seed, number, place])
+            episodes = failures(env, mode, options.n, rng)
+            if len(episodes) < options.n:
+                console.print(f"{world}: only {len(episodes)} of {options.n} episodes of {mode} could be made here")
+            made += [(world, mistake) for mistake in episodes]
+    built = time.perf_counter() - began
+    if options.out:
+        options.out.write_text("".join(as_line(*pair) + "\n" for pair in made), encoding="utf-8")
+
+    name, analyst = analyst_of(options)
+    began = time.perf_counter()
+    replies: list[Reflection] = []
+    for start in range(0, len(made), CHUNK):
+        replies += analyst.reflect([mistake.trajectory for _, mistake in made[start : start + CHUNK]])
+    asked = time.perf_counter() - began
+    cases = [Case(*pair, reply) for pair, reply in zip(made, replies, strict=True)]
+    rng = np.random.default_rng(options.seed)
+    found = dict.fromkeys(case.world for case in cases)
+    results = {world: summarise([case for case in cases if case.world == world], rng) for world in found}
+    report(console, name, results)
+    console.print(f"{len(made)} episodes failed in {built:.1f} s, analysed in {asked:.1f} s")
+    costs = {key: round(value, 4) for key, value in analyst.costs().items()}
+    print("RESULT", json.dumps({"analyst": name, "seed": options.seed, "worlds": results, "costs": costs}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
