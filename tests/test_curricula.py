@@ -145,7 +145,7 @@ EPISODES = {
     "missing_precondition": ([*TAKE, go("table 1"), ("move egg 1 to table 1", "You move it.")], 3),
     "wrong_object_interaction": (
         [*TAKE[:1], ("take cup 1 from shelf 1", "ok"), go("stove 1"), ("heat cup 1 with stove 1", "ok")],
-        3,
+        1,
     ),
     "wrong_receptacle": ([*TAKE, *HEAT, go("drawer 1"), ("move egg 1 to drawer 1", "You move it.")], 5),
     "entity_confusion": ([go("shelf 1"), ("take egg 3 from shelf 1", NO), ("take egg 12 from shelf 1", NO)], 1),

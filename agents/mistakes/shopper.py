@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roleagent.agents.mistakes.episode import Episode, Impossible
 from roleagent.envs.webshop.goals import Goal
-from roleagent.envs.webshop.oracle import choose, ways
+from roleagent.envs.webshop.oracle import choose
 from roleagent.envs.webshop.pages import BUY, NEXT, PAGE_SIZE, PREV
 from roleagent.envs.webshop.session import parse
 from roleagent.envs.webshop.shop import Shop
+from roleagent.storefront import read_request, without_courtesy
 
 _PAGES = 2  # of results that a sensible shopper looks through
 _LAST_STEPS = 6  # of an episode: four options, at most, and the purchase
@@ -103,6 +105,13 @@ class Shopper:
             chosen |= {page.targets[value].group: value for value in choose(page, one) or ()}
         return chosen
 
+    def fits(self, position: int) -> bool:
+        """Whether every wanted option can be chosen to the letter: the shop also takes "black" for "black-hole228"."""
+        wanted = self.goal.options
+        return {*(wanted.values() if isinstance(wanted, Mapping) else wanted)} <= {
+            *self.some_options(position).values()
+        }
+
     def flaws(self, position: int) -> set[str]:
         """What would be wrong with a purchase: ``"kind"``, ``"attributes"``, ``"options"``, ``"price"``."""
         score = self.shop.score(self.goal, position, self.some_options(position))
@@ -122,13 +131,15 @@ class Shopper:
         self.click(BUY)
 
     def _way(self, position: int) -> tuple[str, ...]:
-        """Commands from the index to a product: by the sensible search if that shows it, else by another."""
-        found = self.found()
-        if position in found:
-            turns = [f"click[{NEXT}]"] * (found.index(position) // PAGE_SIZE)
-            return (f"search[{self.query}]", *turns, f"click[{self.number(position)}]")
-        others = [way for way in ways(self.shop, self.goal, position) if len(way) <= _PAGES + 1]
-        return self.episode.pick(others)
+        """Commands from the index to a product, by words that the request suggests."""
+        request = read_request(self.goal.instruction)
+        for text in (self.query, request.product, request.sentence, request.kind):
+            query = re.sub(r"[\[\]\s]+", " ", without_courtesy(text)).strip().lower()
+            found = self.shop.find(query)[: _PAGES * PAGE_SIZE] if query else ()
+            if position in found:
+                turns = [f"click[{NEXT}]"] * (found.index(position) // PAGE_SIZE)
+                return (f"search[{query}]", *turns, f"click[{self.number(position)}]")
+        raise Impossible
 
 
 __all__ = ["Shopper"]

@@ -62,9 +62,16 @@ def premature_purchase(episode: Episode) -> None:
     """Buys what looks best without reading whether it is what was asked for, which its details deny."""
     agent = Shopper(episode)
     wanted = read_request(agent.goal.instruction).words
-    looks = {p: len(wanted & words_of(agent.shop.catalogue[p].title)) for p in agent.found()}
-    best = max(looks.values(), default=0)
-    position = episode.pick([p for p, look in looks.items() if look == best and agent.flaws(p) == {"attributes"}])
+    titles = {p: words_of(agent.shop.catalogue[p].title) for p in agent.found()}
+    best = max((len(wanted & title) for title in titles.values()), default=0)
+    position = episode.pick(
+        [
+            position
+            for position, title in titles.items()
+            if len(wanted & title) == best and agent.flaws(position) == {"attributes"} and agent.fits(position)
+            if not all(words_of(attribute) <= title for attribute in agent.goal.attributes)  # something is to be read
+        ]
+    )
     agent.reach(position)
     agent.open(position)
     for value in episode.shuffled([*agent.some_options(position).values()]):
@@ -76,7 +83,7 @@ def premature_purchase(episode: Episode) -> None:
 def price_constraint_violation(episode: Episode) -> None:
     """Buys the right kind of thing with the right options for more than it may cost."""
     agent = Shopper(episode)
-    position = episode.pick([p for p in agent.found() if agent.flaws(p) == {"price"}])
+    position = episode.pick([p for p in agent.found() if agent.flaws(p) == {"price"} and agent.fits(p)])
     agent.reach(position)
     agent.open(position)
     agent.read(0.6)

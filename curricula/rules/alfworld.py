@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import product
 
 from roleagent.curricula.rules.alfworld_story import TREATMENTS, Step, Story, kind, read
 from roleagent.curricula.rules.rulebook import Finding, Rulebook, unreadable
@@ -17,13 +18,15 @@ def action_format_error(story: Story) -> Finding | None:
 
 def missing_precondition(story: Story) -> Finding | None:
     """The item was put down at the target untreated, or two commands failed for want of a step before them."""
+    stopped = [(step, want) for step in story.steps if (want := _wanting(step))]
     for step in story.steps:
         delivered = step.worked and step.verb == "move" and story.at_target(step) and story.wanted(step.thing)
         if delivered and not story.is_ready(step):
             item, target, treatment, _ = story.goal
+            tried = next((s for s, _ in stopped if s.verb == treatment and s.thing == step.thing), step)
+            first = min(step, tried, key=lambda step: step.number)
             detail = f"the {step.thing} was put on the {step.place} before the agent had done this to it: {treatment}"
-            return Finding(step.number, detail, f"First {treatment} the {item}, then bring it to the {target}.")
-    stopped = [(step, want) for step in story.steps if (want := _wanting(step))]
+            return Finding(first.number, detail, f"First {treatment} the {item}, then bring it to the {target}.")
     if len(stopped) < 2:
         return None
     step, (reason, lesson) = stopped[0]
@@ -44,12 +47,18 @@ def _wanting(step: Step) -> tuple[str, str] | None:
 
 
 def wrong_object_interaction(story: Story) -> Finding | None:
-    """Something else than the task's item was treated, or brought to the target."""
+    """Something else than the task's item was treated, brought to the target, or held under the lamp."""
+    if not story.goal.item:
+        return None
+    taken: dict[str, int] = {}
     for step in story.steps:
-        handled = step.verb in TREATMENTS or (step.verb == "move" and story.at_target(step))
-        if step.worked and handled and story.goal.item and not story.wanted(step.thing):
-            detail = f"{step.command!r} handled the {step.thing}, but the task is about the {story.goal.item}"
-            return Finding(step.number, detail, f"Handle only the {story.goal.item}.")
+        thing = step.held if step.verb == "use" and not story.goal.target else step.thing
+        handled = step.verb in ("use", *TREATMENTS) or (step.verb == "move" and story.at_target(step))
+        if step.worked and step.verb == "take":
+            taken[step.thing] = step.number
+        elif step.worked and handled and thing in taken and not story.wanted(thing):
+            detail = f"{step.command!r} handled the {thing}, but the task is about the {story.goal.item}"
+            return Finding(taken[thing], detail, f"Handle only the {story.goal.item}.")
     return None
 
 
@@ -61,8 +70,9 @@ def wrong_receptacle(story: Story) -> Finding | None:
     last = handled[-1]
     if last.verb == "take" or story.at_target(last) or not story.is_ready(last):
         return None
+    first = next(s for s in handled if s.verb == "move" and not story.at_target(s) and story.is_ready(s))
     detail = f"the {last.thing} was left at the {last.place} instead of the {story.goal.target}"
-    return Finding(last.number, detail, f"Bring the {story.goal.item} to the {story.goal.target}.")
+    return Finding(first.number, detail, f"Bring the {story.goal.item} to the {story.goal.target}.")
 
 
 def entity_confusion(story: Story) -> Finding | None:
@@ -86,32 +96,34 @@ def repeated_failed_action(story: Story) -> Finding | None:
 
 
 def navigation_loop(story: Story) -> Finding | None:
-    """Three times in a row back and forth between the same two places, without handling anything."""
+    """Two whole rounds of the same two or three places, and the beginning of a third, without handling anything."""
     walks = story.walks
-    for start in range(len(walks) - 5):
-        window = walks[start : start + 6]
-        one, other, *_ = places = [step.place for step in window]
+    for start, around in product(range(len(walks)), (2, 3)):
+        window = walks[start : start + 2 * around + 2]
+        places = [step.place for step in window]
+        if len(window) < 2 * around + 2 or len(set(places[:around])) < around or places[:-around] != places[around:]:
+            continue
         between = story.steps[window[0].number : window[-1].number]
-        handled = any(step.worked and step.verb in ("take", "move", *TREATMENTS) for step in between)
-        if one != other and places == [one, other] * 3 and not handled:
-            detail = f"the agent walked back and forth between {one} and {other}"
-            return Finding(window[2].number, detail, "Do not go back to where you just were; look somewhere new.")
+        if not any(step.worked and step.verb in ("take", "move", *TREATMENTS) for step in between):
+            detail = f"the agent walked around and around between {', '.join(places[:around])}"
+            return Finding(window[around].number, detail, "Do not go back to where you just were; look somewhere new.")
     return None
 
 
 def premature_give_up(story: Story) -> Finding | None:
-    """The agent ended the episode itself, or did no more than look around in its last four steps or more."""
+    """The agent ended the episode itself, or in its last four steps or more only looked around or moved a door."""
     lesson = "Go on searching and acting until the task is solved."
     if story.ended_early and story.steps:
         return Finding(len(story.steps) - 1, "the episode was ended before the task was solved", lesson)
     idle = 0
     for step in reversed(story.steps):
-        if step.verb not in _IDLE:
+        again = step.verb in ("open", "close") and any(s.command == step.command for s in story.steps[: step.number])
+        if not (step.verb in _IDLE or again):
             break
         idle += 1
     if idle < 4:
         return None
-    return Finding(len(story.steps) - idle, f"the last {idle} steps only looked around", lesson)
+    return Finding(len(story.steps) - idle, f"the last {idle} steps were of no use", lesson)
 
 
 def wrong_target_location(story: Story) -> Finding | None:

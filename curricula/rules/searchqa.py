@@ -6,6 +6,8 @@ from roleagent.curricula.rules.rulebook import Finding, Rulebook, unreadable
 from roleagent.curricula.rules.searchqa_story import VERDICTS, Story, read
 from roleagent.reading import normalise, subject_words
 
+_SHRUGS = frozenset({"cannot", "no", "nobody", "none", "not", "nothing", "unclear", "unknown", "unsure"})
+
 
 def action_format_error(story: Story) -> Finding | None:
     """At least a quarter of the replies held neither a search nor an answer."""
@@ -89,15 +91,23 @@ def insufficient_retrieval(story: Story) -> Finding | None:
 
 
 def wrong_answer(story: Story) -> Finding | None:
-    """A wrong verdict; or an answer of which no more is known than that it was wrong."""
-    if story.answer is None:
+    """The right one had been read, and what was answered can be none: a verdict, a shrug, a name from the question."""
+    if story.answer is None or not any(map(story.first_showing, story.golden - VERDICTS)):
         return None
-    detail = f"{story.answer.argument!r} is not the answer"
-    return Finding(story.answer.number, detail, "Check the answer against every passage.")
+    text = normalise(story.answer.argument)
+    echo = f" {text} " in f" {normalise(story.question)} "
+    shrug = not _SHRUGS.isdisjoint(text.split()) and not story.first_showing(text)
+    if not (echo or shrug or text in VERDICTS):
+        return None
+    detail = f"{story.answer.argument!r} can be no answer to the question"
+    return Finding(story.answer.number, detail, "Answer with what the question asks for, as a passage names it.")
 
 
-def unanswered(story: Story) -> tuple[str, Finding]:
-    """The episode ended without an answer, and what would have been right is not known."""
+def the_rest(story: Story) -> tuple[str, Finding]:
+    """A wrong verdict, or an answer of which no more is known than that it was wrong; or no answer at all."""
+    if story.answer is not None:
+        detail = f"{story.answer.argument!r} is not the answer"
+        return wrong_answer.__name__, Finding(story.answer.number, detail, "Check the answer against every passage.")
     step = len(story.steps) - 1 if story.steps else None
     return insufficient_retrieval.__name__, Finding(step, "nothing was answered", "Answer while there is time.")
 
@@ -111,11 +121,11 @@ RULEBOOK = Rulebook(
         premature_answer,
         irrelevant_retrieval_query,
         repeated_retrieval_query,
+        wrong_answer,
         partial_answer,
         hallucinated_answer,
         information_misinterpretation,
         insufficient_retrieval,
-        wrong_answer,
     ),
-    otherwise=unanswered,
+    otherwise=the_rest,
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roleagent.curricula.rules.rulebook import Finding, Rulebook, unreadable
-from roleagent.curricula.rules.webshop_story import Story, read
+from roleagent.curricula.rules.webshop_story import Step, Story, read
 from roleagent.storefront import words_of
 
 _CONVINCING = 0.85  # share of the request's words that a product should have shown before it is bought
@@ -20,16 +20,22 @@ def irrelevant_query(story: Story) -> Finding | None:
     """Less than a third of the words last searched for stand in the request."""
     if not story.searches:
         return None
-    last = story.searches[-1]
-    words = words_of(last.argument)
-    if 3 * len(words & words_of(story.request.sentence)) >= max(1, len(words)):
+    wanted = words_of(story.request.sentence)
+    beside = [3 * len(words & wanted) < max(1, len(words)) for words in map(_searched, story.searches)]
+    if not beside[-1]:
         return None
-    detail = f"the search for {last.argument!r} says little of what was asked for"
-    return Finding(last.number, detail, "Search for the product and the options in the words of the request.")
+    since = max((number for number, idle in enumerate(beside) if not idle), default=-1) + 1
+    first = story.searches[since]
+    detail = f"the search for {first.argument!r} says little of what was asked for"
+    return Finding(first.number, detail, "Search for the product and the options in the words of the request.")
+
+
+def _searched(step: Step) -> frozenset[str]:
+    return words_of(step.argument)
 
 
 def wrong_product_selection(story: Story) -> Finding | None:
-    """What was bought lacks an option that the request names, or something visibly better was in sight."""
+    """What was bought lacks an option that the request names; or, all else in order, a better one was in sight."""
     if story.bought is None:
         return None
     for name, value in story.request.options.items():
@@ -38,6 +44,8 @@ def wrong_product_selection(story: Story) -> Finding | None:
             return Finding(
                 story.bought.opened, detail, "Buy only a product that offers every option that is asked for."
             )
+    if any(flaw(story) for flaw in _SURE_FLAWS):
+        return None
     cover = story.cover(story.bought.told)
     for listing in story.listed.values():
         affordable = listing.price < story.request.cap
@@ -73,6 +81,10 @@ def missing_attribute_selection(story: Story) -> Finding | None:
             detail = f"nothing was chosen for {name}, where {value!r} was asked for"
             return Finding(len(story.steps) - 1, detail, f"Click the {name} that the request names before buying.")
     return None
+
+
+# What leaves no doubt about a purchase; that another title sounds better does.
+_SURE_FLAWS = (price_constraint_violation, wrong_attribute_selection, missing_attribute_selection)
 
 
 def _options(story: Story) -> list[tuple[str, str, str, int | None]]:
@@ -137,7 +149,9 @@ def premature_termination(story: Story) -> Finding | None:
     """The episode ended before anything was bought."""
     if story.bought is not None:
         return None
-    return Finding(len(story.steps) - 1 if story.steps else None, "nothing was bought", "Search, open, choose, buy.")
+    useful = max((step.number for step in story.steps if step.new), default=-1)  # after it nothing came of anything
+    step = min(useful + 1, len(story.steps) - 1) if story.steps else None
+    return Finding(step, "nothing was bought", "Search, open, choose, buy.")
 
 
 def a_near_miss(story: Story) -> tuple[str, Finding]:

@@ -23,6 +23,7 @@ class Step:
         worked: whether it had an effect.
         malformed: whether the reply could not be read as a search or a click.
         page: the kind of page on which it was given (see :class:`~roleagent.storefront.Page`).
+        new: whether it led to something new: a page, or a choice.
     """
 
     number: int
@@ -31,6 +32,7 @@ class Step:
     worked: bool
     malformed: bool
     page: str
+    new: bool
 
 
 @dataclass
@@ -89,12 +91,17 @@ def read(trajectory: Trajectory) -> Story:
     listed: dict[str, Listing] = {}
     steps: list[Step] = []
     here, bought = "", None
+    seen = {trajectory.initial_observation}
+    clicked: set[str] = set()
     for number, turn in enumerate(trajectory.turns):
         command = _COMMAND.match(turn.action)
         verb, argument = (command[1], command[2].lower()) if command else ("", "")
         worked = bool(turn.info.get("valid_action", True)) and command is not None
         malformed = is_malformed(turn) or command is None
-        steps.append(Step(number, verb, argument, worked, malformed, page.kind))
+        new = worked and (turn.observation not in seen or (page.kind == "item" and turn.action not in clicked))
+        seen.add(turn.observation)
+        clicked.add(turn.action)
+        steps.append(Step(number, verb, argument, worked, malformed, page.kind, new))
         if not worked:
             continue
         before, page = page, read_page(turn.observation)
