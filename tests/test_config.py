@@ -8,7 +8,7 @@ import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 
-CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").glob("*.yaml"))
+CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").rglob("*.yaml"))
 
 
 def refusal(*overrides, path=None):
@@ -121,6 +121,22 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content, words):
         path.write_text(content)
     line = refusal(path=path)
     assert words in line and "run.yaml" in line
+
+
+def test_a_file_may_build_on_another(tmp_path):
+    (tmp_path / "main.yaml").write_text("optim: {lr: 0.5, updates: 3}\nenv: {kwargs: {size: tiny}}\n")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "less.yaml").write_text("base: ../main.yaml\noptim: {lr: 0.25}\n")
+    (tmp_path / "least.yaml").write_text("base: folder/less.yaml\naiw: off\n")
+    config = load(tmp_path / "least.yaml", ["env.kwargs={}"])
+    assert (config.optim.lr, config.optim.updates, config.aiw, config.env.kwargs) == (0.25, 3, False, {})
+
+
+@pytest.mark.parametrize("base", ["run.yaml", "other.yaml", "3", "missing.yaml"])
+def test_a_base_that_leads_nowhere_is_refused(tmp_path, base):
+    (tmp_path / "run.yaml").write_text(f"base: {base}\n")
+    (tmp_path / "other.yaml").write_text("base: run.yaml\n")
+    assert ".yaml" in refusal(path=tmp_path / "run.yaml")
 
 
 def test_an_empty_file_is_the_defaults(tmp_path):

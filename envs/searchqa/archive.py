@@ -61,7 +61,7 @@ def open_archive(
 
     Args:
         data_dir: a folder with questions (see :mod:`~roleagent.envs.searchqa.published`); None: what ``SEARCHQA_DATA``
-            names, else the generated world; ``"generated"``: that in any case.
+            names, else the generated world; ``"generated"``, ``"official"``: the one or the other in any case.
         corpus: a file of passages; None: ``corpus.jsonl`` in that folder, or the world's own.
         retriever: see :func:`~roleagent.envs.retrieval.retriever.open_retriever`. One behind ``http://`` has passages
             of its own and needs no corpus.
@@ -71,7 +71,12 @@ def open_archive(
     Raises:
         QuestionError: no questions, no passages, or no such retriever; one line that says what to do.
     """
-    place = os.fspath(data_dir or default_data_dir() or GENERATED)
+    named = default_data_dir()
+    if data_dir == "official" and not named:
+        raise QuestionError(
+            "published questions are demanded, but SEARCHQA_DATA does not say where they are: set it to their folder"
+        )
+    place = os.fspath(data_dir) if data_dir and data_dir != "official" else named or GENERATED
     place = place if place == GENERATED else str(Path(place).expanduser().resolve())
     folder = None if index is None else os.fspath(index)
     return _open(place, None if corpus is None else os.fspath(corpus), retriever, folder, seed)

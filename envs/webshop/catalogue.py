@@ -20,7 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from roleagent.envs.webshop.official import Files, default_data_dir, find_files, read_entries, read_members
+from roleagent.envs.webshop.official import Files, data_place, find_files, read_entries, read_members
 from roleagent.envs.webshop.product import CatalogueError, NotAProduct, Product, asin_of, clean
 
 GENERATED = "generated"
@@ -189,7 +189,7 @@ def load_catalogue(data_dir: str | os.PathLike[str] | None = None, num_products:
 
     Args:
         data_dir: a folder with official files, or one of their files of products, or a store; ``"generated"``: the
-            project's own products; None: what the environment variable ``WEBSHOP_DATA`` names, else ``"generated"``.
+            project's own products; ``"official"`` or None: see :func:`~roleagent.envs.webshop.official.data_place`.
         num_products: only the first so many entries, as the file has them (bad ones are left out afterwards, as the
             original does); of generated products how many there are, 300 unless told.
 
@@ -199,7 +199,7 @@ def load_catalogue(data_dir: str | os.PathLike[str] | None = None, num_products:
     """
     if num_products is not None and num_products < 1:
         raise ValueError(f"num_products must be at least 1, not {num_products}")
-    data = os.fspath(data_dir) if data_dir else default_data_dir()
+    data = data_place(data_dir)
     if data == GENERATED:
         return _generated(num_products or GENERATED_PRODUCTS)
     return _load(Path(data).expanduser().absolute(), num_products)

@@ -136,9 +136,22 @@ def read_members(path: Path | None, asins: set[str]) -> dict[str, Any]:
     return {} if path is None else {asin: value for _, asin, value in members(path) if asin in asins}
 
 
-def default_data_dir() -> str:
-    """What ``WEBSHOP_DATA`` names; ``"generated"`` if it is not set."""
-    return os.environ.get("WEBSHOP_DATA") or "generated"
+def data_place(data_dir: str | os.PathLike[str] | None) -> str:
+    """Where products come from: a folder, a file, or ``"generated"``.
+
+    Args:
+        data_dir: any of these; ``"official"``: what ``WEBSHOP_DATA`` names, and nothing else will do; None: as
+            ``"official"`` where it is set, else as ``"generated"``.
+
+    Raises:
+        CatalogueError: official files are demanded, and nobody says where they are.
+    """
+    named = os.environ.get("WEBSHOP_DATA")
+    if data_dir == "official" and not named:
+        raise CatalogueError(
+            "official WebShop files are demanded, but WEBSHOP_DATA does not say where they are: set it to their folder"
+        )
+    return os.fspath(data_dir) if data_dir and data_dir != "official" else named or "generated"
 
 
-__all__ = ["Files", "default_data_dir", "find_files", "fingerprint", "read_entries", "read_members"]
+__all__ = ["Files", "data_place", "find_files", "fingerprint", "read_entries", "read_members"]

@@ -16,7 +16,7 @@ from roleagent.envs.retrieval.bm25 import BM25, SearchIndex
 from roleagent.envs.webshop.catalogue import GENERATED, Catalogue, load_catalogue
 from roleagent.envs.webshop.goals import Goal, Goals, open_goals
 from roleagent.envs.webshop.nouns import NounSource, open_nouns
-from roleagent.envs.webshop.official import default_data_dir
+from roleagent.envs.webshop.official import data_place
 from roleagent.envs.webshop.pages import PAGE_SIZE, Page, item_page, results_page, sub_page
 from roleagent.envs.webshop.reward import Score, judge
 
@@ -120,8 +120,8 @@ def open_shop(
     """
     if search not in SEARCHES:
         raise ValueError(f"unknown search {search!r}; there are {' and '.join(SEARCHES)}")
-    data = str(data_dir) if data_dir is not None else default_data_dir()
-    return _open(data, num_products, goals, search, None if nouns is None else str(nouns), seed, show_attributes)
+    nouns = None if nouns is None else str(nouns)
+    return _open(data_place(data_dir), num_products, goals, search, nouns, seed, show_attributes)
 
 
 @lru_cache(maxsize=8)

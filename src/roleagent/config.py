@@ -9,25 +9,20 @@ one, so that a misspelt option never silently trains the default.
 >>> load(overrides=["rollout.temprature=0.9"])
 Traceback (most recent call last):
   ...
-roleagent.config.ConfigError: unknown key 'rollout.temprature'; did you mean 'rollout.temperature'?
+roleagent.options.ConfigError: unknown key 'rollout.temprature'; did you mean 'rollout.temperature'?
 """
 
 from __future__ import annotations
 
 import dataclasses
-import difflib
-import types
-import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
 
-
-class ConfigError(ValueError):
-    """A configuration that cannot be used; the message is one line that says what to change."""
+from roleagent.options import ConfigError, fill
 
 
 @dataclass(frozen=True)
@@ -81,6 +76,9 @@ class WarmStartConfig:
     lr: float = 1e-2
     batch_tokens: int = 2500  # tokens per update
     minutes: float = 0.0  # stop earlier than `epochs` after this long; 0: no limit
+    failures: float = 0.25  # per demonstration an episode failed on purpose: curriculum.analyst=model learns from it
+    failure_weight: float = 0.3  # of a token of an analysis in the loss, relative to an action token
+    shares: Mapping[str, float] = field(default_factory=dict)  # task type: share of its demonstrations; others: 1
 
 
 @dataclass(frozen=True)
@@ -132,6 +130,19 @@ class OptimConfig:
 
 
 @dataclass(frozen=True)
+class EndpointConfig:
+    """An OpenAI-compatible server; its key is in the environment, as ROLEAGENT_API_KEY or OPENAI_API_KEY."""
+
+    url: str = ""  # e.g. https://host/v1
+    model: str = ""  # empty: the only one that the server offers
+    concurrency: int = 8  # most questions at the same time
+    timeout: float = 60.0  # seconds for one attempt
+    context: int = 16384  # tokens
+    prompt_price: float = 0.0  # money per million tokens
+    completion_price: float = 0.0
+
+
+@dataclass(frozen=True)
 class CurriculumConfig:
     """Agent-In-World (AIW 5)."""
 
@@ -139,6 +150,13 @@ class CurriculumConfig:
     decay: float = 0.9
     success_factor: float = 0.5
     library: str = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
+    analyst: Literal["model", "rule", "endpoint"] = "model"  # the policy itself, written rules, or a server
+    temperature: float = 0.5  # of an analyst that samples
+    reflection_tokens: int = 256  # most tokens of a reflection
+    selection_tokens: int = 128  # most tokens of a selection
+    candidates: int = 32  # most failures that the analyst chooses from
+    candidate_tokens: int = 2048  # most tokens of the question that lists them
+    endpoint: EndpointConfig = field(default_factory=EndpointConfig)
 
 
 @dataclass(frozen=True)
@@ -194,114 +212,74 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
     """Defaults, then the YAML file, then the overrides.
 
     Args:
-        path: a YAML file with any subset of the keys.
+        path: a YAML file with any subset of the keys. The key ``base`` names another file, relative to this one, on
+            which it is built: an ablation is then the one line in which it differs.
         overrides: strings ``dotted.key=value``; values are read as YAML (``on``/``off`` are booleans).
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type, or an unreadable file.
     """
-    tree: dict[str, Any] = {}
-    if path is not None:
-        try:
-            loaded = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-        except (OSError, yaml.YAMLError) as error:
-            raise ConfigError(f"cannot read the configuration {path}: {' '.join(str(error).split())}") from error
-        if not isinstance(loaded or {}, Mapping):
-            raise ConfigError(f"{path} must hold keys and values, not a {type(loaded).__name__}")
-        tree = dict(loaded or {})
+    tree = {} if path is None else _read(Path(path), ())
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
             raise ConfigError(f"{override!r} is not of the form key=value, e.g. optim.lr=1e-4")
         try:
-            value = yaml.safe_load(text)
+            value: Any = yaml.safe_load(text)
         except yaml.YAMLError as error:
             raise ConfigError(f"the value of {key!r} cannot be read as YAML: {text!r}") from error
-        node = tree
-        *parents, leaf = key.split(".")
-        for name in parents:
-            child = node.get(name)
-            child = dict(child) if isinstance(child, Mapping) else {}
-            node[name] = child
-            node = child
-        node[leaf] = value
+        tree = _replaced(tree, key.split("."), value)
     return from_dict(tree)
+
+
+def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
+    """The tree of a file, laid over that of its ``base``."""
+    try:
+        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise ConfigError(f"cannot read the configuration {path}: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{path} must hold keys and values, not a {type(tree).__name__}")
+    base = tree.get("base")
+    if base is None:
+        return dict(tree)
+    resolved = path.resolve()
+    if not isinstance(base, str) or resolved in readers:
+        raise ConfigError(f"the base of {path} must be the name of another file, not {base!r}")
+    own = {key: value for key, value in tree.items() if key != "base"}
+    return _merged(_read(path.parent / base, (*readers, resolved)), own)
+
+
+def _merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+    """Both trees in one; where both have a value that is no section, that of ``upper``.
+
+    >>> _merged({"optim": {"lr": 1, "updates": 2}}, {"optim": {"lr": 3}})
+    {'optim': {'lr': 3, 'updates': 2}}
+    """
+    both = dict(lower)
+    for key, value in upper.items():
+        below = both.get(key)
+        both[key] = _merged(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
+    return both
+
+
+def _replaced(tree: Any, path: Sequence[str], value: Any) -> Any:
+    """The tree with another value at a path, whatever was there.
+
+    >>> _replaced({"env": {"kwargs": {"size": "tiny"}}}, ["env", "kwargs"], {})
+    {'env': {'kwargs': {}}}
+    """
+    if not path:
+        return value
+    below = tree if isinstance(tree, Mapping) else {}
+    return {**below, path[0]: _replaced(below.get(path[0]), path[1:], value)}
 
 
 def from_dict(tree: Mapping[str, Any]) -> Config:
     """A :class:`Config` from nested mappings, checked. Raises :class:`ConfigError`."""
-    return _build(Config, tree, "")
+    return fill(Config, tree)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
     """The whole configuration as nested dictionaries, every default written out."""
     return dataclasses.asdict(config)
-
-
-def _known_keys(cls: type, prefix: str = "") -> list[str]:
-    keys: list[str] = []
-    for name, kind in typing.get_type_hints(cls).items():
-        keys.append(prefix + name)
-        if dataclasses.is_dataclass(kind):
-            keys += _known_keys(typing.cast(type, kind), f"{prefix}{name}.")
-    return keys
-
-
-def _nearest(key: str) -> str:
-    """A hint: a key of the same section spelt nearly so, else one of that name elsewhere, else the nearest of all."""
-    known = _known_keys(Config)
-    section, _, leaf = key.rpartition(".")
-    siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
-    near = [siblings[name] for name in difflib.get_close_matches(leaf, siblings, n=1)]
-    near = near or [name for name in known if name.rpartition(".")[2] == leaf]
-    near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def _build(cls: type, tree: Any, prefix: str) -> Any:
-    if not isinstance(tree, Mapping):
-        raise ConfigError(f"{prefix.rstrip('.')!r} is a section with keys of its own, not a value: {tree!r}")
-    hints = typing.get_type_hints(cls)
-    values: dict[str, Any] = {}
-    for key, value in tree.items():
-        full = f"{prefix}{key}"
-        if key not in hints:
-            raise ConfigError(f"unknown key {full!r}{_nearest(full)}")
-        kind = hints[key]
-        section = isinstance(kind, type) and dataclasses.is_dataclass(kind)
-        values[key] = _build(kind, value, f"{full}.") if section else _check(kind, value, full)
-    return cls(**values)
-
-
-def _check(kind: Any, value: Any, key: str) -> Any:
-    origin = typing.get_origin(kind)
-    if origin is Literal:
-        choices = typing.get_args(kind)
-        if value is False and "none" in choices:
-            value = "none"
-        if value in choices and not isinstance(value, bool):
-            return value
-        raise ConfigError(f"{key} must be one of {', '.join(map(str, choices))}, not {value!r}")
-    if origin is not None and issubclass(origin, Mapping):
-        if isinstance(value, Mapping):
-            return dict(value)
-    elif kind is bool:
-        if isinstance(value, bool):
-            return value
-    elif kind is float:
-        try:
-            # YAML reads `1e-4` (no dot) as text.
-            if not isinstance(value, bool):
-                return float(value)
-        except (TypeError, ValueError):
-            pass
-    elif kind is int:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return value
-    elif kind is str:
-        if value is None:
-            return ""
-        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-            return str(value)
-    name = kind.__name__ if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) else "mapping"
-    raise ConfigError(f"{key} must be of type {name}, not {value!r}")

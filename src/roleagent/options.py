@@ -1,0 +1,97 @@
+"""Dataclasses filled from nested mappings, every key and type checked.
+
+What is wrong is told in one line that names the option and, for a misspelt one, the nearest that exists.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar
+
+Options = TypeVar("Options")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be used; the message is one line that says what to change."""
+
+
+def fill(cls: type[Options], tree: Mapping[str, Any]) -> Options:
+    """An instance of a dataclass, whose fields may be dataclasses in turn.
+
+    Raises:
+        ConfigError: an unknown key, or a value of the wrong type.
+    """
+    return _build(cls, tree, "", cls)
+
+
+def _known_keys(cls: type, prefix: str = "") -> list[str]:
+    keys: list[str] = []
+    for name, kind in typing.get_type_hints(cls).items():
+        keys.append(prefix + name)
+        if dataclasses.is_dataclass(kind):
+            keys += _known_keys(typing.cast(type, kind), f"{prefix}{name}.")
+    return keys
+
+
+def _nearest(key: str, root: type) -> str:
+    """A hint: a key of the same section spelt nearly so, else one of that name elsewhere, else the nearest of all."""
+    known = _known_keys(root)
+    section, _, leaf = key.rpartition(".")
+    siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
+    near = [siblings[name] for name in difflib.get_close_matches(leaf, siblings, n=1)]
+    near = near or [name for name in known if name.rpartition(".")[2] == leaf]
+    near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _build(cls: type, tree: Any, prefix: str, root: type) -> Any:
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"{prefix.rstrip('.')!r} is a section with keys of its own, not a value: {tree!r}")
+    hints = typing.get_type_hints(cls)
+    values: dict[str, Any] = {}
+    for key, value in tree.items():
+        full = f"{prefix}{key}"
+        if key not in hints:
+            raise ConfigError(f"unknown key {full!r}{_nearest(full, root)}")
+        kind = hints[key]
+        section = isinstance(kind, type) and dataclasses.is_dataclass(kind)
+        values[key] = _build(kind, value, f"{full}.", root) if section else _check(kind, value, full)
+    return cls(**values)
+
+
+def _check(kind: Any, value: Any, key: str) -> Any:
+    origin = typing.get_origin(kind)
+    if origin is Literal:
+        choices = typing.get_args(kind)
+        if value is False and "none" in choices:
+            value = "none"
+        if value in choices and not isinstance(value, bool):
+            return value
+        raise ConfigError(f"{key} must be one of {', '.join(map(str, choices))}, not {value!r}")
+    if origin is not None and issubclass(origin, Mapping):
+        if isinstance(value, Mapping):
+            return dict(value)
+    elif kind is bool:
+        if isinstance(value, bool):
+            return value
+    elif kind is float:
+        try:
+            # YAML reads `1e-4` (no dot) as text.
+            if not isinstance(value, bool):
+                return float(value)
+        except (TypeError, ValueError):
+            pass
+    elif kind is int:
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+    elif kind is str:
+        if value is None:
+            return ""
+        if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+            return str(value)
+    name = kind.__name__ if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) else "mapping"
+    raise ConfigError(f"{key} must be of type {name}, not {value!r}")

@@ -1,0 +1,63 @@
+"""Every shipped configuration, through the real trainer: one iteration in the toy kitchen, with a small policy."""
+
+import json
+
+import pytest
+import yaml
+from programs import ROOT, load
+
+from roleagent import config
+
+CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+ABLATIONS = sorted((ROOT / "configs" / "published" / "ablations").glob("*.yaml"))
+# What makes a run small and its world a toy; whatever else a configuration says stays as it is.
+SMALL = {
+    "env": {"id": "RoleAgent/Toy-v0", "train_split": "train", "eval_split": "valid", "eval_tasks": 2},
+    "policy": {"path": "", "hidden_size": 32, "layers": 1, "heads": 2, "kv_heads": 1, "mlp_size": 32, "context": 2048}
+    | {"dtype": "float32", "vocabulary": 600},
+    "warmstart": {"episodes": 6, "epochs": 1.0, "failures": 2.0, "optimiser": "adamw"},
+    "rollout": {"tasks": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 12, "prediction_tokens": 24},
+    "curriculum": {"reflection_tokens": 40, "selection_tokens": 20},
+    "train": {"iterations": 1, "evaluate_every": 0},
+}
+train = load("train")
+
+
+def overrides(tree, prefix=""):
+    """A tree as key=value arguments."""
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            yield from overrides(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}={json.dumps(value)}"
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: str(path.relative_to(ROOT / "configs").with_suffix("")))
+def test_it_trains_for_one_iteration(path, tmp_path, capsys):
+    status = train.main(["--config", str(path), f"run_dir={tmp_path}/run", "env.kwargs={}", *overrides(SMALL)])
+    assert status == 0, capsys.readouterr().err
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    [row] = [row for row in rows if row["stage"] == "train"]
+    loaded = config.load(path)
+    assert ("curriculum_selections" in row) == loaded.aiw
+    assert (row["predictions_scored"] + row["predictions_absent"] > 0) == loaded.wia
+
+
+@pytest.mark.parametrize("path", ABLATIONS, ids=lambda path: path.stem)
+def test_an_ablation_is_one_line_away_from_the_main_configuration(path):
+    tree = yaml.safe_load(path.read_text())
+    assert len(tree) == 2 and len(path.read_text().splitlines()) == 2
+    main, ablated = (config.to_dict(config.load(file)) for file in (path.parent / tree["base"], path))
+    differing = {key: (main[key], ablated[key]) for key in main if main[key] != ablated[key]}
+    [(key, (before, after))] = differing.items()
+    assert key in ("aiw", "wia") or [name for name in before if before[name] != after[name]] == [*tree[key]]
+
+
+def test_the_published_horizons():
+    """5, 10 and 20 % of the longest episode; on search all of them are one step."""
+    folder = ROOT / "configs" / "published"
+    loaded = {path.stem: config.load(path) for path in folder.rglob("*.yaml")}
+    for env, most, horizons in (("alfworld", 50, (3, 5, 10)), ("webshop", 15, (1, 2, 3))):
+        assert loaded[env].env.kwargs["max_steps"] == most and loaded[env].prompt.horizon == 0
+        found = [loaded[f"{env}_horizon_{percent}"].prompt.horizon for percent in (10, 20)]
+        assert found == [max(1, int(share * most + 0.5)) for share in (0.1, 0.2)] == [*horizons[1:]]
