@@ -23,8 +23,10 @@ import torch
 import transformers
 import yaml
 
+from roleagent.agents.endpoint import EndpointError
 from roleagent.agents.hf import HFPolicy, PolicyError
-from roleagent.agents.session import World
+from roleagent.agents.inquiries import UNLIMITED, Inquiries
+from roleagent.agents.session import World, endpoint_analyst, model_analyst
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.curricula.rules import RuleAnalyst
@@ -35,6 +37,9 @@ from roleagent.learners.engine import Learner
 from roleagent.learners.imitation import demonstrations, fading, imitate, lessons, new_policy
 from roleagent.learners.measurement import measure, report
 from roleagent.learners.ranks import Ranks
+from roleagent.learners.reflecting import Lesson, failed_episodes
+from roleagent.learners.reflecting import lessons as analysis_lessons
+from roleagent.learners.reflecting import segments as analysis_segments
 from roleagent.learners.reinforcement import (
     account,
     credit,
@@ -47,7 +52,7 @@ from roleagent.learners.reinforcement import (
     update,
 )
 from roleagent.learners.run import Run
-from roleagent.types import Sampler
+from roleagent.types import Analyst, Sampler
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
 
@@ -69,8 +74,19 @@ def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
 
     imitates = run.progress.stage == "warmstart" or config.train.stage == "sft"
     shown = demonstrations(world, run.stream(1), display) if imitates and config.warmstart.episodes else []
-    policy = run.open_policy(lambda generator: new_policy(config, run.ranks, shown, world.horizon, generator))
+    analyses_itself = config.aiw and config.curriculum.analyst == "model"
+    failed = failed_episodes(world, shown, run.stream(9), display) if shown and analyses_itself else []
+
+    def analyses(inquiries: Inquiries) -> list[Lesson]:
+        return list(analysis_lessons(inquiries, failed, RuleAnalyst(), run.stream(10)))
+
+    policy = run.open_policy(
+        lambda generator: new_policy(config, run.ranks, shown, analyses(UNLIMITED), world.horizon, generator)
+    )
     segments = lessons(world, policy, shown, run.stream(7))
+    if failed:
+        analyst = model_analyst(config, policy)
+        segments += analysis_segments(analyst, analyses(analyst.inquiries), config.warmstart.failure_weight)
 
     if run.progress.stage == "warmstart":
         learner = imitate(run, policy, segments, config.warmstart.epochs, config.warmstart.minutes)
@@ -91,12 +107,22 @@ def check(config: Config) -> None:
     """Refuses what would only fail after the warm start.
 
     Raises:
-        ConfigError, LibraryError: one line that says what to change.
+        ConfigError, EndpointError, LibraryError: one line that says what to change.
     """
+    imitates = config.warmstart.episodes > 0
     if config.train.stage == "sft" and not config.train.minutes:
         raise ConfigError("train.stage=sft goes on imitating for train.minutes: say how long")
-    if config.train.stage == "sft" and not config.warmstart.episodes:
+    if config.train.stage == "sft" and not imitates:
         raise ConfigError("train.stage=sft goes on imitating demonstrations: set warmstart.episodes")
+    partitioned = config.deepspeed.zero_stage > 0 or config.policy.dtype == "bfloat16"
+    for section in ("warmstart", "optim"):
+        if getattr(config, section).optimiser == "muon" and partitioned and (section == "optim" or imitates):
+            raise ConfigError(
+                f"{section}.optimiser=muon works on whole matrices, which ZeRO (deepspeed.zero_stage > 0, or bfloat16) "
+                "takes apart: choose adamw"
+            )
+    if config.aiw and config.curriculum.analyst == "endpoint":
+        endpoint_analyst(config).check()
     if config.aiw and config.curriculum.library:
         FailureLibrary(config.curriculum.library).close()  # reachable?
 
@@ -106,7 +132,7 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy) -> None
     config, progress = run.config, run.progress
     learner = Learner(policy, config, config.optim.lr, reference(run, policy), config.optim.optimiser)
     run.restore(learner)
-    sampler: Any = open_sampler(run, world) if run.ranks.first else None  # the first rank chooses for all
+    sampler: Any = open_sampler(run, world, policy) if run.ranks.first else None  # the first rank chooses for all
     rollout = world.rollout(policy)
     run.begin(config.train.iterations)
     for iteration in range(progress.step + 1, config.train.iterations + 1):
@@ -141,7 +167,17 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy) -> None
             run.display.warn(warning)
 
 
-def open_sampler(run: Run, world: World) -> Sampler:
+def open_analyst(config: Config, policy: HFPolicy) -> Analyst:
+    """Who plays the environment role: the policy itself, written rules, or a model behind a server."""
+    options = config.curriculum
+    if options.analyst == "rule":
+        return RuleAnalyst()
+    if options.analyst == "endpoint":
+        return endpoint_analyst(config)
+    return model_analyst(config, policy)
+
+
+def open_sampler(run: Run, world: World, policy: HFPolicy) -> Sampler:
     """Agent-In-World's curriculum, or uniform draws with ``aiw=off``; goes on where the run was left."""
     options = run.config.curriculum
     if run.config.aiw:
@@ -149,11 +185,12 @@ def open_sampler(run: Run, world: World) -> Sampler:
         sampler: Sampler = CurriculumSampler(
             world.panel,
             library,
-            RuleAnalyst(),
+            open_analyst(run.config, policy),
             run.stream(3),
             epsilon=options.epsilon,
             decay=options.decay,
             success_factor=options.success_factor,
+            candidates=options.candidates,
         )
     else:
         sampler = UniformSampler(world.panel, run.stream(3))
@@ -184,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = train(config, options.resume, display)
         if not rank:
             print(json.dumps(result))
-    except (ConfigError, PolicyError, CheckpointError, LibraryError, ValueError) as error:
+    except (ConfigError, PolicyError, CheckpointError, EndpointError, LibraryError, ValueError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2
     except OSError as error:  # a full disk, mostly; what is in the last checkpoint is safe

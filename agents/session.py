@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import gymnasium
 
 import roleagent  # noqa: F401  (registers the environments)
+from roleagent.agents.analyst import ModelAnalyst
+from roleagent.agents.endpoint_analyst import EndpointAnalyst, EndpointError
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.rollout import Rollout
 from roleagent.config import Config, ConfigError
@@ -38,6 +41,41 @@ def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:
     if horizon:
         env = PredictedState(env, horizon)
     return Tags(env, think=config.prompt.think, horizon=horizon)
+
+
+def model_analyst(config: Config, policy: HFPolicy) -> ModelAnalyst:
+    """The policy in its environment role, as configured."""
+    options = config.curriculum
+    return ModelAnalyst(
+        policy, options.temperature, options.reflection_tokens, options.selection_tokens, options.candidate_tokens
+    )
+
+
+def endpoint_analyst(config: Config) -> EndpointAnalyst:
+    """The model behind the configured server in its environment role.
+
+    Raises:
+        ConfigError: no server is named, or it cannot be one.
+    """
+    options, server = config.curriculum, config.curriculum.endpoint
+    if not server.url:
+        raise ConfigError("curriculum.analyst=endpoint needs curriculum.endpoint.url, e.g. http://127.0.0.1:8000/v1")
+    try:
+        return EndpointAnalyst(
+            server.url,
+            server.model,
+            temperature=options.temperature,
+            concurrency=server.concurrency,
+            timeout=server.timeout,
+            reflection_tokens=options.reflection_tokens,
+            selection_tokens=options.selection_tokens,
+            candidate_tokens=options.candidate_tokens,
+            context=server.context,
+            prices=(server.prompt_price, server.completion_price),
+            rng=random.Random(config.seed),
+        )
+    except (EndpointError, ValueError) as error:
+        raise ConfigError(str(error)) from error
 
 
 @dataclass(frozen=True)

@@ -138,6 +138,7 @@ class CurriculumSampler(UniformSampler):
         self.counters: dict[str, float] = dict.fromkeys(self.COUNTED, 0)  # and what the analyst's work has cost
         self._unseen = dict.fromkeys(panel.task_ids)  # never sampled yet; a set in the panel's order
         self._share = 0.0  # of the last batch
+        self._read: dict[str, float] = {}  # how well the last analyses could be read
 
     # --- drawing ---
 
@@ -194,6 +195,7 @@ class CurriculumSampler(UniformSampler):
     def _learn_from(self, failed: Sequence[Trajectory]) -> None:
         if not failed:
             return
+        before = dict(self.counters)
         reflections = self.analyst.reflect(failed)
         known = set(self.library.modes(self.panel.env_id))
         self.library.record(zip(failed, reflections, strict=True), self.iteration)
@@ -204,33 +206,50 @@ class CurriculumSampler(UniformSampler):
         self._count("new_modes", sum(not is_known(mode, self.panel.env_id) for mode in fresh))
         # The same failure of the same task is one entry, and is followed up once.
         distinct = {(t.task.task_id, r.mode): r for t, r in zip(failed, reflections, strict=True)}
-        for task_id, weight in self._retrieve(distinct).items():
-            self.weights[task_id] = self.weights.get(task_id, 0.0) + weight
+        rows = [
+            (mode, task_id, failure.task.task_id, reason)
+            for (task_id, mode), chosen in zip(distinct, self._retrieve([*distinct.values()]), strict=True)
+            for failure, reason in chosen
+        ]
+        self._count("retrieved", len(rows))
+        self.library.record_retrievals(self.iteration, rows)
+        for _, _, task_id, _ in rows:
+            self.weights[task_id] = self.weights.get(task_id, 0.0) + 1.0
         for name, cost in self.analyst.costs().items():
             self._count(name, cost)
+        self._read = self._shares({name: self.counters[name] - before[name] for name in self.COUNTED})
 
-    def _retrieve(self, distinct: Mapping[tuple[str, str], Reflection]) -> dict[str, float]:
-        """How often each task of the panel was retrieved, for failures named by task and mode.
+    @staticmethod
+    def _shares(counted: Mapping[str, float]) -> dict[str, float]:
+        """Of an iteration's analyses: how many were read as they were, after mending, and not at all."""
+        shares = {}
+        for kind, asked in (("reflections", counted["failures"]), ("selections", counted["selections"])):
+            repaired, fallback = (counted[f"{kind}_{fate}"] / max(asked, 1) for fate in ("repaired", "fallback"))
+            fates = {"valid": 1 - repaired - fallback, "repaired": repaired, "fallback": fallback}
+            shares |= {f"{kind}_{fate}_share": share for fate, share in fates.items()}
+        return shares
+
+    def _retrieve(self, reflections: Sequence[Reflection]) -> list[list[tuple[Failure, str]]]:
+        """For each failure the earlier ones of the panel's tasks that are like it, with the reason.
 
         Where the analyst chose nothing that exists, the library's own text search does (step 6).
         """
-        shown = {mode: self._candidates(mode) for _, mode in distinct}
-        candidates = [shown[mode] for _, mode in distinct]
-        selections = self.analyst.select(list(distinct.values()), candidates)
-        retrieved: dict[str, float] = {}
-        for reflection, offered, selection in zip(distinct.values(), candidates, selections, strict=True):
-            sound = [index for index in dict.fromkeys(selection.indices) if 0 <= index < len(offered)]
-            chosen = [offered[index] for index in sound]
+        shown = {reflection.mode: self._candidates(reflection.mode) for reflection in reflections}
+        candidates = [shown[reflection.mode] for reflection in reflections]
+        found = []
+        for reflection, offered, selection in zip(
+            reflections, candidates, self.analyst.select(reflections, candidates), strict=True
+        ):
+            reasons = dict(zip(selection.indices, selection.reasons or ("",) * len(selection.indices), strict=True))
+            chosen = [(offered[index], reason) for index, reason in reasons.items() if 0 <= index < len(offered)]
             self._count("selections", 1)
-            self._count("selections_repaired", selection.repaired)
-            self._count("indices_dropped", selection.dropped + len(selection.indices) - len(sound))
+            self._count("selections_repaired", selection.repaired and bool(chosen))
+            self._count("indices_dropped", selection.dropped + len(selection.indices) - len(chosen))
             if not chosen:
                 self._count("selections_fallback", 1)
-                chosen = self._search(reflection)
-            self._count("retrieved", len(chosen))
-            for failure in chosen:
-                retrieved[failure.task.task_id] = retrieved.get(failure.task.task_id, 0.0) + 1.0
-        return retrieved
+                chosen = [(failure, "found by its words") for failure in self._search(reflection)]
+            found.append(chosen)
+        return found
 
     def _candidates(self, mode: str) -> list[Failure]:
         found = self.library.candidates(self.panel.env_id, self.candidates, mode)
@@ -248,18 +267,21 @@ class CurriculumSampler(UniformSampler):
 
     def metrics(self) -> dict[str, float]:
         """``entropy`` (nats), ``curriculum_share`` of the last batch, ``weighted_tasks``, ``unseen_tasks`` (never
-        sampled yet), and counts since the start: those of :attr:`COUNTED` and the analyst's costs."""
+        sampled yet), counts since the start (those of :attr:`COUNTED` and the analyst's costs), and of the last
+        iteration's analyses the shares ``reflections_valid_share``, ``…_repaired_share``, ``…_fallback_share``, and
+        the same of selections."""
         now = {
             "curriculum_share": self._share,
             "weighted_tasks": float(len(self.weights)),
             "unseen_tasks": float(len(self._unseen)),
         }
-        return {**super().metrics(), **now, **{name: float(count) for name, count in self.counters.items()}}
+        counts = {name: float(count) for name, count in self.counters.items()}
+        return {**super().metrics(), **now, **counts, **self._read}
 
     def state_dict(self) -> dict[str, Any]:
         """Weights, counters, generator and the library's cursor."""
         own = {"weights": dict(self.weights), "iteration": self.iteration, "counters": dict(self.counters)}
-        seen = {"unseen": list(self._unseen), "share": self._share}
+        seen = {"unseen": list(self._unseen), "share": self._share, "read": self._read}
         return {**super().state_dict(), **own, **seen, "cursor": self.library.cursor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -273,7 +295,7 @@ class CurriculumSampler(UniformSampler):
         self.iteration = int(state["iteration"])
         self.counters = dict.fromkeys(self.COUNTED, 0) | dict(state["counters"])
         self._unseen = dict.fromkeys(state["unseen"])
-        self._share = float(state["share"])
+        self._share, self._read = float(state["share"]), dict(state["read"])
         self.library.rollback(int(state["cursor"]))
         if self.library.cursor < int(state["cursor"]):
             warnings.warn(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 
 import numpy as np
@@ -16,8 +16,10 @@ from roleagent.config import Config, ConfigError
 from roleagent.learners.display import Display
 from roleagent.learners.engine import Learner
 from roleagent.learners.ranks import Ranks
+from roleagent.learners.reflecting import Lesson
 from roleagent.learners.run import Run
 from roleagent.learners.warmstart import Decoys, Demonstration, batches, demonstrate, segments_from, texts_of
+from roleagent.reflections import FIELDS, TAGS
 from roleagent.types import Segment
 
 CHUNK = 50
@@ -36,25 +38,38 @@ def demonstrations(world: World, rng: np.random.Generator, display: Display) -> 
     display.stage("demonstrations", config.episodes)
     shown: list[Demonstration] = []
     attempts = 0
+    least = min((share for share in config.shares.values() if share > 0), default=1.0)
     while len(shown) < config.episodes:
-        if attempts >= 3 * config.episodes:
+        if attempts * least >= 3 * config.episodes:
             raise ConfigError(f"the expert won only {len(shown)} of {attempts} games: no warm start from that")
         task_id = world.panel.task_ids[order[attempts % len(order)]]
         demonstration = demonstrate(world.base, task_id, expert, config.noise, rng)
         attempts += 1
-        if demonstration is not None:
+        if demonstration is not None and _is_shown(demonstration, config.shares, rng):
             shown.append(demonstration)
         if attempts % 20 == 0:
             display.advance(len(shown))
     return shown
 
 
+def _is_shown(demonstration: Demonstration, shares: Mapping[str, float], rng: np.random.Generator) -> bool:
+    """Whether a demonstration is among the share of its task type that is to be shown."""
+    share = shares.get(demonstration.task.task_type, 1.0)
+    return share >= 1 or rng.random() < share
+
+
 def new_policy(
-    config: Config, ranks: Ranks, shown: Sequence[Demonstration], horizon: int, generator: torch.Generator
+    config: Config,
+    ranks: Ranks,
+    shown: Sequence[Demonstration],
+    taught: Sequence[Lesson],
+    horizon: int,
+    generator: torch.Generator,
 ) -> HFPolicy:
-    """A small policy from scratch, with a tokenizer that the first rank makes of the demonstrations' text.
+    """A small policy from scratch, with a tokenizer that the first rank makes of all that it will be shown.
 
     Args:
+        taught: questions and answers of the environment role.
         horizon: how many predictions a reply may hold; their tags become tokens.
 
     Raises:
@@ -63,7 +78,9 @@ def new_policy(
     if not shown:
         raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
     tags = ["<action>", "</action>", "</prediction>", *(f'<prediction h="{h}">' for h in range(1, horizon + 1))]
-    texts = texts_of(shown, STYLES[config.prompt.style], config.prompt.history)
+    tags += [tag for tag in (*TAGS, *(f"{name}:" for name in FIELDS)) if taught]
+    texts = [*texts_of(shown, STYLES[config.prompt.style], config.prompt.history)]
+    texts += [text for lesson in taught for text in (lesson.question, lesson.answer)]
     tokenizer = ranks.once(lambda: train_tokenizer(texts, config.policy.vocabulary, tags))
     return build_policy(config.policy, tokenizer, generator)
 

@@ -133,6 +133,7 @@ def account(config: Config, groups: Sequence[Group], stats: RolloutStats, sample
         **summary(groups, estimator_config(config)),
         "success": float(np.mean([trajectory.success for trajectory in episodes])),
         "turns": float(np.mean([len(trajectory.turns) for trajectory in episodes])),
+        "environment_steps": float(len(turns)),
         "format_errors": float(sum(turn.info.get("format_error") is not None for turn in turns)),
         "invalid_actions": float(sum(not turn.info.get("valid_action", True) for turn in turns)),
         "action_tokens": float(stats.action_tokens),
@@ -152,6 +153,7 @@ def headlines(config: Config, metrics: Mapping[str, float]) -> dict[str, float |
         "predictive reward": metrics["prediction_score"],
         "dead groups": f"{metrics['dead_groups']:.0f}/{config.rollout.tasks}",
         "curriculum share": metrics.get("curriculum_share", 0.0),
+        "analyses read": 1 - metrics.get("curriculum_reflections_fallback_share", 0.0),
         "entropy": metrics["entropy"],
         "tokens/s": round(metrics["tokens_per_second"]),
     }
@@ -161,8 +163,8 @@ def tally(counters: dict[str, float], metrics: Mapping[str, float]) -> None:
     """Adds an iteration to what the mechanisms did over the whole run."""
     for name in ("predictions_scored", "returns_modulated", "dead_groups"):
         counters[name] = counters.get(name, 0.0) + metrics[name]
-    for name in ("curriculum_sampled", "curriculum_from_curriculum", "curriculum_failures", "curriculum_retrieved"):
-        counters[name] = metrics.get(name, 0.0)  # the sampler counts since the start
+    for name in ("sampled", "from_curriculum", "failures", "retrieved", "reflections_fallback", "selections_fallback"):
+        counters[f"curriculum_{name}"] = metrics.get(f"curriculum_{name}", 0.0)  # the sampler counts since the start
 
 
 def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
@@ -174,4 +176,8 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
             expected["returns_modulated"] = "wia is on, but no prediction ever changed a return"
     if config.aiw:
         expected["curriculum_from_curriculum"] = "aiw is on, but no task was ever sampled from the failure library"
-    return [text for name, text in expected.items() if not counters.get(name)]
+    idle = [text for name, text in expected.items() if not counters.get(name)]
+    failures = counters.get("curriculum_failures", 0.0)
+    if failures and counters.get("curriculum_reflections_fallback") == failures:
+        idle.append("none of the analyst's reflections could be read: tasks were chosen by text search alone")
+    return idle

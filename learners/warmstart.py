@@ -15,6 +15,7 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.baselines import random_command
+from roleagent.agents.mistakes.slips import verb_of
 from roleagent.agents.prompts import Scribe, Transcript, Window
 from roleagent.agents.rollout import Rollout
 from roleagent.learners.segments import segments_of
@@ -110,19 +111,15 @@ class Decoys:
         for demonstration in demonstrations:
             for number, step in enumerate(demonstration.steps):
                 for ahead in range(1, min(horizon, len(demonstration.steps) - number) + 1):
-                    self._places.setdefault((_verb(step.command), ahead), []).append((demonstration, number))
+                    self._places.setdefault((verb_of(step.command), ahead), []).append((demonstration, number))
 
     def draw(self, command: str, ahead: int) -> list[str | None] | None:
         """The ``ahead`` states that might follow ``command``, or None: the truth is to be shown."""
         if self._rng.random() >= self._share:
             return None
-        places = self._places[_verb(command), ahead]
+        places = self._places[verb_of(command), ahead]
         demonstration, number = places[int(self._rng.integers(len(places)))]
         return demonstration.states[number + 1 : number + 1 + ahead]
-
-
-def _verb(command: str) -> str:
-    return command.split(" ", 1)[0].split("[", 1)[0]
 
 
 def segments_from(demonstration: Demonstration, rollout: Rollout, decoys: Decoys | None = None) -> list[Segment]:

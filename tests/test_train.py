@@ -39,7 +39,9 @@ CONFIG = {
         "decoys": 0.3,
         "lr": 1e-2,
         "text_weight": 0.3,
+        "failures": 0.5,
     },
+    "curriculum": {"reflection_tokens": 90, "selection_tokens": 40, "candidate_tokens": 200},
     "rollout": {"tasks": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32, "temperature": 1.0},
     "loss": {"kl": 1e-3},
     "optim": {"updates": 2, "epochs": 1, "lr": 5e-4},
@@ -127,6 +129,7 @@ def test_every_mechanism_did_something(finished):
     for name in ("predictions_scored", "returns_modulated", "curriculum_failures", "curriculum_from_curriculum"):
         assert counters[name] > 0, counters
     assert "warning" not in finished[1]
+    assert counters["curriculum_reflections_fallback"] < counters["curriculum_failures"]  # the policy analyses itself
 
 
 def test_the_learner_starts_from_the_distribution_that_was_sampled(finished):

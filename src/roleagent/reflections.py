@@ -35,14 +35,27 @@ from roleagent.types import Reflection, Selection
 
 MODE, DETAIL, STEP, LESSON, QUERY = "DOMINANT_TYPE", "DETAIL", "CRITICAL_STEP", "CORE_LESSON", "RETRIEVAL_QUERY"
 FIELDS = (MODE, DETAIL, STEP, LESSON, QUERY)
+TAGS = ("<reflection>", "</reflection>", "<selected_tasks>", "</selected_tasks>")
 MOST_CHARACTERS = 600
 """Of a field; what is longer is cut."""
-_MOST_READ = 20_000  # characters of a reply; a block begins within them or not at all
+_MOST_READ = 20_000  # characters after the thought; a block begins within them or not at all
+_REASON = 200  # characters
 _NONE = frozenset({"none", "n/a", "na", "null", "-", "unknown", "无", "没有"})
-_FIELD = re.compile(rf"^[\W_]*({'|'.join(FIELDS)})[*_`\"' ]*[:：=][*_`\"' ]*", re.IGNORECASE | re.MULTILINE)
-_TAG = re.compile(r"</?\s*[A-Za-z_|][^<>]{0,40}>|<\|[^<>]{0,40}\|>")
-_NUMBERED = re.compile(r"^\s*(?:[-*•]\s+)?[\s\[(#]*(\d{1,9})[\s\])*]*(?:[:：.,;、–-]\s*(.*)|\s+(\D.*))?$")
-_NUMBERS = re.compile(r"[\s\[(]*\d{1,9}(?:(?:[\s,;、和]|and)+\d{1,9})*[\s\]).]*")
+# Every repetition that could meet its own kind again has a bound: a hostile text must not cost more than its length.
+_NAMES = "|".join(name.replace("_", "[_ -]") for name in FIELDS)
+_FIELD = re.compile(
+    rf"^(?:[^\w\n]|_){{0,12}}(?:\d{{1,2}}[.)][^\w\n]{{0,4}})?({_NAMES})[*_`\"' ]{{0,8}}[:：=][*_` ]{{0,8}}",
+    re.IGNORECASE | re.MULTILINE,
+)
+_QUOTED = re.compile(r"([\"'])(.*)\1,?", re.DOTALL)
+_TAG = re.compile(r"</?\s{0,40}[A-Za-z_|][^<>]{0,40}>|<\|[^<>]{0,40}\|>")
+_THINK, _THOUGHT = (re.compile(rf"<{slash}think(?:ing)?\s{{0,4}}>", re.IGNORECASE) for slash in ("", "/"))
+_LISTED = re.compile(r"(-?\d{1,40}):(.*)")
+_NUMBERED = re.compile(
+    r"(?:[-*•]\s{1,4})?[\s\[(#*]{0,4}(-?\d{1,40})(?![\d^]|[.,]\d)[\s\])*]{0,4}(?:[:：.,;、–—-](.*)|(?<=\s)(\D.*))?"
+)
+_NUMBERS = re.compile(r"[\s\[(]{0,9}\d{1,9}(?:(?:[\s,;、和]|and){1,9}\d{1,9})*[\s\]).]{0,9}")
+_STEP = re.compile(r"(?<![\d.^−-])(?<!\d[eE])\d{1,6}(?![\d^]|[.eE]\d)")
 
 
 def plain(text: Any, most: int = MOST_CHARACTERS) -> str:
@@ -86,10 +99,10 @@ def read_reflection(reply: str, modes: Sequence[str], turns: int, source: str = 
     >>> read_reflection("It failed.", ("navigation_loop",), turns=4) is None
     True
     """
-    body, sound = _block(reply, "reflection")
-    given, in_order = _fields(body)
-    if not given:
-        given = _json_fields(body)
+    body, sound, _ = _block(reply, "reflection")
+    given = _lines(body)
+    sound = sound and bool(given)
+    given = given or _json_fields(body) or _fields(body)
     if not given and (named := within(body, modes)):
         given = {MODE: named, DETAIL: body}
     mode_text = plain(given.get(MODE, ""), 200)
@@ -98,18 +111,19 @@ def read_reflection(reply: str, modes: Sequence[str], turns: int, source: str = 
     mode = match_mode(mode_text, tuple(modes))
     step, step_sound = _step(given.get(STEP, ""), turns)
     detail, lesson, query = (plain(given.get(name, "")) for name in (DETAIL, LESSON, QUERY))
-    uncut = all(len(str(value)) <= MOST_CHARACTERS for value in given.values())
-    well_formed = sound and in_order and set(given) == set(FIELDS) and all((detail, lesson, query))
+    unchanged = all(plain(given[name]) == " ".join(given[name].split()) for name in given)
     same_mode = mode == mode_text or mode not in modes
-    return Reflection(
-        mode, detail, step, lesson, query, source, repaired=not (well_formed and uncut and step_sound and same_mode)
-    )
+    well_formed = sound and unchanged and step_sound and same_mode and all((detail, lesson, query))
+    return Reflection(mode, detail, step, lesson, query, source, repaired=not well_formed)
 
 
 def write_selection(selection: Selection) -> str:
     """The block that says what a selection says."""
     reasons = selection.reasons or ("",) * len(selection.indices)
-    lines = [f"{index + 1}: {plain(reason)}".rstrip() for index, reason in zip(selection.indices, reasons, strict=True)]
+    lines = [
+        f"{index + 1}: {plain(reason, _REASON)}".rstrip()
+        for index, reason in zip(selection.indices, reasons, strict=True)
+    ]
     return "\n".join(("<selected_tasks>", *lines, "</selected_tasks>"))
 
 
@@ -129,47 +143,69 @@ def read_selection(reply: str, shown: int, source: str = "model") -> Selection:
     >>> read_selection("Tasks 1 to 3 all look alike.", shown=3).source
     'fallback'
     """
-    body, sound = _block(reply, "selected_tasks")
-    lines = [line for line in body.splitlines() if line.strip()]
-    well_formed = False
-    found = _json_choices(body)
-    if not found and len(lines) == 1 and _NUMBERS.fullmatch(body):
+    body, sound, tagged = _block(reply, "selected_tasks")
+    lines = [line.strip() for line in body.splitlines() if line.strip()]
+    listed = [match for line in lines if (match := _LISTED.fullmatch(line))]
+    sound = sound and len(listed) == len(lines)
+    found = [(int(match[1]), match[2]) for match in listed] if len(listed) == len(lines) else _json_choices(body)
+    if not found and len(lines) == 1 and _NUMBERS.fullmatch(lines[0]):
         found = [(int(number), "") for number in re.findall(r"\d+", body)]
     if not found:
-        found = [(int(match[1]), match[2] or match[3] or "") for line in lines if (match := _NUMBERED.match(line))]
-        well_formed = sound and len(found) == len(lines)
-    if not found and not (sound and (not lines or body.strip().lower().strip(".") in _NONE)):
+        found = _numbered(lines, tagged)
+    if not found and not sound and not (tagged and body.strip().lower().strip(".") in _NONE):
         return Selection((), source="fallback")
-    chosen = {number - 1: plain(reason, 200) for number, reason in reversed(found) if 1 <= number <= shown}
+    chosen = {number - 1: plain(reason, _REASON) for number, reason in reversed(found) if 1 <= number <= shown}
     indices = tuple(dict.fromkeys(number - 1 for number, _ in found if number - 1 in chosen))
     dropped = sum(not 1 <= number <= shown for number, _ in found)
-    return Selection(indices, tuple(chosen[index] for index in indices), dropped, source, repaired=not well_formed)
+    unchanged = all(plain(reason, _REASON) == " ".join(reason.split()) for _, reason in found)
+    reasons = tuple(chosen[index] for index in indices)
+    return Selection(indices, reasons, dropped, source, repaired=not (sound and unchanged))
 
 
-def _block(reply: str, name: str) -> tuple[str, bool]:
-    """What stands between the tags, and whether there is exactly one such block.
+def _block(reply: str, name: str) -> tuple[str, bool, bool]:
+    """What stands between the tags, whether there is exactly one such block, and whether one was begun at all.
 
     Of nested or repeated blocks the innermost first one counts. Without a closing tag it is all that follows the
-    opening one, and without any tag the whole reply. A thought before the answer is no part of it.
+    opening one, and without any tag the whole reply. A thought before the answer is no part of it, and neither is one
+    that was not finished.
     """
-    reply = str(reply)[:_MOST_READ].rpartition("</think>")[2]
+    reply = str(reply)
+    reply = reply[max((thought.end() for thought in _THOUGHT.finditer(reply)), default=0) :]
+    unfinished = _THINK.search(reply)
+    reply = reply[: unfinished.start() if unfinished else _MOST_READ][:_MOST_READ]
     tags = list(re.finditer(rf"<(/?)\s{{0,4}}{name}\s{{0,4}}>", reply, re.IGNORECASE))
     closing = next((place for place, tag in enumerate(tags) if tag[1] and place and not tags[place - 1][1]), None)
     if closing is not None:
-        return reply[tags[closing - 1].end() : tags[closing].start()], len(tags) == 2
+        return reply[tags[closing - 1].end() : tags[closing].start()], len(tags) == 2, True
     opening = next((tag for tag in tags if not tag[1]), None)
-    return (reply[opening.end() :] if opening else reply), False
+    return (reply[opening.end() :] if opening else reply), False, opening is not None
 
 
-def _fields(body: str) -> tuple[dict[str, str], bool]:
-    """The values after the fields' names, and whether each has its place at the beginning of a line, once, in order."""
+def _lines(body: str) -> dict[str, str]:
+    """The values where the text is as it should be: every field once, in order, on a line of its own."""
+    lines = [line for line in body.split("\n") if line.strip()]
+    if len(lines) != len(FIELDS) or not all(map(str.startswith, lines, (f"{name}:" for name in FIELDS))):
+        return {}
+    return {name: line[len(name) + 1 :].strip() for name, line in zip(FIELDS, lines, strict=True)}
+
+
+def _fields(body: str) -> dict[str, str]:
+    """The values after the fields' names wherever these begin a line; the first one of each."""
     marks = list(_FIELD.finditer(body))
     found: dict[str, str] = {}
     ends = [mark.start() for mark in marks[1:]] + [len(body)]
     for mark, end in zip(marks, ends, strict=False):  # no mark, no value
-        found.setdefault(mark[1].upper(), body[mark.end() : end].strip().strip("*`\"'").strip())
-    bare = [body[mark.start() : mark.end()].lstrip("\n").rstrip() for mark in marks]
-    return found, bare == [f"{name}:" for name in FIELDS] and not body[: marks[0].start()].strip() if marks else False
+        value = body[mark.end() : end].strip().strip("*`").strip()
+        quoted = _QUOTED.fullmatch(value)
+        value = quoted[2] if quoted and quoted[1] not in quoted[2] else value
+        found.setdefault(re.sub(r"\W", "_", mark[1]).upper(), value)
+    return found
+
+
+def _numbered(lines: Sequence[str], tagged: bool) -> list[tuple[int, str]]:
+    """Numbers at the beginning of lines, with what follows; outside a block a number and a word are but a sentence."""
+    matches = [match for line in lines if (match := _NUMBERED.fullmatch(line)) and (tagged or match[3] is None)]
+    return [(int(match[1]), match[2] or match[3] or "") for match in matches]
 
 
 def _json_value(body: str) -> Any:
@@ -183,13 +219,15 @@ def _json_value(body: str) -> Any:
 
 
 def _json_fields(body: str) -> dict[str, str]:
+    """The fields of a JSON object that names the mode, however deep it lies in others that hold nothing else."""
     value = _json_value(body)
-    if isinstance(value, Mapping) and len(value) == 1 and isinstance(inner := next(iter(value.values())), Mapping):
-        value = inner
+    while isinstance(value, (Mapping, list)) and len(value) == 1:
+        [value] = value.values() if isinstance(value, Mapping) else value
     if not isinstance(value, Mapping):
         return {}
     named = {re.sub(r"\W+", "_", str(key)).upper(): item for key, item in value.items()}
-    return {name: str(named[name]) for name in FIELDS if isinstance(named.get(name), (str, int))}
+    texts = {name: str(item) for name in FIELDS if type(item := named.get(name)) in (str, int)}
+    return texts if MODE in texts else {}
 
 
 def _json_choices(body: str) -> list[tuple[int, str]]:
@@ -202,7 +240,9 @@ def _json_choices(body: str) -> list[tuple[int, str]]:
         if isinstance(item, Mapping):
             reason = item.get("reason", "")
             item = next((item[key] for key in ("index", "task", "number", "id") if key in item), None)
-        if isinstance(item, int) and not isinstance(item, bool):
+        if isinstance(item, str) and re.fullmatch(r"\s{0,9}-?\d{1,40}\s{0,9}", item):
+            item = int(item)
+        if type(item) is int:
             found.append((item, reason if isinstance(reason, str) else ""))
     return found
 
@@ -212,7 +252,7 @@ def _step(text: str, turns: int) -> tuple[int | None, bool]:
     text = str(text).strip()
     if text.lower().strip(".") in _NONE:
         return None, True
-    number = re.search(r"(?<![\d.])\d{1,6}(?![\d])", text)
+    number = _STEP.search(text)
     if number is None or not 1 <= int(number[0]) <= turns:
         return None, False
     return int(number[0]) - 1, number[0] == text
