@@ -18,116 +18,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import shutil
 import statistics
-import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import yaml
 from rich.console import Console
 from rich.table import Table
+from training_runs import ROOT, Run
 
-from roleagent.config import Config, ConfigError, load, to_dict
-from roleagent.learners.run_folder import read_config
-
-ROOT = Path(__file__).resolve().parent.parent
-KEEP_ALL = "train.keep_checkpoints=1000000"  # the controls begin where the warm start ended
-MEMORY_UNIT = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss, per MiB
-
-
-class Run:
-    """One training run of ``train.py``: finished, interrupted, or yet to begin.
-
-    Args:
-        folder: its run folder.
-        file: its configuration file.
-        overrides: its options on top of that.
-    """
-
-    def __init__(self, folder: Path, file: Path, overrides: Sequence[str]):
-        self.folder, self.file = folder, file
-        self.overrides = tuple(overrides)
-        self._options = (*overrides, KEEP_ALL, f"run_dir={folder}")
-        self.config: Config = load(file, self._options)
-        self._costs = folder.with_name(f"{folder.name}.costs.json")
-
-    def finish(self) -> dict[str, Any]:
-        """Trains what is left to train; the run's result, with ``minutes`` and ``peak_mb``.
-
-        Raises:
-            ConfigError: the folder holds a run with other options, or training failed.
-        """
-        begun = (self.folder / "config.yaml").exists()
-        if begun and read_config(self.folder) != self.config:
-            raise ConfigError(f"{self.folder} was trained with other options: name another folder with --out")
-        if not (self.folder / "result.json").exists():
-            status = self._train(["--resume"] if begun else [])
-            if status:
-                raise ConfigError(
-                    f"training into {self.folder} ended with status {status}; the same command goes on from there"
-                )
-            self._prune()
-        costs = json.loads(self._costs.read_text())
-        return {
-            **json.loads((self.folder / "result.json").read_text()),
-            "minutes": sum(cost["minutes"] for cost in costs),
-            "peak_mb": max(cost["peak_mb"] for cost in costs),
-        }
-
-    def _train(self, flags: Sequence[str]) -> int:
-        """Runs ``train.py``, showing what it shows, and notes what it cost; its exit status."""
-        command = [sys.executable, str(ROOT / "train.py"), "--config", str(self.file), *flags, *self._options]
-        print("$", " ".join(command), flush=True)
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        started = time.monotonic()
-        process = subprocess.Popen(command)
-        while True:
-            try:
-                _, status, usage = os.wait4(process.pid, 0)
-                break
-            except KeyboardInterrupt:  # train.py got it too, and ends in its own time
-                continue
-        process.returncode = os.waitstatus_to_exitcode(status)
-        costs = json.loads(self._costs.read_text()) if self._costs.exists() else []
-        costs.append({"minutes": (time.monotonic() - started) / 60, "peak_mb": usage.ru_maxrss / MEMORY_UNIT})
-        self._costs.write_text(json.dumps(costs))
-        return process.returncode
-
-    def start(self) -> Path | None:
-        """The checkpoint with which the warm start ended."""
-        for path in sorted((self.folder / "checkpoints").glob("step-*")):
-            state = json.loads((path / "state.json").read_text())
-            if state["stage"] == "train" and state["step"] == 0:
-                return path
-        return None
-
-    def _prune(self) -> None:
-        """Leaves the start and the end."""
-        *others, _ = sorted((self.folder / "checkpoints").glob("step-*"))
-        for path in others:
-            if path != self.start():
-                shutil.rmtree(path)
-
-    def reinforcement_minutes(self) -> float:
-        """Wall-clock minutes of all iterations together."""
-        rows = map(json.loads, (self.folder / "metrics.jsonl").read_text().splitlines())
-        return sum(row["seconds"] for row in rows if row["stage"] == "train") / 60
-
-    def control(self, name: str, *options: str) -> Run:
-        """A run with other options that begins where this one's warm start ended."""
-        folder = self.folder.with_name(f"{self.folder.name}-{name}")
-        run = Run(folder, self.file, [*self.overrides, *options])
-        start = self.start()
-        if start is not None and not (folder / "config.yaml").exists():
-            shutil.copytree(start, folder / "checkpoints" / start.name, dirs_exist_ok=True)
-            shutil.copy(self.folder / "before.json", folder)
-            (folder / "config.yaml").write_text(yaml.safe_dump(to_dict(run.config), sort_keys=False))
-        return run
+from roleagent.config import ConfigError
 
 
 def measure(file: Path, overrides: Sequence[str], out: Path, seed: int, controls: bool) -> dict[str, float]:

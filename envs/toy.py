@@ -6,8 +6,11 @@ a place. The commands are those of ALFWorld, and every observation says what hap
 
 from __future__ import annotations
 
+import math
 import random
 import re
+from collections.abc import Mapping
+from itertools import product
 from typing import Any
 
 import gymnasium
@@ -27,15 +30,28 @@ NOTHING = "Nothing happens."
 SPLITS = {"train": range(1, 7), "valid": range(7, 10)}
 
 
-def panel(split: str) -> Panel:
+def panel(split: str, shares: Mapping[str, float] | None = None) -> Panel:
     """The tasks of a split, ordered so that any prefix mixes the task types.
+
+    Args:
+        split: a key of :data:`SPLITS`.
+        shares: task type → how much of its tasks there is, in [0, 1]; all of them unless told.
 
     >>> len(panel("train")), len(panel("valid")), panel("train").task_ids[:2]
     (432, 216, ('bring-apple-counter-1', 'heat-apple-counter-1'))
+    >>> len(panel("train", {"cool": 0.25}))
+    351
     """
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(SPLITS)}")
-    names = (f"{k}-{i}-{p}-{n}" for n in SPLITS[split] for p in PLACES for i in ITEMS for k in TASK_TYPES)
+    left = {kind: share * len(SPLITS[split]) * len(PLACES) * len(ITEMS) for kind, share in (shares or {}).items()}
+    if not set(left) <= set(TASK_TYPES) or any(not 0 <= share <= 1 for share in (shares or {}).values()):
+        raise ValueError(f"shares of task types are numbers from 0 to 1 for {', '.join(TASK_TYPES)}, not {shares}")
+    names = []
+    for number, place, item, kind in product(SPLITS[split], PLACES, ITEMS, TASK_TYPES):
+        left[kind] = left.get(kind, math.inf) - 1
+        if left[kind] >= 0:
+            names.append(f"{kind}-{item}-{place}-{number}")
     return Panel(ENV_ID, split, tuple(names))
 
 
@@ -45,13 +61,20 @@ class ToyKitchen(gymnasium.Env[str, str]):
     Args:
         split: ``"train"`` or ``"valid"``.
         max_steps: steps until the episode is truncated.
+        shares: of the training tasks of each type, see :func:`panel`: a type can be made rare. Other splits have all.
         render_mode: ``"ansi"`` renders the last observation.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
 
-    def __init__(self, split: str = "train", max_steps: int = 15, render_mode: str | None = None):
-        self.panel = panel(split)
+    def __init__(
+        self,
+        split: str = "train",
+        max_steps: int = 15,
+        shares: Mapping[str, float] | None = None,
+        render_mode: str | None = None,
+    ):
+        self.panel = panel(split, shares if split == "train" else None)
         self.max_steps = max_steps
         self.render_mode = render_mode
         self.observation_space = Unicode(4096)
