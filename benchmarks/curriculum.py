@@ -98,10 +98,13 @@ def course(run: Run, kind: str) -> Course:
 
 def compare(options: argparse.Namespace, seed: int) -> tuple[Course, Course]:
     """One seed's two runs, the uniform one first."""
-    base = [*options.overrides, f"seed={seed}"]
-    uniform = Run(options.out / f"seed{seed}", options.config, [*base, "aiw=off"])
+    base = [*options.overrides, f"seed={seed}", f"curriculum.analyst={options.analyst}"]
+    # A policy that is its own analyst learns that in the warm start, which both runs share: there the uniform one has
+    # all of Agent-In-World but its effect.
+    off, on = ("aiw=off", "aiw=on") if options.analyst == "rule" else ("curriculum.epsilon=0", "curriculum.epsilon=0.5")
+    uniform = Run(options.out / f"seed{seed}", options.config, [*base, off])
     uniform.finish()
-    curriculum = uniform.control("curriculum", "aiw=on", f"curriculum.analyst={options.analyst}")
+    curriculum = uniform.control("curriculum", on)
     curriculum.finish()
     return course(uniform, options.kind), course(curriculum, options.kind)
 
