@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import replace
 
 from roleagent.agents.hf import HFPolicy, PolicyError
 from roleagent.agents.inquiries import CLOSING, Inquiries, Inquiry
@@ -53,8 +54,15 @@ class LanguageAnalyst(ABC):
         replies = self.answer([asked[place][0] for place in places], "selection")
         selections = [Selection((), source=self.source)] * len(asked)
         for place, reply in zip(places, replies, strict=True):
-            selections[place] = read_selection(reply, asked[place][1], self.source)
+            selections[place] = self._within(read_selection(reply, asked[place][1], self.source))
         return selections
+
+    def _within(self, selection: Selection) -> Selection:
+        """A selection of as many tasks as were asked for: who picks everything has picked nothing."""
+        most = self.inquiries.most
+        if len(selection.indices) <= most:
+            return selection
+        return replace(selection, indices=selection.indices[:most], reasons=selection.reasons[:most], repaired=True)
 
     def _read(self, reply: str, trajectory: Trajectory) -> Reflection | None:
         return read_reflection(reply, taxonomy(trajectory.task.env_id), len(trajectory.turns), self.source)
@@ -100,14 +108,15 @@ class ModelAnalyst(LanguageAnalyst):
         self.dialect = dialect_of(policy)
         frame = len(self.dialect.inquiry("", "reflection"))
         room = policy.context_length - max(self.limits.values()) - frame - _SLACK
-        if room <= 0:
-            raise PolicyError(
-                f"a context of {policy.context_length} tokens has no room for analyses of {max(self.limits.values())}: "
-                "lower curriculum.reflection_tokens, or choose curriculum.analyst=rule"
+        try:
+            self.inquiries = Inquiries(
+                lambda text: len(policy.encode(text)), room, min(room, candidate_tokens), self.dialect.explains
             )
-        self.inquiries = Inquiries(
-            lambda text: len(policy.encode(text)), room, min(room, candidate_tokens), self.dialect.explains
-        )
+        except ValueError as error:
+            raise PolicyError(
+                f"a context of {policy.context_length} tokens has no room for analyses of {max(self.limits.values())} "
+                f"({error}): lower curriculum.reflection_tokens, or choose curriculum.analyst=rule"
+            ) from None
         self._tokens = self._seconds = 0.0
 
     def prompt(self, question: str, kind: Inquiry) -> tuple[int, ...]:

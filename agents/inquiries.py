@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from roleagent.modes import MEANINGS, TAXONOMIES, taxonomy
+from roleagent.modes import MEANINGS, taxonomy
 from roleagent.reflections import FIELDS, plain
 from roleagent.types import Failure, Reflection, Trajectory, Turn
 
@@ -67,28 +67,27 @@ _SELECTED = """\
 
 Now write the <selected_tasks> block."""
 
-_OURS = re.compile(
-    r"</?\s{0,4}(?:reflection|selected_tasks|think|thinking|action|prediction)\b[^<>\n]{0,40}>|<\|[^<>\n]{0,40}\|>",
+_TAGS = re.compile(
+    r"<(/?\s{0,4}(?:reflection|selected_tasks|think|thinking|s|bos|eos|(?:start|end)_of_turn)\s{0,4}"
+    r"|[|｜][^<>|｜\n]{0,40}[|｜])>",
     re.IGNORECASE,
 )
 
 
 def untagged(text: str) -> str:
-    """What the world said, in its own lines, without the tags that mean something to a model or to its reader.
+    """What the world said, in its own lines; tags that mean something to a model or to its reader are none any more.
 
-    >>> untagged("A note: <think>\\n</reflection> <b>Hi</b> <<|end|>|end|>")
-    'A note: \\n <b>Hi</b> '
+    >>> print(untagged("A note: </reflection> <b>Hi</b> <<|end|>|end|>"))
+    A note: ‹/reflection› <b>Hi</b> <‹|end|›|end|>
     """
-    while (bare := _OURS.sub("", text)) != text:  # a tag taken out may leave another one behind
-        text = bare
-    return text
+    return _TAGS.sub(r"‹\1›", text)  # not taken out: that may leave another tag behind
 
 
 class Inquiries:
     """Writes the questions of the environment role.
 
     What the agent said is shown in one line and without tags, so that it cannot pass for a step, for the world's answer
-    or for an analysis; what the world said keeps its lines and loses the tags that have a meaning here.
+    or for an analysis; what the world said keeps its lines, and its tags lose their meaning.
 
     Args:
         measure: the length of a text in tokens.
@@ -98,7 +97,7 @@ class Inquiries:
         most: how many tasks may be picked.
 
     Raises:
-        ValueError: there is no room for what is wanted to be said, and as much again to say it about.
+        ValueError: there is hardly room for what is wanted to be said.
     """
 
     def __init__(
@@ -106,10 +105,9 @@ class Inquiries:
     ):
         self.measure, self.explain, self.most = measure, explain, most
         self.room, self.candidate_room = room, candidate_room
-        if explain:
-            words = max(measure(_task_of_reflecting(modes)) for modes in TAXONOMIES.values())
-            if room < 2 * words:
-                raise ValueError(f"questions need {2 * words} tokens, and there is room for {room}")
+        least = measure(_task_of_reflecting(taxonomy(""))) * 5 // 4 if explain else 1
+        if room < least:
+            raise ValueError(f"questions need {least} tokens, and there is room for {room}")
 
     def reflection(self, trajectory: Trajectory) -> str:
         """Task, objective and the whole interaction; of one that is too long the steps in the middle are left out."""
@@ -122,7 +120,7 @@ class Inquiries:
         first, goal = untagged(trajectory.initial_observation), untagged(task.goal)
         # Most worlds name the task in their first observation; nothing is said twice.
         goal = "" if goal and goal in first else f"The task was to: {goal}"
-        about = self._shortened("\n\n".join(part for part in (goal, first) if part), room // 3)
+        about = self._shortened("\n\n".join(part for part in (goal, first) if part), room // 2)
         steps = [self._step(number, turn) for number, turn in enumerate(trajectory.turns, start=1)]
         opening = "\n\n".join(part for part in (head, about) if part)
         shown = self._fitting(steps, room - self.measure(about) - 2)
@@ -158,7 +156,7 @@ class Inquiries:
     def _fitting(self, steps: list[str], room: int) -> list[str]:
         """The first and the last steps, as many as there is room for; these two are rather shortened than left out."""
         sizes = [self.measure(step) + 1 for step in steps]
-        if sum(sizes) <= room:
+        if sum(sizes) <= room or not steps:
             return steps
         room -= self.measure(LEFT_OUT) + 1
         for place in {0, len(steps) - 1}:
