@@ -248,7 +248,7 @@ class Visitor:
             spare: steps that are to be left.
             before: goes no further than to where the expert would give such a command, or the one that may win.
         """
-        haste = self.episode.rng.uniform(0.05, 0.5)
+        haste = self.episode.rng.uniform(0.03, 0.35)
 
         def enough(command: str) -> bool:
             stop = self.is_last(command) or (before is not None and before(command))

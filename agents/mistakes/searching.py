@@ -45,17 +45,17 @@ class Researcher:
         self.episode.do(f"answer[{text}]")
 
     def study(self) -> None:
-        """Searches for everything that the answer takes, as the expert does; what experts do not understand, by title.
+        """Searches for everything that the answer takes, as the expert does, or by the names that it comes across.
 
         Raises:
             Impossible: what was found does not hold the answer.
         """
-        titles = [passage.partition("\n")[0] for passage in self.question.context]
         self.episode.follow(lambda command: command.startswith("answer"))
-        if not self.episode.turns:
-            for query in dict.fromkeys((self.question.text, *titles)):
-                if self.episode.left > 1:
-                    self.search(query)
+        if not self.episode.turns:  # a question that the expert does not understand
+            self.search(self.question.text)
+            for title in (passage.partition("\n")[0] for passage in self.question.context):
+                if self.episode.left > 1 and _stands_in(title, f"{self.question.text} {self.read}"):
+                    self.search(title)
         if not self.found:
             raise Impossible
 
@@ -81,9 +81,10 @@ class Researcher:
 
     def elsewhere(self) -> str:
         """Something that is asked about in another question, or nowhere."""
+        made = " ".join(turn.action for turn in self.episode.turns)
         if self.episode.chance(0.3):
-            return self.episode.pick(_IDEAS)
-        known = subject_words(f"{self.question.text} {self.read}")
+            return self.episode.pick([idea for idea in _IDEAS if idea not in made])
+        known = subject_words(f"{self.question.text} {self.read} {made}")
         for _ in range(20):
             asked = self._elsewhere().text
             name = self.episode.pick(_NAME.findall(asked[1:]) or [asked])
@@ -164,12 +165,12 @@ def insufficient_retrieval(episode: Episode) -> None:
         episode.do(first)
     elif vague:
         agent.search(" ".join(episode.shuffled(sorted(vague))))
+    if agent.found:
+        raise Impossible
     if episode.chance(0.3):  # goes on asking in other words what does not help, until the time is up
         episode.err(single=False)
         while True:
             agent.search(agent.useless(sorted(subject_words(agent.question.text))))
-    if agent.found:
-        raise Impossible
     agent.answer(episode.pick(agent.names()))
 
 

@@ -38,7 +38,7 @@ def _other_wish(agent: Shopper) -> str:
     """What somebody else would search for: another kind of thing in another part of the shop."""
     episode, shop, goal = agent.episode, agent.shop, agent.goal
     if episode.chance(0.2):
-        return episode.pick(_IDEAS)
+        return episode.pick([idea for idea in _IDEAS if all(idea not in turn.action for turn in episode.turns)])
     for _ in range(20):
         other = shop.goals[int(episode.rng.integers(len(shop.goals)))]
         if other.category != goal.category and other.query != goal.query:
@@ -142,10 +142,15 @@ def excessive_browsing(episode: Episode) -> None:
     depth = episode.rng.uniform(0.2, 0.7)
     kind = episode.pick(("", read_request(agent.goal.instruction).kind.lower()))
     seen: set[str] = set()
+    products = [*map(agent.number, agent.found())]
+    if len(products) < 5:
+        raise Impossible
     while True:
-        fresh = [name for name in map(agent.number, agent.found()) if name in agent.clickables and name not in seen]
+        if seen.issuperset(products):
+            seen.clear()
+        fresh = [name for name in products if name in agent.clickables and name not in seen]
         if not fresh or episode.chance(0.15):
-            agent.click(NEXT if NEXT in agent.clickables else PREV)
+            agent.click(PREV if PREV in agent.clickables else NEXT)
             continue
         if kind and episode.chance(0.1):  # once, in other words
             agent.search(kind)
