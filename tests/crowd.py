@@ -146,7 +146,7 @@ def read_on(url, late):
     while time.monotonic() < late or reads < 3:
         entries = library.candidates(ENV, 20, "unknown")
         assert all(library.trajectory(entry)[1]["action"] == "look" for entry in entries[:2])
-        assert len(library.search("lesson", 5)) == min(5, len(entries)) or not entries
+        assert len(library.search("lesson", 5)) >= min(5, len(entries))
         assert sum(row["new_entries"] for row in library.growth()) <= sum(library.modes().values())
         reads += 1
     library.close()

@@ -53,7 +53,7 @@ def test_search(library):
     )
     assert [f.task.task_id for f in library.search("the egg is in a closed drawer: open it", k=1)] == ["t1"]
     found = library.search("wrong receptacle fish", k=9)
-    assert sorted(f.task.task_id for f in found)[-2:] == ["t2", "t3"] and len(found) <= 3
+    assert sorted(f.task.task_id for f in found) == ["t2", "t3"]  # each once, however often it failed
     assert next(f for f in found if f.task.task_id == "t2").count == 2
     assert library.search("zebra", k=3) == library.search("", k=3) == library.search("egg", k=0) == []
     assert library.search("fish", env_id="RoleAgent/Other-v0") == []

@@ -7,11 +7,11 @@ the library as it was.
 
 from __future__ import annotations
 
+import sqlite3
 from contextlib import suppress
 from pathlib import Path
 
 import sqlalchemy as sa
-from sqlalchemy import exc
 
 from roleagent.curricula.storage.database import Database, LibraryError
 
@@ -80,7 +80,7 @@ def _upgrade(connection: sa.Connection, version: str | None) -> None:
 
 def _give_room_back(database: Database) -> None:
     """Shrinks the file. Only space is lost where that fails (a full disk, others at work): new rows will use it."""
-    with database.engine.connect() as connection, suppress(exc.OperationalError):
+    with database.engine.connect() as connection, suppress(sqlite3.OperationalError):
         driver = connection.connection.driver_connection
         if driver is not None:
             driver.execute("VACUUM")
