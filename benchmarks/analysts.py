@@ -23,7 +23,7 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,19 +63,33 @@ class Case(NamedTuple):
         return step is not None and abs(step - self.mistake.step) <= 1
 
 
-def worlds(options: argparse.Namespace) -> dict[str, gymnasium.Env]:
-    """The environments by the names that the table uses."""
-    ids = {
-        "toy": ("RoleAgent/Toy-v0", {}),
-        "alfworld": ("RoleAgent/ALFWorld-v0", {"data_dir": options.alfworld, "size": options.size}),
-        "webshop": ("RoleAgent/WebShop-v0", {"data_dir": options.webshop}),
-        "search": ("RoleAgent/SearchQA-v0", {"data_dir": options.search}),
-    }
-    return {
-        name: gymnasium.make(env_id, split=options.split, disable_env_checker=True, **arguments)
-        for name, (env_id, arguments) in ids.items()
-        if name in options.worlds.split(",")
-    }
+WORLDS = {
+    "toy": "RoleAgent/Toy-v0",
+    "alfworld": "RoleAgent/ALFWorld-v0",
+    "webshop": "RoleAgent/WebShop-v0",
+    "search": "RoleAgent/SearchQA-v0",
+}
+
+
+def failed_episodes(options: argparse.Namespace) -> Iterator[tuple[str, Mistake]]:
+    """``n`` episodes of every mode of every world that was asked for.
+
+    Raises:
+        ValueError: there is no such world, or it lacks data.
+    """
+    for world in options.worlds.split(","):
+        if world not in WORLDS:
+            raise ValueError(f"no world {world!r}: there are {', '.join(WORLDS)}")
+        arguments = {} if world == "toy" else {"data_dir": getattr(options, world)}
+        arguments |= {"size": options.size} if world == "alfworld" else {}
+        env = gymnasium.make(WORLDS[world], split=options.split, disable_env_checker=True, **arguments)
+        for place, mode in enumerate(modes_of(env)):
+            rng = np.random.default_rng([options.seed, [*WORLDS].index(world), place])
+            made = failures(env, mode, options.n, rng)
+            if len(made) < options.n:
+                print(f"{world}: only {len(made)} of {options.n} episodes of {mode} could be made here")
+            for mistake in made:
+                yield world, mistake
 
 
 def analyst_of(options: argparse.Namespace) -> tuple[str, Analyst]:
@@ -94,20 +108,24 @@ def analyst_of(options: argparse.Namespace) -> tuple[str, Analyst]:
 def model_analyst(options: argparse.Namespace) -> tuple[str, Analyst]:
     """The policy of a run's newest checkpoint, or of a folder, in its environment role."""
     import torch
+    import transformers
 
     from roleagent.agents.hf import HFPolicy, own_device
     from roleagent.agents.session import model_analyst
     from roleagent.config import Config
-    from roleagent.learners.checkpoints import CheckpointError, Checkpoints
-    from roleagent.learners.run_folder import read_config
 
+    transformers.logging.disable_progress_bar()  # type: ignore[attr-defined]
     generator = torch.Generator(own_device()).manual_seed(options.seed)
     if options.policy:
         policy = HFPolicy.from_path(options.policy, generator)
         return f"policy {options.policy.name}", model_analyst(Config(), policy)
+
+    from roleagent.learners.checkpoints import Checkpoints
+    from roleagent.learners.run_folder import read_config
+
     checkpoint = Checkpoints(options.run / "checkpoints").latest()
     if checkpoint is None:
-        raise CheckpointError(f"the run {options.run} has no checkpoint")
+        raise ValueError(f"the run {options.run} has no checkpoint")
     config = read_config(options.run)
     policy = Checkpoints.policy(checkpoint, generator, config.policy)
     return f"run {options.run.name}, {checkpoint.name}", model_analyst(config, policy)
@@ -216,7 +234,7 @@ def as_line(world: str, mistake: Mistake) -> str:
     )
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--analyst", choices=("rule",), default="rule", help="the rules, unless one of the next three")
     parser.add_argument("--endpoint", help="base URL of an OpenAI-compatible server")
@@ -233,23 +251,18 @@ def main() -> int:
             f"--{name}", default="generated", metavar="DIR", help=f"official data (default: {name}'s own)"
         )
     parser.add_argument("--out", type=Path, help="also write the labelled episodes there, as JSON lines")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
 
-    console = Console(width=130)
-    made: list[tuple[str, Mistake]] = []
-    began = time.perf_counter()
-    for number, (world, env) in enumerate(worlds(options).items()):
-        for place, mode in enumerate(modes_of(env)):
-            rng = np.random.default_rng([options.seed, number, place])
-            episodes = failures(env, mode, options.n, rng)
-            if len(episodes) < options.n:
-                console.print(f"{world}: only {len(episodes)} of {options.n} episodes of {mode} could be made here")
-            made += [(world, mistake) for mistake in episodes]
+    try:
+        name, analyst = analyst_of(options)
+        began = time.perf_counter()
+        made = list(failed_episodes(options))
+    except (ValueError, OSError, RuntimeError, gymnasium.error.Error) as error:
+        print(f"analysts.py: {error}", file=sys.stderr)
+        return 2
     built = time.perf_counter() - began
     if options.out:
         options.out.write_text("".join(as_line(*pair) + "\n" for pair in made), encoding="utf-8")
-
-    name, analyst = analyst_of(options)
     began = time.perf_counter()
     replies: list[Reflection] = []
     for start in range(0, len(made), CHUNK):
@@ -259,6 +272,7 @@ def main() -> int:
     rng = np.random.default_rng(options.seed)
     found = dict.fromkeys(case.world for case in cases)
     results = {world: summarise([case for case in cases if case.world == world], rng) for world in found}
+    console = Console(width=130)
     report(console, name, results)
     console.print(f"{len(made)} episodes failed in {built:.1f} s, analysed in {asked:.1f} s")
     costs = {key: round(value, 4) for key, value in analyst.costs().items()}

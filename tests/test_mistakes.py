@@ -7,7 +7,9 @@ from itertools import pairwise
 import gymnasium
 import numpy as np
 import pytest
-from programs import run
+from fake_openai import serving
+from programs import load
+from tiny import qwen
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.mistakes import MISTAKES, failures, mistaken, modes_of
@@ -266,12 +268,47 @@ def test_official_games_and_products(official_games, webshop_data):
         assert len(failures(env, mode, 2, np.random.default_rng(0))) == 2, mode
 
 
-def test_the_benchmark(tmp_path):
+@pytest.fixture
+def benchmark(capsys):
+    """``benchmarks/analysts.py``: from its arguments to its result, or to what it says when there is none."""
+    program = load("benchmarks/analysts")
+
+    def result(*arguments):
+        status = program.main([*map(str, arguments)])
+        said = capsys.readouterr()
+        assert status in (0, 2)
+        return said.err if status else json.loads(said.out.splitlines()[-1].removeprefix("RESULT "))
+
+    return result
+
+
+def test_the_benchmark_of_the_rules(benchmark, tmp_path):
     out = tmp_path / "failures.jsonl"
-    status, printed, errors = run("benchmarks/analysts", "--n", 1, "--worlds", "toy,search", "--out", out)
-    assert status == 0, errors
-    result = json.loads(printed.splitlines()[-1].removeprefix("RESULT "))
+    result = benchmark("--n", 1, "--worlds", "toy,search", "--out", out)
     assert set(result["worlds"]) == {"toy", "search"}
     assert result["worlds"]["toy"]["accuracy"]["n"] == 11 and result["worlds"]["search"]["ratio"] > 2
     labels = [json.loads(line)["label"]["mode"] for line in out.read_text().splitlines()]
     assert labels == [*ALFWORLD, *SEARCH]
+    assert benchmark("--worlds", "toys") == "analysts.py: no world 'toys': there are toy, alfworld, webshop, search\n"
+
+
+def test_the_benchmark_of_a_server(benchmark):
+    """It says the same mode, invents one, or cannot be read, by turns."""
+
+    def reply(body, number):
+        mode = ("navigation loop", "fell_asleep", None)[number % 3]
+        return f"<reflection>\nDOMINANT_TYPE: {mode}\nCRITICAL_STEP: 1\n</reflection>" if mode else "Well, well."
+
+    with serving(reply) as server:
+        [world] = benchmark("--endpoint", server.url, "--n", 3, "--worlds", "toy")["worlds"].values()
+    assert world["modes"]["navigation_loop"]["accuracy"]["share"] == pytest.approx(1 / 3, abs=0.34)
+    assert world["outside"] + world["fallback"] == pytest.approx(2 / 3, abs=0.04)
+
+
+def test_the_benchmark_of_a_policy(benchmark, tmp_path):
+    policy = qwen(context=1024)
+    policy.model.save_pretrained(tmp_path / "policy")
+    policy.tokenizer.save_pretrained(tmp_path / "policy")
+    [world] = benchmark("--policy", tmp_path / "policy", "--n", 1, "--worlds", "toy")["worlds"].values()
+    assert world["fallback"] == 1 and world["accuracy"]["share"] == 0  # random weights babble
+    assert "has no checkpoint" in benchmark("--run", tmp_path, "--n", 1)
