@@ -34,9 +34,9 @@ Choose the one type that explains most of what went wrong. Only if none fits, ma
 joined by underscores. Answer with these seven lines and nothing else:
 <reflection>
 {mode}: the type of failure
-{detail}: one sentence: what the agent did wrong, with the names of the things involved
+{detail}: what the agent did wrong, in one sentence that names the things involved
 {step}: the number of the step at which it went wrong, or none
-{lesson}: one sentence: what it should do instead
+{lesson}: what it should do instead, in one sentence
 {query}: a few words that describe the task and the failure, for finding similar ones
 </reflection>
 

@@ -106,7 +106,7 @@ def read_reflection(reply: str, modes: Sequence[str], turns: int, source: str = 
     if not given and (named := within(body, modes)):
         given = {MODE: named, DETAIL: body}
     mode_text = plain(given.get(MODE, ""), 200)
-    if not re.search(r"\w", mode_text) or mode_text.lower() in _NONE:
+    if not re.search(r"[^\W\d_]", mode_text) or mode_text.lower() in _NONE:
         return None
     mode = match_mode(mode_text, tuple(modes))
     step, step_sound = _step(given.get(STEP, ""), turns)
@@ -219,15 +219,17 @@ def _json_value(body: str) -> Any:
 
 
 def _json_fields(body: str) -> dict[str, str]:
-    """The fields of a JSON object that names the mode, however deep it lies in others that hold nothing else."""
+    """The fields of a JSON object, however deep it lies in others that hold nothing else."""
     value = _json_value(body)
     while isinstance(value, (Mapping, list)) and len(value) == 1:
         [value] = value.values() if isinstance(value, Mapping) else value
     if not isinstance(value, Mapping):
         return {}
     named = {re.sub(r"\W+", "_", str(key)).upper(): item for key, item in value.items()}
+    if not any(name in named for name in FIELDS):
+        return {}
     texts = {name: str(item) for name in FIELDS if type(item := named.get(name)) in (str, int)}
-    return texts if MODE in texts else {}
+    return {MODE: "", **texts}
 
 
 def _json_choices(body: str) -> list[tuple[int, str]]:
