@@ -14,7 +14,7 @@ import traceback
 import zlib
 from pathlib import Path
 
-from roleagent.curricula.library import FailureLibrary
+from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.curricula.storage import schema
 from roleagent.types import Completion, Reflection, Task, Trajectory, Turn
 
@@ -97,6 +97,23 @@ def die_while_upgrading(url, after):
     child = fork(FailureLibrary, url)
     if os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGKILL:
         sys.exit("it was not killed")
+
+
+def read_where_nothing_can_be_written(folder):
+    """Reads ``f.db`` of a folder that only others may write, and tries to write it and a new one."""
+    FailureLibrary().close()  # loads what it takes: where this goes on, not even Python's files may be readable
+    before = sorted(os.listdir(folder))
+    if os.getuid() == 0:
+        os.setuid(65534)
+    library = FailureLibrary(f"sqlite:///{folder}/f.db", read_only=True)
+    assert [entry.task.task_id for entry in library.search("lesson")] == ["t1"]
+    library.close()
+    for name in ("f.db", "new.db", "deeper/new.db"):
+        try:
+            FailureLibrary(f"sqlite:///{folder}/{name}").record([failure("t2")])
+        except LibraryError as error:
+            print(error)
+    assert sorted(os.listdir(folder)) == before
 
 
 def kill_writers(url, folder, seconds, seed):

@@ -2,9 +2,11 @@
 
 import random
 import sqlite3
+import tempfile
 from collections import Counter
+from pathlib import Path
 
-from crowd import ENV, scene
+from crowd import ENV, failure, scene
 
 from roleagent.curricula import FailureLibrary
 from roleagent.curricula.archive import everything
@@ -44,3 +46,16 @@ def test_a_new_library_opened_by_many_at_once(database_url, tmp_path):
     assert {f.task.task_id for f in library.candidates(ENV)} == {f"new-{n}" for n in range(8)}
     assert (tmp_path / "log").read_text() == "upgraded\n"
     library.close()
+
+
+def test_a_folder_that_only_others_may_write():
+    """In a place of its own, which everybody can reach: root, who may write everywhere, reads as somebody else."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        library = FailureLibrary(f"sqlite:///{folder / 'f.db'}")
+        library.record([failure("t1")])
+        library.close()
+        folder.chmod(0o555)
+        complaints = scene("read_where_nothing_can_be_written", folder).splitlines()
+        folder.chmod(0o755)
+    assert len(complaints) == 3 and all(" the failure library sqlite:///" in complaint for complaint in complaints)
