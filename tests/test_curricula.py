@@ -169,6 +169,28 @@ def test_each_mode_is_detected_at_its_step(mode):
     assert reflection.detail and reflection.lesson and "heat" in reflection.query and reflection.source == "rule"
 
 
+LAMP = "look at egg 1 under the desklamp"
+SPOILT = [go("table 1"), ("move egg 1 to table 1", "You move it.")]
+VARIANTS = [  # mode, its step, what was done, the task where it is another
+    ("navigation_loop", 3, [go("shelf 1"), go("drawer 1"), go("drawer 2")] * 3, ""),
+    ("repetitive_exploration", 3, [go(f"drawer {n}") for n in (1, 2, 3, 1, 3, 2, 1, 3)], ""),
+    ("premature_give_up", 3, [go("box 1"), ("open box 1", "."), *[("close box 1", "."), ("open box 1", ".")] * 3], ""),
+    ("wrong_receptacle", 5, [*TAKE, *HEAT, go("bin 1"), ("move egg 1 to bin 1", "."), ("take egg 1 from bin 1", "."),
+                             go("box 1"), ("move egg 1 to box 1", ".")], ""),
+    ("missing_precondition", 2, [*TAKE, ("heat egg 1 with stove 1", NO), *SPOILT], ""),
+    ("wrong_object_interaction", 1, [*TAKE[:1], ("take cup 1 from shelf 1", "."), go("desk 1"),
+                                     ("use desklamp 1", ".")], LAMP),
+    ("repeated_failed_action", 3, [*TAKE[:1], ("look", "You are facing the shelf 1, and bin 1. Next to it, nothing."),
+                                   *[("take cup 1 from bin 1", NO)] * 3], ""),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("mode", "step", "exchanges", "goal"), VARIANTS)
+def test_other_ways_to_the_same_mode(mode, step, exchanges, goal):
+    found, finding = diagnose(story(*exchanges, **({"goal": goal} if goal else {})))
+    assert (found, finding.step) == (mode, step)
+
+
 @pytest.mark.parametrize("family", RULEBOOKS)
 def test_every_mode_has_a_detector(family):
     assert sorted(detector.__name__ for detector in RULEBOOKS[family].detectors) == sorted(TAXONOMIES[family])

@@ -89,6 +89,10 @@ FAILURES = [
         TEACHER,
         ["search[Silver Harbor]", "search[taught]", "search[director Silver]", "search[Quill poet film]"],
     ),
+    ("wrong_answer", 1, DIRECTOR, ["search[Silver Harbor]", "answer[yes]"]),
+    ("wrong_answer", 1, DIRECTOR, ["search[Silver Harbor]", "answer[I do not know]"]),
+    ("wrong_answer", 1, DIRECTOR, ["search[Silver Harbor]", "answer[Silver Harbor]"]),
+    ("insufficient_retrieval", 0, TEACHER, ["search[Silver Harbor]", "answer[Silver Harbor]"]),  # not yet found
     ("wrong_answer", 1, VERDICT, ["search[Silver Harbor and Velvet Tower]", "answer[yes]"]),
     ("wrong_answer", 1, VERDICT, ["search[Silver Harbor and Velvet Tower]", "answer[war]"]),
 ]

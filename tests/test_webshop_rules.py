@@ -82,7 +82,7 @@ def episodes(env, goal):
     lacking = rival(env, goal, lambda p: any(v not in p.options.get(k, ()) for k, v in goal.options.items()))
     return {
         "action_format_error": ([query, "", "buy the first one"], 1),
-        "irrelevant_query": (["search[zebra crossing paint]", "click[next >]"], 0),
+        "irrelevant_query": ([query, "search[zebra crossing paint]", "click[next >]", "search[cheap flights]"], 1),
         "wrong_product_selection": ([query, opened(env, goal, lacking)[1], "click[buy now]"], 1),
         "wrong_attribute_selection": ([*right, values[1], wrong, "click[buy now]"], 3),
         "missing_attribute_selection": ([*right, values[0], "click[buy now]"], 3),
@@ -92,7 +92,7 @@ def episodes(env, goal):
             [*right, "click[description]", prev, "click[features]", prev, "click[reviews]", prev, prev, *more],
             10,
         ),
-        "premature_termination": ([*right, values[0]], 2),
+        "premature_termination": ([*right, *[values[0]] * 4], 3),
     }
 
 
@@ -122,6 +122,23 @@ def test_a_product_that_is_too_dear(env):
                 return
             assert mode == "wrong_product_selection"  # something visibly better was in sight
     pytest.fail("no purchase above the limit was told")
+
+
+def test_what_is_surely_wrong_comes_before_a_better_title(env):
+    """A wrong option of the right product, although the results showed a title with more of the request's words."""
+    shop = env.unwrapped.shop
+    told = Counter()
+    for task_id in env.unwrapped.panel.task_ids:
+        goal = shop.goals.find(task_id)
+        words, own = read_request(goal.instruction).words, shop.catalogue[goal.position]
+        query = read_request(goal.instruction).sentence.lower()
+        sight = shop.find(query)[:10]
+        cover = len(words & words_of(" ".join((own.title, *(v for values in own.options.values() for v in values)))))
+        better = any(len(words & words_of(shop.catalogue[p].title)) >= cover + len(words) / 4 for p in sight)
+        if goal.options and goal.position in sight and better:
+            commands = [f"search[{query}]", opened(env, goal)[1], "click[buy now]"]
+            told[diagnose(play(env, task_id, commands))[0]] += 1
+    assert told["missing_attribute_selection"] == told.total() > 0
 
 
 def bought_unread(env, read_first):

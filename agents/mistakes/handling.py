@@ -53,7 +53,6 @@ def _never_taken(agent: Visitor) -> None:
     targets = episode.shuffled([place for place in house.places if agent.is_target(place) and place != home])
     if not targets:
         raise Impossible
-    wording = "put {} in/on {}" if agent.can("put") else "move {} to {}"
     for station in house.stations()[:1]:
         agent.visit(station, opening=False)
         episode.err()
@@ -61,9 +60,9 @@ def _never_taken(agent: Visitor) -> None:
     for place in targets[:4]:
         agent.visit(place)
         episode.err()
-        episode.do(wording.format(thing, place))
+        agent.try_to_put(thing, place)
     if len(targets) == 1 and not house.treatment:
-        episode.do(wording.format(thing, targets[0]))
+        agent.try_to_put(thing, targets[0])
 
 
 def _never_opened(agent: Visitor) -> None:
@@ -75,7 +74,7 @@ def _never_opened(agent: Visitor) -> None:
     for place in (closed * 2)[: max(2, len(closed))]:
         agent.visit(place, opening=False)
         episode.err()
-        episode.do(f"move {house.held} to {place}")
+        agent.try_to_put(house.held, place)
 
 
 def wrong_object_interaction(episode: Episode) -> None:

@@ -31,6 +31,7 @@ class House(Protocol):
         target: the kind of place that it shall end in; ``""`` where the task names none.
         treatment: ``"clean"``, ``"heat"``, ``"cool"`` or ``""``.
         lamp: the kind of lamp under which the item is to be looked at, or ``""``.
+        wording: of putting a thing down at a place.
         places: all that can be walked to.
     """
 
@@ -38,6 +39,7 @@ class House(Protocol):
     target: str
     treatment: str
     lamp: str
+    wording: str
     places: tuple[str, ...]
 
     @property
@@ -83,6 +85,7 @@ class _ToyHouse:
     """The toy kitchen; its own state, which it shows to nobody else."""
 
     lamp = ""
+    wording = "move {} to {}"
 
     def __init__(self, kitchen: Any):
         self._kitchen = kitchen
@@ -133,6 +136,8 @@ class _AlfredHouse:
         self.treatment = PROPERTIES[goal.task_type][0] if goal.task_type in STATIONS else ""
         self.lamp = goal.place if goal.place.endswith("lamp") else ""
         self.target = "" if self.lamp else goal.place
+        verb, preposition = game.dialect.put
+        self.wording = f"{verb} {{}} {preposition} {{}}"
         self.places = game.appliances
 
     @property
@@ -264,10 +269,18 @@ class Visitor:
             self.episode.do(f"open {place}")
 
     def put(self, place: str) -> None:
-        """Puts down what is in the hand, in the game's own wording."""
-        held = self.house.held
-        wordings = (f"move {held} to {place}", f"put {held} in/on {place}")
-        self.episode.do(self.episode.pick([command for command in wordings if command in self.can("move", "put")]))
+        """Puts down what is in the hand.
+
+        Raises:
+            Impossible: it cannot be put there.
+        """
+        if self.house.wording.format(self.house.held, place) not in self.can("move", "put"):
+            raise Impossible
+        self.try_to_put(self.house.held, place)
+
+    def try_to_put(self, thing: str, place: str) -> None:
+        """Says that it puts a thing down, in the game's own wording, whether that works or not."""
+        self.episode.do(self.house.wording.format(thing, place))
 
     def idle(self) -> None:
         """Looks around for one step."""

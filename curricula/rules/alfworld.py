@@ -37,7 +37,7 @@ def _wanting(step: Step) -> tuple[str, str] | None:
     """What a failed command lacked: the reason and the lesson."""
     if step.worked or step.unseen:
         return None
-    if step.verb in ("take", "move", "open", *TREATMENTS) and step.place != step.here:
+    if step.verb in ("take", "move", "open", *TREATMENTS) and step.place not in (step.here, *step.near):
         return f"the agent was not at the {step.place}", f"Go to the {kind(step.place)} first."
     if step.verb in ("take", "move") and step.shut:
         return f"the {step.place} was closed", f"Open the {kind(step.place)} before reaching into it."

@@ -94,6 +94,7 @@ class Step:
         malformed: whether the reply could not be read as a command.
         unseen: whether it failed and names something that no text had mentioned.
         here, held: where the agent is and what it carries.
+        near: other places that a look around has shown within reach.
         ready: treatments that the carried thing has been given.
         shut: whether ``here`` was last seen closed.
     """
@@ -107,6 +108,7 @@ class Step:
     malformed: bool
     unseen: bool
     here: str
+    near: frozenset[str]
     held: str
     ready: frozenset[str]
     shut: bool
@@ -141,6 +143,7 @@ class Story:
 def read(trajectory: Trajectory) -> Story:
     """Follows the agent through its episode."""
     here = held = ""
+    near: frozenset[str] = frozenset()
     treated: dict[str, frozenset[str]] = {}
     shut: set[str] = set()
     known = trajectory.initial_observation.lower()
@@ -156,13 +159,16 @@ def read(trajectory: Trajectory) -> Story:
             malformed=is_malformed(turn),
             unseen=not worked and not all(_mentioned(name, known) for name in (thing, place) if name),
             here=here,
+            near=near,
             held=held,
             ready=treated.get(held, frozenset()),
             shut=here in shut,
         )
         steps.append(step)
         if worked:
-            here = place if verb == "go" else here
+            here, near = (place, frozenset()) if verb == "go" else (here, near)
+            if facing := re.search(r"you are facing the ([^.]*)", text):
+                near = frozenset(re.findall(r"[a-z]+ \d+", facing[1]))
             held = thing if verb == "take" else "" if verb == "move" else held
             if verb in TREATMENTS:
                 treated[thing] = step.ready - {_UNDOES.get(verb)} | {verb}
