@@ -426,8 +426,12 @@ def test_reading_takes_as_long_as_the_text_is(part):
             read_selection(reply, 9)
         return time.perf_counter() - began
 
-    times = {size: min(seconds(size) for _ in range(3)) for size in (2_000, 20_000, 1_000_000)}
-    assert times[20_000] < 40 * times[2_000] and times[1_000_000] < 200 * times[20_000]
+    times = dict.fromkeys((2_000, 20_000, 1_000_000), float("inf"))
+    for _ in range(8):  # a busy machine may disturb some of the tries
+        times = {size: min(best, seconds(size)) for size, best in times.items()}
+        if times[20_000] < 40 * times[2_000] and times[1_000_000] < 200 * times[20_000]:
+            return
+    pytest.fail(f"the time grows faster than the text: {times}")
 
 
 # --- modes ------------------------------------------------------------------------------------------------------------
