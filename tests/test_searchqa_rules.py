@@ -23,6 +23,7 @@ TEXTS = {
 }
 DIRECTOR = Question("nq", "test_0", "Who directed Silver Harbor?", ("Mara Quill Osgood",))
 TEACHER = Question("nq", "test_1", "Who taught the director of Silver Harbor?", ("Joren Wick",))
+ECHO = Question("nq", "test_3", "Who taught Mara Quill Osgood, who is no Wick?", ("Joren Wick",))
 VERDICT = Question("nq", "test_2", "Are Silver Harbor and Velvet Tower war films?", ("no",))
 
 
@@ -66,6 +67,7 @@ FAILURES = [
     ("irrelevant_retrieval_query", 1, DIRECTOR, ["search[Silver Harbor]", "search[who]", "answer[Quin Rudge]"]),
     ("repeated_retrieval_query", 1, DIRECTOR, ["search[Silver Harbor]", "search[harbor, silver]", "answer[war]"]),
     ("partial_answer", 1, DIRECTOR, ["search[Silver Harbor]", "answer[Mara Quill]"]),
+    ("partial_answer", 1, ECHO, ["search[Mara Quill Osgood]", "answer[Wick]"]),  # a word of the question, too
     ("partial_answer", 1, DIRECTOR, ["search[Silver Harbor]", "answer[the director is Mara Quill Osgood]"]),
     ("hallucinated_answer", 1, DIRECTOR, ["search[Silver Harbor]", "answer[Steven Spielberg]"]),
     ("hallucinated_answer", 1, DIRECTOR, ["search[Silver Harbor]", "answer[Mara Osgood Crane]"]),
