@@ -139,7 +139,8 @@ class FailureLibrary:
         first = sa.case((FailureRow.mode == clean(mode, NAME_LENGTH), 0), else_=1)
         entries = newest_rows(FailureRow.env_id == env_id).order_by(first, sa.func.max(FailureRow.id).desc())
         with self.database.read() as session:
-            counts = {key: count for key, count in session.execute(entries.limit(limit))}
+            counted: Any = session.execute(entries.limit(limit))
+            counts = {key: count for key, count in counted}
             rows = {row.id: row for row in session.scalars(sa.select(FailureRow).where(FailureRow.id.in_(counts)))}
             return [rows[key].failure(count) for key, count in counts.items()]
 
@@ -182,10 +183,10 @@ class FailureLibrary:
         first = sa.func.min(FailureRow.iteration).label("iteration")
         entry = FailureRow.env_id, FailureRow.mode, FailureRow.task_id
         firsts = sa.select(first, FailureRow.mode).group_by(*entry).subquery()
-        begun = sa.select(*firsts.c, sa.func.count()).group_by(*firsts.c)
         with self.database.read() as session:
             failures = session.execute(told).all()
-            new = {(iteration, mode): count for iteration, mode, count in session.execute(begun)}
+            begun: Any = session.execute(sa.select(*firsts.c, sa.func.count()).group_by(*firsts.c))
+            new = {(iteration, mode): count for iteration, mode, count in begun}
         return [
             {
                 "iteration": iteration,

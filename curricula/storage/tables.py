@@ -120,8 +120,8 @@ def same_entry(env_id: Any, mode: Any, task_id: Any) -> tuple[sa.ColumnElement[b
     return FailureRow.env_id == env_id, FailureRow.mode == mode, FailureRow.task_id == task_id
 
 
-def newest_rows(*conditions: sa.ColumnElement[bool]) -> sa.Select[tuple[int, int]]:
-    """The newest row's id and the number of rows of every entry."""
+def newest_rows(*conditions: sa.ColumnElement[bool]) -> Any:
+    """A query for the newest row's id and the number of rows of every entry."""
     entry = FailureRow.env_id, FailureRow.mode, FailureRow.task_id
     return sa.select(sa.func.max(FailureRow.id), sa.func.count()).where(*conditions).group_by(*entry)
 

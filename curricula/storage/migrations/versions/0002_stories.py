@@ -5,6 +5,8 @@ from contextlib import suppress
 
 import sqlalchemy as sa
 from alembic import op
+from sqlalchemy import exc
+from sqlalchemy.dialects.postgresql import TSVECTOR
 
 from roleagent.curricula.storage.database import LibraryError
 
@@ -47,10 +49,10 @@ def upgrade() -> None:
     op.create_index("retrievals_run", "retrievals", ["run", "iteration"])
     if connection.dialect.name == "postgresql":
         words = sa.Computed(_WORDS, persisted=True)
-        op.add_column("failures", sa.Column("words", sa.dialects.postgresql.TSVECTOR(), words))
+        op.add_column("failures", sa.Column("words", TSVECTOR(), words))
         op.create_index("failures_words", "failures", ["words"], postgresql_using="gin")
     elif connection.dialect.name == "sqlite":
-        with suppress(sa.exc.OperationalError):  # a SQLite without FTS5 cannot drop it either
+        with suppress(exc.OperationalError):  # a SQLite without FTS5 cannot drop it either
             op.execute(
                 "DROP TABLE IF EXISTS failures_text"
             )  # the words of old; the library makes its index when opened
