@@ -28,7 +28,8 @@ class Fake:
 
     Attributes:
         reply: from a request's body and its number to an answer: a text, a body (dict), a triple (status, headers,
-            body), raw bytes, or the words "drop" (half an answer, then the line is cut) and "hang".
+            body), raw bytes, or one of the words "drop" (half an answer, then the line is cut), "hang", "dribble" and
+            "dribble headers" (blanks, one after the other, for ever).
         key: that it wants, or None.
         asked: bodies of the requests, in order.
         headers: of the requests.
@@ -107,8 +108,9 @@ def _handler(fake):
             elif said == "drop":
                 self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + b'{"choices": [')
                 self.close_connection = True
-            elif said == "dribble":
-                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+            elif said in ("dribble", "dribble headers"):
+                length = "1000\r\n\r\n" if said == "dribble" else "1"
+                self.wfile.write(f"HTTP/1.1 200 OK\r\nContent-Length: {length}".encode())
                 while not fake.released.wait(0.02):
                     self.wfile.write(b" ")
                 self.close_connection = True
