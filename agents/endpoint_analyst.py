@@ -98,9 +98,9 @@ class EndpointAnalyst(LanguageAnalyst):
     def costs(self) -> dict[str, float]:
         """What was spent since this was last asked.
 
-        ``analysis_tokens`` written, ``analysis_seconds`` of wall-clock time, and ``endpoint_`` + ``requests``,
-        ``retries``, ``failures``, ``cut``, ``prompt_tokens``, ``estimated`` (see :class:`roleagent.agents.endpoint.Spending`), and ``cost`` in
-        money where prices were given.
+        ``analysis_tokens`` written, ``analysis_seconds`` of wall-clock time, ``endpoint_`` + ``requests``, ``retries``,
+        ``failures``, ``cut``, ``prompt_tokens`` and ``estimated`` (see :class:`roleagent.agents.endpoint.Spending`),
+        and ``endpoint_cost`` in money where prices were given.
         """
         spent = self.endpoint.settle()
         named = {f"endpoint_{name}": float(getattr(spent, name)) for name in _COUNTS}
