@@ -179,8 +179,8 @@ class ChatServer:
             text = _text(choice["message"].get("content"))
             finish = str(choice.get("finish_reason") or "stop")
         except (KeyError, TypeError, IndexError, AttributeError):
-            said = self._said(answer)
-            raise UnansweredError(f"the answer holds no message{said}", reached=True) from None
+            why = "is not JSON: is the base URL right?" if answer is None else f"holds no message{self._said(answer)}"
+            raise UnansweredError(f"the answer {why}", reached=True) from None
         usage = answer.get("usage")
         counts = [
             usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")

@@ -213,8 +213,8 @@ class Endpoint:
             self.model = offered[0]
 
     def _unusable(self, error: Exception) -> EndpointError:
-        mend = "; is the server running, and the base URL right?" if isinstance(error, UnansweredError) else ""
-        return EndpointError(f"{self.url}: {error}{mend}")
+        reached = isinstance(error, RefusedError) or (isinstance(error, UnansweredError) and error.reached)
+        return EndpointError(f"{self.url}: {error}{'' if reached else '; is it running, and the base URL right?'}")
 
     def _work(self, errand: _Errand, options: dict[str, Any], until: float, retries: int) -> None:
         """Answers conversations until there are no more: a thread's work."""

@@ -260,8 +260,9 @@ def test_parameters_that_newer_models_call_otherwise():
         ({"reply": error(429, code="insufficient_quota")}, "/v1", MODEL, "no credit"),
         ({"reply": error(400, "what a temperature")}, "/v1", MODEL, "HTTP 400.*what a temperature"),
         ({"reply": (301, {"Location": "https://elsewhere.example/"}, {})}, "/v1", MODEL, "HTTP 301.*base URL right"),
-        ({"reply": "drop"}, "/v1", MODEL, "is the server running"),
-        ({"reply": b"<html>"}, "/v1", MODEL, "holds no message.*base URL right"),
+        ({"reply": error(503, "loading")}, "/v1", MODEL, r"HTTP 503 \(loading\)$"),
+        ({"reply": "drop"}, "/v1", MODEL, "is it running, and the base URL right"),
+        ({"reply": b"<html>"}, "/v1", MODEL, "not JSON: is the base URL right"),
     ],
     ids=lambda value: str(value)[:30],
 )
@@ -277,9 +278,9 @@ def test_a_wrong_configuration_is_said_in_one_line(options, path, model, said):
 def test_no_server_at_all():
     with serving() as fake:
         pass
-    with pytest.raises(EndpointError, match="is the server running"):
+    with pytest.raises(EndpointError, match="is it running, and the base URL right"):
         Endpoint(fake.url, MODEL, pause=0.01).check()
-    with pytest.raises(EndpointError, match="is the server running"):
+    with pytest.raises(EndpointError, match="is it running, and the base URL right"):
         Endpoint(fake.url, pause=0.01).check()
 
 
