@@ -28,9 +28,10 @@ from roleagent.agents.hf import HFPolicy, PolicyError
 from roleagent.agents.inquiries import UNLIMITED, Inquiries
 from roleagent.agents.session import World, endpoint_analyst, model_analyst
 from roleagent.config import Config, ConfigError, load, to_dict
+from roleagent.curricula.curriculum import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.curricula.rules import RuleAnalyst
-from roleagent.curricula.samplers import CurriculumSampler, UniformSampler
+from roleagent.curricula.samplers import UniformSampler
 from roleagent.learners.checkpoints import CheckpointError
 from roleagent.learners.display import Display
 from roleagent.learners.engine import Learner
@@ -181,7 +182,10 @@ def open_sampler(run: Run, world: World, policy: HFPolicy) -> Sampler:
     """Agent-In-World's curriculum, or uniform draws with ``aiw=off``; goes on where the run was left."""
     options = run.config.curriculum
     if run.config.aiw:
-        library = FailureLibrary(options.library or f"sqlite:///{run.folder.path / 'failures.db'}")
+        if options.library:
+            library = FailureLibrary(options.library, run.folder.identity)
+        else:
+            library = FailureLibrary(f"sqlite:///{run.folder.path / 'failures.db'}")
         sampler: Sampler = CurriculumSampler(
             world.panel,
             library,

@@ -60,6 +60,7 @@ def endpoint_analyst(config: Config) -> EndpointAnalyst:
     options, server = config.curriculum, config.curriculum.endpoint
     if not server.url:
         raise ConfigError("curriculum.analyst=endpoint needs curriculum.endpoint.url, e.g. http://127.0.0.1:8000/v1")
+    prices = (server.prompt_price, server.completion_price)
     try:
         return EndpointAnalyst(
             server.url,
@@ -67,11 +68,11 @@ def endpoint_analyst(config: Config) -> EndpointAnalyst:
             temperature=options.temperature,
             concurrency=server.concurrency,
             timeout=server.timeout,
-            reflection_tokens=options.reflection_tokens,
-            selection_tokens=options.selection_tokens,
-            candidate_tokens=options.candidate_tokens,
+            reflection_tokens=server.answer_tokens,
+            selection_tokens=server.answer_tokens,
+            candidate_tokens=server.candidate_tokens,
             context=server.context,
-            prices=(server.prompt_price, server.completion_price),
+            prices=prices if any(prices) else None,
             rng=random.Random(config.seed),
         )
     except (EndpointError, ValueError) as error:

@@ -106,10 +106,13 @@ def _offer(reflection: Reflection, entries: Sequence[Failure], rng: np.random.Ge
 
 
 def segments(analyst: ModelAnalyst, taught: Sequence[Lesson], weight: float) -> list[Segment]:
-    """Lessons in the policy's tokens; those beyond its context, or beyond the length of an answer, are left out.
+    """Lessons in the policy's tokens; those beyond the length of an answer are left out.
 
     Args:
         weight: of an answer's token, relative to a token of an action.
+
+    Raises:
+        ConfigError: hardly any answer is short enough.
     """
     found = []
     for lesson in taught:
@@ -117,10 +120,14 @@ def segments(analyst: ModelAnalyst, taught: Sequence[Lesson], weight: float) -> 
         answer = analyst.policy.encode(lesson.answer)
         if answer[-1] not in analyst.stops(lesson.kind):
             answer.append(analyst.policy.eos_id)
-        ids = (*prompt, *answer)
-        if len(answer) > analyst.limits[lesson.kind] or len(ids) > analyst.policy.context_length:
+        if len(answer) > analyst.limits[lesson.kind]:
             continue
-        zeros, n = (0.0,) * len(prompt), len(answer)
+        ids, n = (*prompt, *answer), len(answer)
         mask = (CONTEXT,) * len(prompt) + (ACTION,) * n
-        found.append(Segment(ids, mask, (0.0,) * len(ids), (*zeros, *(weight,) * n)))
+        found.append(Segment(ids, mask, (0.0,) * len(ids), (*(0.0,) * len(prompt), *(weight,) * n)))
+    if 2 * len(found) < len(taught):
+        raise ConfigError(
+            f"only {len(found)} of {len(taught)} analyses fit into curriculum.reflection_tokens="
+            f"{analyst.limits['reflection']} and selection_tokens={analyst.limits['selection']}: raise them"
+        )
     return found

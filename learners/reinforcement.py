@@ -153,7 +153,7 @@ def headlines(config: Config, metrics: Mapping[str, float]) -> dict[str, float |
         "predictive reward": metrics["prediction_score"],
         "dead groups": f"{metrics['dead_groups']:.0f}/{config.rollout.tasks}",
         "curriculum share": metrics.get("curriculum_share", 0.0),
-        "analyses read": 1 - metrics.get("curriculum_reflections_fallback_share", 0.0),
+        "analyses read": 1 - metrics.get("curriculum_reflections_fallback_share", 1.0),
         "entropy": metrics["entropy"],
         "tokens/s": round(metrics["tokens_per_second"]),
     }

@@ -6,6 +6,7 @@
 ``tensorboard/``       the same numbers for TensorBoard
 ``trajectories/``      one JSON-lines file per iteration, an episode a line
 ``failures.db``        the failure library (SQLite, unless the configuration names another database)
+``identity``           the run's name in a failure library that it shares with others
 ``before.json`` …      evaluations on the held-out panel
 ``checkpoints/``       see :mod:`roleagent.learners.checkpoints`
 =====================  ============================================================================
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -115,6 +117,14 @@ class RunFolder:
         folder.mkdir(exist_ok=True)
         text = "".join(json.dumps(line) + "\n" for line in lines)
         write_whole(folder / f"iteration-{iteration:06d}.jsonl", text)
+
+    @property
+    def identity(self) -> str:
+        """A name that no other run has, wherever its folder lies; given when it is first asked for."""
+        path = self.path / "identity"
+        if not path.exists():
+            write_whole(path, uuid.uuid4().hex)
+        return path.read_text(encoding="utf-8")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON file of the run, or None."""

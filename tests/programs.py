@@ -10,10 +10,15 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def load(name):
-    """``train`` or ``evaluate`` as a module."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"{name}.py")
+    """``train``, ``evaluate`` or ``benchmarks/…`` as a module that finds what lies beside it."""
+    path = ROOT / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.remove(str(path.parent))
     return module
 
 

@@ -17,7 +17,7 @@ SMALL = {
     | {"dtype": "float32", "vocabulary": 600},
     "warmstart": {"episodes": 6, "epochs": 1.0, "failures": 2.0, "optimiser": "adamw"},
     "rollout": {"tasks": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 12, "prediction_tokens": 24},
-    "curriculum": {"reflection_tokens": 40, "selection_tokens": 20},
+    "curriculum": {"reflection_tokens": 200, "selection_tokens": 80},
     "train": {"iterations": 1, "evaluate_every": 0},
 }
 train = load("train")

@@ -362,6 +362,37 @@ def test_no_task_starves(weights, epsilon):
     assert curriculum.probabilities().sum() == pytest.approx(1)
 
 
+def test_every_task_is_played_however_one_of_them_fails(kept):
+    """The uniform part: whatever the library says, all 20 tasks come up."""
+    curriculum = sampler(kept, Recall("t1"), epsilon=0.5, decay=1.0)
+    played = Counter()
+    assert curriculum.metrics()["unseen_tasks"] == len(PANEL)
+    for _ in range(300):
+        batch = curriculum.sample(2)
+        played.update(batch)
+        curriculum.observe([group(failed(task_id)[0]) for task_id in batch])
+    assert set(played) == set(PANEL.task_ids) and curriculum.metrics()["unseen_tasks"] == 0
+    # The others are drawn by chance alone, (1 − ε)/N of the draws each: 15, and seldom less than 5.
+    assert min(played.values()) >= 5 and played["t1"] > 150
+
+
+def test_how_the_analyses_were_read_is_told_for_the_last_iteration(kept):
+    class Stumbling(Recall):
+        def reflect(self, trajectories):
+            fates = [{}, {"repaired": True}, {"source": "fallback"}, {}]
+            return [replace(told, **fate) for told, fate in zip(super().reflect(trajectories), fates, strict=False)]
+
+    curriculum = sampler(kept, Stumbling("t1"))
+    curriculum.observe([group(*(failed("t1")[0] for _ in range(4)))])
+    shares = {name: share for name, share in curriculum.metrics().items() if name.endswith("_share")}
+    assert shares.pop("curriculum_share") == 0
+    read = {"reflections": (0.5, 0.25, 0.25), "selections": (1.0, 0.0, 0.0)}
+    fates = ("valid", "repaired", "fallback")
+    assert shares == {f"{kind}_{fate}_share": read[kind][place] for kind in read for place, fate in enumerate(fates)}
+    curriculum.observe([group(won("t1"))])  # nothing failed: what was last read still stands
+    assert curriculum.metrics()["reflections_valid_share"] == 0.5
+
+
 def test_options_are_checked(kept):
     for options in ({"epsilon": 1.0}, {"epsilon": -0.1}, {"decay": 1.1}, {"success_factor": -1}):
         with pytest.raises(ValueError, match="must be in"):

@@ -420,11 +420,11 @@ def test_reading_takes_as_long_as_the_text_is(part):
 
     def seconds(size):
         text = (part * (size // len(part) + 1))[:size]
-        began = time.perf_counter()
+        began = time.process_time()
         for reply in (text + "x", f"<reflection>{text}", f"<selected_tasks>{text}", f"<think>x</think>{text}\n1: x"):
             read(reply)
             read_selection(reply, 9)
-        return time.perf_counter() - began
+        return time.process_time() - began
 
     times = dict.fromkeys((2_000, 20_000, 1_000_000), float("inf"))
     for _ in range(8):  # a busy machine may disturb some of the tries

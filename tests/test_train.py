@@ -41,7 +41,7 @@ CONFIG = {
         "text_weight": 0.3,
         "failures": 0.5,
     },
-    "curriculum": {"reflection_tokens": 90, "selection_tokens": 40, "candidate_tokens": 200},
+    "curriculum": {"reflection_tokens": 160, "selection_tokens": 60, "candidate_tokens": 200},
     "rollout": {"tasks": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32, "temperature": 1.0},
     "loss": {"kl": 1e-3},
     "optim": {"updates": 2, "epochs": 1, "lr": 5e-4},

@@ -138,6 +138,8 @@ class EndpointConfig:
     concurrency: int = 8  # most questions at the same time
     timeout: float = 60.0  # seconds for one attempt
     context: int = 16384  # tokens
+    answer_tokens: int = 2048  # most tokens of an answer, and of what a model thinks before it
+    candidate_tokens: int = 4096  # most tokens of the question that lists the candidates
     prompt_price: float = 0.0  # money per million tokens
     completion_price: float = 0.0
 
@@ -152,10 +154,10 @@ class CurriculumConfig:
     library: str = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
     analyst: Literal["model", "rule", "endpoint"] = "model"  # the policy itself, written rules, or a server
     temperature: float = 0.5  # of an analyst that samples
-    reflection_tokens: int = 256  # most tokens of a reflection
-    selection_tokens: int = 128  # most tokens of a selection
+    reflection_tokens: int = 256  # most tokens of a reflection by the policy
+    selection_tokens: int = 128  # most tokens of a selection by the policy
     candidates: int = 32  # most failures that the analyst chooses from
-    candidate_tokens: int = 2048  # most tokens of the question that lists them
+    candidate_tokens: int = 2048  # most tokens of the question to the policy that lists them
     endpoint: EndpointConfig = field(default_factory=EndpointConfig)
 
 

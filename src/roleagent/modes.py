@@ -71,7 +71,7 @@ MEANINGS = {  # in the order of the taxonomies
     "price_constraint_violation": "it bought a product that costs more than allowed",
     "premature_termination": "it stopped before anything fitting was bought, while there were steps left",
     # search questions
-    "wrong_answer": "it gave a wrong answer, and nothing more is known of why",
+    "wrong_answer": "its answer can be no answer to the question, or is wrong for no reason that shows",
     "insufficient_retrieval": "it had not found what the answer needs when it answered or ran out of turns",
     "irrelevant_retrieval_query": "it searched for what has little to do with the question",
     "repeated_retrieval_query": "it searched for the same words again",
