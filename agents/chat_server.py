@@ -182,11 +182,10 @@ class ChatServer:
             why = "is not JSON: is the base URL right?" if answer is None else f"holds no message{self._said(answer)}"
             raise UnansweredError(f"the answer {why}", reached=True) from None
         usage = answer.get("usage")
-        counts = [
-            usage.get(name) if isinstance(usage, dict) else None for name in ("prompt_tokens", "completion_tokens")
-        ]
-        if all(isinstance(count, int) and count >= 0 for count in counts):
-            return Answer(text, finish, counts[0], counts[1], estimated=False)
+        told = usage if isinstance(usage, dict) else {}
+        prompt, completion = told.get("prompt_tokens"), told.get("completion_tokens")
+        if isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0:
+            return Answer(text, finish, prompt, completion, estimated=False)
         read = sum(tokens(message["content"]) for message in messages)
         return Answer(text, finish, read, tokens(text), estimated=True)
 
@@ -197,7 +196,8 @@ class ChatServer:
         """
         error = answer.get("error") if isinstance(answer, dict) else None
         name = error.get("param") if isinstance(error, dict) else None
-        if name not in ("max_tokens", "temperature") or name not in body or "unsupported" not in str(error.get("code")):
+        code = error.get("code") if isinstance(error, dict) else None
+        if name not in ("max_tokens", "temperature") or name not in body or "unsupported" not in str(code):
             return False
         self._renamed[name] = "max_completion_tokens" if name == "max_tokens" else ""
         return True

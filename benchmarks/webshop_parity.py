@@ -21,7 +21,7 @@ from pathlib import Path
 
 from roleagent.envs.webshop.catalogue import CatalogueError
 from roleagent.envs.webshop.nouns import NounError, find_noun_file
-from roleagent.envs.webshop.official import default_data_dir
+from roleagent.envs.webshop.official import data_place
 from roleagent.envs.webshop.replay import RecordingError, Stage, read_recordings, replay
 from roleagent.envs.webshop.shop import RESULTS, SEARCHES, Shop
 
@@ -71,7 +71,7 @@ def main() -> int:
         parser.error("give --traces, --rankings or both")
 
     began = time.perf_counter()
-    data = Path(options.data or default_data_dir())
+    data = Path(data_place(options.data))
     nouns = options.nouns or find_noun_file(data, *(path.parent for path in options.traces))
     result: dict[str, object] = {}
     try:

@@ -101,7 +101,8 @@ class DualRole(AECEnv):
             raise ValueError(f"{made} has no panel of tasks, from which the next game could be drawn")
         self._game = PredictedState(made, horizon)
         self.panel: Panel = made.get_wrapper_attr("panel")
-        self.horizon, self.think, self.bare_commands, self.history = self._game.horizon, think, bare_commands, history
+        self.think: Think = think
+        self.horizon, self.bare_commands, self.history = self._game.horizon, bare_commands, history
         self.games, self.most_candidates, self.most_selected = games, candidates, most_selected
         self.uniform_every, self.replays = uniform_every, replays
         self.judge, self.render_mode = judge, render_mode

@@ -10,8 +10,9 @@ holds it as text; ``info`` has the same as facts, for policies that are programs
 
 import argparse
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
+from typing import Any
 
 from roleagent.curricula.rules import RuleAnalyst
 from roleagent.envs.dual_role import env as dual_role
@@ -84,13 +85,17 @@ def play(agent: Policy, world: Policy, seed: int, games: int) -> None:
     """Plays an episode and tells what happened."""
     env = dual_role(game="RoleAgent/Toy-v0", games=games, history=10, judge=RuleAnalyst())
     env.reset(seed=seed)
-    policies, rewards, terms = {"agent": agent, "world": world}, Counter(), Counter()
+    policies = {"agent": agent, "world": world}
+    rewards: dict[str, float] = defaultdict(float)
+    terms: dict[str, float] = defaultdict(float)
     for side in env.agent_iter():
         observation, reward, terminated, truncated, info = env.last()
         rewards[side] += reward
-        terms.update(info["rewards"])
-        env.step(None if terminated or truncated else policies[side](observation, info))
-    for game in env.unwrapped.played:
+        for name, term in info["rewards"].items():
+            terms[name] += term
+        env.step(None if terminated or truncated else policies[side](observation or {}, info))
+    dual: Any = env.unwrapped
+    for game in dual.played:
         outcome = "won" if game.won else "failed"
         steps = f"{len(game.turns)} step{'s' * (len(game.turns) != 1)}"
         print(f"game {game.number + 1}, {game.origin}: {game.task.goal}: {outcome} after {steps}")

@@ -99,10 +99,18 @@ def lessons(
 
 
 def _offer(reflection: Reflection, entries: Sequence[Failure], rng: np.random.Generator) -> list[Failure]:
-    """A list as a failure library would show it: unique by mode and task, the present mode first."""
-    drawn = rng.choice(len(entries), min(int(rng.integers(*_CANDIDATES, endpoint=True)), len(entries)), replace=False)
-    unique = {(entries[i].reflection.mode, entries[i].task.task_id): entries[i] for i in drawn}
-    return sorted(unique.values(), key=lambda entry: entry.reflection.mode != reflection.mode)
+    """A list as a failure library would show it: unique by mode and task, those of the present mode first."""
+
+    def drawn(some: Sequence[Failure], most: int) -> list[Failure]:
+        places = rng.permutation(len(some))[:most]
+        return [some[place] for place in places]
+
+    length = int(rng.integers(*_CANDIDATES, endpoint=True))
+    alike = [entry for entry in entries if entry.reflection.mode == reflection.mode]
+    others = [entry for entry in entries if entry.reflection.mode != reflection.mode]
+    first = drawn(alike, int(rng.integers(length, endpoint=True)))
+    offered = [*first, *drawn(others, length - len(first))]
+    return list({(entry.reflection.mode, entry.task.task_id): entry for entry in offered}.values())
 
 
 def segments(analyst: ModelAnalyst, taught: Sequence[Lesson], weight: float) -> list[Segment]:

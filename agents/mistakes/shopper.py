@@ -98,12 +98,10 @@ class Shopper:
 
     def some_options(self, position: int) -> dict[str, str]:
         """As many of the wanted options as can be had."""
-        page, chosen = self.shop.item(position), {}
-        wanted = self.goal.options
-        for option in wanted.items() if isinstance(wanted, Mapping) else wanted:
-            one: Any = dict([option]) if isinstance(wanted, Mapping) else (option,)
-            chosen |= {page.targets[value].group: value for value in choose(page, one) or ()}
-        return chosen
+        page, wanted = self.shop.item(position), self.goal.options
+        pairs = wanted.items() if isinstance(wanted, Mapping) else ()
+        single: list[Any] = [{name: value} for name, value in pairs] or [(value,) for value in wanted]
+        return {page.targets[value].group: value for one in single for value in choose(page, one) or ()}
 
     def fits(self, position: int) -> bool:
         """Whether every wanted option can be chosen to the letter: the shop also takes "black" for "black-hole228"."""
