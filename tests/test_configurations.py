@@ -4,9 +4,11 @@ import json
 
 import pytest
 import yaml
+from fake_openai import KEY, serving
 from programs import ROOT, load
 
 from roleagent import config
+from roleagent.curricula import FailureLibrary
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 ABLATIONS = sorted((ROOT / "configs" / "published" / "ablations").glob("*.yaml"))
@@ -41,6 +43,42 @@ def test_it_trains_for_one_iteration(path, tmp_path, capsys):
     loaded = config.load(path)
     assert ("curriculum_selections" in row) == loaded.aiw
     assert (row["predictions_scored"] + row["predictions_absent"] > 0) == loaded.wia
+
+
+REFLECTION = """<reflection>
+DOMINANT_TYPE: navigation_loop
+DETAIL: it walked to and fro
+CRITICAL_STEP: 1
+CORE_LESSON: Look elsewhere.
+RETRIEVAL_QUERY: to and fro
+</reflection>"""
+SELECTION = "<selected_tasks>\n1: the same\n</selected_tasks>"
+
+
+def test_a_model_behind_a_server_plays_the_environment_role(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("ROLEAGENT_API_KEY", KEY)
+    path = ROOT / "configs" / "toy.yaml"
+    options = [*overrides(SMALL), f"run_dir={tmp_path}/run", "train.iterations=2", "curriculum.analyst=endpoint"]
+    reply = lambda body, _: SELECTION if "<selected_tasks>" in str(body["messages"]) else REFLECTION  # noqa: E731
+    with serving(reply, key=KEY) as server:
+        assert train.main(["--config", str(path), *options, f"curriculum.endpoint.url={server.url}"]) == 0
+    row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["curriculum_reflections_valid_share"] == row["curriculum_selections_valid_share"] == 1
+    assert row["curriculum_endpoint_requests"] >= row["curriculum_failures"] + row["curriculum_selections"] > 0
+    library = FailureLibrary(f"sqlite:///{tmp_path}/run/failures.db", read_only=True)
+    assert library.modes() == {"navigation_loop": len(library)}
+    library.close()
+    for folder in (tmp_path / "run").rglob("*"):
+        assert folder.is_dir() or KEY.encode() not in folder.read_bytes()
+
+
+def test_a_server_that_is_not_there_is_found_before_training(tmp_path, capsys):
+    for url, words in (("", "curriculum.endpoint.url"), ("http://127.0.0.1:9/v1", "127.0.0.1:9")):
+        options = ["curriculum.analyst=endpoint", f"curriculum.endpoint.url={url}", "curriculum.endpoint.model=m"]
+        assert train.main(["--config", str(ROOT / "configs" / "toy.yaml"), f"run_dir={tmp_path}/none", *options]) == 2
+        [line] = capsys.readouterr().err.splitlines()
+        assert words in line
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize("path", ABLATIONS, ids=lambda path: path.stem)
