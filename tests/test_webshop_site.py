@@ -1,5 +1,6 @@
 """The shop as web pages: what a browser and what a hostile client get."""
 
+import functools
 import html
 import http.client
 import json
@@ -263,7 +264,9 @@ def test_headers_forbid_what_is_not_needed(address):
 def test_the_command_opens_the_shop_on_this_machine_only():
     """As it is typed; the line that it prints says where."""
     command = [sys.executable, "-m", "roleagent.cli", "webshop", "serve", "--data", "generated", "--products", "60"]
-    with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True) as server:
+    # In the background of a script Ctrl-C is ignored, which children inherit.
+    heeding = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True, preexec_fn=heeding) as server:
         try:
             line = server.stdout.readline()
             host, port = re.search(r"generated-60: http://([\d.]+):(\d+)/", line).groups()
