@@ -14,13 +14,12 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from roleagent.modes import MEANINGS, taxonomy
-from roleagent.reflections import FIELDS, plain
+from roleagent.reflections import FIELDS, TAGS, UNREADABLE, plain
 from roleagent.types import Failure, Reflection, Trajectory, Turn
 
 Inquiry = Literal["reflection", "selection"]
-CLOSING: dict[Inquiry, str] = {"reflection": "</reflection>", "selection": "</selected_tasks>"}
+CLOSING: dict[Inquiry, str] = {"reflection": TAGS[1], "selection": TAGS[3]}
 """How the answers end."""
-UNREADABLE = "(no readable command)"
 LEFT_OUT = "(steps left out)"
 
 _REFLECT = """\

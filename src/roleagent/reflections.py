@@ -36,6 +36,8 @@ from roleagent.types import Reflection, Selection
 MODE, DETAIL, STEP, LESSON, QUERY = "DOMINANT_TYPE", "DETAIL", "CRITICAL_STEP", "CORE_LESSON", "RETRIEVAL_QUERY"
 FIELDS = (MODE, DETAIL, STEP, LESSON, QUERY)
 TAGS = ("<reflection>", "</reflection>", "<selected_tasks>", "</selected_tasks>")
+UNREADABLE = "(no readable command)"
+"""What stands in a record in place of a command that could not be read."""
 MOST_CHARACTERS = 600
 """Of a field; what is longer is cut."""
 _MOST_READ = 20_000  # characters after the thought; a block begins within them or not at all
