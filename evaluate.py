@@ -177,7 +177,7 @@ def policy_records(world: World, checkpoint: Path, missing: set[str], seed: int,
         part = task_ids[start : start + config.rollout.eval_batch]
         if missing.isdisjoint(part):
             continue
-        policy.generator.manual_seed(int(np.random.default_rng([seed, start]).integers(2**62)))
+        policy.reseed(int(np.random.default_rng([seed, start]).integers(2**62)))
         temperature = config.rollout.eval_temperature
         for record in evaluate_policy(
             rollout,

@@ -23,10 +23,11 @@ import torch
 import transformers
 import yaml
 
+from roleagent.agents.actor import Actor
 from roleagent.agents.endpoint import EndpointError
 from roleagent.agents.hf import HFPolicy, PolicyError
 from roleagent.agents.inquiries import UNLIMITED, Inquiries
-from roleagent.agents.session import World, endpoint_analyst, model_analyst
+from roleagent.agents.session import World, endpoint_analyst, model_analyst, open_actor
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.curricula.curriculum import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary, LibraryError
@@ -49,10 +50,12 @@ from roleagent.learners.reinforcement import (
     play,
     reference,
     tally,
+    times,
     together,
     update,
 )
 from roleagent.learners.run import Run
+from roleagent.stopwatch import Stopwatch
 from roleagent.types import Analyst, Sampler
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
@@ -133,42 +136,48 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy) -> None
     config, progress = run.config, run.progress
     learner = Learner(policy, config, config.optim.lr, reference(run, policy), config.optim.optimiser)
     run.restore(learner)
-    sampler: Any = open_sampler(run, world, policy) if run.ranks.first else None  # the first rank chooses for all
-    rollout = world.rollout(policy)
+    actor = open_actor(config, policy)
+    sampler: Any = open_sampler(run, world, actor) if run.ranks.first else None  # the first rank chooses for all
+    rollout = world.rollout(actor)
     run.begin(config.train.iterations)
     for iteration in range(progress.step + 1, config.train.iterations + 1):
         if config.train.minutes and run.seconds > 60 * config.train.minutes:
             run.display.say(f"the budget of {config.train.minutes:g} minutes is spent")
             break
-        begun = time.monotonic()
+        begun, run.watch = time.monotonic(), Stopwatch()
         groups = play(run, rollout, run.ranks.once(lambda: sampler.sample(config.rollout.tasks)), iteration)
-        played = time.monotonic()
-        advantages = credit(config, groups, run.own_stream(5, iteration))
-        learner.lr = config.optim.lr * fading((iteration - 1) / config.train.iterations)
-        passes = [run.own_stream(8, iteration, epoch) for epoch in range(config.optim.epochs)]
-        metrics = update(learner, groups, advantages, passes)
-        updated = time.monotonic()
+        with run.watch("grouping"):
+            advantages = credit(run, groups, run.own_stream(5, iteration))
+        with run.watch("update"):
+            actor.rest()
+            learner.lr = config.optim.lr * fading((iteration - 1) / config.train.iterations)
+            passes = [run.own_stream(8, iteration, epoch) for epoch in range(config.optim.epochs)]
+            metrics = update(learner, groups, advantages, passes)
+        with run.watch("sync"):
+            actor.sync(learner.weights(), policy.version)
         groups, advantages, stats = together(run, groups, advantages, rollout.stats)
         progress.step = iteration
         if run.ranks.first:
             run.folder.trajectories(iteration, groups, advantages)
-            sampler.observe(groups)
+            with run.watch("analysis"):
+                sampler.observe(groups)
             metrics |= account(config, groups, stats, sampler)
-            metrics |= {"rollout_seconds": played - begun, "update_seconds": updated - played}
-            metrics["seconds"] = time.monotonic() - begun
             tally(progress.counters, metrics)
             progress.sampler = sampler.state_dict()
+        watches = run.ranks.gather(run.watch)
+        if run.ranks.first:
+            metrics |= times(watches, stats, time.monotonic() - begun)
             run.log(metrics, **headlines(config, metrics))
         if iteration % config.train.checkpoint_every == 0:
             run.save(learner)
         if config.train.evaluate_every and iteration % config.train.evaluate_every == 0:
-            measure(run, held_out, policy, f"iteration-{iteration:06d}")
+            measure(run, held_out, actor, f"iteration-{iteration:06d}")
     if progress.step:
         for warning in idle_mechanisms(config, progress.counters):
             run.display.warn(warning)
 
 
-def open_analyst(config: Config, policy: HFPolicy) -> Analyst:
+def open_analyst(config: Config, policy: Actor) -> Analyst:
     """Who plays the environment role: the policy itself, written rules, or a model behind a server."""
     options = config.curriculum
     if options.analyst == "rule":
@@ -178,7 +187,7 @@ def open_analyst(config: Config, policy: HFPolicy) -> Analyst:
     return model_analyst(config, policy)
 
 
-def open_sampler(run: Run, world: World, policy: HFPolicy) -> Sampler:
+def open_sampler(run: Run, world: World, policy: Actor) -> Sampler:
     """Agent-In-World's curriculum, or uniform draws with ``aiw=off``; goes on where the run was left."""
     options = run.config.curriculum
     if run.config.aiw:

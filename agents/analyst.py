@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from roleagent.agents.hf import HFPolicy, PolicyError
+from roleagent.agents.actor import Actor
+from roleagent.agents.hf import PolicyError
 from roleagent.agents.inquiries import CLOSING, Inquiries, Inquiry
 from roleagent.agents.prompts import dialect_of
 from roleagent.modes import UNKNOWN, taxonomy
@@ -96,7 +97,7 @@ class ModelAnalyst(LanguageAnalyst):
 
     def __init__(
         self,
-        policy: HFPolicy,
+        policy: Actor,
         temperature: float = 0.5,
         reflection_tokens: int = 256,
         selection_tokens: int = 128,

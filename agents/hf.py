@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +127,19 @@ class HFPolicy:
     def forget(self) -> None:
         """Drops all cached conversations: after an update of the weights, or to free memory."""
         self._cache = None
+
+    def reseed(self, seed: int) -> None:
+        """Begins the stream that all sampling draws from anew."""
+        self.generator.manual_seed(seed)
+
+    def sync(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+        """The learner trains this very model: there is nothing to take over but the version."""
+        self.version = version
+        self.forget()
+
+    def rest(self) -> None:
+        """Drops what was kept of conversations."""
+        self.forget()
 
     @contextlib.contextmanager
     def _inference(self) -> Iterator[None]:

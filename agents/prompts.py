@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from roleagent.agents.hf import HFPolicy
+from roleagent.agents.actor import Actor
 from roleagent.agents.inquiries import Inquiry
 from roleagent.agents.small import FORESEE, INQUIRE
 from roleagent.types import Completion
@@ -58,7 +58,7 @@ class PlainDialect:
 
     explains = False
 
-    def __init__(self, policy: HFPolicy):
+    def __init__(self, policy: Actor):
         self._encode = policy.encode
 
     def opening(self, text: str) -> list[int]:
@@ -113,7 +113,7 @@ class ChatDialect:
     _REPLY = "\u241fReply\u241f"
     _MESSAGE = "\u241fMessage\u241f"
 
-    def __init__(self, policy: HFPolicy):
+    def __init__(self, policy: Actor):
         self._policy = policy
         example = [
             {"role": "user", "content": self._FIRST},
@@ -165,7 +165,7 @@ class ChatDialect:
         return self.opening(text)
 
 
-def dialect_of(policy: HFPolicy) -> Dialect:
+def dialect_of(policy: Actor) -> Dialect:
     """The chat template where the tokenizer has one, plain lines otherwise."""
     return ChatDialect(policy) if getattr(policy.tokenizer, "chat_template", None) else PlainDialect(policy)
 

@@ -6,22 +6,22 @@ out are :class:`~roleagent.types.Trajectory` objects with every prompt and every
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from roleagent.agents.hf import HFPolicy
+from roleagent.agents.actor import Actor
 from roleagent.agents.prompts import STYLES, Conversation, dialect_of
-from roleagent.config import PromptConfig, RolloutConfig
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers.tags import parse
+from roleagent.settings import PromptConfig, RolloutConfig
+from roleagent.stopwatch import Stopwatch
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Request, Task, Trajectory, Turn
 
 
 @dataclass
 class RolloutStats:
-    """What a rollout cost. Tokens are sampled tokens; seconds are wall-clock.
+    """What a rollout cost. Tokens are sampled tokens.
 
     Attributes:
         errors: episodes whose environment failed.
@@ -34,12 +34,10 @@ class RolloutStats:
     prediction_tokens: int = 0
     errors: int = 0
     failures: dict[str, str] = field(default_factory=dict)
-    policy_seconds: float = 0.0
-    environment_seconds: float = 0.0
 
     @classmethod
     def together(cls, parts: Sequence[RolloutStats]) -> RolloutStats:
-        """What rollouts cost that ran at the same time: counts add up, of the seconds the longest count."""
+        """What several rollouts cost."""
         total = cls()
         for part in parts:
             total.episodes += part.episodes
@@ -48,8 +46,6 @@ class RolloutStats:
             total.prediction_tokens += part.prediction_tokens
             total.errors += part.errors
             total.failures |= part.failures
-            total.policy_seconds = max(total.policy_seconds, part.policy_seconds)
-            total.environment_seconds = max(total.environment_seconds, part.environment_seconds)
         return total
 
 
@@ -90,11 +86,14 @@ class Rollout:
         prompt: style, thinking, how predictions are asked for.
         config: token limits.
         horizon: steps a prediction looks ahead; 0 asks for none.
+
+    Attributes:
+        watch: books what is spent on generation, prediction, the environment and scoring.
     """
 
     def __init__(
         self,
-        policy: HFPolicy,
+        policy: Actor,
         pool: EnvPool,
         env_id: str,
         prompt: PromptConfig,
@@ -104,7 +103,7 @@ class Rollout:
         self.policy, self.pool, self.env_id = policy, pool, env_id
         self.prompt, self.config, self.horizon = prompt, config, horizon
         self.dialect = dialect_of(policy)
-        self.stats = RolloutStats()
+        self.stats, self.watch = RolloutStats(), Stopwatch()
         self.action_stops = self._stops("</action>")
         # With one horizon its closing tag ends the reply; with several the model says itself when it is done.
         self.prediction_stops = self._stops("</prediction>") if horizon == 1 else frozenset({policy.eos_id})
@@ -161,9 +160,8 @@ class Rollout:
         return groups
 
     def _begin(self, index: int, task_id: str) -> _Episode:
-        started = time.perf_counter()
-        outcome = self.pool.reset(index, task_id)
-        self.stats.environment_seconds += time.perf_counter() - started
+        with self.watch("environment"):
+            outcome = self.pool.reset(index, task_id)
         info = outcome.info
         task = Task(self.env_id, task_id, info.get("split", ""), info.get("goal", ""), info.get("task_type", ""))
         episode = _Episode(index, task_id, task)
@@ -179,9 +177,22 @@ class Rollout:
         self.stats.failures[episode.task_id] = error
 
     def _turn(self, living: list[_Episode], temperature: float) -> None:
-        started = time.perf_counter()
-        prompts = []
-        speaking = []
+        with self.watch("generation"):
+            speaking, prompts, actions = self._act(living, temperature)
+        if not speaking:
+            return
+        with self.watch("prediction"):
+            foreseen = self._foresee(speaking, actions, temperature)
+        with self.watch("environment"):
+            for episode, prompt, action, prediction in zip(speaking, prompts, actions, foreseen, strict=True):
+                self._step(episode, prompt, action, prediction)
+
+    def _act(
+        self, living: list[_Episode], temperature: float
+    ) -> tuple[list[_Episode], list[tuple[int, ...]], list[Completion]]:
+        """The next action of every episode that still has room for one: episodes, prompts and replies."""
+        speaking: list[_Episode] = []
+        prompts: list[tuple[int, ...]] = []
         for episode in living:
             assert episode.conversation is not None
             prompt = episode.conversation.action_prompt()
@@ -190,21 +201,14 @@ class Rollout:
                 continue
             speaking.append(episode)
             prompts.append(prompt)
-        if not speaking:
-            return
         limit = self.config.action_tokens
         if self.horizon and self.prompt.predictions == "inline":
             limit += self.config.prediction_tokens
-        actions = self.policy.generate(
-            [Request(p, episode.index, limit, self.action_stops) for p, episode in zip(prompts, speaking, strict=True)],
-            temperature,
-        )
-        foreseen = self._foresee(speaking, actions, temperature)
-        self.stats.policy_seconds += time.perf_counter() - started
-        started = time.perf_counter()
-        for episode, prompt, action, prediction in zip(speaking, prompts, actions, foreseen, strict=True):
-            self._step(episode, prompt, action, prediction)
-        self.stats.environment_seconds += time.perf_counter() - started
+        requests = [
+            Request(prompt, episode.index, limit, self.action_stops)
+            for prompt, episode in zip(prompts, speaking, strict=True)
+        ]
+        return speaking, prompts, self.policy.generate(requests, temperature)
 
     def _foresee(
         self, speaking: list[_Episode], actions: list[Completion], temperature: float

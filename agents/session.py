@@ -10,6 +10,7 @@ from typing import Any
 import gymnasium
 
 import roleagent  # noqa: F401  (registers the environments)
+from roleagent.agents.actor import Actor
 from roleagent.agents.analyst import ModelAnalyst
 from roleagent.agents.endpoint_analyst import EndpointAnalyst, EndpointError
 from roleagent.agents.hf import HFPolicy
@@ -43,12 +44,17 @@ def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:
     return Tags(env, think=config.prompt.think, horizon=horizon)
 
 
-def model_analyst(config: Config, policy: HFPolicy) -> ModelAnalyst:
+def model_analyst(config: Config, policy: Actor) -> ModelAnalyst:
     """The policy in its environment role, as configured."""
     options = config.curriculum
     return ModelAnalyst(
         policy, options.temperature, options.reflection_tokens, options.selection_tokens, options.candidate_tokens
     )
+
+
+def open_actor(config: Config, policy: HFPolicy) -> Actor:
+    """Who plays with the policy's weights: the model itself, or an engine that gets them after every update."""
+    return policy
 
 
 def endpoint_analyst(config: Config) -> EndpointAnalyst:
@@ -105,7 +111,7 @@ class World:
         horizon = (config.prompt.horizon or default_horizon(max_steps)) if config.wia else 0
         return cls(config, base, panel, horizon)
 
-    def rollout(self, policy: HFPolicy) -> Rollout:
+    def rollout(self, policy: Actor) -> Rollout:
         """A rollout of a policy in this world, with a pool of its own."""
         pool = EnvPool(partial(make_wrapped, self.config, self.panel.split, self.horizon))
         return Rollout(policy, pool, self.config.env.id, self.config.prompt, self.config.rollout, self.horizon)

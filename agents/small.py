@@ -16,7 +16,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast, SeedOssConfig, SeedOssForCausalLM
 
 from roleagent.agents.hf import HFPolicy
-from roleagent.config import PolicyConfig
+from roleagent.settings import PolicyConfig
 
 _JOINER = "\u2060"  # stands, within the tokenizer, where the blank before a word does not count
 _OPENERS = {"[": r"\[(?![A-Z]+\])(?=[A-Za-z0-9<])", "(": r"\((?=[A-Za-z0-9])", '"': r"\"(?=[A-Za-z0-9])"}

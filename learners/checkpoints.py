@@ -15,8 +15,8 @@ from typing import Any
 import torch
 
 from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
-from roleagent.config import PolicyConfig
 from roleagent.learners.engine import Learner
+from roleagent.settings import PolicyConfig
 
 
 class CheckpointError(RuntimeError):

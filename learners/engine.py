@@ -1,51 +1,32 @@
 """The learner: one policy under a DeepSpeed engine, updated a batch of segments at a time.
 
-The same code runs on one CPU and on many GPUs. Every weight of the objective is known before the first forward pass
+The same code runs on one CPU and on many GPUs. Every weight of an objective is known before the first forward pass
 (:func:`roleagent.learners.loss.token_weights`), so a batch is a sum over micro-batches and ranks; the engine is told
 by hand which micro-batch is the last of an update.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from roleagent.agents.hf import HFPolicy
-from roleagent.config import Config, LossConfig
-from roleagent.learners.loss import (
-    entropies,
-    head_logprobs,
-    imitation_weights,
-    mean_metrics,
-    policy_loss,
-    token_weights,
-)
+from roleagent.config import Config
+from roleagent.learners.deepspeed_settings import deepspeed_settings
 from roleagent.learners.optimiser import build_optimiser
 from roleagent.learners.ranks import Ranks
-from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, TEXT, Batch, collate, micro_batches
+from roleagent.learners.scorer import Scored, TokenScorer, scored
+from roleagent.learners.segments import ACTION, CONTEXT, collate, micro_batches
 from roleagent.types import Segment
 
+Columns = Mapping[str, Sequence[Sequence[float]]]
+"""Numbers by name, per segment and token: as long as the segments."""
 
-class TokenScorer(torch.nn.Module):
-    """Log-probabilities of sampled tokens: the vocabulary is only computed where something was sampled."""
-
-    def __init__(self, model: torch.nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, batch: Batch, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """``(N,)`` log-probabilities of the batch's trained tokens, and the hidden states ``(N, D)`` behind them."""
-        rows, columns = batch.sampled()
-        # Padding is on the right: no real token can see it, so plain causal attention is exact without a mask.
-        hidden = self.model.base_model(input_ids=batch.token_ids, use_cache=False).last_hidden_state  # type: ignore[operator, union-attr]
-        hidden = hidden[rows, columns - 1]
-        head = self.model.get_output_embeddings()  # type: ignore[operator]
-        return head_logprobs(hidden, head, batch.token_ids[rows, columns], temperature), hidden
+Objective = Callable[[Scored], torch.Tensor]
+"""From the trained tokens of a micro-batch to a loss that is *summed* over micro-batches and ranks."""
 
 
 class Learner:
@@ -74,144 +55,99 @@ class Learner:
         self.steps = 0
         self.scorer = TokenScorer(policy.model)
         self.reference = TokenScorer(reference).eval() if reference is not None else None
-        chosen = build_optimiser(optimiser, policy.model, lr, config.optim.weight_decay)
-        stage = config.deepspeed.zero_stage
-        settings: dict[str, Any] = {
-            "train_micro_batch_size_per_gpu": 1,
-            "gradient_accumulation_steps": 1,
-            "gradient_clipping": config.optim.max_grad_norm,
-            "zero_allow_untested_optimizer": True,
-            "zero_optimization": {"stage": stage},
-            "wall_clock_breakdown": False,
-        }
-        if config.policy.dtype == "bfloat16":
-            # Without partitioned optimiser states DeepSpeed's bf16 follows another rounding; stage 1 does not.
-            settings["zero_optimization"]["stage"] = max(1, stage)
-            settings["bf16"] = {"enabled": True}
-        if config.deepspeed.offload:
-            settings["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
         self.engine: Any
         self.optimiser: Any
         self.engine, self.optimiser, _, _ = deepspeed.initialize(
-            model=self.scorer, optimizer=chosen, config=settings, dist_init_required=False
+            model=self.scorer,
+            optimizer=build_optimiser(optimiser, policy.model, lr, config.optim.weight_decay),
+            config=deepspeed_settings(config),
+            dist_init_required=False,
         )
         self.device = self.engine.device
         if self.reference is not None:
             self.reference.to(self.device)
 
-    def imitate(self, segments: Sequence[Segment]) -> dict[str, float]:
-        """One update towards demonstrations: mean negative log-likelihood (nats per token).
-
-        As in :meth:`improve` the kinds of token are averaged apart: action tokens count 1 (0 for a step that is shown
-        but not to be imitated), prediction tokens ``loss.prediction_weight``, and tokens of the world's own text
-        ``warmstart.text_weight``: what the world says repeats itself, and a small model learns there to copy names
-        long before its few actions teach it.
-        """
-        worth = {
-            ACTION: 1.0,
-            PREDICTION: self.config.loss.prediction_weight,
-            TEXT: self.config.warmstart.text_weight,
-        }
-        segments = [
-            replace(segment, action_mask=(CONTEXT, *(kind or TEXT for kind in segment.action_mask[1:])))
-            for segment in segments
-        ]
-        weights = imitation_weights(segments, worth, self._sum_over_ranks)
-        names = {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}
-        sums = dict.fromkeys(("loss", *names.values(), *(f"{name}_tokens" for name in names.values())), 0.0)
-
-        def objective(batch: Batch, logprobs: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-            rows, columns = batch.sampled()
-            shares, kinds = batch.weights[rows, columns], batch.action_mask[rows, columns]
-            loss = -(shares * logprobs).sum()
-            sums["loss"] += float(loss.detach())
-            for kind, name in names.items():
-                chosen = (kinds == kind) & (shares > 0)
-                sums[name] -= float(logprobs.detach()[chosen].sum())
-                sums[f"{name}_tokens"] += float(chosen.sum())
-            return loss
-
-        norm = self._update(segments, weights, objective, temperature=1.0)
-        self.policy.version += 1
-        sums = {name: self._sum_over_ranks(value) for name, value in sums.items()}
-        losses = {f"{name}_loss": sums[name] / max(1.0, sums[f"{name}_tokens"]) for name in names.values()}
-        return {"loss": sums["loss"], **losses, "grad_norm": norm}
-
-    def improve(self, segments: Sequence[Segment], trajectories: int, temperature: float) -> dict[str, float] | None:
-        """One update of the clipped policy-gradient objective (Eq. 9); None if no rank has anything to learn from.
+    def update(
+        self,
+        segments: Sequence[Segment],
+        columns: Columns,
+        objective: Objective,
+        temperature: float,
+        entropy: bool = False,
+    ) -> float:
+        """Sums ``objective`` over all micro-batches and ranks and steps once; every rank must call it.
 
         Args:
-            segments: all segments of ``trajectories`` trajectories on this rank.
-            trajectories: how many trajectories this rank averages over.
-            temperature: that the tokens were sampled at.
+            segments: those of this rank; may be none if another rank has some.
+            columns: what ``objective`` needs to know of each token.
+            objective: must weigh its tokens by the whole batch, of all ranks.
+            temperature: of the distributions that tokens are scored under.
+            entropy: whether ``objective`` looks at entropies.
+
+        Returns:
+            the gradient's norm before clipping.
+
+        Raises:
+            ValueError: no rank has a segment.
         """
-        if not self._max_over_ranks(len(segments)):
-            return None
-        options: LossConfig = self.config.loss
-        n = max(1, round(self._sum_over_ranks(float(trajectories))))
-        weights = token_weights(segments, n, options.prediction_weight)
-        sums: dict[str, float] = {"loss": 0.0, "entropy": 0.0}
-
-        def objective(batch: Batch, logprobs: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
-            rows, columns = batch.sampled()
-            with torch.no_grad():
-                references = self.reference(batch, temperature)[0] if self.reference is not None else None
-                head: Any = self.policy.model.get_output_embeddings()
-                trained = batch.weights[rows, columns] != 0
-                sums["entropy"] += float(entropies(head(hidden.detach()), temperature)[trained].sum())
-            loss, metrics = policy_loss(
-                logprobs,
-                batch.sampler_logprobs[rows, columns],
-                batch.advantages[rows, columns],
-                batch.weights[rows, columns],
-                options.clip_low,
-                options.clip_high,
-                references,
-                options.kl,
-            )
-            sums["loss"] += float(loss.detach())
-            for name, value in metrics.items():
-                sums[name] = sums.get(name, 0.0) + float(value)
-            return loss
-
-        norm = self._update(segments, weights, objective, temperature)
-        sums = {name: self._sum_over_ranks(value) for name, value in sorted(sums.items())}
-        self.policy.version += 1
-        return {
-            **mean_metrics(sums),
-            "loss": sums["loss"],
-            "entropy": sums["entropy"] / max(1.0, sums["tokens"]),
-            "grad_norm": norm,
-        }
-
-    def _update(self, segments, weights, objective, temperature: float) -> float:
-        """Sums ``objective`` over all micro-batches, steps once, returns the gradient's norm before clipping."""
         plan = micro_batches(segments, self.config.optim.micro_batch_tokens)
-        rounds = self._max_over_ranks(len(plan))
+        rounds = self.ranks.max(len(plan))
         if not rounds:
             raise ValueError("an update needs at least one segment with trained tokens on some rank")
-        pad = int(self.policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
         # Every rank takes equally many micro-batches, or the collective operations of one would wait for ever; what
         # makes up the number weighs nothing.
-        idle = collate([Segment((pad, pad), (CONTEXT, ACTION), (0.0, 0.0), (0.0, 0.0))], pad, [[0.0, 0.0]])
+        pad = self._pad_id
+        idle = collate([Segment((pad, pad), (CONTEXT, ACTION), (0.0, 0.0), (0.0, 0.0))], pad, dict.fromkeys(columns))
         self.scorer.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr * min(1.0, (self.steps + 1) / max(1, self.config.optim.warmup_steps))
         norm = 0.0
         for number in range(rounds):
-            chosen = plan[number] if number < len(plan) else []
-            batch = collate([segments[i] for i in chosen], pad, [weights[i] for i in chosen]) if chosen else idle
+            batch = self._collate(segments, columns, plan[number]) if number < len(plan) else idle
             batch = batch.to(self.device)
             self.engine.set_gradient_accumulation_boundary(number == rounds - 1)
-            logprobs, hidden = self.engine(batch, temperature)
+            loss = objective(scored(batch, *self.engine(batch, temperature, entropy)))
             # DeepSpeed averages gradients over ranks; the objective is a sum over them.
-            self.engine.backward(objective(batch, logprobs, hidden) * self.ranks.size)
+            self.engine.backward(loss * self.ranks.size)
             if number == rounds - 1:
                 norm = self._gradient_norm()
             self.engine.step()
         self.steps += 1
+        self.policy.version += 1
         self.policy.forget()
         return norm
+
+    @torch.no_grad()
+    def score(
+        self, segments: Sequence[Segment], temperature: float, of_reference: bool = False
+    ) -> list[tuple[float, ...]]:
+        """Log-probabilities of the trained tokens under the present weights, or under the reference's.
+
+        Returns:
+            per segment and token; 0 where nothing was sampled. Nats, at ``temperature``.
+        """
+        scorer = self.reference if of_reference else self.scorer
+        assert scorer is not None
+        scorer.eval()
+        found: list[tuple[float, ...]] = [()] * len(segments)
+        for chosen in micro_batches(segments, self.config.optim.micro_batch_tokens):
+            batch = self._collate(segments, {}, chosen).to(self.device)
+            values = iter(scorer(batch, temperature)[0].tolist())
+            for index in chosen:
+                found[index] = tuple(next(values) if kind else 0.0 for kind in segments[index].action_mask)
+        return found
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every weight of the policy's model by its name, whole, one after another; every rank must take them all."""
+        yield from self.policy.model.state_dict().items()
+
+    @property
+    def _pad_id(self) -> int:
+        return int(self.policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
+
+    def _collate(self, segments: Sequence[Segment], columns: Columns, chosen: Sequence[int]):
+        part = {name: [rows[i] for i in chosen] for name, rows in columns.items()}
+        return collate([segments[i] for i in chosen], self._pad_id, part)
 
     def _gradient_norm(self) -> float:
         known = self.engine.get_global_grad_norm()
@@ -220,19 +156,6 @@ class Learner:
         # Stage 0 in fp32 reports none; its gradients lie at the parameters, already averaged over ranks.
         norms = [p.grad.norm() for p in self.scorer.parameters() if p.grad is not None]
         return float(torch.stack(norms).norm()) if norms else 0.0
-
-    def _sum_over_ranks(self, value: float) -> float:
-        return self._reduce(value, dist.ReduceOp.SUM)
-
-    def _max_over_ranks(self, value: int) -> int:
-        return round(self._reduce(float(value), dist.ReduceOp.MAX))
-
-    def _reduce(self, value: float, operation: Any) -> float:
-        if self.ranks.size == 1:
-            return value
-        tensor = torch.tensor(value, dtype=torch.float64, device=self.device)
-        dist.all_reduce(tensor, operation)
-        return float(tensor)
 
     def save(self, folder: Path) -> None:
         """Writes weights and optimiser state in DeepSpeed's own format (its resume state is pickled: load only what

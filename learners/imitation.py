@@ -13,6 +13,7 @@ from roleagent.agents.prompts import STYLES
 from roleagent.agents.session import World
 from roleagent.agents.small import build_policy, train_tokenizer
 from roleagent.config import Config, ConfigError
+from roleagent.learners import objectives
 from roleagent.learners.display import Display
 from roleagent.learners.engine import Learner
 from roleagent.learners.ranks import Ranks
@@ -127,7 +128,7 @@ def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: flo
         if step > total or spent >= 1.0:
             break
         learner.lr = config.lr * fading(max(step / total, spent))
-        metrics = learner.imitate(run.ranks.share(batch))
+        metrics = objectives.imitate(learner, run.ranks.share(batch))
         run.progress.step = step
         if step % 10 == 0:
             run.log(metrics, **{"imitation loss": metrics["loss"]})

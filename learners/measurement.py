@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+from roleagent.agents.actor import Actor
 from roleagent.agents.evaluation import evaluate_policy, result_rows, summarise
-from roleagent.agents.hf import HFPolicy
 from roleagent.agents.session import World
 from roleagent.learners.run import Run
 
 
-def measure(run: Run, world: World, policy: HFPolicy, name: str) -> dict[str, Any]:
+def measure(run: Run, world: World, policy: Actor, name: str) -> dict[str, Any]:
     """Success on a panel that the ranks share; kept in the run folder as ``<name>.json``, so that it is measured once.
 
     Returns:
@@ -22,7 +22,7 @@ def measure(run: Run, world: World, policy: HFPolicy, name: str) -> dict[str, An
     if known is not None and (name == "before" or known["policy_version"] == policy.version):
         return known
     options, panel = run.config.rollout, world.panel
-    policy.generator.manual_seed(int(run.own_stream(6).integers(2**62)))
+    policy.reseed(int(run.own_stream(6).integers(2**62)))
     task_ids = run.ranks.share(panel.task_ids)
     run.display.stage(f"evaluate {name}", len(task_ids))
     records = list(

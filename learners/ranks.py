@@ -113,6 +113,21 @@ class Ranks:
         dist.gather_object(value, values, dst=0)
         return values or []
 
+    def sum(self, value: float) -> float:
+        """A number added up over all ranks; every rank must ask."""
+        return self._reduce(value, dist.ReduceOp.SUM)
+
+    def max(self, value: int) -> int:
+        """The largest of all ranks' numbers; every rank must ask."""
+        return round(self._reduce(float(value), dist.ReduceOp.MAX))
+
+    def _reduce(self, value: float, operation: Any) -> float:
+        if self.size == 1:
+            return value
+        tensor = torch.tensor(value, dtype=torch.float64)
+        dist.all_reduce(tensor, operation)
+        return float(tensor)
+
     def wait(self) -> None:
         """Until every rank has come this far."""
         if self.size > 1:

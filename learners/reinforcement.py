@@ -12,8 +12,10 @@ from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import Config, ConfigError
 from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, Values, summary
 from roleagent.learners.engine import Learner
+from roleagent.learners.objectives import improve
 from roleagent.learners.run import Run
 from roleagent.learners.segments import segments_of
+from roleagent.stopwatch import PARTS, Stopwatch
 from roleagent.types import Group, Sampler, Segment
 
 
@@ -36,8 +38,8 @@ def reference(run: Run, policy: HFPolicy) -> torch.nn.Module | None:
 def play(run: Run, rollout: Rollout, task_ids: Sequence[str], iteration: int) -> list[Group]:
     """This rank's episodes of the iteration: whole groups, one for each of its share of the tasks."""
     options = run.config.rollout
-    rollout.policy.generator.manual_seed(int(run.own_stream(4, iteration).integers(2**62)))
-    rollout.stats = RolloutStats()
+    rollout.policy.reseed(int(run.own_stream(4, iteration).integers(2**62)))
+    rollout.stats, rollout.watch = RolloutStats(), run.watch
     return rollout.play(
         run.ranks.share(task_ids),
         options.group_size,
@@ -62,13 +64,14 @@ def together(
     return [group for group, _ in played], [values for _, values in played], stats
 
 
-def credit(config: Config, groups: Sequence[Group], rng: np.random.Generator) -> list[Values]:
+def credit(run: Run, groups: Sequence[Group], rng: np.random.Generator) -> list[Values]:
     """Each turn's advantage, by the configured estimator.
 
     Args:
         rng: shuffles them over the turns in the control ``train.shuffle_advantages``.
     """
-    advantages = [ESTIMATORS[config.method](group, estimator_config(config)) for group in groups]
+    config = run.config
+    advantages = [ESTIMATORS[config.estimator.kind](group, estimator_config(config)) for group in groups]
     return shuffled(advantages, rng) if config.train.shuffle_advantages else advantages
 
 
@@ -119,14 +122,13 @@ def _improve(learner: Learner, credited: Sequence[tuple[Group, Values]]) -> dict
                 if loss.kl or any(segment.advantages):
                     segments.append(segment)
             trajectories += 1
-    return learner.improve(segments, trajectories, learner.config.rollout.temperature)
+    return improve(learner, segments, trajectories, learner.config.rollout.temperature)
 
 
 def account(config: Config, groups: Sequence[Group], stats: RolloutStats, sampler: Sampler) -> dict[str, float]:
     """What the iteration's episodes were like, what the mechanisms made of them, and what the sampler says."""
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
     turns = [turn for trajectory in episodes for turn in trajectory.turns]
-    sampled = stats.action_tokens + stats.prediction_tokens
     # `curriculum_share` names itself; the rest gets the room's name, for entropy is also a property of the policy.
     told = {name.removeprefix("curriculum_"): value for name, value in sampler.metrics().items()}
     return {
@@ -138,10 +140,20 @@ def account(config: Config, groups: Sequence[Group], stats: RolloutStats, sample
         "invalid_actions": float(sum(not turn.info.get("valid_action", True) for turn in turns)),
         "action_tokens": float(stats.action_tokens),
         "prediction_tokens": float(stats.prediction_tokens),
-        "tokens_per_second": sampled / max(stats.policy_seconds, 1e-9),
-        "environment_seconds": stats.environment_seconds,
         "crashed_episodes": float(stats.errors),
         **{f"curriculum_{name}": value for name, value in told.items()},
+    }
+
+
+def times(watches: Sequence[Stopwatch], stats: RolloutStats, seconds: float) -> dict[str, float]:
+    """Where an iteration's wall-clock time went, of all ranks the slowest; what has no name is ``other_seconds``."""
+    spent = Stopwatch.slowest(watches)
+    sampling = spent.get("generation", 0.0) + spent.get("prediction", 0.0)
+    return {
+        **{f"{name}_seconds": spent.get(name, 0.0) for name in PARTS},
+        "other_seconds": max(0.0, seconds - sum(spent.values())),
+        "seconds": seconds,
+        "tokens_per_second": (stats.action_tokens + stats.prediction_tokens) / max(sampling, 1e-9),
     }
 
 
@@ -172,7 +184,7 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     expected = {}
     if config.wia:
         expected["predictions_scored"] = "wia is on, but no prediction was ever scored"
-        if config.method == "role_agent":
+        if config.estimator.kind == "role_agent":
             expected["returns_modulated"] = "wia is on, but no prediction ever changed a return"
     if config.aiw:
         expected["curriculum_from_curriculum"] = "aiw is on, but no task was ever sampled from the failure library"

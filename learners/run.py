@@ -18,6 +18,7 @@ from roleagent.learners.display import Display
 from roleagent.learners.engine import Learner
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.run_folder import RunFolder
+from roleagent.stopwatch import Stopwatch
 
 _AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
 
@@ -56,6 +57,7 @@ class Run:
 
     Attributes:
         latest: the newest checkpoint; None before the first.
+        watch: books where the time of the present iteration goes.
 
     Raises:
         ConfigError: see :class:`RunFolder`; or the run to resume had another number of ranks.
@@ -68,6 +70,7 @@ class Run:
         self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.train.keep_checkpoints)
         if self.latest is not None:
             display.say(f"going on from {self.latest} ({self.progress.stage}, step {self.progress.step})")
+        self.watch = Stopwatch()
         self._started = time.monotonic()
 
     def _open(self, resume: bool) -> tuple[RunFolder, Path | None, Progress]:

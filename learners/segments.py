@@ -8,8 +8,8 @@ simply starts a new segment.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -118,29 +118,22 @@ def _begins(sequence: Sequence[int], prefix: Sequence[int]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Segments side by side, padded on the right to the longest; every field has the shape (B, T).
+    """Segments side by side, padded on the right to the longest; every tensor has the shape (B, T).
 
     Attributes:
         token_ids: int64.
-        action_mask: int64: 0 context and padding, 1 action tokens, 2 prediction tokens.
-        sampler_logprobs: float32, 0 where the mask is 0.
-        advantages: float32, 0 where the mask is 0.
-        weights: float32, each token's share of the objective; 0 where the mask is 0.
-        attention_mask: int64: 1 for tokens, 0 for padding.
-        position_ids: int64: 0, 1, 2, … in every row.
+        action_mask: int64: 0 context and padding, otherwise the kind of trained token.
+        columns: float32, by name: numbers that belong to the tokens, 0 in the padding.
     """
 
     token_ids: Tensor
     action_mask: Tensor
-    sampler_logprobs: Tensor
-    advantages: Tensor
-    weights: Tensor
-    attention_mask: Tensor
-    position_ids: Tensor
+    columns: Mapping[str, Tensor]
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
-        return Batch(*(getattr(self, name.name).to(device) for name in fields(self)))
+        columns = {name: values.to(device) for name, values in self.columns.items()}
+        return Batch(self.token_ids.to(device), self.action_mask.to(device), columns)
 
     def sampled(self) -> tuple[Tensor, Tensor]:
         """Rows and columns of the trained tokens, each (N,).
@@ -152,35 +145,33 @@ class Batch:
         return rows, columns
 
 
-def collate(segments: Sequence[Segment], pad_id: int, weights: Sequence[Sequence[float]] | None = None) -> Batch:
+def collate(
+    segments: Sequence[Segment], pad_id: int, columns: Mapping[str, Sequence[Sequence[float]] | None] | None = None
+) -> Batch:
     """Stacks segments into one :class:`Batch`.
 
     Args:
         segments: at least one.
         pad_id: the token that fills up the rows. It is never attended to by a real token.
-        weights: per segment and token (see :func:`roleagent.learners.loss.token_weights`); None gives every trained
-            token 1, as for a plain sum.
+        columns: numbers by name, per segment and token; None in place of the numbers stands for zeros.
 
     Raises:
         ValueError: no segments.
     """
     if not segments:
         raise ValueError("a batch needs at least one segment")
-    if weights is None:
-        weights = [[float(kind != CONTEXT) for kind in segment.action_mask] for segment in segments]
     width = max(map(len, segments))
 
     def stack(rows: Sequence[Sequence[float]], dtype: torch.dtype, fill: float = 0) -> Tensor:
         return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows], dtype=dtype)
 
+    nothing = [()] * len(segments)
     return Batch(
         token_ids=stack([segment.token_ids for segment in segments], torch.int64, pad_id),
         action_mask=stack([segment.action_mask for segment in segments], torch.int64),
-        sampler_logprobs=stack([segment.sampler_logprobs for segment in segments], torch.float32),
-        advantages=stack([segment.advantages for segment in segments], torch.float32),
-        weights=stack(weights, torch.float32),
-        attention_mask=stack([[1] * len(segment) for segment in segments], torch.int64),
-        position_ids=torch.arange(width).expand(len(segments), width).contiguous(),
+        columns={
+            name: stack(nothing if rows is None else rows, torch.float32) for name, rows in (columns or {}).items()
+        },
     )
 
 

@@ -10,7 +10,7 @@ from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
 from roleagent.agents.hf import HFPolicy, PolicyError
 from roleagent.agents.small import train_tokenizer
-from roleagent.learners.engine import TokenScorer
+from roleagent.learners.scorer import TokenScorer
 from roleagent.learners.segments import collate, segments_of
 from roleagent.types import Request, Task, Trajectory, Turn
 
@@ -184,12 +184,11 @@ def test_the_learner_sees_the_probabilities_that_were_sampled(policy, temperatur
     for slot, answer in answers.items():
         turn = Turn(tuple(prompts[slot]), answer, "look", "text")
         segments += segments_of(Trajectory(Task("e", "t"), (turn,), True, False, "won"), [1.0], slot)
-    batch = collate(segments, 1)
-    rows, columns = batch.sampled()
+    batch = collate(segments, 1, {"sampler": [segment.sampler_logprobs for segment in segments]})
     with torch.no_grad():
-        logprobs, hidden = TokenScorer(policy.model)(batch, temperature)
-    assert hidden.shape == (24, 32)
-    assert torch.allclose(logprobs, batch.sampler_logprobs[rows, columns], atol=1e-5)
+        logprobs, entropies = TokenScorer(policy.model)(batch, temperature, entropy=True)
+    assert logprobs.shape == entropies.shape == (24,)
+    assert torch.allclose(logprobs, batch.columns["sampler"][batch.sampled()], atol=1e-5)
 
 
 def test_generating_leaves_the_model_as_it_was(policy):

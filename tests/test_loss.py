@@ -194,15 +194,25 @@ def make_segments():
     return segments
 
 
+def laid_out(segments, weights, pad_id=0):
+    """Segments side by side with what the objective needs to know."""
+    columns = {
+        "sampler": [segment.sampler_logprobs for segment in segments],
+        "advantages": [segment.advantages for segment in segments],
+        "weights": weights,
+    }
+    return collate(segments, pad_id, columns)
+
+
 def gradient(segments, batches, weights, pad_id=0, model=None):
     """Adds up the losses of some micro-batches and returns loss and gradient."""
     model = model or Reader()
     total = 0.0
     for batch in batches:
-        packed = collate([segments[i] for i in batch], pad_id, [weights[i] for i in batch])
+        packed = laid_out([segments[i] for i in batch], [weights[i] for i in batch], pad_id)
         rows, columns = packed.sampled()
         logprobs = token_logprobs(model(packed.token_ids)[rows, columns - 1], packed.token_ids[rows, columns], 0.9)
-        at = (packed.sampler_logprobs[rows, columns], packed.advantages[rows, columns], packed.weights[rows, columns])
+        at = [packed.columns[name][rows, columns] for name in ("sampler", "advantages", "weights")]
         loss, _ = policy_loss(logprobs, *at, ref_logprobs=at[0])
         loss.backward()
         total += loss.item()
@@ -231,15 +241,10 @@ def test_a_selection_of_tokens_equals_the_whole_rectangle():
     segments = make_segments()
     weights = token_weights(segments, 5)
     selected = gradient(segments, [range(8)], weights)
-    model, packed = Reader(), collate(segments, 0, weights)
+    model, packed = Reader(), laid_out(segments, weights)
     logprobs = token_logprobs(model(packed.token_ids)[:, :-1], packed.token_ids[:, 1:], 0.9)
-    loss, _ = policy_loss(
-        logprobs,
-        packed.sampler_logprobs[:, 1:],
-        packed.advantages[:, 1:],
-        packed.weights[:, 1:],
-        ref_logprobs=packed.sampler_logprobs[:, 1:],
-    )
+    at = [packed.columns[name][:, 1:] for name in ("sampler", "advantages", "weights")]
+    loss, _ = policy_loss(logprobs, *at, ref_logprobs=at[0])
     loss.backward()
     torch.testing.assert_close(
         (loss.detach().float(), model.embedding.grad, model.head.grad), selected, atol=1e-5, rtol=1e-5
@@ -270,9 +275,11 @@ def test_a_shared_prompt_does_not_matter():
 def test_no_gradient_flows_from_outside_the_mask():
     logits = torch.randn(1, 5, VOCABULARY, generator=torch.Generator().manual_seed(0)).requires_grad_()
     segment = Segment((1, 2, 3, 4, 5), (0, 0, 1, 0, 2), (0.0,) * 5, (0.0, 0.0, 1.0, 0.0, 1.0))
-    packed = collate([segment], 0, token_weights([segment], 1))
+    packed = laid_out([segment], token_weights([segment], 1))
     logprobs = token_logprobs(logits[:, :-1], packed.token_ids[:, 1:])
-    loss, _ = policy_loss(logprobs, logprobs.detach(), packed.advantages[:, 1:], packed.weights[:, 1:])
+    loss, _ = policy_loss(
+        logprobs, logprobs.detach(), packed.columns["advantages"][:, 1:], packed.columns["weights"][:, 1:]
+    )
     loss.backward()
     assert logits.grad.abs().sum(-1)[0].ne(0).tolist() == [False, True, False, True, False]
 

@@ -3,7 +3,6 @@
 from collections import Counter
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -178,22 +177,14 @@ def test_a_micro_batch_of_no_tokens_is_refused():
 def test_collate_pads_on_the_right():
     short = Segment((5, 6), (0, 1), (0.0, -0.5), (0.0, 2.0))
     long = Segment((7, 8, 9), (0, 2, 1), (0.0, -0.1, -0.2), (0.0, -1.0, -1.0))
-    batch = collate([short, long], pad_id=3, weights=[[0.0, 0.25], [0.0, 0.5, 0.75]])
+    columns = {"weights": [[0.0, 0.25], [0.0, 0.5, 0.75]], "values": None}
+    batch = collate([short, long], pad_id=3, columns=columns).to("cpu")
+    assert isinstance(batch, Batch)
     assert batch.token_ids.tolist() == [[5, 6, 3], [7, 8, 9]]
     assert batch.action_mask.tolist() == [[0, 1, 0], [0, 2, 1]]
-    assert batch.attention_mask.tolist() == [[1, 1, 0], [1, 1, 1]]
-    assert batch.position_ids.tolist() == [[0, 1, 2], [0, 1, 2]]
-    assert batch.weights.tolist() == [[0.0, 0.25, 0.0], [0.0, 0.5, 0.75]]
-    assert batch.advantages.tolist() == [[0.0, 2.0, 0.0], [0.0, -1.0, -1.0]]
-    rows, columns = batch.sampled()
-    assert batch.token_ids[rows, columns].tolist() == [6, 8, 9]
-    assert torch.allclose(batch.sampler_logprobs[rows, columns], torch.tensor([-0.5, -0.1, -0.2]))
-    assert isinstance(batch.to("cpu"), Batch)
-
-
-def test_without_weights_every_trained_token_counts_one():
-    batch = collate([Segment((5, 6, 7), (0, 1, 2), (0.0,) * 3, (0.0,) * 3)], pad_id=0)
-    assert batch.weights.tolist() == [[0.0, 1.0, 1.0]]
+    assert batch.columns["weights"].tolist() == [[0.0, 0.25, 0.0], [0.0, 0.5, 0.75]]
+    assert batch.columns["values"].tolist() == [[0.0] * 3] * 2
+    assert batch.token_ids[batch.sampled()].tolist() == [6, 8, 9]
 
 
 def test_an_empty_batch_is_refused():

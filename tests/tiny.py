@@ -5,7 +5,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.small import build_policy, train_tokenizer
-from roleagent.config import PolicyConfig
+from roleagent.settings import PolicyConfig
 
 WORDS = (
     "You are in a kitchen. There are: basket, cupboard 1, drawer 2, counter, table, tray, stove, fridge, sink.",

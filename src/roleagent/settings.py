@@ -1,0 +1,211 @@
+"""The options of a run, section by section: frozen dataclasses with every default and its unit.
+
+:mod:`roleagent.config` fills them from files and ``key=value`` overrides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """Which environment is played, and which of its panels."""
+
+    id: str = "RoleAgent/ALFWorld-v0"
+    train_split: str = "train"
+    eval_split: str = "valid_unseen"
+    eval_tasks: int = 0  # tasks of the evaluation panel, from its start; 0: all of them
+    kwargs: Mapping[str, Any] = field(default_factory=dict)  # for gymnasium.make, e.g. size: small
+
+
+@dataclass(frozen=True)
+class PolicyConfig:
+    """The language model: a path or hub name, or a small one built from these sizes."""
+
+    path: str = ""  # empty: build one from scratch with a tokenizer of its own
+    hidden_size: int = 160
+    layers: int = 4
+    heads: int = 5
+    kv_heads: int = 5
+    mlp_size: int = 480
+    vocabulary: int = 2048  # most tokens of the tokenizer trained on environment text
+    context: int = 1024  # tokens
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    trust_remote_code: bool = False
+
+
+@dataclass(frozen=True)
+class LoRAConfig:
+    """Low-rank adapters in place of training every weight."""
+
+    rank: int = 0  # 0: all weights are trained
+    alpha: float = 32.0
+    dropout: float = 0.0
+
+
+@dataclass(frozen=True)
+class PromptConfig:
+    """What the model reads and how it answers."""
+
+    style: Literal["transcript", "window"] = "transcript"
+    history: int = 2  # past steps shown by the window style
+    think: Literal["none", "optional", "required"] = "none"
+    predictions: Literal["followup", "inline"] = "followup"
+    horizon: int = 0  # steps ahead; 0: max(1, floor(0.05 T_max + 0.5))
+
+
+@dataclass(frozen=True)
+class WarmStartConfig:
+    """Imitation of a scripted expert that sees only what the agent sees."""
+
+    episodes: int = 1200  # demonstrations
+    epochs: float = 3.0
+    noise: float = 0.1  # share of steps replaced by a random admissible command (not imitated)
+    decoys: float = 0.3  # share of predictions replaced by a wrong one (shown, not imitated)
+    text_weight: float = 0.3  # of the world's own text in the loss, relative to an action token
+    optimiser: Literal["adamw", "muon"] = "muon"
+    lr: float = 1e-2
+    batch_tokens: int = 2500  # tokens per update
+    minutes: float = 0.0  # stop earlier than `epochs` after this long; 0: no limit
+    failures: float = 0.25  # per demonstration an episode failed on purpose: curriculum.analyst=model learns from it
+    failure_weight: float = 0.3  # of a token of an analysis in the loss, relative to an action token
+    shares: Mapping[str, float] = field(default_factory=dict)  # task type: share of its demonstrations; others: 1
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How episodes are played."""
+
+    tasks: int = 12  # groups per iteration
+    group_size: int = 8
+    temperature: float = 1.0
+    eval_temperature: float = 0.0
+    eval_batch: int = 100  # episodes side by side in evaluation
+    action_tokens: int = 24  # most tokens of an action reply
+    prediction_tokens: int = 64  # most tokens of a prediction reply
+    backend: Literal["local", "vllm"] = "local"  # who samples: transformers in this process, or vLLM
+    refills: int = 0  # dynamic sampling (DAPO): most further draws of tasks in place of groups that ended alike
+
+
+@dataclass(frozen=True)
+class VLLMConfig:
+    """vLLM as the rollout's backend (``rollout.backend=vllm``)."""
+
+    memory: float = 0.4  # share of the accelerator's memory
+
+
+@dataclass(frozen=True)
+class EstimatorOptions:
+    """Advantages (specification of the method, WIA 3–8)."""
+
+    kind: str = "role_agent"  # one of roleagent.learners.advantages.ESTIMATORS; the method sets it
+    gamma: float = 0.95
+    alpha: float = 1.0
+    norm: Literal["std", "mean"] = "std"
+    similarity_threshold: float = 0.0  # 0: states are the same by hash; otherwise LMS at least this
+
+
+@dataclass(frozen=True)
+class LossConfig:
+    """Clipped surrogate with KL penalty (Eq. 9)."""
+
+    clip_low: float = 0.2
+    clip_high: float = 0.28
+    kl: float = 1e-3
+    prediction_weight: float = 0.5
+    train_predictions: bool = True
+
+
+@dataclass(frozen=True)
+class CriticConfig:
+    """The value model of PPO."""
+
+    lr: float = 1e-5
+
+
+@dataclass(frozen=True)
+class OptimConfig:
+    """The learner's steps."""
+
+    optimiser: Literal["adamw", "muon"] = "adamw"
+    lr: float = 5e-4
+    weight_decay: float = 0.01
+    warmup_steps: int = 5
+    max_grad_norm: float = 1.0
+    updates: int = 2  # optimiser steps per pass over an iteration's episodes; each sees its share of whole groups
+    epochs: int = 1  # passes over an iteration's episodes; the clipped ratio keeps later ones near the sampler
+    micro_batch_tokens: int = 8192
+
+
+@dataclass(frozen=True)
+class EndpointConfig:
+    """An OpenAI-compatible server; its key is in the environment, as ROLEAGENT_API_KEY or OPENAI_API_KEY."""
+
+    url: str = ""  # e.g. https://host/v1
+    model: str = ""  # empty: the only one that the server offers
+    concurrency: int = 8  # most questions at the same time
+    timeout: float = 60.0  # seconds for one attempt
+    context: int = 16384  # tokens
+    answer_tokens: int = 2048  # most tokens of an answer, and of what a model thinks before it
+    candidate_tokens: int = 4096  # most tokens of the question that lists the candidates
+    prompt_price: float = 0.0  # money per million tokens
+    completion_price: float = 0.0
+
+
+@dataclass(frozen=True)
+class CurriculumConfig:
+    """Agent-In-World (AIW 5)."""
+
+    epsilon: float = 0.5
+    decay: float = 0.9
+    success_factor: float = 0.5
+    library: str = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
+    analyst: Literal["model", "rule", "endpoint"] = "model"  # the policy itself, written rules, or a server
+    temperature: float = 0.5  # of an analyst that samples
+    reflection_tokens: int = 256  # most tokens of a reflection by the policy
+    selection_tokens: int = 128  # most tokens of a selection by the policy
+    candidates: int = 32  # most failures that the analyst chooses from
+    candidate_tokens: int = 2048  # most tokens of the question to the policy that lists them
+    endpoint: EndpointConfig = field(default_factory=EndpointConfig)
+
+
+@dataclass(frozen=True)
+class DeepSpeedConfig:
+    """What is handed to DeepSpeed."""
+
+    zero_stage: Literal[0, 1, 2, 3] = 0
+    offload: bool = False
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The length of a run and what it leaves behind."""
+
+    iterations: int = 30
+    minutes: float = 0.0  # wall-clock budget for the RL stage; 0: no limit
+    evaluate_every: int = 0  # iterations; 0: only before and after
+    checkpoint_every: int = 1  # iterations
+    keep_checkpoints: int = 2
+    shuffle_advantages: bool = False  # a control: credit goes to the wrong turns, and nothing may be learnt
+    stage: Literal["rl", "sft"] = "rl"  # a control: sft goes on imitating instead
+
+
+@dataclass(frozen=True)
+class WatchdogConfig:
+    """What is taken for a collapse, and what is done about it."""
+
+    stop: bool = False  # whether a collapse ends the run; a loss that is no number always does
+
+
+@dataclass(frozen=True)
+class TrackingConfig:
+    """Where a run's numbers go besides ``metrics.jsonl``."""
+
+    tensorboard: bool = True
+    wandb: bool = False
+    mlflow: bool = False
+    trackio: bool = False
+    project: str = "roleagent"

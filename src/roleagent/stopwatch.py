@@ -1,0 +1,59 @@
+"""Where the time of an iteration goes, by name."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+PARTS = ("generation", "prediction", "environment", "scoring", "grouping", "analysis", "update", "sync")
+"""What an iteration is made of: sampling replies, sampling forecasts, stepping the worlds, scoring forecasts, finding
+groups of states, reading failures, updating the policy, and giving the new weights to whoever samples."""
+
+
+class Stopwatch:
+    """Wall-clock seconds, added up by name.
+
+    A part that runs within another takes its time off it, so that the parts add up to the whole.
+
+    >>> watch = Stopwatch()
+    >>> with watch("update"):
+    ...     pass
+    >>> list(watch.seconds)
+    ['update']
+    """
+
+    def __init__(self) -> None:
+        self.seconds: defaultdict[str, float] = defaultdict(float)
+        self._running: list[str] = []
+        self._since = 0.0
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Books the time of a block under ``name``."""
+        self._book()
+        self._running.append(name)
+        try:
+            yield
+        finally:
+            self._book()
+            self._running.pop()
+
+    def move(self, seconds: float, name: str) -> None:
+        """Books seconds that another clock measured, and that the running part must not count, under ``name``."""
+        self.seconds[name] += seconds
+        if self._running:
+            self.seconds[self._running[-1]] -= seconds
+
+    def _book(self) -> None:
+        now = time.perf_counter()
+        if self._running:
+            self.seconds[self._running[-1]] += now - self._since
+        self._since = now
+
+    @staticmethod
+    def slowest(parts: Sequence[Stopwatch]) -> dict[str, float]:
+        """Seconds by name of those who worked at the same time: of each part the longest."""
+        names = {name for part in parts for name in part.seconds}
+        return {name: max(part.seconds.get(name, 0.0) for part in parts) for name in sorted(names)}
