@@ -29,43 +29,33 @@ Objective = Callable[[Scored], torch.Tensor]
 """From the trained tokens of a micro-batch to a loss that is *summed* over micro-batches and ranks."""
 
 
-class Learner:
-    """Updates a policy in place.
+class Engine:
+    """A model that scores tokens, and its optimiser, under DeepSpeed.
 
     Args:
-        policy: the policy whose model is trained; its ``version`` counts updates.
-        config: the run's configuration (sections ``loss``, ``optim``, ``deepspeed``).
+        module: called with a batch, a temperature and whether entropies are wanted, it gives one number per trained
+            token, and the entropies (:class:`TokenScorer`, or a critic).
+        config: the run's configuration (sections ``optim``, ``deepspeed``).
         lr: peak learning rate.
-        reference: the model that the KL penalty pulls towards; None for no penalty.
+        pad_id: the token that fills up rows.
         optimiser: ``"adamw"`` or ``"muon"`` (see :mod:`roleagent.learners.optimiser`).
     """
 
-    def __init__(
-        self,
-        policy: HFPolicy,
-        config: Config,
-        lr: float,
-        reference: torch.nn.Module | None = None,
-        optimiser: str = "adamw",
-    ):
+    def __init__(self, module: torch.nn.Module, config: Config, lr: float, pad_id: int, optimiser: str = "adamw"):
         import deepspeed
 
-        self.policy, self.config, self.lr = policy, config, lr
+        self.module, self.config, self.lr, self.pad_id = module, config, lr, pad_id
         self.ranks = Ranks.join()
         self.steps = 0
-        self.scorer = TokenScorer(policy.model)
-        self.reference = TokenScorer(reference).eval() if reference is not None else None
         self.engine: Any
         self.optimiser: Any
         self.engine, self.optimiser, _, _ = deepspeed.initialize(
-            model=self.scorer,
-            optimizer=build_optimiser(optimiser, policy.model, lr, config.optim.weight_decay),
+            model=module,
+            optimizer=build_optimiser(optimiser, module, lr, config.optim.weight_decay),
             config=deepspeed_settings(config),
             dist_init_required=False,
         )
         self.device = self.engine.device
-        if self.reference is not None:
-            self.reference.to(self.device)
 
     def update(
         self,
@@ -96,9 +86,9 @@ class Learner:
             raise ValueError("an update needs at least one segment with trained tokens on some rank")
         # Every rank takes equally many micro-batches, or the collective operations of one would wait for ever; what
         # makes up the number weighs nothing.
-        pad = self._pad_id
+        pad = self.pad_id
         idle = collate([Segment((pad, pad), (CONTEXT, ACTION), (0.0, 0.0), (0.0, 0.0))], pad, dict.fromkeys(columns))
-        self.scorer.train()
+        self.module.train()
         for group in self.optimiser.param_groups:
             group["lr"] = self.lr * min(1.0, (self.steps + 1) / max(1, self.config.optim.warmup_steps))
         norm = 0.0
@@ -113,48 +103,37 @@ class Learner:
                 norm = self._gradient_norm()
             self.engine.step()
         self.steps += 1
-        self.policy.version += 1
-        self.policy.forget()
         return norm
 
     @torch.no_grad()
     def score(
-        self, segments: Sequence[Segment], temperature: float, of_reference: bool = False
+        self, segments: Sequence[Segment], temperature: float, module: torch.nn.Module | None = None
     ) -> list[tuple[float, ...]]:
-        """Log-probabilities of the trained tokens under the present weights, or under the reference's.
+        """What the model, with its present weights, or another ``module`` gives for the trained tokens.
 
         Returns:
-            per segment and token; 0 where nothing was sampled. Nats, at ``temperature``.
+            per segment and token, 0 where nothing was sampled. (Of a policy: nats, at ``temperature``.)
         """
-        scorer = self.reference if of_reference else self.scorer
-        assert scorer is not None
-        scorer.eval()
+        module = module or self.module
+        module.eval()
         found: list[tuple[float, ...]] = [()] * len(segments)
         for chosen in micro_batches(segments, self.config.optim.micro_batch_tokens):
             batch = self._collate(segments, {}, chosen).to(self.device)
-            values = iter(scorer(batch, temperature)[0].tolist())
+            values = iter(module(batch, temperature)[0].tolist())
             for index in chosen:
                 found[index] = tuple(next(values) if kind else 0.0 for kind in segments[index].action_mask)
         return found
 
-    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every weight of the policy's model by its name, whole, one after another; every rank must take them all."""
-        yield from self.policy.model.state_dict().items()
-
-    @property
-    def _pad_id(self) -> int:
-        return int(self.policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
-
     def _collate(self, segments: Sequence[Segment], columns: Columns, chosen: Sequence[int]):
         part = {name: [rows[i] for i in chosen] for name, rows in columns.items()}
-        return collate([segments[i] for i in chosen], self._pad_id, part)
+        return collate([segments[i] for i in chosen], self.pad_id, part)
 
     def _gradient_norm(self) -> float:
         known = self.engine.get_global_grad_norm()
         if known is not None:
             return float(known)
         # Stage 0 in fp32 reports none; its gradients lie at the parameters, already averaged over ranks.
-        norms = [p.grad.norm() for p in self.scorer.parameters() if p.grad is not None]
+        norms = [p.grad.norm() for p in self.module.parameters() if p.grad is not None]
         return float(torch.stack(norms).norm()) if norms else 0.0
 
     def save(self, folder: Path) -> None:
@@ -168,3 +147,46 @@ class Learner:
         if client is None:
             raise OSError(f"no learner state in {folder}")
         self.steps = int(client["steps"])
+
+
+class Learner(Engine):
+    """Updates a policy in place.
+
+    Args:
+        policy: the policy whose model is trained; its ``version`` counts updates.
+        config: the run's configuration (sections ``loss``, ``optim``, ``deepspeed``).
+        lr: peak learning rate.
+        reference: the model that the KL penalty pulls towards; None for no penalty.
+        optimiser: ``"adamw"`` or ``"muon"``.
+    """
+
+    def __init__(
+        self,
+        policy: HFPolicy,
+        config: Config,
+        lr: float,
+        reference: torch.nn.Module | None = None,
+        optimiser: str = "adamw",
+    ):
+        pad = int(policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
+        super().__init__(TokenScorer(policy.model), config, lr, pad, optimiser)
+        self.policy = policy
+        self.reference = TokenScorer(reference.to(self.device)) if reference is not None else None
+
+    def update(
+        self,
+        segments: Sequence[Segment],
+        columns: Columns,
+        objective: Objective,
+        temperature: float,
+        entropy: bool = False,
+    ) -> float:
+        """As :meth:`Engine.update`; the policy has a new version then."""
+        norm = super().update(segments, columns, objective, temperature, entropy)
+        self.policy.version += 1
+        self.policy.forget()
+        return norm
+
+    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every weight of the policy's model by its name, whole, one after another; every rank must take them all."""
+        yield from self.policy.model.state_dict().items()

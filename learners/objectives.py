@@ -68,7 +68,7 @@ def improve(
         "sampler": [segment.sampler_logprobs for segment in segments],
     }
     if options.kl:
-        columns["reference"] = learner.score(segments, temperature, of_reference=True)
+        columns["reference"] = learner.score(segments, temperature, learner.reference)
     sums: dict[str, float] = {"loss": 0.0, "entropy": 0.0}
 
     def objective(said: Scored) -> torch.Tensor:
