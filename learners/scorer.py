@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roleagent.learners.loss import entropies, head_logprobs
+from roleagent.learners.logprobs import entropies, head_logprobs
 from roleagent.learners.segments import Batch
 
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from roleagent.learners.loss import entropies, head_logprobs, mean_metrics, policy_loss, token_logprobs, token_weights
+from roleagent.learners.logprobs import entropies, head_logprobs, token_logprobs
+from roleagent.learners.loss import mean_metrics, policy_loss, token_weights
 from roleagent.learners.segments import collate, micro_batches, segments_of
 from roleagent.types import Completion, Segment, Task, Trajectory, Turn
 
