@@ -55,6 +55,7 @@ from roleagent.learners.reinforcement import (
     update,
 )
 from roleagent.learners.run import Run
+from roleagent.learners.tracking import check as check_trackers
 from roleagent.stopwatch import Stopwatch
 from roleagent.types import Analyst, Sampler
 
@@ -68,7 +69,9 @@ def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
     held_out = World.open(config, config.env.eval_split, config.env.eval_tasks)
     with Ranks.join() as ranks:
         ranks.once(lambda: check(config))
-        return stages(Run(config, ranks, display, resume), world, held_out)
+        run = Run(config, ranks, display, resume)
+        with run.tracking:
+            return stages(run, world, held_out)
 
 
 def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
@@ -125,6 +128,7 @@ def check(config: Config) -> None:
                 f"{section}.optimiser=muon works on whole matrices, which ZeRO (deepspeed.zero_stage > 0, or bfloat16) "
                 "takes apart: choose adamw"
             )
+    check_trackers(config)
     if config.aiw and config.curriculum.analyst == "endpoint":
         endpoint_analyst(config).check()
     if config.aiw and config.curriculum.library:

@@ -65,5 +65,6 @@ def report(run: Run, before: dict[str, Any], after: dict[str, Any]) -> dict[str,
         "counters": run.progress.counters,
     }
     run.ranks.once(lambda: run.folder.write_json("result.json", result))
+    run.tracking.result(result)
     run.display.say(f"gain {100 * gain:+.1f} points; everything is in {run.folder.path}")
     return result

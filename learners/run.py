@@ -18,6 +18,7 @@ from roleagent.learners.display import Display
 from roleagent.learners.engine import Learner
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.run_folder import RunFolder
+from roleagent.learners.tracking import Tracking
 from roleagent.stopwatch import Stopwatch
 
 _AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
@@ -58,6 +59,7 @@ class Run:
     Attributes:
         latest: the newest checkpoint; None before the first.
         watch: books where the time of the present iteration goes.
+        tracking: who is told the numbers besides the run folder; to be closed in the end.
 
     Raises:
         ConfigError: see :class:`RunFolder`; or the run to resume had another number of ranks.
@@ -71,6 +73,7 @@ class Run:
         if self.latest is not None:
             display.say(f"going on from {self.latest} ({self.progress.stage}, step {self.progress.step})")
         self.watch = Stopwatch()
+        self.tracking = Tracking(config, self.folder, display.warn, quiet=not ranks.first)
         self._started = time.monotonic()
 
     def _open(self, resume: bool) -> tuple[RunFolder, Path | None, Progress]:
@@ -136,6 +139,7 @@ class Run:
         """Writes down the numbers of the present step; ``shown`` are those that a person sees."""
         if self.ranks.first:
             self.folder.log(self.progress.stage, self.progress.step, metrics)
+            self.tracking.log(self.progress.stage, self.progress.step, metrics)
         self.display.advance(self.progress.step, **shown)
 
     def save(self, learner: Learner) -> None:

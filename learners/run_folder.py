@@ -3,7 +3,8 @@
 =====================  ============================================================================
 ``config.yaml``        the resolved configuration, every default written out
 ``metrics.jsonl``      one JSON object per ten updates of imitation, and per iteration
-``tensorboard/``       the same numbers for TensorBoard
+``tensorboard/``       the same numbers for TensorBoard (:mod:`roleagent.learners.tracking`)
+``tracking.json``      what the trackers were told so far
 ``trajectories/``      one JSON-lines file per iteration, an episode a line
 ``failures.db``        the failure library (SQLite, unless the configuration names another database)
 ``identity``           the run's name in a failure library that it shares with others
@@ -55,19 +56,11 @@ class RunFolder:
         else:
             path.mkdir(parents=True, exist_ok=True)
             write_whole(saved, yaml.safe_dump(to_dict(config), sort_keys=False))
-        self._board: Any = None
 
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
-        """Appends one line to ``metrics.jsonl`` and the same numbers to TensorBoard."""
+        """Appends one line to ``metrics.jsonl``."""
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"stage": stage, "step": step, **metrics}) + "\n")
-        if self._board is None:
-            from torch.utils.tensorboard.writer import SummaryWriter
-
-            self._board = SummaryWriter(str(self.path / "tensorboard"))
-        for name, value in metrics.items():
-            if isinstance(value, (int, float)):
-                self._board.add_scalar(f"{stage}/{name}", value, step)
 
     def rewind(self, stage: str, step: int) -> None:
         """Forgets what was logged after ``step`` of ``stage``: a resumed run logs it again."""
@@ -157,8 +150,9 @@ def write_whole(path: Path, text: str) -> None:
     partial.replace(path)
 
 
-# What may differ between a run and its continuation: how long it goes on, not what it does.
+# What may differ between a run and its continuation: how long it goes on and who is told, not what it does.
 _FREE = frozenset({"train.iterations", "train.minutes", "train.keep_checkpoints", "run_dir"})
+_FREE_SECTIONS = ("tracking.", "watchdog.")
 
 
 def _differences(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[str]:
@@ -167,6 +161,6 @@ def _differences(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str 
         full, a, b = prefix + key, left.get(key), right.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
             changed += _differences(a, b, f"{full}.")
-        elif a != b and full not in _FREE:
+        elif a != b and full not in _FREE and not full.startswith(_FREE_SECTIONS):
             changed.append(full)
     return changed
