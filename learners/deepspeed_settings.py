@@ -1,28 +1,85 @@
-"""What DeepSpeed is told, from the configuration of a run."""
+"""What DeepSpeed is told, from the configuration of a run, and what it could not do."""
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
-from roleagent.config import Config
+import torch
+
+from roleagent.config import Config, ConfigError, merged
+
+_OURS = (
+    "train_batch_size",
+    "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps",
+    "optimizer",
+    "scheduler",
+)
+"""What the learner decides itself: it cuts micro-batches by tokens, builds the optimiser and sets its rate."""
+
+
+def zero_stage(config: Config) -> int:
+    """The ZeRO stage that is run. In bfloat16 it is at least 1: stage 0 has no master weights in fp32 and rounds each
+    step away."""
+    stage = config.deepspeed.zero_stage
+    return max(1, stage) if config.policy.dtype == "bfloat16" else stage
 
 
 def deepspeed_settings(config: Config) -> dict[str, Any]:
-    """The dictionary for ``deepspeed.initialize``."""
-    stage = config.deepspeed.zero_stage
+    """The dictionary for ``deepspeed.initialize``; ``deepspeed.extra`` has the last word."""
+    options = config.deepspeed
+    zero: dict[str, Any] = {"stage": zero_stage(config)}
+    if options.offload_optimiser:
+        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
+    if options.offload_parameters:
+        zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     settings: dict[str, Any] = {
         # The learner cuts micro-batches itself and says which one ends an update.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": config.optim.max_grad_norm,
         "zero_allow_untested_optimizer": True,
-        "zero_optimization": {"stage": stage},
+        # DeepSpeed's own optimiser for the CPU is compiled on first use, which pays where there is an accelerator.
+        "zero_force_ds_cpu_optimizer": False,
+        "zero_optimization": zero,
         "wall_clock_breakdown": False,
     }
     if config.policy.dtype == "bfloat16":
-        # Without partitioned optimiser states DeepSpeed's bf16 follows another rounding; stage 1 does not.
-        settings["zero_optimization"]["stage"] = max(1, stage)
         settings["bf16"] = {"enabled": True}
-    if config.deepspeed.offload:
-        settings["zero_optimization"]["offload_optimizer"] = {"device": "cpu"}
-    return settings
+        # The sum over many micro-batches would lose its small terms in bfloat16.
+        settings["data_types"] = {"grad_accum_dtype": "fp32"}
+    return merged(settings, options.extra)
+
+
+def check(config: Config) -> None:
+    """Refuses what the optimiser, DeepSpeed or the adapters could not do with each other.
+
+    Raises:
+        ConfigError: one line that says what to change.
+    """
+    options, stage = config.deepspeed, zero_stage(config)
+    imitates = config.warmstart.episodes > 0
+    for section in ("warmstart", "optim"):
+        if getattr(config, section).optimiser == "muon" and stage > 0 and (section == "optim" or imitates):
+            raise ConfigError(
+                f"{section}.optimiser=muon works on whole matrices, which ZeRO (deepspeed.zero_stage > 0, or bfloat16) "
+                "takes apart: choose adamw"
+            )
+    if options.offload_optimiser and stage < 1:
+        raise ConfigError("deepspeed.offload_optimiser moves what ZeRO has taken apart: set deepspeed.zero_stage=2")
+    if options.offload_parameters and stage < 3:
+        raise ConfigError("deepspeed.offload_parameters moves the parts of the weights: set deepspeed.zero_stage=3")
+    for key in _OURS:
+        if key in options.extra:
+            raise ConfigError(f"deepspeed.extra cannot set {key}: the learner decides that (see the section optim)")
+    stage_there = options.extra.get("zero_optimization", {}).get("stage", stage)
+    if stage_there != stage:
+        raise ConfigError("deepspeed.extra cannot set the ZeRO stage: that is deepspeed.zero_stage")
+    if config.lora.rank and not config.policy.path:
+        raise ConfigError("lora.rank adapts a model that knows something already: name one with policy.path")
+    if config.lora.rank and importlib.util.find_spec("peft") is None:
+        raise ConfigError("lora.rank needs the package peft: pip install 'roleagent[lora]'")
+
+
+__all__ = ["check", "deepspeed_settings", "zero_stage"]

@@ -11,8 +11,8 @@ from torch.optim import Optimizer
 BETAS = (0.9, 0.95)
 
 
-def build_optimiser(kind: str, model: torch.nn.Module, lr: float, weight_decay: float) -> Optimizer:
-    """An optimiser over all parameters of ``model``.
+def build_optimiser(kind: str, model: torch.nn.Module, lr: float, weight_decay: float, on_cpu: bool = False) -> Any:
+    """An optimiser over all parameters of ``model`` that are trained: adapters alone, where there are adapters.
 
     Args:
         kind: ``"adamw"``, or ``"muon"``: the weight matrices of the hidden layers by Muon (orthogonalised momentum),
@@ -21,19 +21,26 @@ def build_optimiser(kind: str, model: torch.nn.Module, lr: float, weight_decay: 
             goes with ZeRO stage 0 only.
         lr: learning rate.
         weight_decay: decoupled.
+        on_cpu: whether the states of a model on an accelerator are on the CPU: AdamW is then DeepSpeed's, which is
+            several times as fast there, and is compiled for a minute when it is first used.
     """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    if kind == "adamw" and on_cpu:
+        from deepspeed.ops.adam import DeepSpeedCPUAdam
+
+        return DeepSpeedCPUAdam(trained, lr=lr, betas=BETAS, weight_decay=weight_decay, adamw_mode=True)
     if kind == "adamw":
-        return torch.optim.AdamW(model.parameters(), lr=lr, betas=BETAS, weight_decay=weight_decay)
+        return torch.optim.AdamW(trained, lr=lr, betas=BETAS, weight_decay=weight_decay)
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}  # a tied head is one of them
-    hidden = [p for p in model.parameters() if p.dim() == 2 and id(p) not in tables]
+    hidden = [p for p in trained if p.dim() == 2 and id(p) not in tables]
     chosen = {id(p) for p in hidden}
-    rest = [p for p in model.parameters() if id(p) not in chosen]
-    return Side(
-        [
-            torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"),
-            torch.optim.AdamW(rest, lr=lr, betas=BETAS, weight_decay=weight_decay),
-        ]
-    )
+    rest = [p for p in trained if id(p) not in chosen]
+    parts: list[Optimizer] = [
+        torch.optim.Muon(hidden, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw")
+    ]
+    if rest:  # a model whose adapters alone are trained has nothing else
+        parts.append(torch.optim.AdamW(rest, lr=lr, betas=BETAS, weight_decay=weight_decay))
+    return Side(parts)
 
 
 class Side(Optimizer):

@@ -117,19 +117,19 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(base, str) or resolved in readers:
         raise ConfigError(f"the base of {path} must be the name of another file, not {base!r}")
     own = {key: value for key, value in tree.items() if key != "base"}
-    return _merged(_read(path.parent / base, (*readers, resolved)), own)
+    return merged(_read(path.parent / base, (*readers, resolved)), own)
 
 
-def _merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
+def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """Both trees in one; where both have a value that is no section, that of ``upper``.
 
-    >>> _merged({"optim": {"lr": 1, "updates": 2}}, {"optim": {"lr": 3}})
+    >>> merged({"optim": {"lr": 1, "updates": 2}}, {"optim": {"lr": 3}})
     {'optim': {'lr': 3, 'updates': 2}}
     """
     both = dict(lower)
     for key, value in upper.items():
         below = both.get(key)
-        both[key] = _merged(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
+        both[key] = merged(below, value) if isinstance(value, Mapping) and isinstance(below, Mapping) else value
     return both
 
 
@@ -159,7 +159,7 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
         near = difflib.get_close_matches(str(method), METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {method!r}{hint}")
-    return fill(Config, _merged(METHODS[method], tree))
+    return fill(Config, merged(METHODS[method], tree))
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -42,8 +42,9 @@ class LoRAConfig:
     """Low-rank adapters in place of training every weight."""
 
     rank: int = 0  # 0: all weights are trained
-    alpha: float = 32.0
+    alpha: float = 32.0  # what an adapter adds counts alpha / rank
     dropout: float = 0.0
+    modules: str = "all-linear"  # or the names of linear layers, as q_proj,v_proj
 
 
 @dataclass(frozen=True)
@@ -133,7 +134,8 @@ class OptimConfig:
     optimiser: Literal["adamw", "muon"] = "adamw"
     lr: float = 5e-4
     weight_decay: float = 0.01
-    warmup_steps: int = 5
+    schedule: Literal["fading", "constant", "linear", "cosine"] = "fading"  # of the rate (learners/schedule.py)
+    warmup_steps: int = 5  # updates over which the rate grows to its full height
     max_grad_norm: float = 1.0
     updates: int = 2  # optimiser steps per pass over an iteration's episodes; each sees its share of whole groups
     epochs: int = 1  # passes over an iteration's episodes; the clipped ratio keeps later ones near the sampler
@@ -177,7 +179,10 @@ class DeepSpeedConfig:
     """What is handed to DeepSpeed."""
 
     zero_stage: Literal[0, 1, 2, 3] = 0
-    offload: bool = False
+    offload_optimiser: bool = False  # its states, and the step itself, to the CPU (stage 1 and up)
+    offload_parameters: bool = False  # each rank's part of the weights to the CPU (stage 3)
+    activation_checkpointing: bool = False  # layers keep their input alone and are computed again for the gradient
+    extra: Mapping[str, Any] = field(default_factory=dict)  # laid over DeepSpeed's settings, in its own words
 
 
 @dataclass(frozen=True)
