@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from roleagent.learners.logprobs import entropies, head_logprobs
+from roleagent.learners.logprobs import head_logprobs
 from roleagent.learners.segments import Batch
 
 
@@ -49,11 +49,7 @@ class TokenScorer(torch.nn.Module):
         hidden = self.model.base_model(input_ids=batch.token_ids, use_cache=False).last_hidden_state  # type: ignore[operator, union-attr]
         hidden = hidden[rows, columns - 1]
         head = self.model.get_output_embeddings()  # type: ignore[operator]
-        logprobs = head_logprobs(hidden, head, batch.token_ids[rows, columns], temperature)
-        if not entropy:
-            return logprobs, logprobs.new_empty(0)
-        with torch.no_grad():
-            return logprobs, entropies(head(hidden.detach()), temperature)
+        return head_logprobs(hidden, head, batch.token_ids[rows, columns], temperature, entropy)
 
 
 def scored(batch: Batch, logprobs: Tensor, entropies: Tensor) -> Scored:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from roleagent.learners.logprobs import entropies, head_logprobs, token_logprobs
+from roleagent.learners.logprobs import head_logprobs, token_logprobs
 from roleagent.learners.loss import mean_metrics, policy_loss, token_weights
 from roleagent.learners.segments import collate, micro_batches, segments_of
 from roleagent.types import Completion, Segment, Task, Trajectory, Turn
@@ -97,54 +97,11 @@ def test_weights_average_within_a_trajectory_and_then_over_trajectories():
         token_weights([], 0)
 
 
-# --- log-probabilities ------------------------------------------------------------------------------------------------
+# --- devices ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 100])
-@pytest.mark.parametrize("temperature", [1.0, 0.7])
-def test_log_probabilities_and_gradient_are_those_of_log_softmax(chunk, temperature):
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(2, 4, VOCABULARY, generator=generator, dtype=torch.float64)
-    ids = torch.randint(VOCABULARY, (2, 4), generator=generator)
-    upstream = torch.randn(2, 4, generator=generator)
-    ours, plain = logits.float().requires_grad_(), logits.float().requires_grad_()
-    found = token_logprobs(ours, ids, temperature, chunk)
-    expected = (plain / temperature).log_softmax(-1).gather(-1, ids[..., None])[..., 0]
-    (found * upstream).sum().backward()
-    (expected * upstream).sum().backward()
-    torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(ours.grad, plain.grad)
-
-
-@pytest.mark.parametrize("chunk", [2, 100])
-def test_log_probabilities_from_hidden_states(chunk):
-    generator = torch.Generator().manual_seed(0)
-    head = nn.Linear(5, VOCABULARY, bias=False)
-    states = torch.randn(7, 5, generator=generator).requires_grad_()
-    ids = torch.randint(VOCABULARY, (7,), generator=generator)
-    whole = token_logprobs(head(states), ids, 0.9)
-    whole.sum().backward()
-    expected = states.grad.clone(), head.weight.grad.clone()
-    states.grad = head.weight.grad = None
-    chunked = head_logprobs(states, head, ids, 0.9, chunk)
-    chunked.sum().backward()
-    torch.testing.assert_close(chunked, whole)
-    torch.testing.assert_close((states.grad, head.weight.grad), expected)
-    with torch.no_grad():
-        torch.testing.assert_close(head_logprobs(states, head, ids, 0.9, chunk), whole)
-
-
-def test_greedy_has_no_log_probabilities():
-    with pytest.raises(ValueError, match="temperature above 0"):
-        token_logprobs(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), temperature=0.0)
-
-
-def test_entropy_of_a_uniform_distribution():
-    assert entropies(torch.zeros(2, 3, 8), chunk=2) == pytest.approx(torch.full((2, 3), math.log(8.0)))
-
-
-@pytest.mark.parametrize("chunk", [2, 100])
-def test_every_tensor_is_made_where_the_given_ones_are(chunk):
+@pytest.mark.parametrize("rows", [2, 100])
+def test_every_tensor_is_made_where_the_given_ones_are(rows):
     """Under a default device of its own, which has no numbers: what is not put with the others breaks here."""
     generator = torch.Generator().manual_seed(0)
     head = nn.Linear(5, VOCABULARY, bias=False)
@@ -154,10 +111,10 @@ def test_every_tensor_is_made_where_the_given_ones_are(chunk):
 
     def everything():
         states.grad = None
-        logprobs = head_logprobs(states, head, ids, 0.9, chunk)
+        logprobs, entropies = head_logprobs(states, head, ids, 0.9, entropy=True, rows=rows)
         loss, metrics = policy_loss(logprobs, logprobs.detach() - 0.3, weights, weights, ref_logprobs=-weights)
         loss.backward()
-        values = {**metrics, "loss": loss.detach(), "entropy": entropies(head(states), 0.9, chunk)}
+        values = {**metrics, "loss": loss.detach(), "entropy": entropies}
         return {name: value.tolist() for name, value in {**values, "gradient": states.grad}.items()}
 
     expected = everything()
