@@ -3,10 +3,15 @@
 The same code runs on one CPU and on many GPUs. Every weight of an objective is known before the first forward pass
 (:func:`roleagent.learners.loss.token_weights`), so a batch is a sum over micro-batches and ranks; the engine is told
 by hand which micro-batch is the last of an update.
+
+At ZeRO stage 3 no process holds a whole weight between two calls, and looking at one is work for all of them together.
+Whoever plays must not wait for the others, so a :class:`Learner` trains a copy there, and brings what it learnt into
+the policy's own model, parameter after parameter, when its weights are asked for.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,11 +20,14 @@ import torch
 
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config
-from roleagent.learners.deepspeed_settings import deepspeed_settings
+from roleagent.learners.adapters import Adapter, Worn, plain_weights
+from roleagent.learners.deepspeed_settings import deepspeed_settings, zero_stage
 from roleagent.learners.optimiser import build_optimiser
+from roleagent.learners.partition import compute_again, copy_on_cpu, gather_into
 from roleagent.learners.ranks import Ranks
+from roleagent.learners.schedule import rate
 from roleagent.learners.scorer import Scored, TokenScorer, scored
-from roleagent.learners.segments import ACTION, CONTEXT, collate, micro_batches
+from roleagent.learners.segments import ACTION, CONTEXT, Batch, collate, micro_batches
 from roleagent.types import Segment
 
 Columns = Mapping[str, Sequence[Sequence[float]]]
@@ -27,6 +35,23 @@ Columns = Mapping[str, Sequence[Sequence[float]]]
 
 Objective = Callable[[Scored], torch.Tensor]
 """From the trained tokens of a micro-batch to a loss that is *summed* over micro-batches and ranks."""
+
+
+class NotFinite(ArithmeticError):
+    """An update that was not made, because its loss or gradient is no number; raised on all ranks at once.
+
+    Attributes:
+        loss: of the whole batch, over all ranks.
+        norm: of the gradient, or of none yet.
+        segments: this rank's part of the batch.
+        columns: what the objective was told of them.
+        tasks: the task of each ``Segment.trajectory``, where somebody knows.
+    """
+
+    def __init__(self, loss: float, norm: float, segments: Sequence[Segment], columns: Columns):
+        super().__init__(f"loss {loss:g}, gradient norm {norm:g}")
+        self.loss, self.norm, self.segments, self.columns = loss, norm, segments, columns
+        self.tasks: Sequence[str] = ()
 
 
 class Engine:
@@ -39,6 +64,10 @@ class Engine:
         lr: peak learning rate.
         pad_id: the token that fills up rows.
         optimiser: ``"adamw"`` or ``"muon"`` (see :mod:`roleagent.learners.optimiser`).
+
+    Attributes:
+        share: of the stage that is done, in [0, 1]; ``optim.schedule`` follows it, the caller moves it on.
+        steps: updates so far.
     """
 
     def __init__(self, module: torch.nn.Module, config: Config, lr: float, pad_id: int, optimiser: str = "adamw"):
@@ -46,16 +75,24 @@ class Engine:
 
         self.module, self.config, self.lr, self.pad_id = module, config, lr, pad_id
         self.ranks = Ranks.join()
-        self.steps = 0
+        self.steps, self.share = 0, 0.0
+        self.stage = zero_stage(config)
         self.engine: Any
         self.optimiser: Any
         self.engine, self.optimiser, _, _ = deepspeed.initialize(
             model=module,
-            optimizer=build_optimiser(optimiser, module, lr, config.optim.weight_decay),
+            optimizer=build_optimiser(
+                optimiser,
+                module,
+                lr,
+                config.optim.weight_decay,
+                on_cpu=config.deepspeed.offload_optimiser and torch.cuda.is_available(),
+            ),
             config=deepspeed_settings(config),
             dist_init_required=False,
         )
         self.device = self.engine.device
+        self.ranks.before_the_end(self.close)
 
     def update(
         self,
@@ -79,29 +116,36 @@ class Engine:
 
         Raises:
             ValueError: no rank has a segment.
+            NotFinite: loss or gradient are no numbers; the weights are as they were.
         """
         plan = micro_batches(segments, self.config.optim.micro_batch_tokens)
         rounds = self.ranks.max(len(plan))
         if not rounds:
             raise ValueError("an update needs at least one segment with trained tokens on some rank")
-        # Every rank takes equally many micro-batches, or the collective operations of one would wait for ever; what
-        # makes up the number weighs nothing.
-        pad = self.pad_id
-        idle = collate([Segment((pad, pad), (CONTEXT, ACTION), (0.0, 0.0), (0.0, 0.0))], pad, dict.fromkeys(columns))
         self.module.train()
+        options = self.config.optim
         for group in self.optimiser.param_groups:
-            group["lr"] = self.lr * min(1.0, (self.steps + 1) / max(1, self.config.optim.warmup_steps))
-        norm = 0.0
+            group["lr"] = rate(self.lr, options.schedule, self.share, self.steps, options.warmup_steps)
+        norm, summed, total = 0.0, 0.0, torch.zeros((), device=self.device)
         for number in range(rounds):
-            batch = self._collate(segments, columns, plan[number]) if number < len(plan) else idle
-            batch = batch.to(self.device)
+            # Every rank takes equally many micro-batches, or the collective operations of one would wait for ever;
+            # what makes up the number weighs nothing.
+            batch = self._collate(segments, columns, plan[number]) if number < len(plan) else self._idle(columns)
             self.engine.set_gradient_accumulation_boundary(number == rounds - 1)
             loss = objective(scored(batch, *self.engine(batch, temperature, entropy)))
             # DeepSpeed averages gradients over ranks; the objective is a sum over them.
             self.engine.backward(loss * self.ranks.size)
+            total = total + loss.detach()
             if number == rounds - 1:
-                norm = self._gradient_norm()
+                # Asked once per update: on an accelerator every look at a number is a wait.
+                norm, summed = self._gradient_norm(), self.ranks.sum(float(total))
+                if not (math.isfinite(summed) and math.isfinite(norm)):
+                    raise NotFinite(summed, norm, segments, columns)
             self.engine.step()
+        if self.partitioned:
+            norm = self._gradient_norm()
+            if not math.isfinite(norm):
+                raise NotFinite(summed, norm, segments, columns)
         self.steps += 1
         return norm
 
@@ -111,52 +155,88 @@ class Engine:
     ) -> list[tuple[float, ...]]:
         """What the model, with its present weights, or another ``module`` gives for the trained tokens.
 
+        At ZeRO stage 3 every rank must ask what the model itself gives: they need each other's parts of it.
+
         Returns:
             per segment and token, 0 where nothing was sampled. (Of a policy: nats, at ``temperature``.)
         """
-        module = module or self.module
-        module.eval()
+        plan = micro_batches(segments, self.config.optim.micro_batch_tokens)
+        own = module is None or module is self.module
+        scorer = self.engine if own else module
+        (self.module if own else module).eval()
         found: list[tuple[float, ...]] = [()] * len(segments)
-        for chosen in micro_batches(segments, self.config.optim.micro_batch_tokens):
-            batch = self._collate(segments, {}, chosen).to(self.device)
-            values = iter(module(batch, temperature)[0].tolist())
+        for chosen in plan:
+            batch = self._collate(segments, {}, chosen)
+            values = iter(scorer(batch, temperature)[0].tolist())
             for index in chosen:
                 found[index] = tuple(next(values) if kind else 0.0 for kind in segments[index].action_mask)
+        if own and self.stage == 3:
+            for _ in range(self.ranks.max(len(plan)) - len(plan)):
+                scorer(self._idle({}), temperature)
         return found
 
-    def _collate(self, segments: Sequence[Segment], columns: Columns, chosen: Sequence[int]):
+    def _collate(self, segments: Sequence[Segment], columns: Columns, chosen: Sequence[int]) -> Batch:
         part = {name: [rows[i] for i in chosen] for name, rows in columns.items()}
-        return collate([segments[i] for i in chosen], self.pad_id, part)
+        return collate([segments[i] for i in chosen], self.pad_id, part).to(self.device)
+
+    def _idle(self, columns: Columns) -> Batch:
+        """A micro-batch that takes part and weighs nothing."""
+        pad = self.pad_id
+        nothing = Segment((pad, pad), (CONTEXT, ACTION), (0.0, 0.0), (0.0, 0.0))
+        return collate([nothing], pad, dict.fromkeys(columns)).to(self.device)
+
+    @property
+    def partitioned(self) -> bool:
+        """Whether ZeRO has the gradients: it tells their norm after its step, and leaves a step out by itself where the
+        norm is no number."""
+        return self.stage > 0
 
     def _gradient_norm(self) -> float:
-        known = self.engine.get_global_grad_norm()
-        if known is not None:
-            return float(known)
+        if self.partitioned:
+            return float(self.engine.get_global_grad_norm() or 0.0)
         # Stage 0 in fp32 reports none; its gradients lie at the parameters, already averaged over ranks.
         norms = [p.grad.norm() for p in self.module.parameters() if p.grad is not None]
         return float(torch.stack(norms).norm()) if norms else 0.0
 
     def save(self, folder: Path) -> None:
         """Writes weights and optimiser state in DeepSpeed's own format (its resume state is pickled: load only what
-        you wrote yourself)."""
-        self.engine.save_checkpoint(str(folder), tag="state", client_state={"steps": self.steps}, save_latest=False)
+        you wrote yourself). Frozen weights are left out."""
+        self.engine.save_checkpoint(
+            str(folder),
+            tag="state",
+            client_state={"steps": self.steps},
+            save_latest=False,
+            exclude_frozen_parameters=True,
+        )
 
     def load(self, folder: Path) -> None:
         """The inverse of :meth:`save`, at the same world size."""
-        _, client = self.engine.load_checkpoint(str(folder), tag="state")
+        _, client = self.engine.load_checkpoint(str(folder), tag="state", load_module_strict=False)
         if client is None:
             raise OSError(f"no learner state in {folder}")
         self.steps = int(client["steps"])
 
+    def close(self) -> None:
+        """Lets go of the model and of all that DeepSpeed hung on it: before the next engine trains the same model, and
+        before the processes part."""
+        if self.engine is not None:
+            self.engine.destroy()
+            self.engine = self.optimiser = None
+            self.ranks.after_all(self.close)
+
 
 class Learner(Engine):
-    """Updates a policy in place.
+    """Updates a policy.
+
+    Up to ZeRO stage 2 the policy's own model is trained in place. At stage 3 a copy is, and the policy has the new
+    weights from :meth:`weights` on.
 
     Args:
         policy: the policy whose model is trained; its ``version`` counts updates.
         config: the run's configuration (sections ``loss``, ``optim``, ``deepspeed``).
         lr: peak learning rate.
-        reference: the model that the KL penalty pulls towards; None for no penalty.
+        reference: what the KL penalty pulls towards: a model, or the adapter that the policy's model would have; None
+            for no penalty.
         optimiser: ``"adamw"`` or ``"muon"``.
     """
 
@@ -165,13 +245,20 @@ class Learner(Engine):
         policy: HFPolicy,
         config: Config,
         lr: float,
-        reference: torch.nn.Module | None = None,
+        reference: torch.nn.Module | Adapter | None = None,
         optimiser: str = "adamw",
     ):
         pad = int(policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
-        super().__init__(TokenScorer(policy.model), config, lr, pad, optimiser)
-        self.policy = policy
-        self.reference = TokenScorer(reference.to(self.device)) if reference is not None else None
+        trained = copy_on_cpu(policy.model) if zero_stage(config) == 3 else policy.model
+        if config.deepspeed.activation_checkpointing:
+            compute_again(trained)
+        super().__init__(TokenScorer(trained), config, lr, pad, optimiser)
+        self.policy, self._trained, self._settled = policy, trained, 0
+        self.reference: torch.nn.Module | None = None
+        if isinstance(reference, Adapter):
+            self.reference = Worn(TokenScorer(policy.model), policy.model, reference)
+        elif reference is not None:
+            self.reference = TokenScorer(reference.to(self.device))
 
     def update(
         self,
@@ -188,5 +275,31 @@ class Learner(Engine):
         return norm
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every weight of the policy's model by its name, whole, one after another; every rank must take them all."""
-        yield from self.policy.model.state_dict().items()
+        """Every weight of the policy by its name in the plain model, whole, adapters added in, one after another.
+
+        Every rank must take them all. From the first on the policy's own model has them, too.
+        """
+        self.settle()
+        yield from plain_weights(self.policy.model)
+
+    def adapter(self) -> Adapter:
+        """What is trained where there are adapters, apart from the model; every rank must ask."""
+        self.settle()
+        return Adapter.of(self.policy.model)
+
+    def settle(self) -> None:
+        """Brings what a copy has learnt into the policy's own model; every rank must call it."""
+        if self._trained is not self.policy.model and self._settled != self.steps:
+            gather_into(self.policy.model, self._trained)
+            self.policy.forget()
+        self._settled = self.steps
+
+    def load(self, folder: Path) -> None:
+        """As :meth:`Engine.load`; the policy has what was loaded."""
+        super().load(folder)
+        self._settled = -1
+        self.settle()
+
+    def close(self) -> None:
+        super().close()
+        self._trained = self.policy.model
