@@ -34,10 +34,11 @@ from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.curricula.rules import RuleAnalyst
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.learners.checkpoints import CheckpointError
+from roleagent.learners.deepspeed_settings import check as check_deepspeed
 from roleagent.learners.display import Display
 from roleagent.learners.engine import Learner
-from roleagent.learners.imitation import demonstrations, fading, imitate, lessons, new_policy
-from roleagent.learners.measurement import measure, report
+from roleagent.learners.imitation import demonstrations, imitate, lessons, new_policy
+from roleagent.learners.measurement import measure, measure_on_the_way, report
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.reflecting import Lesson, failed_episodes
 from roleagent.learners.reflecting import lessons as analysis_lessons
@@ -69,8 +70,10 @@ def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
     held_out = World.open(config, config.env.eval_split, config.env.eval_tasks)
     with Ranks.join() as ranks:
         ranks.once(lambda: check(config))
-        run = Run(config, ranks, display, resume)
-        with run.tracking:
+        with Run(config, ranks, display, resume) as run, run.tracking:
+            if (result := run.finished()) is not None:
+                display.say(f"{run.folder.path} is finished; train.iterations or train.minutes would let it go on")
+                return result
             return stages(run, world, held_out)
 
 
@@ -100,6 +103,7 @@ def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
         policy.version = 0
         run.enter("train")
         run.save(learner)
+        learner.close()
     before = measure(run, held_out, policy, "before")
     if config.train.stage == "sft":  # the control: as long as reinforcement learning would take
         run.enter("sft")
@@ -121,13 +125,7 @@ def check(config: Config) -> None:
         raise ConfigError("train.stage=sft goes on imitating for train.minutes: say how long")
     if config.train.stage == "sft" and not imitates:
         raise ConfigError("train.stage=sft goes on imitating demonstrations: set warmstart.episodes")
-    partitioned = config.deepspeed.zero_stage > 0 or config.policy.dtype == "bfloat16"
-    for section in ("warmstart", "optim"):
-        if getattr(config, section).optimiser == "muon" and partitioned and (section == "optim" or imitates):
-            raise ConfigError(
-                f"{section}.optimiser=muon works on whole matrices, which ZeRO (deepspeed.zero_stage > 0, or bfloat16) "
-                "takes apart: choose adamw"
-            )
+    check_deepspeed(config)
     check_trackers(config)
     if config.aiw and config.curriculum.analyst == "endpoint":
         endpoint_analyst(config).check()
@@ -144,6 +142,7 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy) -> None
     sampler: Any = open_sampler(run, world, actor) if run.ranks.first else None  # the first rank chooses for all
     rollout = world.rollout(actor)
     run.begin(config.train.iterations)
+    measure_on_the_way(run, held_out, actor)  # a kill may have come between
     for iteration in range(progress.step + 1, config.train.iterations + 1):
         if config.train.minutes and run.seconds > 60 * config.train.minutes:
             run.display.say(f"the budget of {config.train.minutes:g} minutes is spent")
@@ -154,7 +153,7 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy) -> None
             advantages = credit(run, groups, run.own_stream(5, iteration))
         with run.watch("update"):
             actor.rest()
-            learner.lr = config.optim.lr * fading((iteration - 1) / config.train.iterations)
+            learner.share = (iteration - 1) / config.train.iterations
             passes = [run.own_stream(8, iteration, epoch) for epoch in range(config.optim.epochs)]
             metrics = update(learner, groups, advantages, passes)
         with run.watch("sync"):
@@ -174,9 +173,9 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy) -> None
             run.log(metrics, **headlines(config, metrics))
         if iteration % config.train.checkpoint_every == 0:
             run.save(learner)
-        if config.train.evaluate_every and iteration % config.train.evaluate_every == 0:
-            measure(run, held_out, actor, f"iteration-{iteration:06d}")
+        measure_on_the_way(run, held_out, actor)
     if progress.step:
+        run.save(learner)
         for warning in idle_mechanisms(config, progress.counters):
             run.display.warn(warning)
 
@@ -211,6 +210,8 @@ def open_sampler(run: Run, world: World, policy: Actor) -> Sampler:
         )
     else:
         sampler = UniformSampler(world.panel, run.stream(3))
+    if run.progress.sampler is None and run.config.aiw and run.resumed:
+        library.rollback(0)  # killed before the first checkpoint, it may have filed failures
     if run.progress.sampler is not None:
         sampler.load_state_dict(run.progress.sampler)
     return sampler

@@ -1,21 +1,25 @@
 """Checkpoints: a folder per step that is either whole or not there.
 
-A checkpoint is written beside its final name and renamed at the end, so that a kill or a full disk in the middle
-leaves the last good one untouched. It holds the policy in safetensors with its tokenizer (what ``evaluate.py`` and
-other programs load), the learner's state in DeepSpeed's own format, and ``state.json``.
+A checkpoint is written beside its final name, flushed to the disk, and renamed at the end, so that a kill, a power cut
+or a full disk in the middle leaves the last good one untouched. It holds the policy in safetensors with its tokenizer
+(what ``evaluate.py`` and other programs load), the learner's state in DeepSpeed's own format, and ``state.json``.
+DeepSpeed's is the only part that is pickled.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
-from roleagent.learners.engine import Learner
+from roleagent.learners.adapters import Adapter, adapted
+from roleagent.learners.disk import PARTIAL, settle, settle_tree, write_whole
+from roleagent.learners.engine import Engine, Learner
 from roleagent.settings import PolicyConfig
 
 
@@ -44,19 +48,40 @@ class Checkpoints:
         """The newest whole checkpoint."""
         return (self.all() or [None])[-1]
 
-    def save(self, number: int, policy: HFPolicy, learner: Learner, state: dict[str, Any]) -> Path:
-        """Writes checkpoint ``number`` (they must ascend) and drops the oldest.
+    def tidy(self) -> None:
+        """Clears away what a kill left unfinished, and checkpoints beyond those to keep."""
+        for leftover in self.folder.glob(f"*{PARTIAL}"):
+            shutil.rmtree(leftover)
+        for old in self.all()[: -self.keep]:
+            # It loses its name at once: half of it must not be taken for the whole.
+            shutil.rmtree(old.rename(old.with_suffix(PARTIAL)), ignore_errors=True)
+
+    def save(self, number: int, learner: Learner, others: Mapping[str, Engine], state: dict[str, Any]) -> Path:
+        """Writes checkpoint ``number`` and drops the oldest; every rank must call it.
+
+        Args:
+            number: they must ascend. Where it is the newest one's, its weights are there already, and only the state
+                is written.
+            learner: holds the policy.
+            others: further engines, by the name of their folder.
+            state: for ``state.json``.
 
         Raises:
             CheckpointError: it could not be written whole; earlier ones are untouched.
         """
         final = self.folder / f"step-{number:06d}"
-        partial = final.with_suffix(".partial")
+        partial = final.with_suffix(PARTIAL)
+        ranks = learner.ranks
+        if ranks.once(final.exists):
+            ranks.once(lambda: write_whole(final / "state.json", json.dumps(state)))
+            return final
         try:
-            learner.ranks.once(lambda: self._begin(partial, policy, state))
-            learner.save(partial / "learner")  # each rank its part
-            learner.ranks.wait()
-            learner.ranks.once(lambda: self._finish(partial, final))
+            weights = whole_weights(learner)
+            ranks.once(lambda: self._begin(partial, learner.policy, weights, state))
+            for name, engine in {"learner": learner, **others}.items():
+                engine.save(partial / name)  # each rank its part
+            ranks.wait()
+            ranks.once(lambda: self._finish(partial, final))
         except Exception as error:  # OSError, and what torch and safetensors make of a full disk
             shutil.rmtree(partial, ignore_errors=True)
             last = self.latest()
@@ -67,19 +92,19 @@ class Checkpoints:
             ) from error
         return final
 
-    def _begin(self, partial: Path, policy: HFPolicy, state: dict[str, Any]) -> None:
-        for leftover in self.folder.glob("*.partial"):
-            shutil.rmtree(leftover)
+    def _begin(self, partial: Path, policy: HFPolicy, weights: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+        self.tidy()
         partial.mkdir(parents=True)
-        policy.model.save_pretrained(str(partial / "policy"), safe_serialization=True)
-        policy.tokenizer.save_pretrained(str(partial / "policy"))
+        save_policy(policy, weights, partial / "policy")
+        if adapted(policy.model):
+            Adapter.of(policy.model).save(partial / "adapter")
         (partial / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     def _finish(self, partial: Path, final: Path) -> None:
-        shutil.rmtree(final, ignore_errors=True)
+        settle_tree(partial)
         partial.rename(final)
-        for old in self.all()[: -self.keep]:
-            shutil.rmtree(old, ignore_errors=True)
+        settle(self.folder)
+        self.tidy()
 
     # What follows reads one checkpoint, and raises CheckpointError where it is missing something or damaged.
 
@@ -102,12 +127,38 @@ class Checkpoints:
             raise _unreadable(path, error) from error
 
     @staticmethod
-    def restore(path: Path, learner: Learner) -> None:
-        """Puts weights and optimiser state back into a learner."""
+    def adapter(path: Path) -> Adapter:
+        """The policy's adapter as it was saved."""
         try:
-            learner.load(path / "learner")
+            return Adapter.load(path / "adapter")
+        except Exception as error:  # whatever safetensors makes of half a file
+            raise _unreadable(path, error) from error
+
+    @staticmethod
+    def restore(path: Path, engines: Mapping[str, Engine]) -> None:
+        """Puts weights and optimiser state back into engines, which are named after their folders."""
+        try:
+            for name, engine in engines.items():
+                engine.load(path / name)
         except Exception as error:  # whatever unpickling makes of half a file
             raise _unreadable(path, error) from error
+
+
+def whole_weights(learner: Learner) -> dict[str, torch.Tensor]:
+    """The policy's weights by name, on the first rank; elsewhere nothing. Every rank must ask."""
+    tied = learner.policy.model.all_tied_weights_keys  # one tensor under two names is written under the first alone
+    found = ((name, weight) for name, weight in learner.weights())
+    if learner.ranks.first:
+        return {name: weight.detach().to("cpu", copy=True) for name, weight in found if name not in tied}
+    for _ in found:
+        pass
+    return {}
+
+
+def save_policy(policy: HFPolicy, weights: dict[str, torch.Tensor], folder: Path) -> None:
+    """Writes a plain Hugging Face folder: configuration, safetensors, tokenizer."""
+    policy.model.save_pretrained(str(folder), state_dict=weights, safe_serialization=True)
+    policy.tokenizer.save_pretrained(str(folder))
 
 
 def _unreadable(path: Path, error: Exception) -> CheckpointError:

@@ -49,6 +49,13 @@ def measure(run: Run, world: World, policy: Actor, name: str) -> dict[str, Any]:
     return run.ranks.once(result)
 
 
+def measure_on_the_way(run: Run, world: World, policy: Actor) -> None:
+    """Measures after every ``train.evaluate_every`` iterations, where that has not been done."""
+    every, step = run.config.train.evaluate_every, run.progress.step
+    if every and step and step % every == 0:
+        measure(run, world, policy, f"iteration-{step:06d}")
+
+
 def report(run: Run, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
     """Shows and keeps the result."""
     panel = before["panel"]

@@ -10,6 +10,7 @@ import torch
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import Config, ConfigError
+from roleagent.learners.adapters import Adapter, adapted
 from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, Values, summary
 from roleagent.learners.engine import Learner
 from roleagent.learners.objectives import improve
@@ -19,18 +20,29 @@ from roleagent.stopwatch import PARTS, Stopwatch
 from roleagent.types import Group, Sampler, Segment
 
 
-def reference(run: Run, policy: HFPolicy) -> torch.nn.Module | None:
-    """The policy as the warm start left it, kept in the run folder for the KL penalty; None without one."""
+def reference(run: Run, policy: HFPolicy) -> torch.nn.Module | Adapter | None:
+    """The policy as the warm start left it, kept in the run folder for the KL penalty; None without one.
+
+    With adapters that is the adapter alone: the policy's own model stands in for the rest.
+    """
     if not run.config.loss.kl:
         return None
     path = run.folder.path / "reference"
 
     def keep() -> None:
         if not path.exists():
-            policy.model.save_pretrained(str(path.with_suffix(".partial")), safe_serialization=True)
-            path.with_suffix(".partial").rename(path)
+            if run.progress.step:
+                raise ConfigError(f"{path} is missing: without it the KL penalty would pull towards something else")
+            partial = path.with_suffix(".partial")
+            if adapted(policy.model):
+                Adapter.of(policy.model).save(partial)
+            else:
+                policy.model.save_pretrained(str(partial), safe_serialization=True)
+            partial.rename(path)
 
     run.ranks.once(keep)
+    if adapted(policy.model):
+        return Adapter.load(path)
     model = type(policy.model).from_pretrained(str(path), dtype=policy.model.dtype)
     return model.requires_grad_(False)
 

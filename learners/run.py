@@ -13,9 +13,11 @@ import torch
 
 from roleagent.agents.hf import HFPolicy, own_device
 from roleagent.config import Config, ConfigError
+from roleagent.learners.adapters import adapt
 from roleagent.learners.checkpoints import Checkpoints
+from roleagent.learners.disk import PARTIAL, Lock
 from roleagent.learners.display import Display
-from roleagent.learners.engine import Learner
+from roleagent.learners.engine import Engine, Learner
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.run_folder import RunFolder
 from roleagent.learners.tracking import Tracking
@@ -58,6 +60,7 @@ class Run:
 
     Attributes:
         latest: the newest checkpoint; None before the first.
+        resumed: whether it goes on with what lay in the run folder.
         watch: books where the time of the present iteration goes.
         tracking: who is told the numbers besides the run folder; to be closed in the end.
 
@@ -67,18 +70,35 @@ class Run:
     """
 
     def __init__(self, config: Config, ranks: Ranks, display: Display, resume: bool):
-        self.config, self.ranks, self.display = config, ranks, display
+        self.config, self.ranks, self.display, self.resumed = config, ranks, display, resume
+        self._lock: Lock | None = None  # the first rank's
         self.folder, self.latest, self.progress = ranks.once(lambda: self._open(resume))
         self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.train.keep_checkpoints)
         if self.latest is not None:
             display.say(f"going on from {self.latest} ({self.progress.stage}, step {self.progress.step})")
+        elif resume:
+            display.say(f"{self.folder.path} has no checkpoint yet: the run begins anew")
         self.watch = Stopwatch()
         self.tracking = Tracking(config, self.folder, display.warn, quiet=not ranks.first)
         self._started = time.monotonic()
 
     def _open(self, resume: bool) -> tuple[RunFolder, Path | None, Progress]:
-        folder = RunFolder(self.config.folder, self.config, resume)
-        checkpoints = Checkpoints(folder.path / "checkpoints")
+        path = self.config.folder
+        if not resume:
+            path.mkdir(parents=True, exist_ok=True)
+        if path.is_dir():
+            try:
+                self._lock = Lock(path)
+            except BlockingIOError as error:
+                raise ConfigError(f"{error}: wait for it, or name another folder with run_dir=…") from error
+        try:
+            return self._read(RunFolder(path, self.config, resume), resume)
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self, folder: RunFolder, resume: bool) -> tuple[RunFolder, Path | None, Progress]:
+        checkpoints = Checkpoints(folder.path / "checkpoints", self.config.train.keep_checkpoints)
         progress, latest = Progress(ranks=self.ranks.size), checkpoints.latest() if resume else None
         if latest is not None:
             state = checkpoints.state(latest)
@@ -88,6 +108,7 @@ class Run:
                     f"{folder.path} was trained by {progress.ranks} processes and cannot go on with {self.ranks.size}: "
                     "each keeps its part of the optimiser's state; start as many as before"
                 )
+        checkpoints.tidy()
         folder.rewind(progress.stage, progress.step)
         return folder, latest, progress
 
@@ -103,7 +124,9 @@ class Run:
         """The policy from the newest checkpoint, from the configured path, or a ``new`` one drawn from a generator."""
         generator = torch.Generator(own_device()).manual_seed(self.config.seed)
         options = self.config.policy
-        if self.latest is not None:
+        if self.config.lora.rank:
+            policy = self._open_adapted(generator)
+        elif self.latest is not None:
             policy = self.checkpoints.policy(self.latest, generator, options)
         elif options.path:
             policy = HFPolicy.from_path(
@@ -114,6 +137,25 @@ class Run:
         policy.version = self.progress.version
         size = sum(parameter.numel() for parameter in policy.model.parameters())
         self.display.say(f"policy: {size / 1e6:.2f} M parameters, vocabulary {len(policy.tokenizer)}")
+        return policy
+
+    def _open_adapted(self, generator: torch.Generator) -> HFPolicy:
+        """The model of the configured path, which the run folder keeps once, with the newest checkpoint's adapter."""
+        base, options = self.folder.path / "base", self.config.policy
+        path = base if self.ranks.once(base.exists) else options.path
+        policy = HFPolicy.from_path(path, generator, options.dtype, options.context, options.trust_remote_code)
+
+        def keep() -> None:
+            if not base.exists():
+                partial = base.with_suffix(PARTIAL)
+                policy.model.save_pretrained(str(partial), safe_serialization=True)
+                policy.tokenizer.save_pretrained(str(partial))
+                partial.rename(base)
+
+        self.ranks.once(keep)
+        adapt(policy.model, self.config.lora, generator)
+        if self.latest is not None:
+            self.checkpoints.adapter(self.latest).put_into(policy.model)
         return policy
 
     def enter(self, stage: str) -> None:
@@ -142,13 +184,38 @@ class Run:
             self.tracking.log(self.progress.stage, self.progress.step, metrics)
         self.display.advance(self.progress.step, **shown)
 
-    def save(self, learner: Learner) -> None:
-        """Writes a checkpoint of the policy and of how far the run is."""
+    def save(self, learner: Learner, **others: Engine) -> None:
+        """Writes a checkpoint of the policy, of further engines by name, and of how far the run is."""
         self.progress.seconds, self.progress.version = self.seconds, learner.policy.version
         number = self.progress.step + (0 if self.progress.stage == "warmstart" else _AFTER_WARM_START)
-        self.latest = self.checkpoints.save(number, learner.policy, learner, asdict(self.progress))
+        self.ranks.once(self.folder.settle)
+        self.latest = self.checkpoints.save(number, learner, others, asdict(self.progress))
 
-    def restore(self, learner: Learner) -> None:
-        """Gives a learner the state in which the present stage was left; nothing at the stage's beginning."""
+    def restore(self, learner: Learner, **others: Engine) -> None:
+        """Gives engines the state in which the present stage was left; nothing at the stage's beginning."""
         if self.latest is not None and self.progress.step:
-            self.checkpoints.restore(self.latest, learner)
+            self.checkpoints.restore(self.latest, {"learner": learner, **others})
+
+    def finished(self) -> dict[str, Any] | None:
+        """The result of a run that has nothing left to do; None if it has."""
+        options, done = self.config.train, self.progress
+
+        def result() -> dict[str, Any] | None:
+            enough = done.stage == "train" and done.step >= options.iterations
+            enough |= done.stage != "warmstart" and 0 < 60 * options.minutes < done.seconds
+            after = self.folder.read_json("after.json") if enough else None
+            return self.folder.read_json("result.json") if after and after["policy_version"] == done.version else None
+
+        return self.ranks.once(result)
+
+    def close(self) -> None:
+        """Leaves the run folder to others."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

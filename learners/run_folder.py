@@ -9,6 +9,7 @@
 ``failures.db``        the failure library (SQLite, unless the configuration names another database)
 ``identity``           the run's name in a failure library that it shares with others
 ``before.json`` …      evaluations on the held-out panel
+``reference/``         the policy as the warm start left it, where a KL penalty pulls towards it
 ``checkpoints/``       see :mod:`roleagent.learners.checkpoints`
 =====================  ============================================================================
 """
@@ -16,7 +17,8 @@
 from __future__ import annotations
 
 import json
-import os
+import re
+import shutil
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +27,7 @@ from typing import Any
 import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, to_dict
+from roleagent.learners.disk import PARTIAL, settle, write_whole
 from roleagent.types import Group
 
 
@@ -62,8 +65,25 @@ class RunFolder:
         with (self.path / "metrics.jsonl").open("a", encoding="utf-8") as stream:
             stream.write(json.dumps({"stage": stage, "step": step, **metrics}) + "\n")
 
+    def settle(self) -> None:
+        """Waits until the log is on the disk: a checkpoint must not remember more than it."""
+        if (self.path / "metrics.jsonl").exists():
+            settle(self.path / "metrics.jsonl")
+
     def rewind(self, stage: str, step: int) -> None:
-        """Forgets what was logged after ``step`` of ``stage``: a resumed run logs it again."""
+        """Forgets what was written after ``step`` of ``stage``, or was being written: a resumed run writes it again."""
+        for leftover in self.path.rglob(f".*{PARTIAL}"):
+            leftover.unlink()
+        last = step if stage == "train" else 0
+        for file in [*self.path.glob("trajectories/iteration-*.jsonl"), *self.path.glob("iteration-*.json")]:
+            if int(re.sub(r"\D", "", file.name)) > last:
+                file.unlink()
+        if stage == "warmstart":
+            (self.path / "before.json").unlink(missing_ok=True)
+            shutil.rmtree(self.path / "reference", ignore_errors=True)
+        self._rewind_log(stage, step)
+
+    def _rewind_log(self, stage: str, step: int) -> None:
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return
@@ -74,7 +94,7 @@ class RunFolder:
                 row = json.loads(line)
             except ValueError:
                 continue  # cut off by the kill
-            if (order[row["stage"]], row["step"]) <= (order[stage], step):
+            if line.endswith("\n") and (order[row["stage"]], row["step"]) <= (order[stage], step):
                 kept.append(line)
         write_whole(path, "".join(kept))
 
@@ -141,13 +161,6 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path} is no run folder: it has no config.yaml") from error
     except yaml.YAMLError as error:
         raise ConfigError(f"{path / 'config.yaml'} is damaged: {' '.join(str(error).split())}") from error
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file beside its name and renames it, so that a reader never sees half of it."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.replace(path)
 
 
 # What may differ between a run and its continuation: how long it goes on and who is told, not what it does.

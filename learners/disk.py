@@ -1,0 +1,70 @@
+"""Files that survive: whole or not there, and on the disk before anything relies on them.
+
+A rename replaces a name at once, so a kill leaves the old file or the new one. A power cut may still lose what the
+system has not yet written, hence ``fsync``: first of what is in a file, then of the folder that names it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+
+PARTIAL = ".partial"
+"""How the name of something unfinished ends."""
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file beside its name and renames it, so that a reader never sees half of it."""
+    partial = path.with_name(f".{path.name}{PARTIAL}")
+    partial.write_text(text, encoding="utf-8")
+    settle(partial)
+    partial.replace(path)
+    settle(path.parent)
+
+
+def settle(path: Path) -> None:
+    """Waits until a file, or the list of names in a folder, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def settle_tree(folder: Path) -> None:
+    """Waits until a folder with everything in it is on the disk."""
+    for path in folder.rglob("*"):
+        settle(path)
+    settle(folder)
+
+
+class Lock:
+    """Keeps a folder for this process; the system lets go of it when the process ends, however it ends.
+
+    Args:
+        folder: must exist.
+
+    Raises:
+        BlockingIOError: another process has it, or another lock of this one; the message names the process.
+    """
+
+    def __init__(self, folder: Path):
+        self._stream = (folder / ".lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._stream.seek(0)
+            owner = self._stream.read().strip()
+            self._stream.close()
+            raise BlockingIOError(f"process {owner} is at work in {folder}") from error
+        except OSError:
+            return  # a file system without locks
+        self._stream.truncate(0)
+        self._stream.write(f"{os.getpid()} on {socket.gethostname()}")
+        self._stream.flush()
+
+    def release(self) -> None:
+        """Lets others have the folder."""
+        self._stream.close()
