@@ -127,7 +127,7 @@ def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: flo
         spent = run.seconds / (60 * minutes) if minutes else 0.0
         if step > total or spent >= 1.0:
             break
-        learner.lr = config.lr * fading(max(step / total, spent))
+        learner.share = max(step / total, spent)
         metrics = objectives.imitate(learner, run.ranks.share(batch))
         run.progress.step = step
         if step % 10 == 0:
@@ -135,12 +135,3 @@ def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: flo
         if step % CHUNK == 0:
             run.save(learner)
     return learner
-
-
-def fading(share: float) -> float:
-    """The learning rate's factor after a share of a stage: full for the first half, then linearly down to a tenth.
-
-    >>> fading(0.2), fading(0.75), fading(1.0)
-    (1.0, 0.5, 0.1)
-    """
-    return max(0.1, min(1.0, 2.0 * (1.0 - share)))

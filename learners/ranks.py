@@ -10,13 +10,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import chain, zip_longest
 from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 
+from roleagent.agents.hf import own_device
+
 T = TypeVar("T")
+
+PATIENCE = timedelta(hours=4)
+"""How long a rank waits for the others. One may play a long episode, or ask a slow analyst, while all others are done;
+when one dies, the launcher ends the rest at once."""
+
+_last_acts: list[Callable[[], None]] = []  # of this process, before it leaves the group
 
 
 @dataclass(frozen=True)
@@ -44,10 +53,12 @@ class Ranks:
             # Without this, the first start compiles a shared-memory kernel for a minute, for a group of one as well.
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         if not dist.is_initialized():
+            if torch.cuda.is_available():  # or every rank would set up its share of things on the first device
+                torch.cuda.set_device(own_device())
             # Tensors go by the accelerator's own way, what is no tensor by gloo.
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             if "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
-                dist.init_process_group(backend)
+                dist.init_process_group(backend, timeout=PATIENCE)
             else:
                 os.environ.setdefault("LOCAL_RANK", "0")
                 store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
@@ -66,10 +77,20 @@ class Ranks:
         A process that merely ended would cut off the last message to the others, hence the wait; and it could die of
         gloo's threads when the interpreter goes away under them, hence the rest.
         """
+        for act in [*_last_acts]:
+            act()
         if self.size > 1:
             if kind is None:  # after an error the others may never come
                 self.wait()
             dist.destroy_process_group()
+
+    def before_the_end(self, act: Callable[[], None]) -> None:
+        """Has ``act()`` called before this process leaves the group."""
+        _last_acts.append(act)
+
+    def after_all(self, act: Callable[[], None]) -> None:
+        """Takes that back."""
+        _last_acts.remove(act)
 
     @property
     def first(self) -> bool:
