@@ -93,9 +93,17 @@ class RolloutConfig:
 
 @dataclass(frozen=True)
 class VLLMConfig:
-    """vLLM as the rollout's backend (``rollout.backend=vllm``)."""
+    """vLLM as the rollout's backend (``rollout.backend=vllm``); see docs/vllm.md."""
 
-    memory: float = 0.4  # share of the accelerator's memory
+    url: str = ""  # of a server (python -m roleagent.agents.vllm_server); empty: an engine within each process of the run
+    memory: float = 0.4  # share of the accelerator's memory, for weights and KV cache
+    cpu_cache: float = 1.0  # GiB of KV cache, on the CPU
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: the policy's
+    max_sequences: int = 256  # most sequences that are computed side by side
+    tensor_parallel: int = 1  # accelerators of an engine; more than one needs a server
+    eager: bool = False  # no CUDA graphs: starts sooner, samples more slowly
+    sleep: Literal[0, 1, 2] = 1  # during updates, on CUDA, without a server: 1: weights wait in main memory, 2: nowhere
+    transfer: Literal["auto", "nccl", "gloo"] = "auto"  # weights to a server; auto: nccl between different GPUs
 
 
 @dataclass(frozen=True)
@@ -103,10 +111,15 @@ class EstimatorOptions:
     """Advantages (specification of the method, WIA 3–8)."""
 
     kind: str = "role_agent"  # one of roleagent.learners.advantages.ESTIMATORS; the method sets it
-    gamma: float = 0.95
+    gamma: float = 0.95  # discount per turn; of kind gae: per token
+    gae_lambda: float = 1.0  # of kind gae: how far ahead the critic's word is not taken yet, in [0, 1]
     alpha: float = 1.0
     norm: Literal["std", "mean"] = "std"
     similarity_threshold: float = 0.0  # 0: states are the same by hash; otherwise LMS at least this
+    whiten: bool = False  # advantages to mean 0 and deviation 1 over the tokens of the whole batch, of all ranks
+    action_mask: bool = True  # off, an ablation: what the world says after a reply carries advantages as well
+    rewards: Mapping[str, float] = field(default_factory=dict)  # weight of each named reward; task: 1, others: 0
+    overlong_buffer: float = 0.2  # last share of a reply's token limit, in which the reward `overlong` grows to 1
 
 
 @dataclass(frozen=True)
@@ -115,16 +128,23 @@ class LossConfig:
 
     clip_low: float = 0.2
     clip_high: float = 0.28
+    ratio: Literal["token", "sequence", "product"] = "token"  # of a token, or of its segment: mean (GSPO) or all of it
+    aggregation: Literal["trajectory", "token", "constant"] = "trajectory"  # what is averaged over; see token_weights
+    divisor: int = 1024  # tokens of a trajectory as aggregation=constant counts them, however many there are
     kl: float = 1e-3
     prediction_weight: float = 0.5
     train_predictions: bool = True
+    action_mask: bool = True  # off, an ablation: what the world says after the first reply enters the loss as well
+    old: Literal["sampler", "learner"] = "sampler"  # whose log-probabilities the ratio starts from
+    correction: float = 0.0  # most that exp(learner - sampler) weighs a token, with old=learner; 0: not weighed
 
 
 @dataclass(frozen=True)
 class CriticConfig:
-    """The value model of PPO."""
+    """The value model of PPO (``estimator.kind=gae``), which begins as a copy of the policy."""
 
-    lr: float = 1e-5
+    lr: float = 5e-4  # peak; about 1e-5 for a pretrained backbone
+    clip: float = 0.2  # how far a value may move from what it was before the iteration's updates; 0: any way
 
 
 @dataclass(frozen=True)
@@ -203,6 +223,21 @@ class WatchdogConfig:
     """What is taken for a collapse, and what is done about it."""
 
     stop: bool = False  # whether a collapse ends the run; a loss that is no number always does
+    window: int = 5  # iterations that success and entropy are averaged over
+    patience: int = 3  # iterations that a sign must last to be named, and be away to be over
+    entropy_floor: float = 0.005  # nats
+    entropy_share: float = 0.1  # of its first iterations' mean, below which it has collapsed
+    entropy_rise: float = 5.0  # times its first iterations' mean, above which the policy is noise
+    success_share: float = 0.33  # of the best moving average, below which what was learnt is lost
+    success_least: float = 0.1  # best moving averages below this are nothing to lose
+    solved: float = 0.95  # success from which low entropy and dead groups are no collapse
+    dead_groups: float = 0.95  # share of the groups
+    kl: float = 2.0  # nats per token, to the reference
+    logprob_gap: float = 0.3  # nats per token, between learner and sampler
+    clip_fraction: float = 0.5  # share of the tokens
+    invalid_actions: float = 0.9  # share of the actions
+    repeats: float = 0.9  # share of the replies that repeat themselves, or of the episodes
+    cut_replies: float = 0.9  # share of the replies
 
 
 @dataclass(frozen=True)
