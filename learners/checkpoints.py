@@ -158,6 +158,8 @@ def whole_weights(learner: Learner) -> dict[str, torch.Tensor]:
 def save_policy(policy: HFPolicy, weights: dict[str, torch.Tensor], folder: Path) -> None:
     """Writes a plain Hugging Face folder: configuration, safetensors, tokenizer."""
     policy.model.save_pretrained(str(folder), state_dict=weights, safe_serialization=True)
+    for passing in ("is_local", "local_files_only"):  # transformers would write down how it was once loaded
+        policy.tokenizer.init_kwargs.pop(passing, None)
     policy.tokenizer.save_pretrained(str(folder))
 
 

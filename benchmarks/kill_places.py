@@ -1,0 +1,187 @@
+"""Where a training process is, told event by event, and its death at a chosen one.
+
+An event is the beginning of a call of one of :data:`PLACES`, named by the run's stage and step, the place, and its
+number among that place's calls since the step began. A process that trains with the same configuration meets the same
+events in the same order, so a moment of one run can be found again in another.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+PLACES = {
+    "demonstration": "roleagent.learners.imitation:demonstrate",
+    "evaluation": "roleagent.agents.evaluation:Record.of",
+    "rollout": "roleagent.envs.pool:EnvPool.step",
+    "sampling": "roleagent.agents.hf:HFPolicy.generate",
+    "analysis": "roleagent.agents.analyst:ModelAnalyst.answer",
+    "update": "deepspeed.runtime.engine:DeepSpeedEngine.forward",
+    "backward": "deepspeed.runtime.engine:DeepSpeedEngine.backward",
+    "optimiser": "deepspeed.runtime.engine:DeepSpeedEngine.step",
+    "log": "roleagent.learners.run_folder:RunFolder.log",
+    "file": "roleagent.learners.disk:write_whole",
+    "trajectories": "roleagent.learners.run_folder:RunFolder.trajectories",
+    "checkpoint": "roleagent.learners.checkpoints:Checkpoints.save",
+    "checkpoint: weights": "roleagent.learners.checkpoints:save_policy",
+    "checkpoint: learner": "roleagent.learners.engine:Engine.save",
+    "checkpoint: flush": "roleagent.learners.checkpoints:settle_tree",
+    "checkpoint: clear away": "roleagent.learners.checkpoints:Checkpoints.tidy",
+    "checkpoint: read": "roleagent.learners.checkpoints:Checkpoints.restore",
+    "library": "roleagent.curricula.library:FailureLibrary.record",
+    "library: retrievals": "roleagent.curricula.library:FailureLibrary.record_retrievals",
+    "library: roll back": "roleagent.curricula.library:FailureLibrary.rollback",
+    "library: statement": "",  # an SQL statement that writes
+    "library: commit": "",
+}
+"""What is watched: ``module:function``, by the name under which it is told."""
+
+KINDS = {"rollout": "rollout", "sampling": "rollout", "update": "update", "backward": "update", "optimiser": "update"}
+"""Of places whose name does not say what kind of work they belong to."""
+
+STAGES = {"": 0, "warmstart": 1, "train": 2, "sft": 2}
+
+
+def kind_of(place: str) -> str:
+    """What a place is part of.
+
+    >>> kind_of("backward"), kind_of("checkpoint: flush")
+    ('update', 'checkpoint')
+    """
+    return KINDS.get(place, place.partition(":")[0])
+
+
+@dataclass(frozen=True)
+class Event:
+    """The beginning of a call.
+
+    Attributes:
+        number: among the place's calls since the step began, from 0.
+    """
+
+    stage: str
+    step: int
+    place: str
+    number: int
+
+    @property
+    def time(self) -> tuple[int, int]:
+        """Its stage and step, in an order."""
+        return STAGES[self.stage], self.step
+
+    def reached(self, target: Event) -> bool:
+        """Whether this is the event ``target``, or the first of its place after it."""
+        if self.place != target.place:
+            return False
+        return self.time > target.time or (self.time == target.time and self.number >= target.number)
+
+    def __str__(self) -> str:
+        return f"{self.stage}/{self.step}/{self.place}/{self.number}"
+
+    @classmethod
+    def parse(cls, text: str) -> Event:
+        """The inverse of ``str``.
+
+        >>> str(Event.parse("train/3/checkpoint: flush/0"))
+        'train/3/checkpoint: flush/0'
+        """
+        stage, step, place, number = text.split("/")
+        return cls(stage, int(step), place, int(number))
+
+
+class Diary:
+    """Writes down every event of this process as it happens, and kills the process after one of them.
+
+    Args:
+        path: a line per event: its time in seconds, a tab, the event.
+        fatal: the event; None: live on.
+        delay: seconds from there to the end.
+    """
+
+    def __init__(self, path: Path, fatal: Event | None = None, delay: float = 0.0):
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        self._fatal, self._delay = fatal, delay
+        self._counts: Counter[str] = Counter()
+        self._run: Any = None
+        self._time = ("", 0)
+
+    def watch(self) -> None:
+        """Puts itself before every place."""
+        for place, target in PLACES.items():
+            if target:
+                _before(target, functools.partial(self.enter, place))
+        _before("roleagent.learners.run:Run.enter", lambda run, *_: self._belongs_to(run))
+        _before("roleagent.learners.run:Run.open_policy", lambda run, *_: self._belongs_to(run))
+        from sqlalchemy import event
+        from sqlalchemy.engine import Engine
+
+        @event.listens_for(Engine, "before_cursor_execute")
+        def statement(connection: Any, cursor: Any, sql: str, *_: Any) -> None:
+            if sql.split()[0] in ("INSERT", "DELETE", "UPDATE", "CREATE"):
+                self.enter("library: statement")
+
+        event.listen(Engine, "commit", lambda *_: self.enter("library: commit"))
+
+    def _belongs_to(self, run: Any) -> None:
+        self._run = run
+
+    def enter(self, place: str, *_: Any, **__: Any) -> None:
+        """Notes that a place was reached."""
+        progress = self._run.progress if self._run else None
+        now = (progress.stage, progress.step) if progress else ("", 0)
+        if now != self._time:
+            self._time = now
+            self._counts.clear()
+        event = Event(*now, place, self._counts[place])
+        self._counts[place] += 1
+        os.write(self._file, f"{time.monotonic():.6f}\t{event}\n".encode())
+        if self._fatal is not None and event.reached(self._fatal):
+            self._fatal = None
+            if self._delay < 1e-3:  # no clock is finer than this among threads
+                _die()
+            threading.Timer(self._delay, _die).start()
+
+
+def _die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _before(target: str, act: Callable[..., None]) -> None:
+    """Calls ``act`` with a function's arguments before every call, wherever it was imported to."""
+    module, _, path = target.partition(":")
+    owner: Any = importlib.import_module(module)
+    *parents, name = path.split(".")
+    for parent in parents:
+        owner = getattr(owner, parent)
+    kept = vars(owner)[name]
+    inner = kept.__func__ if isinstance(kept, (staticmethod, classmethod)) else kept
+
+    @functools.wraps(inner)
+    def watched(*arguments: Any, **named: Any) -> Any:
+        act(*arguments, **named)
+        return inner(*arguments, **named)
+
+    new = type(kept)(watched) if isinstance(kept, (staticmethod, classmethod)) else watched
+    setattr(owner, name, new)
+    if not parents:  # a function: other modules hold it under names of their own
+        import sys
+
+        for other in list(sys.modules.values()):
+            if getattr(other, "__name__", "").startswith(("roleagent", "train")) and vars(other).get(name) is kept:
+                setattr(other, name, new)
+
+
+def read(path: Path) -> list[tuple[float, Event]]:
+    """A diary: seconds since its first event, and events."""
+    rows = [line.split("\t") for line in path.read_text(encoding="utf-8").splitlines(keepends=True)]
+    rows = [row for row in rows if len(row) == 2 and row[1].endswith("\n")]
+    return [(float(at) - float(rows[0][0]), Event.parse(event.rstrip("\n"))) for at, event in rows]

@@ -1,0 +1,183 @@
+"""Does a run that is killed again and again end as if nothing had happened?
+
+    python benchmarks/kills.py --kills 4
+    python benchmarks/kills.py --kills 30 --full
+    python benchmarks/kills.py --at train/1/checkpoint/0 --at "train/2/library: commit/1"
+
+A small run of the real ``train.py`` goes to its end, and says what it was doing when. Then the same run is killed (-9)
+and resumed again and again. Half of the moments are drawn from its time, the other half in turn from rollouts, updates,
+checkpoints and writes to the failure library, for most of the time is spent in few places. In the end both folders are
+compared: weights, optimiser, metrics (but for the clock), trajectories, evaluations, library.
+
+The run has everything on that a resumed one could get wrong: the policy analyses its own failures, predictions, a KL
+reference, evaluations on the way, fewer checkpoints than iterations. ``--full`` makes it longer. The same command,
+given again with the same ``--out``, goes on behind the kills that were done. One thread, as sums of floats depend on
+how they are shared out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ.pop("ALFWORLD_DATA", None)
+
+import yaml
+from kill_places import Diary, Event, kind_of, read
+from rich.console import Console
+from rich.table import Table
+from run_differences import differences
+
+ROOT = Path(__file__).resolve().parent.parent
+STRATA = ("rollout", "update", "checkpoint", "library")
+RUN = {
+    "env": {
+        "id": "RoleAgent/ALFWorld-v0",
+        "eval_split": "train",
+        "eval_tasks": 4,
+        "kwargs": {"max_steps": 12, "size": "small", "games": 4, "data_dir": "generated"},
+    },
+    "policy": {
+        "hidden_size": 48,
+        "layers": 2,
+        "heads": 2,
+        "kv_heads": 1,
+        "mlp_size": 192,
+        "context": 640,
+        "vocabulary": 400,
+    },
+    "warmstart": {"episodes": 40, "epochs": 4, "batch_tokens": 1024, "failures": 0.5},
+    "curriculum": {"reflection_tokens": 160, "selection_tokens": 60, "candidate_tokens": 200},
+    "rollout": {"tasks": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32},
+    "loss": {"kl": 1e-3},
+    "optim": {"updates": 2, "micro_batch_tokens": 2048},
+    "train": {"iterations": 4, "checkpoint_every": 2, "evaluate_every": 3},
+}
+
+
+def attempt(folder: Path, options: Sequence[str], fatal: Event | None = None, delay: float = 0.0) -> int | None:
+    """One process that trains, from the beginning or from where the last one was killed.
+
+    Returns:
+        None if it was killed, else 0.
+
+    Raises:
+        SystemExit: it failed; its output is shown.
+    """
+    import train  # before the fork: the children need not load torch again
+
+    diary, output = folder.with_suffix(".diary"), folder.with_suffix(".log")
+    resume = ["--resume"] if (folder / "config.yaml").exists() else []
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            for stream, path in ((1, output), (2, output)):
+                os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), stream)
+            Diary(diary, fatal, delay).watch()
+            status = train.main(["--config", str(folder.parent / "run.yaml"), f"run_dir={folder}", *options, *resume])
+        finally:
+            sys.stdout.flush()
+            os._exit(status)
+    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if ended > 0:
+        sys.exit(f"the run failed:\n{output.read_text(encoding='utf-8')[-3000:]}")
+    return 0 if ended == 0 else None
+
+
+def moments(timeline: Sequence[tuple[float, Event]], kills: int, rng: random.Random) -> list[tuple[Event, float]]:
+    """Random events of a run in their order, with seconds to wait there."""
+    gaps = [later - at for (at, _), (later, _) in pairwise(timeline)]
+    by_kind = {kind: [i for i in range(len(gaps)) if kind_of(timeline[i][1].place) == kind] for kind in STRATA}
+    drawn = []
+    for number in range(kills):
+        if number % 2:
+            [index] = rng.choices(range(len(gaps)), weights=gaps)
+        else:
+            index = rng.choice(by_kind[STRATA[number // 2 % len(STRATA)]])
+        drawn.append((index, rng.uniform(0.0, gaps[index])))
+    return [(timeline[index][1], delay) for index, delay in sorted(drawn)]
+
+
+def kill_and_resume(folder: Path, planned: Sequence[tuple[Event, float]], options: Sequence[str]) -> list[Event]:
+    """Kills a run at every planned moment and lets it end; returns what it was doing each time.
+
+    What was done already is in a file beside the folder.
+    """
+    record = folder.with_suffix(".kills")
+    done = record.read_text(encoding="utf-8").splitlines() if record.exists() else []
+    for number, (fatal, delay) in enumerate(planned[len(done) :], start=len(done) + 1):
+        started = time.monotonic()
+        if attempt(folder, options, fatal, delay) is not None:
+            break  # the last moments may lie behind the end
+        *_, (_, last) = read(folder.with_suffix(".diary"))
+        done.append(str(last))
+        with record.open("a", encoding="utf-8") as stream:
+            stream.write(f"{last}\n")
+        print(f"kill {number}: {last} + {1000 * delay:.1f} ms, after {time.monotonic() - started:.1f} s", flush=True)
+    attempt(folder, options)
+    return [Event.parse(line) for line in done]
+
+
+def show(hit: Sequence[Event]) -> None:
+    """How often the run was killed where."""
+    table = Table("doing", "warm start", "training", title="killed while")
+    counted = Counter((event.place, event.stage) for event in hit)
+    for place in sorted({place for place, _ in counted}):
+        table.add_row(place, *(str(counted[place, stage] or "") for stage in ("warmstart", "train")))
+    Console(width=100).print(table)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=4, help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument(
+        "--at", action="append", default=[], metavar="EVENT", help="stage/step/place/number; any number"
+    )
+    parser.add_argument("--full", action="store_true", help="a run of ten iterations")
+    parser.add_argument("--out", type=Path, help="folder to keep everything in (default: one that is removed)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="options of the run")
+    options = parser.parse_intermixed_args(arguments)
+    out = options.out or Path(tempfile.mkdtemp(prefix="kills-"))
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "run.yaml").write_text(yaml.safe_dump(RUN), encoding="utf-8")
+    overrides = [*(["train.iterations=10"] if options.full else []), *options.overrides]
+
+    whole, killed = out / "whole", out / "killed"
+    if not (whole / "result.json").exists():
+        shutil.rmtree(whole, ignore_errors=True)
+        attempt(whole, overrides)
+    timeline = read(whole.with_suffix(".diary"))
+    print(f"an undisturbed run takes {timeline[-1][0]:.1f} s and {len(timeline)} events", flush=True)
+    if options.at:
+        planned = [(Event.parse(text), 0.0) for text in options.at]
+    else:
+        planned = moments(timeline, options.kills, random.Random(options.seed))
+    hit = kill_and_resume(killed, planned, overrides)
+    show(hit)
+    found = differences(whole, killed)
+    for line in found[:20]:
+        print(f"differs: {line}")
+    kinds = Counter(kind_of(event.place) for event in hit)
+    print("RESULT " + json.dumps({"kills": len(hit), "equal": not found, "differences": len(found), **kinds}))
+    if not options.out:
+        shutil.rmtree(out)
+    return 0 if not found and len(hit) == len(planned) else 1
+
+
+sys.path.insert(0, str(ROOT))
+if __name__ == "__main__":
+    sys.exit(main())
