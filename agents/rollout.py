@@ -184,8 +184,11 @@ class Rollout:
         with self.watch("prediction"):
             foreseen = self._foresee(speaking, actions, temperature)
         with self.watch("environment"):
+            scored = self.pool.scoring_seconds
             for episode, prompt, action, prediction in zip(speaking, prompts, actions, foreseen, strict=True):
                 self._step(episode, prompt, action, prediction)
+            # An environment that failed has taken its part of the sum along.
+            self.watch.move(max(0.0, self.pool.scoring_seconds - scored), "scoring")
 
     def _act(
         self, living: list[_Episode], temperature: float

@@ -79,6 +79,12 @@ class EnvPool:
             return self._failed(index, error)
         return Outcome(observation, float(reward), bool(terminated), bool(truncated), info)
 
+    @property
+    def scoring_seconds(self) -> float:
+        """What the living environments have spent on scoring predictions."""
+        name, living = "scoring_seconds", self._envs.values()
+        return sum(float(env.get_wrapper_attr(name)) for env in living if env.has_wrapper_attr(name))
+
     def close(self) -> None:
         """Closes all environments. The pool can go on being used: it builds new ones."""
         for index in list(self._envs):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from math import floor
@@ -38,6 +39,9 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         horizon: H in steps; None: :func:`default_horizon` of the environment's ``max_steps``.
         similarity: maps two texts to [0, 1].
 
+    Attributes:
+        scoring_seconds: wall-clock time spent on scoring so far.
+
     Raises:
         ValueError: no horizon is given and the environment does not say how long an episode is.
     """
@@ -56,6 +60,7 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         self.action_space = gymnasium.spaces.Dict(
             command=env.action_space, predictions=gymnasium.spaces.Tuple([Unicode() for _ in range(horizon)])
         )
+        self.scoring_seconds = 0.0
         self._turn = 0
         self._made: deque[tuple[str, ...]] = deque(maxlen=horizon)  # predictions of the last H turns, oldest first
 
@@ -69,7 +74,9 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         command, predictions = self._split(action)
         observation, reward, terminated, truncated, info = self.env.step(command)
         self._made.append(predictions)
+        begun = time.perf_counter()
         scores = self._score(info.get("state", observation))
+        self.scoring_seconds += time.perf_counter() - begun
         self._turn += 1
         rewards = {**info.get("rewards", {}), "prediction": sum(score.score for score in scores)}
         return observation, reward, terminated, truncated, {**info, "prediction_scores": scores, "rewards": rewards}
