@@ -69,17 +69,14 @@ def read(path: Path) -> list[Suspect]:
     tensors = load_file(path.with_suffix(".safetensors"))
     tasks = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))["tasks"]
     lengths = tensors.pop("lengths").tolist()
-    parts = {name: values.split(lengths) for name, values in tensors.items()}
+    parts = {name.removeprefix("columns."): values.split(lengths) for name, values in tensors.items()}
+    columns = [name.removeprefix("columns.") for name in tensors if name.startswith("columns.")]
     return [
         Suspect(
             task,
             parts["token_ids"][number],
             parts["mask"][number],
-            {
-                name.removeprefix("columns."): rows[number]
-                for name, rows in parts.items()
-                if name.startswith("columns.")
-            },
+            {name: parts[name][number] for name in columns},
         )
         for number, task in enumerate(tasks)
     ]
