@@ -27,12 +27,13 @@ from roleagent.agents.actor import Actor
 from roleagent.agents.endpoint import EndpointError
 from roleagent.agents.hf import HFPolicy, PolicyError
 from roleagent.agents.inquiries import UNLIMITED, Inquiries
-from roleagent.agents.session import World, endpoint_analyst, model_analyst, open_actor
+from roleagent.agents.session import World, check_actor, endpoint_analyst, model_analyst, open_actor
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.curricula.curriculum import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.curricula.rules import RuleAnalyst
 from roleagent.curricula.samplers import UniformSampler
+from roleagent.learners.adapters import Held
 from roleagent.learners.checkpoints import CheckpointError
 from roleagent.learners.deepspeed_settings import check as check_deepspeed
 from roleagent.learners.display import Display
@@ -104,13 +105,15 @@ def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
         run.enter("train")
         run.save(learner)
         learner.close()
-    before = measure(run, held_out, policy, "before")
+    actor = policy if config.train.stage == "sft" else open_actor(config, policy)
+    actor.sync(Held(policy.model), policy.version)
+    before = measure(run, held_out, actor, "before")
     if config.train.stage == "sft":  # the control: as long as reinforcement learning would take
         run.enter("sft")
         run.save(imitate(run, policy, segments, epochs=1e4, minutes=config.train.minutes))
     else:
-        reinforce(run, world, held_out, policy)
-    after = measure(run, held_out, policy, "after")
+        reinforce(run, world, held_out, policy, actor)
+    after = measure(run, held_out, actor, "after")
     return report(run, before, after)
 
 
@@ -127,18 +130,19 @@ def check(config: Config) -> None:
         raise ConfigError("train.stage=sft goes on imitating demonstrations: set warmstart.episodes")
     check_deepspeed(config)
     check_trackers(config)
+    check_actor(config)
     if config.aiw and config.curriculum.analyst == "endpoint":
         endpoint_analyst(config).check()
     if config.aiw and config.curriculum.library:
         FailureLibrary(config.curriculum.library).close()  # reachable?
 
 
-def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy) -> None:
+def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: Actor) -> None:
     """Sample tasks, play, credit, update, learn from the failures; once per iteration."""
     config, progress = run.config, run.progress
     learner = Learner(policy, config, config.optim.lr, reference(run, policy), config.optim.optimiser)
     run.restore(learner)
-    actor = open_actor(config, policy)
+    actor.sync(learner, policy.version)
     sampler: Any = open_sampler(run, world, actor) if run.ranks.first else None  # the first rank chooses for all
     rollout = world.rollout(actor)
     run.begin(config.train.iterations)
@@ -157,7 +161,7 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy) -> None
             passes = [run.own_stream(8, iteration, epoch) for epoch in range(config.optim.epochs)]
             metrics = update(learner, groups, advantages, passes)
         with run.watch("sync"):
-            actor.sync(learner.weights(), policy.version)
+            actor.sync(learner, policy.version)
         groups, advantages, stats = together(run, groups, advantages, rollout.stats)
         progress.step = iteration
         if run.ranks.first:

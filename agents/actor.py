@@ -2,12 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from typing import Any, Protocol
 
 from torch import Tensor
 
 from roleagent.types import Policy
+
+
+class Adapter(Protocol):
+    """A low-rank adapter apart from its model."""
+
+    @property
+    def weights(self) -> Mapping[str, Tensor]:
+        """Its weights by their names in peft's files."""
+        ...
+
+
+class Weights(Protocol):
+    """Who has the weights: a learner. They are gathered from all ranks, so every rank must ask for the same and take
+    all of it."""
+
+    def weights(self, adapted: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """Every weight by its name in the model, whole, one after another.
+
+        Args:
+            adapted: whether a low-rank adapter, if one is trained, is added in.
+        """
+        ...
+
+    def adapter(self) -> Adapter:
+        """What is trained where a low-rank adapter is."""
+        ...
 
 
 class Actor(Policy, Protocol):
@@ -37,8 +63,8 @@ class Actor(Policy, Protocol):
         """Begins the stream that all sampling draws from anew."""
         ...
 
-    def sync(self, weights: Iterable[tuple[str, Tensor]], version: int) -> None:
-        """Takes over weights: every one by its name in the model, whole. Does nothing where they are shared."""
+    def sync(self, weights: Weights, version: int) -> None:
+        """Takes over the weights. Where they are shared there is nothing to take."""
         ...
 
     def rest(self) -> None:

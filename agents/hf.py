@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from roleagent.agents.actor import Weights
 from roleagent.agents.slot_cache import SlotCache
 from roleagent.types import Completion, Request
 
@@ -132,9 +133,9 @@ class HFPolicy:
         """Begins the stream that all sampling draws from anew."""
         self.generator.manual_seed(seed)
 
-    def sync(self, weights: Iterable[tuple[str, torch.Tensor]], version: int) -> None:
+    def sync(self, weights: Weights, version: int) -> None:
         """The learner brings each weight into this very model before it names it: they need only be asked for."""
-        for _ in weights:
+        for _ in weights.weights(adapted=False):
             pass
         self.version = version
         self.forget()

@@ -15,6 +15,8 @@ from roleagent.agents.analyst import ModelAnalyst
 from roleagent.agents.endpoint_analyst import EndpointAnalyst, EndpointError
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.rollout import Rollout
+from roleagent.agents.vllm import check as check_vllm
+from roleagent.agents.vllm import open_vllm
 from roleagent.config import Config, ConfigError
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
@@ -53,8 +55,22 @@ def model_analyst(config: Config, policy: Actor) -> ModelAnalyst:
 
 
 def open_actor(config: Config, policy: HFPolicy) -> Actor:
-    """Who plays with the policy's weights: the model itself, or an engine that gets them after every update."""
-    return policy
+    """Who plays with the policy's weights: the model itself, or an engine that gets them after every update.
+
+    Raises:
+        ConfigError, PolicyError: there can be no such engine.
+    """
+    return policy if config.rollout.backend == "local" else open_vllm(config, policy)
+
+
+def check_actor(config: Config) -> None:
+    """Refuses who could not play, before anything is done.
+
+    Raises:
+        ConfigError, PolicyError: one line that says what to change.
+    """
+    if config.rollout.backend == "vllm":
+        check_vllm(config)
 
 
 def endpoint_analyst(config: Config) -> EndpointAnalyst:

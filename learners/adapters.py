@@ -69,12 +69,16 @@ def _layers(model: torch.nn.Module) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def plain_weights(model: torch.nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Every weight by its name in the model without adapters, theirs added in; one after another, detached."""
+def plain_weights(model: torch.nn.Module, adapted: bool = True) -> Iterator[tuple[str, Tensor]]:
+    """Every weight by its name in the model without adapters; one after another, detached.
+
+    Args:
+        adapted: whether what the adapters do is added in.
+    """
     layers = _layers(model)
     for name, weight in model.state_dict().items():
         owner, inner, leaf = name.rpartition(".base_layer.")
-        if inner and leaf == "weight":
+        if inner and leaf == "weight" and adapted:
             # Added up in fp32 and rounded once.
             added = weight.float() + layers[owner].get_delta_weight(_NAME).float()
             yield f"{owner}.{leaf}", added.to(weight.dtype)
@@ -141,6 +145,21 @@ class Adapter:
                 weight.data = put_away[name]
 
 
+@dataclass(frozen=True)
+class Held:
+    """Weights of a model that lies whole in this process (see :class:`roleagent.agents.actor.Weights`)."""
+
+    model: torch.nn.Module
+
+    def weights(self, adapted: bool = True) -> Iterator[tuple[str, Tensor]]:
+        """As :func:`plain_weights`."""
+        return plain_weights(self.model, adapted)
+
+    def adapter(self) -> Adapter:
+        """As :meth:`Adapter.of`."""
+        return Adapter.of(self.model)
+
+
 class Worn(torch.nn.Module):
     """A module as it would be with another adapter in the model that it computes with."""
 
@@ -171,4 +190,4 @@ def _plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, (set, frozenset)) else str(getattr(value, "value", value))
 
 
-__all__ = ["Adapter", "Worn", "adapt", "adapted", "plain_weights", "save_plain"]
+__all__ = ["Adapter", "Held", "Worn", "adapt", "adapted", "plain_weights", "save_plain"]

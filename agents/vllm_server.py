@@ -1,0 +1,186 @@
+"""vLLM as a server for a training run: it samples for all ranks, and takes the run's weights without the disk.
+
+    python -m roleagent.agents.vllm_server MODEL --config configs/run.yaml --port 8000 vllm.memory=0.9
+
+MODEL is a folder or hub name; only the model's description is read, since the weights come from the run, which names
+the server by ``vllm.url=http://127.0.0.1:8000``. Give it the options of the run: sections ``vllm``, ``policy`` and
+``lora`` count. It listens on the loopback interface unless told otherwise. Whoever reaches it can ask it and overwrite
+its weights: never let it listen on an open network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from roleagent.agents.hf import PolicyError, reason_of
+from roleagent.agents.vllm_engine import (
+    Question,
+    adapter_request,
+    answer,
+    architecture,
+    check_model,
+    engine_options,
+    need_vllm,
+    prepare_surroundings,
+    sampling,
+)
+from roleagent.config import Config, ConfigError, load
+
+
+class Service:
+    """What the server does.
+
+    Args:
+        engine: vLLM's ``AsyncLLM``.
+        told: what a run is told about it.
+    """
+
+    def __init__(self, engine: Any, told: dict[str, Any]):
+        self.engine, self.told = engine, told
+        self._numbers = itertools.count()
+        self._adapter: Any = None
+        self._filled = False
+
+    async def health(self, body: Any) -> dict[str, Any]:
+        """What this server is: ``context``, ``vocabulary``, ``lora_rank``, and the ``devices`` of its workers."""
+        return self.told
+
+    async def generate(self, body: Any) -> dict[str, Any]:
+        """Samples one answer per question."""
+        if not self._filled:
+            raise Refusal("no weights have come yet")
+        questions = [
+            Question(tuple(q["prompt_ids"]), q["max_tokens"], tuple(q["stop_ids"]), q["seed"])
+            for q in body["questions"]
+        ]
+        return {"answers": await asyncio.gather(*(self._one(question, body["temperature"]) for question in questions))}
+
+    async def _one(self, question: Question, temperature: float) -> tuple[Any, ...]:
+        from vllm.sampling_params import RequestOutputKind
+
+        wanted = sampling(question, temperature, output_kind=RequestOutputKind.FINAL_ONLY)
+        prompt = {"prompt_token_ids": list(question.prompt_ids)}
+        answers = self.engine.generate(prompt, wanted, str(next(self._numbers)), lora_request=self._adapter)
+        [whole] = [output async for output in answers]
+        found = answer(whole.outputs[0])
+        return found.token_ids, found.logprobs, found.finish_reason
+
+    async def join(self, body: Any) -> dict[str, Any]:
+        """The workers meet the run that will send weights."""
+        await self.engine.collective_rpc("join_trainer", args=(body["place"],))
+        return {}
+
+    async def weights(self, body: Any) -> dict[str, Any]:
+        """The workers take what the run sends: all weights, or an ``adapter``."""
+        adapter = body.get("adapter")
+        if adapter is None:
+            failures = await self.engine.collective_rpc("receive_weights")
+        else:
+            failures = await self.engine.collective_rpc("receive_adapter", args=(adapter["rank"], adapter["alpha"]))
+        for failure in filter(None, failures):
+            raise Refusal(failure)
+        self._adapter = adapter_request() if adapter is not None else None
+        if not await self.engine.reset_prefix_cache():
+            raise Refusal("the prefix cache is in use: somebody else asks this server as well")
+        self._filled = True
+        return {}
+
+
+class Refusal(Exception):
+    """What the server says in place of an answer."""
+
+
+def application(service: Service) -> Any:
+    """The service over HTTP: JSON in, JSON out; status 409 with a line of text where it refuses."""
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import JSONResponse, PlainTextResponse
+    from starlette.routing import Route
+
+    def route(act: Any, method: str) -> Any:
+        async def respond(request: Request) -> Any:
+            try:
+                return JSONResponse(await act(await request.json() if method == "POST" else {}))
+            except Refusal as refusal:
+                return PlainTextResponse(str(refusal), 409)
+            except Exception as error:  # a damaged question, or vLLM's own
+                return PlainTextResponse(f"{type(error).__name__}: {reason_of(error)}", 500)
+
+        return Route(f"/{act.__name__}", respond, methods=[method])
+
+    posts = [route(act, "POST") for act in (service.generate, service.join, service.weights)]
+    return Starlette(routes=[route(service.health, "GET"), *posts])
+
+
+def options_for(config: Config, model: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """vLLM's engine arguments, and what a run is told about the server.
+
+    Raises:
+        PolicyError: there is no such model, or vLLM cannot compute it here.
+    """
+    from transformers import AutoConfig
+
+    try:
+        described = AutoConfig.from_pretrained(model, trust_remote_code=config.policy.trust_remote_code)
+    except Exception as error:
+        raise PolicyError(f"cannot read the description of a model from {model}: {reason_of(error)}") from error
+    check_model(described)
+    options = engine_options(config, model)
+    named = architecture(described)
+    if named:
+        options["hf_overrides"] = {"architectures": named}
+    limit = int(getattr(described, "max_position_embeddings", config.policy.context))
+    options["max_model_len"] = min(config.policy.context, limit)
+    told = {"context": options["max_model_len"], "vocabulary": described.vocab_size, "lora_rank": config.lora.rank}
+    return options, told
+
+
+async def serve(config: Config, model: str, host: str, port: int) -> None:
+    """Serves until it is stopped."""
+    import uvicorn
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    options, told = options_for(config, model)
+    try:
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**options))
+    except Exception as error:
+        raise PolicyError(f"vLLM cannot start: {reason_of(error)}") from error
+    try:
+        told["devices"] = await engine.collective_rpc("device_name")
+        server = uvicorn.Server(uvicorn.Config(application(Service(engine, told)), host, port, log_level="warning"))
+        print(f"serving {model} for vllm.url=http://{host}:{port}", flush=True)
+        await server.serve()
+    finally:
+        engine.shutdown()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model", help="folder or hub name of the policy's model")
+    parser.add_argument("--config", type=Path, help="the run's YAML file")
+    parser.add_argument("--host", default="127.0.0.1", help="interface to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="(default: %(default)s)")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="options, e.g. vllm.tensor_parallel=2")
+    options = parser.parse_intermixed_args(arguments)
+    prepare_surroundings(own_processes=True)
+    try:
+        need_vllm()
+        with suppress(KeyboardInterrupt):
+            asyncio.run(serve(load(options.config, options.overrides), options.model, options.host, options.port))
+    except (ConfigError, PolicyError) as error:
+        print(f"vllm_server: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

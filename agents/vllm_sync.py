@@ -1,0 +1,166 @@
+"""Weights on their way from the trainer to the workers of a vLLM server: by broadcast, never by way of the disk.
+
+The trainer is member 0 of a process group of its own, beside those of DeepSpeed and of vLLM; the workers are the
+others. On GPUs weights go by NCCL, from memory to memory. Where trainer and worker share a GPU, which NCCL refuses, or
+have none, they go by gloo. Several weights travel together, each group behind a header that says what it holds, so
+that neither side has to know the model beforehand.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Iterable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+_PARCEL = 64 * 2**20  # bytes that travel together, at least; a larger weight travels alone
+_ALIGNED = 16  # bytes: what every number type can begin at
+_END, _BROKEN = 0, -1  # in place of a header's length
+ADAPTER = 1  # its number in vLLM: there is one
+PATIENCE = timedelta(minutes=5)  # until the others come, and for one parcel
+
+
+class Broken(RuntimeError):
+    """The sender failed in the middle: what was received is part of the weights."""
+
+
+class Channel:
+    """One end of the way.
+
+    Args:
+        store: where the members find each other: :func:`meeting_place` or, elsewhere, :func:`arrive`.
+        rank: 0 for the sender.
+        size: of the group.
+        backend: ``"nccl"`` or ``"gloo"``.
+        device: where received weights go to, and, with NCCL, where sent ones are.
+        address: this machine's, for gloo; empty: whatever the machine's name stands for.
+    """
+
+    def __init__(self, store: Any, rank: int, size: int, backend: str, device: torch.device, address: str = ""):
+        self.device = device if backend == "nccl" else torch.device("cpu")
+        if backend == "nccl":
+            self._group: Any = dist.ProcessGroupNCCL(store, rank, size, dist.ProcessGroupNCCL.Options())
+        else:
+            options = dist.ProcessGroupGloo._Options()
+            place = {"hostname": address} if address else {"interface": ""}
+            options._devices = [dist.ProcessGroupGloo.create_device(**place)]
+            options._timeout = PATIENCE
+            self._group = dist.ProcessGroupGloo(store, rank, size, options)
+
+    def send(self, weights: Iterable[tuple[str, Tensor]]) -> int:
+        """Sends weights by name, as they come; returns their bytes.
+
+        What the iterable raises is raised here, and the receivers are told.
+        """
+        sent = 0
+        try:
+            for parcel in parcels(weights):
+                header = [
+                    (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in parcel
+                ]
+                text = json.dumps(header).encode()
+                self._give(torch.tensor([len(text)]))
+                self._give(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+                content = packed([weight.detach().to(self.device) for _, weight in parcel])
+                self._give(content)
+                sent += content.numel()
+        except BaseException:
+            with contextlib.suppress(RuntimeError):  # it may be the way itself that broke
+                self._give(torch.tensor([_BROKEN]))
+            raise
+        self._give(torch.tensor([_END]))
+        return sent
+
+    def receive(self) -> Iterator[tuple[str, Tensor]]:
+        """What :meth:`send` sends, weight by weight; every receiver must take them all.
+
+        Raises:
+            Broken: the sender failed.
+        """
+        while True:
+            [length] = self._take(1, torch.int64).tolist()
+            if length == _END:
+                return
+            if length == _BROKEN:
+                raise Broken("the trainer failed while it sent weights")
+            header = json.loads(bytes(self._take(length, torch.uint8).tolist()))
+            shapes = [(name, getattr(torch, dtype), torch.Size(shape)) for name, dtype, shape in header]
+            content = self._take(sum(_room(dtype.itemsize * shape.numel()) for _, dtype, shape in shapes), torch.uint8)
+            start = 0
+            for name, dtype, shape in shapes:
+                size = dtype.itemsize * shape.numel()
+                yield name, content[start : start + size].view(dtype).view(shape)
+                start += _room(size)
+
+    def _give(self, tensor: Tensor) -> None:
+        self._group.broadcast(tensor.to(self.device), 0).wait()
+
+    def _take(self, count: int, dtype: torch.dtype) -> Tensor:
+        tensor = torch.empty(count, dtype=dtype, device=self.device)
+        self._group.broadcast(tensor, 0).wait()
+        return tensor
+
+
+def name_of(device: torch.device) -> str:
+    """What a device is called in every process that sees it; all CPUs are called the same."""
+    return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else device.type
+
+
+def meeting_place(address: str) -> dist.TCPStore:
+    """A store that listens on ``address`` only, at a free port."""
+    listener = socket.create_server((address, 0))
+    host, port = listener.getsockname()[:2]
+    # The store takes the socket over and closes it in the end.
+    return dist.TCPStore(
+        host, port, is_master=True, wait_for_workers=False, timeout=PATIENCE, master_listen_fd=listener.detach()
+    )
+
+
+def arrive(address: str, port: int) -> dist.TCPStore:
+    """The store that somebody else opened."""
+    return dist.TCPStore(address, port, is_master=False, timeout=PATIENCE)
+
+
+def parcels(weights: Iterable[tuple[str, Tensor]], least: int = _PARCEL) -> Iterator[list[tuple[str, Tensor]]]:
+    """Neighbours in groups of at least so many bytes, but for the last.
+
+    >>> [[name for name, _ in some] for some in parcels(((n, torch.zeros(2)) for n in "abc"), least=16)]
+    [['a', 'b'], ['c']]
+    """
+    parcel: list[tuple[str, Tensor]] = []
+    size = 0
+    for name, weight in weights:
+        parcel.append((name, weight))
+        size += weight.numel() * weight.element_size()
+        if size >= least:
+            yield parcel
+            parcel, size = [], 0
+    if parcel:
+        yield parcel
+
+
+def packed(weights: Iterable[Tensor]) -> Tensor:
+    """The bytes of weights of any types, one after another, each from an aligned place on; ``(bytes,)``."""
+    rows = []
+    for weight in weights:
+        row = weight.contiguous().reshape(-1).view(torch.uint8)
+        rows += [row, row.new_zeros(_room(len(row)) - len(row))]
+    return torch.cat(rows)
+
+
+def _room(size: int) -> int:
+    """Bytes that so many take up.
+
+    >>> _room(1), _room(16)
+    (16, 16)
+    """
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+__all__ = ["ADAPTER", "PATIENCE", "Broken", "Channel", "arrive", "meeting_place", "name_of", "packed", "parcels"]

@@ -1,0 +1,118 @@
+"""What runs inside vLLM, in each of its workers: it takes over weights and adapters.
+
+vLLM loads this module by name (``worker_extension_cls``), before it loads the model.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from roleagent.agents.vllm_sync import ADAPTER, Channel, arrive, name_of
+
+
+def keep_weights() -> None:
+    """Has vLLM on the CPU compute with the weights as they are.
+
+    oneDNN keeps repacked copies and drops the originals: what is loaded later would not arrive.
+    """
+    if not torch.cuda.is_available():
+        from vllm import _custom_ops
+
+        _custom_ops._supports_onednn = False
+
+
+if "vllm" in sys.modules:  # it is who imports this, but for those who only look
+    keep_weights()
+
+
+class Receiver:
+    """Methods of a worker. It has many of its own: the names here must be none of those."""
+
+    model_runner: Any
+    channel: Channel
+
+    def device_name(self) -> str:
+        """Which device this worker computes on: the same string in every process that sees the same one."""
+        return name_of(self.model_runner.device)
+
+    @torch.no_grad()
+    def take_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Overwrites the model's weights (those beside an adapter, where there is one).
+
+        Raises:
+            ValueError: some weight of the model was not among them.
+        """
+        model = self.model_runner.model
+        taken = model.load_weights(iter(weights))
+        plain = {name.replace(".base_layer.", ".") for name, _ in model.named_parameters()}
+        missing = sorted(plain - {name.replace(".base_layer.", ".") for name in taken})
+        if missing:
+            raise ValueError(f"no weights came for {', '.join(missing[:3])}")
+
+    def take_adapter(self, weights: Iterable[tuple[str, Tensor]], rank: int, alpha: float) -> None:
+        """Puts an adapter, by peft's names, in the place of the last one."""
+        from vllm.lora.lora_model import LoRAModel
+        from vllm.lora.peft_helper import PEFTHelper
+
+        mine = self.model_runner.lora_manager
+        model = mine._adapter_manager.model
+        renamed = getattr(model, "hf_to_vllm_mapper", None)
+        adapter = LoRAModel.from_lora_tensors(
+            ADAPTER,
+            dict(weights),
+            PEFTHelper(r=rank, lora_alpha=alpha, target_modules=[]),  # type: ignore[arg-type]  # peft allows any alpha
+            device="cpu",
+            dtype=mine.lora_config.lora_dtype,
+            weights_mapper=renamed.get_rename_mapper() if renamed is not None else None,
+        )
+        strangers = sorted(name for name in adapter.loras if not _adapted(model, name))
+        if strangers:
+            raise ValueError(f"vLLM cannot adapt {', '.join(strangers[:3])}")
+        mine.remove_adapter(ADAPTER)
+        mine._adapter_manager.add_adapter(adapter)
+        mine._adapter_manager.activate_adapter(ADAPTER)
+
+    def join_trainer(self, place: Mapping[str, Any]) -> None:
+        """Opens the way from the trainer; one that was open is left behind.
+
+        Args:
+            place: ``address`` and ``port`` of the trainer, ``size`` of the group, ``backend``, and ``own_address``.
+        """
+        from vllm.distributed.parallel_state import get_world_group
+
+        rank = 1 + get_world_group().rank
+        store = arrive(place["address"], place["port"])
+        device = self.model_runner.device
+        self.channel = Channel(store, rank, place["size"], place["backend"], device, place["own_address"])
+
+    def receive_weights(self) -> str:
+        """Takes what the trainer sends for weights; returns what went wrong, or nothing."""
+        return self._received(lambda sent: self.take_weights(sent))
+
+    def receive_adapter(self, rank: int, alpha: float) -> str:
+        """Takes what the trainer sends for an adapter; returns what went wrong, or nothing."""
+        return self._received(lambda sent: self.take_adapter(sent, rank, alpha))
+
+    def _received(self, take: Any) -> str:
+        stream = self.channel.receive()
+        try:
+            take(stream)
+        except Exception as error:  # an exception would end the whole server
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            for _ in stream:  # the trainer would wait for ever
+                pass
+            return reason
+        return ""
+
+
+def _adapted(model: torch.nn.Module, name: str) -> bool:
+    """Whether vLLM has a place for the adapter of a layer; it may have joined it with its neighbours."""
+    owner, _, leaf = name.rpartition(".")
+    joined = [whole for whole, parts in getattr(model, "packed_modules_mapping", {}).items() if leaf in parts]
+    names = {f"{owner}.{whole}" for whole in (leaf, *joined)}
+    return any(hasattr(module, "base_layer") for at, module in model.named_modules() if at in names)
