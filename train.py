@@ -35,9 +35,11 @@ from roleagent.curricula.rules import RuleAnalyst
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.learners.adapters import Held
 from roleagent.learners.checkpoints import CheckpointError
+from roleagent.learners.critic import open_critic
 from roleagent.learners.deepspeed_settings import check as check_deepspeed
 from roleagent.learners.display import Display
 from roleagent.learners.engine import Learner
+from roleagent.learners.experience import lay_out
 from roleagent.learners.imitation import demonstrations, imitate, lessons, new_policy
 from roleagent.learners.measurement import measure, measure_on_the_way, report
 from roleagent.learners.ranks import Ranks
@@ -46,6 +48,7 @@ from roleagent.learners.reflecting import lessons as analysis_lessons
 from roleagent.learners.reflecting import segments as analysis_segments
 from roleagent.learners.reinforcement import (
     account,
+    check_learning,
     credit,
     headlines,
     idle_mechanisms,
@@ -54,10 +57,11 @@ from roleagent.learners.reinforcement import (
     tally,
     times,
     together,
-    update,
 )
 from roleagent.learners.run import Run
 from roleagent.learners.tracking import check as check_trackers
+from roleagent.learners.updates import update
+from roleagent.learners.watchdog import Collapse, keeping_what_broke, open_watchdog
 from roleagent.stopwatch import Stopwatch
 from roleagent.types import Analyst, Sampler
 
@@ -71,7 +75,7 @@ def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
     held_out = World.open(config, config.env.eval_split, config.env.eval_tasks)
     with Ranks.join() as ranks:
         ranks.once(lambda: check(config))
-        with Run(config, ranks, display, resume) as run, run.tracking:
+        with Run(config, ranks, display, resume) as run, run.tracking, keeping_what_broke(run):
             if (result := run.finished()) is not None:
                 display.say(f"{run.folder.path} is finished; train.iterations or train.minutes would let it go on")
                 return result
@@ -128,6 +132,7 @@ def check(config: Config) -> None:
         raise ConfigError("train.stage=sft goes on imitating for train.minutes: say how long")
     if config.train.stage == "sft" and not imitates:
         raise ConfigError("train.stage=sft goes on imitating demonstrations: set warmstart.episodes")
+    check_learning(config)
     check_deepspeed(config)
     check_trackers(config)
     check_actor(config)
@@ -140,11 +145,14 @@ def check(config: Config) -> None:
 def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: Actor) -> None:
     """Sample tasks, play, credit, update, learn from the failures; once per iteration."""
     config, progress = run.config, run.progress
+    critic = open_critic(config, policy)
     learner = Learner(policy, config, config.optim.lr, reference(run, policy), config.optim.optimiser)
+    learner.critic = critic
     run.restore(learner)
     actor.sync(learner, policy.version)
     sampler: Any = open_sampler(run, world, actor) if run.ranks.first else None  # the first rank chooses for all
     rollout = world.rollout(actor)
+    watchdog = open_watchdog(run)
     run.begin(config.train.iterations)
     measure_on_the_way(run, held_out, actor)  # a kill may have come between
     for iteration in range(progress.step + 1, config.train.iterations + 1):
@@ -152,17 +160,17 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
             run.display.say(f"the budget of {config.train.minutes:g} minutes is spent")
             break
         begun, run.watch = time.monotonic(), Stopwatch()
-        groups = play(run, rollout, run.ranks.once(lambda: sampler.sample(config.rollout.tasks)), iteration)
+        groups, replaced = play(run, rollout, lambda n: sampler.sample(n), iteration)
         with run.watch("grouping"):
-            advantages = credit(run, groups, run.own_stream(5, iteration))
+            experience = lay_out(groups, credit(run, groups, run.own_stream(5, iteration)), config)
         with run.watch("update"):
             actor.rest()
             learner.share = (iteration - 1) / config.train.iterations
             passes = [run.own_stream(8, iteration, epoch) for epoch in range(config.optim.epochs)]
-            metrics = update(learner, groups, advantages, passes)
+            metrics = update(learner, experience, passes)
         with run.watch("sync"):
             actor.sync(learner, policy.version)
-        groups, advantages, stats = together(run, groups, advantages, rollout.stats)
+        groups, advantages, stats = together(run, groups, experience.by_turn(), replaced, rollout.stats)
         progress.step = iteration
         if run.ranks.first:
             run.folder.trajectories(iteration, groups, advantages)
@@ -174,10 +182,14 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
         watches = run.ranks.gather(run.watch)
         if run.ranks.first:
             metrics |= times(watches, stats, time.monotonic() - begun)
+            metrics["alarms"] = watchdog.look(metrics, run.display)
             run.log(metrics, **headlines(config, metrics))
         if iteration % config.train.checkpoint_every == 0:
             run.save(learner)
         measure_on_the_way(run, held_out, actor)
+        if run.ranks.once(lambda: config.watchdog.stop and bool(watchdog.alarms)):
+            run.display.say("watchdog.stop=on ends the run here")
+            break
     if progress.step:
         run.save(learner)
         for warning in idle_mechanisms(config, progress.counters):
@@ -246,6 +258,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, PolicyError, CheckpointError, EndpointError, LibraryError, ValueError) as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 2
+    except Collapse as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 3
     except OSError as error:  # a full disk, mostly; what is in the last checkpoint is safe
         print(f"{name}: {error}; when that is mended, go on with --resume", file=sys.stderr)
         return 1

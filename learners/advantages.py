@@ -1,17 +1,21 @@
 """Advantage estimators: how much better each turn was than its peers.
 
 An estimator is a function from one :class:`~roleagent.types.Group` to one list per trajectory with one value per turn,
-and one line in :data:`ESTIMATORS`. GRPO, GiGPO and Role-Agent differ only in which returns they compare:
+and one line in :data:`ESTIMATORS`. They differ only in which returns they compare:
 
 =============  ====================================  ===========================================
 estimator      compared across the G rollouts        compared inside groups of the same state
 =============  ====================================  ===========================================
 ``grpo``       outcome R^E(τ)                        nothing
-``gigpo``      outcome R^E(τ)                        discounted return R_task(a_t)
+``rloo``       outcome, with the mean of the others  nothing
+``gigpo``      outcome R^E(τ)                        discounted return
 ``role_agent`` outcome R^E(τ)                        modulated return R_task(a_t)·(1 + R_pre(a_t))
-=============  ====================================  ===========================================
+``reinforce``  nothing: the discounted return as it is, for ``estimator.whiten`` to compare over the batch
+``gae``        nothing: what each turn earned, of which :mod:`roleagent.learners.critic` makes advantages
+=============  ==================================================================================
 
-Groups never look at each other, so no estimator can leak statistics between tasks.
+Groups never look at each other, so no estimator can leak statistics between tasks. What a turn earned is the business
+of :mod:`roleagent.learners.rewards`; returns and outcomes are sums of that.
 """
 
 from __future__ import annotations
@@ -19,8 +23,9 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from roleagent.learners.rewards import Rewards
 from roleagent.similarity import group_states
 from roleagent.types import Group, Trajectory, Turn
 
@@ -40,6 +45,7 @@ class EstimatorConfig:
         alpha: weight of the trajectory advantage (Eq. 8), ≥ 0.
         norm: ``"std"`` divides by the population standard deviation, ``"mean"`` only subtracts the mean.
         similarity_threshold: states this similar (in (0, 1]) share a group; None groups equal states only.
+        rewards: what a turn earned; by default its ``task`` term.
 
     Raises:
         ValueError: a value out of range.
@@ -49,6 +55,7 @@ class EstimatorConfig:
     alpha: float = 1.0
     norm: str = "std"
     similarity_threshold: float | None = None
+    rewards: Rewards = field(default_factory=Rewards)
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.gamma <= 1.0:
@@ -69,17 +76,45 @@ def grpo(group: Group, config: EstimatorConfig) -> Values:
     return [[value] * len(t.turns) for value, t in zip(_outcomes(group, config), group.trajectories, strict=True)]
 
 
+def rloo(group: Group, config: EstimatorConfig) -> Values:
+    """Every turn gets its trajectory's outcome minus the mean of the other rollouts' outcomes (leave one out)."""
+    outcomes = [config.rewards.outcome(trajectory) for trajectory in group.trajectories]
+    if len(outcomes) < 2 or _flat(outcomes):
+        return [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
+    total, others = math.fsum(outcomes), len(outcomes) - 1
+    values = [outcome - (total - outcome) / others for outcome in outcomes]
+    return [[value] * len(t.turns) for value, t in zip(values, group.trajectories, strict=True)]
+
+
+def reinforce(group: Group, config: EstimatorConfig) -> Values:
+    """Every turn gets its discounted return, compared with nothing (REINFORCE++ whitens it over the batch)."""
+    return [discounted(trajectory, config) for trajectory in group.trajectories]
+
+
+def gae(group: Group, config: EstimatorConfig) -> Values:
+    """Every turn gets what it earned itself: the critic makes advantages of it, token by token (PPO)."""
+    return [[config.rewards.of(turn) for turn in trajectory.turns] for trajectory in group.trajectories]
+
+
 def gigpo(group: Group, config: EstimatorConfig) -> Values:
-    """State advantage over discounted task returns, plus α times the trajectory advantage."""
-    return _joint(group, [task_returns(trajectory, config.gamma) for trajectory in group.trajectories], config)
+    """State advantage over discounted returns, plus α times the trajectory advantage."""
+    return _joint(group, [discounted(trajectory, config) for trajectory in group.trajectories], config)
 
 
 def role_agent(group: Group, config: EstimatorConfig) -> Values:
     """State advantage over returns modulated by each turn's own prediction, plus α·A^E (Eq. 5-8)."""
-    return _joint(group, [modulated_returns(trajectory, config.gamma) for trajectory in group.trajectories], config)
+    step_returns = [modulated_returns(trajectory, config.gamma, config.rewards) for trajectory in group.trajectories]
+    return _joint(group, step_returns, config)
 
 
-ESTIMATORS: dict[str, Estimator] = {"grpo": grpo, "gigpo": gigpo, "role_agent": role_agent}
+ESTIMATORS: dict[str, Estimator] = {
+    "grpo": grpo,
+    "rloo": rloo,
+    "gigpo": gigpo,
+    "role_agent": role_agent,
+    "reinforce": reinforce,
+    "gae": gae,
+}
 
 
 def returns(rewards: Sequence[float], gamma: float) -> list[float]:
@@ -116,9 +151,14 @@ def standardise(values: Sequence[float], norm: str = "std") -> list[float]:
     return [value / (deviation + EPSILON) for value in centred]
 
 
-def task_returns(trajectory: Trajectory, gamma: float) -> list[float]:
+def discounted(trajectory: Trajectory, config: EstimatorConfig) -> list[float]:
+    """The return of every turn over all that was earned."""
+    return returns([config.rewards.of(turn) for turn in trajectory.turns], config.gamma)
+
+
+def task_returns(trajectory: Trajectory, gamma: float, rewards: Rewards | None = None) -> list[float]:
     """R_task(a_t) of every turn (Eq. 5, left)."""
-    return returns([turn.rewards.get("task", 0.0) for turn in trajectory.turns], gamma)
+    return returns([(rewards or Rewards()).task(turn) for turn in trajectory.turns], gamma)
 
 
 def predictive_return(turn: Turn, gamma: float) -> float:
@@ -128,20 +168,24 @@ def predictive_return(turn: Turn, gamma: float) -> float:
     return math.fsum(gamma ** (score.horizon - 1) * score.score for score in turn.prediction.scores)
 
 
-def modulated_returns(trajectory: Trajectory, gamma: float) -> list[float]:
-    """R_t = R_task(a_t)·(1 + R_pre(a_t)) of every turn (Eq. 6).
+def modulated_returns(trajectory: Trajectory, gamma: float, rewards: Rewards | None = None) -> list[float]:
+    """R_t = R_task(a_t)·(1 + R_pre(a_t)) of every turn (Eq. 6), plus the return of all other terms, as it is.
 
     The factor multiplies the return of *each* step, not the last reward: otherwise only the last prediction would
-    count. Where nothing was earned, nothing is multiplied, so a failed trajectory stays at 0.
+    count. Where nothing was earned, nothing is multiplied, so a failed trajectory stays at 0; and a penalty is never
+    multiplied, or foreseeing well would be punished.
     """
+    rewards = rewards or Rewards()
+    others = returns([rewards.others(turn) for turn in trajectory.turns], gamma)
+    tasks = task_returns(trajectory, gamma, rewards)
     return [
-        value * (1.0 + predictive_return(turn, gamma))
-        for value, turn in zip(task_returns(trajectory, gamma), trajectory.turns, strict=True)
+        value * (1.0 + predictive_return(turn, gamma)) + other
+        for value, other, turn in zip(tasks, others, trajectory.turns, strict=True)
     ]
 
 
 def is_dead(group: Group) -> bool:
-    """Whether the rollouts all ended alike, so that comparing their outcomes teaches nothing.
+    """Whether the rollouts all ended alike, in the task's own reward, so that comparing them teaches nothing.
 
     The trajectory advantage of a dead group is 0. If all failed, every advantage of every estimator is 0; if all
     succeeded, the state advantages may still tell a short way from a long one (Eq. 8).
@@ -192,7 +236,7 @@ def summary(groups: Sequence[Group], config: EstimatorConfig | None = None) -> d
 
 def _outcomes(group: Group, config: EstimatorConfig) -> list[float]:
     """A^E(τ): one value per *trajectory* enters the statistics, so that a long one does not count more often."""
-    return standardise([trajectory.outcome for trajectory in group.trajectories], config.norm)
+    return standardise([config.rewards.outcome(trajectory) for trajectory in group.trajectories], config.norm)
 
 
 def _joint(group: Group, step_returns: Values, config: EstimatorConfig) -> Values:
@@ -226,12 +270,16 @@ __all__ = [
     "ESTIMATORS",
     "Estimator",
     "EstimatorConfig",
+    "discounted",
+    "gae",
     "gigpo",
     "grpo",
     "is_dead",
     "modulated_returns",
     "predictive_return",
+    "reinforce",
     "returns",
+    "rloo",
     "role_agent",
     "standardise",
     "summary",

@@ -254,6 +254,7 @@ class Learner(Engine):
             compute_again(trained)
         super().__init__(TokenScorer(trained), config, lr, pad, optimiser)
         self.policy, self._trained, self._settled = policy, trained, 0
+        self.critic: Engine | None = None  # is saved and loaded with its learner
         self.reference: torch.nn.Module | None = None
         if isinstance(reference, Adapter):
             self.reference = Worn(TokenScorer(policy.model), policy.model, reference)
@@ -297,9 +298,17 @@ class Learner(Engine):
             self.policy.forget()
         self._settled = self.steps
 
+    def save(self, folder: Path) -> None:
+        """As :meth:`Engine.save`, and the critic beside it, if there is one."""
+        super().save(folder)
+        if self.critic is not None:
+            self.critic.save(folder / "critic")
+
     def load(self, folder: Path) -> None:
-        """As :meth:`Engine.load`; the policy has what was loaded."""
+        """As :meth:`Engine.load`; the policy has what was loaded, and so has the critic."""
         super().load(folder)
+        if self.critic is not None:
+            self.critic.load(folder / "critic")
         self._settled = -1
         self.settle()
 

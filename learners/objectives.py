@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 
-from roleagent.learners.engine import Learner
-from roleagent.learners.loss import imitation_weights, mean_metrics, policy_loss, token_weights
+from roleagent.learners.engine import Columns, Learner
+from roleagent.learners.loss import imitation_weights, mean_metrics, policy_loss
+from roleagent.learners.ranks import Ranks
 from roleagent.learners.scorer import Scored
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.types import Segment
@@ -49,40 +51,48 @@ def imitate(learner: Learner, segments: Sequence[Segment]) -> dict[str, float]:
 
 
 def improve(
-    learner: Learner, segments: Sequence[Segment], trajectories: int, temperature: float
+    learner: Learner, segments: Sequence[Segment], columns: Columns, temperature: float, fresh: bool = False
 ) -> dict[str, float] | None:
     """One update of the clipped policy-gradient objective (Eq. 9); None if no rank has anything to learn from.
 
     Args:
-        segments: all segments of ``trajectories`` trajectories on this rank.
-        trajectories: how many trajectories this rank averages over.
+        segments: those of this rank; may be none.
+        columns: per token ``weights`` (:func:`~roleagent.learners.loss.token_weights`), ``advantages``, ``sampler``
+            and, where they are wanted, ``reference`` and ``old`` (:mod:`roleagent.learners.experience`).
         temperature: that the tokens were sampled at.
+        fresh: whether the learner still has the weights that sampled. Where the ratio starts from the learner it then
+            starts from what this very pass finds, and the pass shows how far sampler and learner are apart.
+
+    Returns:
+        ``clip_fraction``, ``ratio``, ``kl``, ``entropy`` and ``logprob_gap``, means over tokens; ``loss``; and of a
+        fresh update ``mismatch`` and ``mismatch_max`` (|learner - sampler| of log-probabilities, in nats, in the mean
+        and at the worst) and ``importance`` (mean of exp(learner - sampler), cut off as ``loss.correction`` says).
     """
     ranks, options = learner.ranks, learner.config.loss
     if not ranks.max(len(segments)):
         return None
-    n = max(1, round(ranks.sum(float(trajectories))))
-    columns: dict[str, Sequence[Sequence[float]]] = {
-        "weights": token_weights(segments, n, options.prediction_weight),
-        "advantages": [segment.advantages for segment in segments],
-        "sampler": [segment.sampler_logprobs for segment in segments],
-    }
-    if options.kl:
-        columns["reference"] = learner.score(segments, temperature, learner.reference)
     sums: dict[str, float] = {"loss": 0.0, "entropy": 0.0}
+    apart = Mismatch(options.correction)
 
     def objective(said: Scored) -> torch.Tensor:
-        known = said.columns
+        known, now = said.columns, said.logprobs.detach()
+        old = _old_logprobs(said, now if fresh else known.get("old"), options.old)
         loss, metrics = policy_loss(
             said.logprobs,
-            known["sampler"],
+            old,
             known["advantages"],
             known["weights"],
             options.clip_low,
             options.clip_high,
             known.get("reference"),
             options.kl,
+            options.ratio,
+            said.segments,
+            _importance(said, old, options.correction),
         )
+        if fresh:
+            sampled = (known["weights"] != 0) & (said.kinds != TEXT)
+            apart.add((now - known["sampler"])[sampled])
         sums["loss"] += float(loss.detach())
         sums["entropy"] += float(said.entropies[known["weights"] != 0].sum())
         for name, value in metrics.items():
@@ -96,4 +106,49 @@ def improve(
         "loss": sums["loss"],
         "entropy": sums["entropy"] / max(1.0, sums["tokens"]),
         "grad_norm": norm,
+        **(apart.together(ranks) if fresh else {}),
     }
+
+
+class Mismatch:
+    """How far the learner's log-probabilities are from those that whoever sampled reported, with the same weights.
+
+    Args:
+        cap: most that a token may weigh; 0 for any weight.
+    """
+
+    def __init__(self, cap: float):
+        self.cap, self.tokens, self.gap, self.worst, self.weight = cap, 0.0, 0.0, 0.0, 0.0
+
+    def add(self, difference: torch.Tensor) -> None:
+        """Counts tokens in: learner minus sampler, in nats; float32 (N,)."""
+        if difference.numel():
+            self.tokens += difference.numel()
+            self.gap += float(difference.abs().sum())
+            self.worst = max(self.worst, float(difference.abs().max()))
+            self.weight += float(difference.clamp(max=math.log(self.cap) if self.cap else 20.0).exp().sum())
+
+    def together(self, ranks: Ranks) -> dict[str, float]:
+        """Over the tokens of all ranks; the maximum is known on the first rank, elsewhere it is the rank's own."""
+        tokens = max(1.0, ranks.sum(self.tokens))
+        return {
+            "mismatch": ranks.sum(self.gap) / tokens,
+            "mismatch_max": max(ranks.gather(self.worst), default=self.worst),
+            "importance": ranks.sum(self.weight) / tokens,
+        }
+
+
+def _old_logprobs(said: Scored, learner: torch.Tensor | None, source: str) -> torch.Tensor:
+    """What the ratio starts from; nobody but the learner can say it of the world's tokens."""
+    sampler = said.columns["sampler"]
+    if learner is None:
+        return sampler
+    return learner if source == "learner" else torch.where(said.kinds == TEXT, learner, sampler)
+
+
+def _importance(said: Scored, old: torch.Tensor, cap: float) -> torch.Tensor | None:
+    """min(exp(old - sampler), cap): what a token counts that an engine with other numerics sampled."""
+    if not cap:
+        return None
+    weight = (old - said.columns["sampler"]).clamp(max=math.log(cap)).exp()
+    return torch.where(said.kinds == TEXT, 1.0, weight)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import difflib
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,13 +12,12 @@ from roleagent.agents.hf import HFPolicy
 from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import Config, ConfigError
 from roleagent.learners.adapters import Adapter, adapted
-from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, Values, summary
-from roleagent.learners.engine import Learner
-from roleagent.learners.objectives import improve
+from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, Values, is_dead, summary
+from roleagent.learners.conduct import conduct
+from roleagent.learners.rewards import Rewards
 from roleagent.learners.run import Run
-from roleagent.learners.segments import segments_of
 from roleagent.stopwatch import PARTS, Stopwatch
-from roleagent.types import Group, Sampler, Segment
+from roleagent.types import Group, Sampler
 
 
 def reference(run: Run, policy: HFPolicy) -> torch.nn.Module | Adapter | None:
@@ -47,28 +47,64 @@ def reference(run: Run, policy: HFPolicy) -> torch.nn.Module | Adapter | None:
     return model.requires_grad_(False)
 
 
-def play(run: Run, rollout: Rollout, task_ids: Sequence[str], iteration: int) -> list[Group]:
-    """This rank's episodes of the iteration: whole groups, one for each of its share of the tasks."""
-    options = run.config.rollout
+def play(
+    run: Run, rollout: Rollout, draw: Callable[[int], Sequence[str]], iteration: int
+) -> tuple[list[Group], list[Group]]:
+    """This rank's episodes of the iteration: whole groups, one for each of its share of the tasks.
+
+    With ``rollout.refills`` groups that ended alike are replaced by groups of newly drawn tasks, as many times as the
+    option says or until none is left; what replaces a group is played by the rank that had it.
+
+    Args:
+        draw: gives so many task ids; asked on the first rank alone, for all ranks.
+
+    Returns:
+        the groups to learn from, and those that were replaced.
+    """
+    options, ranks = run.config.rollout, run.ranks
     rollout.policy.reseed(int(run.own_stream(4, iteration).integers(2**62)))
     rollout.stats, rollout.watch = RolloutStats(), run.watch
-    return rollout.play(
-        run.ranks.share(task_ids),
-        options.group_size,
-        options.temperature,
-        lambda done, total: run.display.inner("episodes", done, total),
-    )
+
+    def episodes(task_ids: Sequence[str]) -> list[Group]:
+        inner = run.display.inner
+        return rollout.play(
+            task_ids, options.group_size, options.temperature, lambda done, total: inner("episodes", done, total)
+        )
+
+    groups, replaced = episodes(ranks.share(ranks.once(lambda: draw(options.tasks)))), []
+    for _ in range(options.refills):
+        dead = [number for number, group in enumerate(groups) if is_dead(group)]
+        wanted = ranks.gather(len(dead))  # known on the first rank
+        dealt = ranks.once(lambda: dealt_out(draw(sum(wanted)), wanted) if any(wanted) else [])  # noqa: B023
+        if not dealt:
+            break
+        for number, group in zip(dead, episodes(dealt[ranks.rank]), strict=True):
+            replaced.append(groups[number])
+            groups[number] = group
+    return groups, replaced
+
+
+def dealt_out(items: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:
+    """Consecutive parts of given sizes.
+
+    >>> dealt_out("abc", [2, 0, 1])
+    [['a', 'b'], [], ['c']]
+    """
+    ends = np.cumsum(sizes)
+    return [list(items[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
 
 
 def together(
-    run: Run, groups: Sequence[Group], advantages: Sequence[Values], stats: RolloutStats
+    run: Run, groups: Sequence[Group], advantages: Sequence[Values], replaced: Sequence[Group], stats: RolloutStats
 ) -> tuple[list[Group], list[Values], RolloutStats]:
-    """What all ranks played, on the first rank; elsewhere nothing.
+    """What all ranks played, on the first rank; elsewhere nothing. Replaced groups come last, credited with nothing.
 
     Raises:
         ConfigError: the environment failed in every episode.
     """
+    uncredited = [[[0.0] * len(trajectory.turns) for trajectory in group.trajectories] for group in replaced]
     played = run.ranks.collect(list(zip(groups, advantages, strict=True)))
+    played += run.ranks.collect(list(zip(replaced, uncredited, strict=True)))
     stats = RolloutStats.together(run.ranks.gather(stats))
     if run.ranks.first and not any(group.trajectories for group, _ in played):
         reason = next(iter(stats.failures.values()), "")
@@ -90,7 +126,30 @@ def credit(run: Run, groups: Sequence[Group], rng: np.random.Generator) -> list[
 def estimator_config(config: Config) -> EstimatorConfig:
     """The estimator's part of a run's configuration."""
     options = config.estimator
-    return EstimatorConfig(options.gamma, options.alpha, options.norm, options.similarity_threshold or None)
+    inline = config.wia and config.prompt.predictions == "inline"
+    limit = config.rollout.action_tokens + (config.rollout.prediction_tokens if inline else 0)
+    rewards = Rewards(options.rewards, limit, options.overlong_buffer)
+    return EstimatorConfig(options.gamma, options.alpha, options.norm, options.similarity_threshold or None, rewards)
+
+
+def check_learning(config: Config) -> None:
+    """Refuses options of the estimator and the loss that do not go together.
+
+    Raises:
+        ConfigError, ValueError: one line that says what to change.
+    """
+    kinds = ", ".join(ESTIMATORS)
+    if config.estimator.kind not in ESTIMATORS:
+        near = difflib.get_close_matches(config.estimator.kind, ESTIMATORS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"estimator.kind must be one of {kinds}, not {config.estimator.kind!r}{hint}")
+    estimator_config(config)
+    if not 0.0 <= config.estimator.gae_lambda <= 1.0:
+        raise ConfigError(f"estimator.gae_lambda must be in [0, 1], not {config.estimator.gae_lambda:g}")
+    if config.loss.correction and config.loss.old != "learner":
+        raise ConfigError("loss.correction weighs the learner against the sampler: it needs loss.old=learner")
+    if config.loss.divisor < 1:
+        raise ConfigError(f"loss.divisor must be at least one token, not {config.loss.divisor}")
 
 
 def shuffled(advantages: Sequence[Values], rng: np.random.Generator) -> list[Values]:
@@ -100,59 +159,27 @@ def shuffled(advantages: Sequence[Values], rng: np.random.Generator) -> list[Val
     return [[[next(values) for _ in row] for row in group] for group in advantages]
 
 
-def update(
-    learner: Learner, groups: Sequence[Group], advantages: Sequence[Values], orders: Sequence[np.random.Generator]
-) -> dict[str, float]:
-    """Optimiser steps over whole groups: ``optim.updates`` of them per pass, of all ranks together.
-
-    Args:
-        orders: one generator per pass over the groups; it deals them out to the updates.
-
-    Returns:
-        the updates' metrics, in the mean.
-    """
-    collected = [
-        metrics
-        for order in orders
-        for part in np.array_split(order.permutation(len(groups)), learner.config.optim.updates)
-        if (metrics := _improve(learner, [(groups[i], advantages[i]) for i in part])) is not None
-    ]
-    if not collected:
-        return {"entropy": 0.0, "logprob_gap": 0.0}
-    return {name: float(np.mean([metrics.get(name, 0.0) for metrics in collected])) for name in collected[0]}
-
-
-def _improve(learner: Learner, credited: Sequence[tuple[Group, Values]]) -> dict[str, float] | None:
-    """One optimiser step on some groups; None where nothing in them teaches anything."""
-    loss = learner.config.loss
-    segments: list[Segment] = []
-    trajectories = 0
-    for group, advantages in credited:
-        for trajectory, row in zip(group.trajectories, advantages, strict=True):
-            for segment in segments_of(trajectory, row, trajectories, loss.train_predictions):
-                # Without a KL term a segment of advantage 0 has gradient 0, so it need not be computed.
-                if loss.kl or any(segment.advantages):
-                    segments.append(segment)
-            trajectories += 1
-    return improve(learner, segments, trajectories, learner.config.rollout.temperature)
-
-
 def account(config: Config, groups: Sequence[Group], stats: RolloutStats, sampler: Sampler) -> dict[str, float]:
     """What the iteration's episodes were like, what the mechanisms made of them, and what the sampler says."""
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
     turns = [turn for trajectory in episodes for turn in trajectory.turns]
     # `curriculum_share` names itself; the rest gets the room's name, for entropy is also a property of the policy.
     told = {name.removeprefix("curriculum_"): value for name, value in sampler.metrics().items()}
+    rewards, named = estimator_config(config).rewards, config.estimator.rewards
     return {
         **summary(groups, estimator_config(config)),
+        "groups": float(len(groups)),
         "success": float(np.mean([trajectory.success for trajectory in episodes])),
         "turns": float(np.mean([len(trajectory.turns) for trajectory in episodes])),
         "environment_steps": float(len(turns)),
         "format_errors": float(sum(turn.info.get("format_error") is not None for turn in turns)),
         "invalid_actions": float(sum(not turn.info.get("valid_action", True) for turn in turns)),
+        **conduct(episodes),
         "action_tokens": float(stats.action_tokens),
         "prediction_tokens": float(stats.prediction_tokens),
         "crashed_episodes": float(stats.errors),
+        "replaced_groups": float(len(groups) - config.rollout.tasks),
+        **{f"reward_{name}": float(sum(rewards.term(name, turn) for turn in turns)) / len(episodes) for name in named},
         **{f"curriculum_{name}": value for name, value in told.items()},
     }
 
@@ -175,7 +202,7 @@ def headlines(config: Config, metrics: Mapping[str, float]) -> dict[str, float |
         "success": metrics["success"],
         "turns": metrics["turns"],
         "predictive reward": metrics["prediction_score"],
-        "dead groups": f"{metrics['dead_groups']:.0f}/{config.rollout.tasks}",
+        "dead groups": f"{metrics['dead_groups']:.0f}/{config.rollout.tasks + metrics['replaced_groups']:.0f}",
         "curriculum share": metrics.get("curriculum_share", 0.0),
         "analyses read": 1 - metrics.get("curriculum_reflections_fallback_share", 1.0),
         "entropy": metrics["entropy"],
@@ -185,7 +212,8 @@ def headlines(config: Config, metrics: Mapping[str, float]) -> dict[str, float |
 
 def tally(counters: dict[str, float], metrics: Mapping[str, float]) -> None:
     """Adds an iteration to what the mechanisms did over the whole run."""
-    for name in ("predictions_scored", "returns_modulated", "dead_groups"):
+    rewards = [name for name in metrics if name.startswith("reward_")]
+    for name in ("predictions_scored", "returns_modulated", "dead_groups", "replaced_groups", *rewards):
         counters[name] = counters.get(name, 0.0) + metrics[name]
     for name in ("sampled", "from_curriculum", "failures", "retrieved", "reflections_fallback", "selections_fallback"):
         counters[f"curriculum_{name}"] = metrics.get(f"curriculum_{name}", 0.0)  # the sampler counts since the start
@@ -200,6 +228,11 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
             expected["returns_modulated"] = "wia is on, but no prediction ever changed a return"
     if config.aiw:
         expected["curriculum_from_curriculum"] = "aiw is on, but no task was ever sampled from the failure library"
+    if config.rollout.refills and counters.get("dead_groups"):
+        expected["replaced_groups"] = "rollout.refills is on, but no group was ever replaced"
+    for name, weight in config.estimator.rewards.items():
+        if weight and name != "task":
+            expected[f"reward_{name}"] = f"estimator.rewards weighs {name!r}, but no turn ever had such a reward"
     idle = [text for name, text in expected.items() if not counters.get(name)]
     failures = counters.get("curriculum_failures", 0.0)
     if failures and counters.get("curriculum_reflections_fallback") == failures:

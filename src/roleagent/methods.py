@@ -2,7 +2,7 @@
 
 A method is one line here. Where it needs an advantage of its own, that is a function in
 :mod:`roleagent.learners.advantages`, named by ``estimator.kind``; all else about it is options that any method may
-take.
+take. docs/algorithms.md says what each of them compares and why.
 """
 
 from __future__ import annotations
@@ -14,4 +14,14 @@ METHODS: dict[str, Mapping[str, Any]] = {
     "role_agent": {"estimator": {"kind": "role_agent"}},
     "gigpo": {"estimator": {"kind": "gigpo"}},
     "grpo": {"estimator": {"kind": "grpo"}},
+    "rloo": {"estimator": {"kind": "rloo"}},
+    "reinforce_pp": {"estimator": {"kind": "reinforce", "gamma": 1.0, "whiten": True}},
+    "reinforce_pp_baseline": {"estimator": {"kind": "grpo", "norm": "mean", "whiten": True}},
+    "ppo": {"estimator": {"kind": "gae", "gamma": 1.0, "whiten": True}, "loss": {"clip_high": 0.2}},
+    "dapo": {
+        "estimator": {"kind": "grpo", "rewards": {"overlong": -0.1}},
+        "loss": {"aggregation": "token", "clip_low": 0.2, "clip_high": 0.28, "kl": 0.0},
+        "rollout": {"refills": 2},
+    },
+    "gspo": {"estimator": {"kind": "grpo"}, "loss": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}},
 }
