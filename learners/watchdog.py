@@ -82,8 +82,8 @@ SIGNS: dict[str, Sign] = {
     "success_fell": success_fell,
     "groups_died": groups_died,
     "kl": above("kl", "kl", "the policy is {:.2g} nats per token away from its reference"),
-    "logprob_gap": above(
-        "logprob_gap", "logprob_gap", "learner and sampler differ by {:.2g} nats per token: are they the same weights?"
+    "mismatch": above(
+        "mismatch", "mismatch", "learner and sampler differ by {:.2g} nats per token: are they the same weights?"
     ),
     "clip_fraction": above("clip_fraction", "clip_fraction", "the share of clipped tokens is {:.2f}"),
     "invalid_actions": above("invalid_action_share", "invalid_actions", "the share of vain actions is {:.2f}"),

@@ -233,7 +233,7 @@ class WatchdogConfig:
     solved: float = 0.95  # success from which low entropy and dead groups are no collapse
     dead_groups: float = 0.95  # share of the groups
     kl: float = 2.0  # nats per token, to the reference
-    logprob_gap: float = 0.3  # nats per token, between learner and sampler
+    mismatch: float = 0.1  # nats per token, between learner and sampler before the iteration's first update
     clip_fraction: float = 0.5  # share of the tokens
     invalid_actions: float = 0.9  # share of the actions
     repeats: float = 0.9  # share of the replies that repeat themselves, or of the episodes
