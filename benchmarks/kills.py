@@ -47,7 +47,7 @@ RUN = {
         "id": "RoleAgent/ALFWorld-v0",
         "eval_split": "train",
         "eval_tasks": 4,
-        "kwargs": {"max_steps": 12, "size": "small", "games": 4, "data_dir": "generated"},
+        "kwargs": {"max_steps": 15, "size": "small", "games": 4, "data_dir": "generated"},
     },
     "policy": {
         "hidden_size": 48,
@@ -58,7 +58,7 @@ RUN = {
         "context": 640,
         "vocabulary": 400,
     },
-    "warmstart": {"episodes": 40, "epochs": 4, "batch_tokens": 1024, "failures": 0.5},
+    "warmstart": {"episodes": 40, "epochs": 12, "batch_tokens": 1024, "failures": 0.5},
     "curriculum": {"reflection_tokens": 160, "selection_tokens": 60, "candidate_tokens": 200},
     "rollout": {"tasks": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32},
     "loss": {"kl": 1e-3},
@@ -147,14 +147,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--at", action="append", default=[], metavar="EVENT", help="stage/step/place/number; any number"
     )
-    parser.add_argument("--full", action="store_true", help="a run of ten iterations")
+    parser.add_argument("--full", action="store_true", help="a run of eight iterations")
     parser.add_argument("--out", type=Path, help="folder to keep everything in (default: one that is removed)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options of the run")
     options = parser.parse_intermixed_args(arguments)
     out = options.out or Path(tempfile.mkdtemp(prefix="kills-"))
     out.mkdir(parents=True, exist_ok=True)
     (out / "run.yaml").write_text(yaml.safe_dump(RUN), encoding="utf-8")
-    overrides = [*(["train.iterations=10"] if options.full else []), *options.overrides]
+    overrides = [*(["train.iterations=8"] if options.full else []), *options.overrides]
 
     whole, killed = out / "whole", out / "killed"
     if not (whole / "result.json").exists():

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import torch
 from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
 from roleagent.learners.adapters import Adapter, adapted
 from roleagent.learners.disk import PARTIAL, settle, settle_tree, write_whole
-from roleagent.learners.engine import Engine, Learner
+from roleagent.learners.engine import Learner
 from roleagent.settings import PolicyConfig
 
 
@@ -56,14 +55,13 @@ class Checkpoints:
             # It loses its name at once: half of it must not be taken for the whole.
             shutil.rmtree(old.rename(old.with_suffix(PARTIAL)), ignore_errors=True)
 
-    def save(self, number: int, learner: Learner, others: Mapping[str, Engine], state: dict[str, Any]) -> Path:
+    def save(self, number: int, learner: Learner, state: dict[str, Any]) -> Path:
         """Writes checkpoint ``number`` and drops the oldest; every rank must call it.
 
         Args:
             number: they must ascend. Where it is the newest one's, its weights are there already, and only the state
                 is written.
             learner: holds the policy.
-            others: further engines, by the name of their folder.
             state: for ``state.json``.
 
         Raises:
@@ -78,8 +76,7 @@ class Checkpoints:
         try:
             weights = whole_weights(learner)
             ranks.once(lambda: self._begin(partial, learner.policy, weights, state))
-            for name, engine in {"learner": learner, **others}.items():
-                engine.save(partial / name)  # each rank its part
+            learner.save(partial / "learner")  # each rank its part
             ranks.wait()
             ranks.once(lambda: self._finish(partial, final))
         except Exception as error:  # OSError, and what torch and safetensors make of a full disk
@@ -135,11 +132,10 @@ class Checkpoints:
             raise _unreadable(path, error) from error
 
     @staticmethod
-    def restore(path: Path, engines: Mapping[str, Engine]) -> None:
-        """Puts weights and optimiser state back into engines, which are named after their folders."""
+    def restore(path: Path, learner: Learner) -> None:
+        """Puts weights and optimiser state back into a learner."""
         try:
-            for name, engine in engines.items():
-                engine.load(path / name)
+            learner.load(path / "learner")
         except Exception as error:  # whatever unpickling makes of half a file
             raise _unreadable(path, error) from error
 

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from roleagent.agents.hf import HFPolicy
@@ -123,6 +124,9 @@ class Engine:
         if not rounds:
             raise ValueError("an update needs at least one segment with trained tokens on some rank")
         self.module.train()
+        # Dropout, where there is any, is a function of the update: a resumed run draws what it would have drawn.
+        own = np.random.default_rng([self.config.seed, self.ranks.rank, 12, self.steps])
+        torch.manual_seed(int(own.integers(2**62)))
         options = self.config.optim
         for group in self.optimiser.param_groups:
             group["lr"] = rate(self.lr, options.schedule, self.share, self.steps, options.warmup_steps)

@@ -17,7 +17,7 @@ from roleagent.learners.adapters import adapt
 from roleagent.learners.checkpoints import Checkpoints
 from roleagent.learners.disk import PARTIAL, Lock
 from roleagent.learners.display import Display
-from roleagent.learners.engine import Engine, Learner
+from roleagent.learners.engine import Learner
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.run_folder import RunFolder
 from roleagent.learners.tracking import Tracking
@@ -184,17 +184,17 @@ class Run:
             self.tracking.log(self.progress.stage, self.progress.step, metrics)
         self.display.advance(self.progress.step, **shown)
 
-    def save(self, learner: Learner, **others: Engine) -> None:
-        """Writes a checkpoint of the policy, of further engines by name, and of how far the run is."""
+    def save(self, learner: Learner) -> None:
+        """Writes a checkpoint of the policy and of how far the run is."""
         self.progress.seconds, self.progress.version = self.seconds, learner.policy.version
         number = self.progress.step + (0 if self.progress.stage == "warmstart" else _AFTER_WARM_START)
         self.ranks.once(self.folder.settle)
-        self.latest = self.checkpoints.save(number, learner, others, asdict(self.progress))
+        self.latest = self.checkpoints.save(number, learner, asdict(self.progress))
 
-    def restore(self, learner: Learner, **others: Engine) -> None:
-        """Gives engines the state in which the present stage was left; nothing at the stage's beginning."""
+    def restore(self, learner: Learner) -> None:
+        """Gives a learner the state in which the present stage was left; nothing at the stage's beginning."""
         if self.latest is not None and self.progress.step:
-            self.checkpoints.restore(self.latest, {"learner": learner, **others})
+            self.checkpoints.restore(self.latest, learner)
 
     def finished(self) -> dict[str, Any] | None:
         """The result of a run that has nothing left to do; None if it has."""
