@@ -100,6 +100,13 @@ def failures(arguments: Sequence[str]) -> int:
     return main(arguments, lambda run: read_config(run).curriculum.library or f"sqlite:///{run / 'failures.db'}")
 
 
+def export(arguments: Sequence[str]) -> int:
+    """Write the policy of a run as a plain Hugging Face folder."""
+    from roleagent.learners.export import main
+
+    return main(arguments)
+
+
 def _complain(verb: str, error: Exception) -> int:
     print(f"roleagent {verb}: {' '.join(str(error).split())}", file=sys.stderr)
     return 2
@@ -112,6 +119,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "searchqa": searchqa,
     "index": index,
     "failures": failures,
+    "export": export,
 }
 
 

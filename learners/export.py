@@ -1,0 +1,176 @@
+"""``roleagent export``: the policy of a run as a plain Hugging Face folder, for any program that loads such folders."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import torch
+import transformers
+import yaml
+
+import roleagent
+from roleagent.agents.hf import HFPolicy
+from roleagent.config import Config, ConfigError, to_dict
+from roleagent.learners.checkpoints import CheckpointError, Checkpoints
+from roleagent.learners.disk import PARTIAL, settle, settle_tree
+from roleagent.learners.run_folder import read_config
+from roleagent.learners.tracking import without_secrets
+from roleagent.settings import PolicyConfig
+
+DTYPES = get_args(get_type_hints(PolicyConfig)["dtype"])
+
+CARD = """\
+---
+library_name: transformers
+pipeline_tag: text-generation
+tags: [roleagent]
+---
+# {name}
+
+A policy trained by RoleAgent {version}: `{method}` on `{env}`, from `{run}`, checkpoint `{checkpoint}`.
+
+| | |
+|---|---|
+| stage and step | {stage}, {step} |
+| updates since the warm start | {updates} |
+| success on {panel} | {success} |
+| parameters | {size:,} ({dtype}) |
+| context | {context} tokens |
+| configuration | {digest} |
+
+```python
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+model, tokenizer = (kind.from_pretrained("{folder}") for kind in (AutoModelForCausalLM, AutoTokenizer))
+```
+
+In RoleAgent it is played, trained on and measured with `policy.path={folder}` and the options `prompt` and `env` below:
+what it reads and how it answers was learnt in that form.
+
+```yaml
+{config}```
+"""
+
+
+def export(run: Path, out: Path, checkpoint: str = "", dtype: str = "") -> dict[str, Any]:
+    """Writes a run's policy into a new folder: configuration, safetensors, tokenizer, and a card that says what it is.
+
+    Args:
+        run: the run folder.
+        out: must not exist, or be empty.
+        checkpoint: ``step-500004`` or its number; empty: the newest.
+        dtype: one of :data:`DTYPES`; empty: that of the run.
+
+    Returns:
+        what the card says.
+
+    Raises:
+        ConfigError, CheckpointError: one line that says what is wrong.
+    """
+    config = read_config(run)
+    path = _chosen(Checkpoints(run / "checkpoints").all(), run, checkpoint)
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ConfigError(f"{out} exists and is not empty: name another folder")
+    policy = Checkpoints.policy(path, torch.Generator(), config.policy)
+    if dtype:
+        policy.model.to(getattr(torch, dtype))
+    card = _facts(run, path, config, policy)
+    partial = out.with_name(f".{out.name}{PARTIAL}")
+    shutil.rmtree(partial, ignore_errors=True)
+    policy.model.save_pretrained(str(partial), safe_serialization=True)
+    _write_tokenizer(policy, partial)
+    text = yaml.safe_dump(without_secrets(to_dict(config)), sort_keys=False)
+    folder = out.resolve().name
+    (partial / "README.md").write_text(CARD.format(**card, folder=folder, config=text), encoding="utf-8")
+    settle_tree(partial)
+    if out.exists():
+        out.rmdir()
+    partial.rename(out)
+    settle(out.parent)
+    return card
+
+
+def _chosen(known: Sequence[Path], run: Path, wanted: str) -> Path:
+    if not known:
+        raise CheckpointError(f"{run} has no checkpoint yet")
+    if not wanted:
+        return known[-1]
+    name = f"step-{int(wanted):06d}" if wanted.isdecimal() else wanted
+    for path in known:
+        if path.name == name:
+            return path
+    raise CheckpointError(f"{run} has no checkpoint {name}; it has {', '.join(path.name for path in known)}")
+
+
+def _write_tokenizer(policy: HFPolicy, folder: Path) -> None:
+    policy.tokenizer.model_max_length = policy.context_length
+    policy.tokenizer.save_pretrained(str(folder))
+    path = folder / "tokenizer_config.json"
+    told = json.loads(path.read_text(encoding="utf-8"))
+    if told.get("tokenizer_class") == "TokenizersBackend":  # its name since transformers 5, which both sides know
+        told["tokenizer_class"] = "PreTrainedTokenizerFast"
+    for passing in ("is_local", "local_files_only"):
+        told.pop(passing, None)
+    path.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _facts(run: Path, path: Path, config: Config, policy: HFPolicy) -> dict[str, Any]:
+    state = Checkpoints.state(path)
+    success, panel = _measured(run, state["version"])
+    configured = json.dumps(to_dict(config), sort_keys=True).encode()
+    return {
+        "name": f"{config.method}, {config.env.id}, seed {config.seed}",
+        "version": roleagent.__version__,
+        "method": config.method,
+        "env": config.env.id,
+        "run": run.resolve().name,
+        "checkpoint": path.name,
+        "stage": state["stage"],
+        "step": state["step"],
+        "updates": state["version"],
+        "success": success,
+        "panel": panel,
+        "size": sum(parameter.numel() for parameter in policy.model.parameters()),
+        "dtype": str(policy.model.dtype).removeprefix("torch."),
+        "context": policy.context_length,
+        "digest": hashlib.sha256(configured).hexdigest()[:12],
+    }
+
+
+def _measured(run: Path, version: int) -> tuple[str, str]:
+    """Success of a version of the policy, and on what, where the run measured just that version."""
+    for path in sorted([run / "after.json", run / "before.json", *run.glob("iteration-*.json")]):
+        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        if found.get("policy_version") == version:
+            low, high = found["interval"]
+            told = f"{found['success']:.1%} (95 % interval {low:.1%} to {high:.1%}, n = {found['n']})"
+            return told, f"{found['panel']['split']}, panel {found['panel']['digest']}"
+    return "not measured", "the held-out panel"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The verb; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="roleagent export", description=f"{(__doc__ or '').partition(': ')[2]}")
+    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
+    parser.add_argument("--checkpoint", default="", metavar="STEP", help="step-500004 or 500004 (default: the newest)")
+    parser.add_argument("--dtype", choices=DTYPES, default="", help="of the weights (default: the run's)")
+    options = parser.parse_args(arguments)
+    transformers.logging.disable_progress_bar()
+    try:
+        card = export(options.run, options.out, options.checkpoint, options.dtype)
+    except (ConfigError, CheckpointError, OSError) as error:
+        print(f"roleagent export: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    print(f"{options.out}: {card['name']}, {card['checkpoint']}, {card['size']:,} parameters in {card['dtype']}")
+    return 0
+
+
+__all__ = ["export", "main"]
