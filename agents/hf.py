@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from roleagent.agents.actor import Weights
+from roleagent.agents.decoders import Decoder, PlainDecoder
+from roleagent.agents.decoding import continued
+from roleagent.agents.fast_decoder import FastDecoder, is_fast
 from roleagent.agents.slot_cache import SlotCache
 from roleagent.types import Completion, Request
 
@@ -48,8 +51,8 @@ class HFPolicy:
     Args:
         model: a decoder-only transformer with full attention.
         tokenizer: its tokenizer.
-        generator: source of all sampling; what owns the policy seeds it. On the model's device nothing but the
-            sampled tokens ever leaves that device; a generator elsewhere is served with a copy of the probabilities.
+        generator: source of all sampling; what owns the policy seeds it. It may be
+            on another device than the model.
         context_length: most tokens of prompt and completion; by default what the model was made for.
     """
 
@@ -72,6 +75,7 @@ class HFPolicy:
                 f"the local policy needs full attention in every layer, but this model has {', '.join(sorted(kinds))}"
             )
         self._cache: SlotCache | None = None
+        self._fast: FastDecoder | None = None
 
     @classmethod
     def from_path(
@@ -115,7 +119,8 @@ class HFPolicy:
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids. Tags may be special tokens, so special tokens stay, but for the end of the reply."""
-        ids = [token for token in token_ids if token != self.eos_id]
+        end = self.eos_id
+        ids = [token for token in token_ids if token != end]
         text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
         assert isinstance(text, str)
         return text
@@ -176,113 +181,17 @@ class HFPolicy:
                 raise ValueError(
                     f"a prompt of {len(request.prompt_ids)} tokens does not fit a context of {self.context_length}"
                 )
-        with self._inference():
-            return self._generate(requests, slots, temperature)
-
-    def _generate(self, requests: Sequence[Request], slots: list[int], temperature: float) -> list[Completion]:
         limits = [min(r.max_tokens, self.context_length - len(r.prompt_ids)) for r in requests]
         if self._cache is None:
             self._cache = SlotCache(self.model.config.num_hidden_layers, self.device)
-        cache = self._cache
-        cache.arrange(slots, max(len(r.prompt_ids) + limit for r, limit in zip(requests, limits, strict=True)))
-        logits = self._prefill(cache, requests)
+        with self._inference():
+            replies = continued(self._decoder(), self._cache, requests, limits, temperature, self.generator)
+        return [Completion(tuple(ids), tuple(scores), reason, self.version) for ids, scores, reason in replies]
 
-        n = len(requests)
-        sampled: list[list[int]] = [[] for _ in range(n)]
-        logprobs: list[list[float]] = [[] for _ in range(n)]
-        reasons = ["length"] * n
-        lengths = torch.tensor([len(r.prompt_ids) for r in requests], device=self.device)
-        living = {row for row, limit in enumerate(limits) if limit > 0}
-        rows = torch.arange(n, device=self.device)  # what is computed; always holds the living ones
-        step = 0
-        while True:
-            tokens, chosen = self._sample(logits, temperature)
-            for row, token, logprob in zip(rows.tolist(), tokens.tolist(), chosen.tolist(), strict=True):
-                if row not in living:
-                    continue
-                sampled[row].append(token)
-                logprobs[row].append(logprob)
-                if token in requests[row].stop_ids:
-                    reasons[row] = "stop"
-                    living.remove(row)
-                elif len(sampled[row]) >= limits[row]:
-                    living.remove(row)
-            if not living:
-                break
-            if 2 * len(living) <= len(rows):
-                # Leaving rows behind costs a copy of what remains, so it is worth it for many at a time.
-                kept = torch.tensor([row in living for row in rows.tolist()], device=self.device)
-                rows, tokens = rows[kept], tokens[kept]
-            # Rows that have stopped write to their next free slot, which the next prefill overwrites.
-            positions = (lengths[rows] + step).clamp(max=cache.capacity - 1)[:, None]
-            mask = cache.write_at(positions, rows)
-            logits = self._forward(tokens[:, None], positions, mask, cache)[:, -1]
-            step += 1
-        for row, request in enumerate(requests):
-            # The last sampled token was never fed back, so the cache holds everything before it.
-            cache.tokens[row] = [*request.prompt_ids, *sampled[row][:-1]]
-        return [Completion(tuple(sampled[row]), tuple(logprobs[row]), reasons[row], self.version) for row in range(n)]
-
-    def _sample(self, logits: torch.Tensor, temperature: float) -> tuple[torch.Tensor, torch.Tensor]:
-        """One token per row of ``logits`` (n, vocabulary), and its log-probability; both ``(n,)``."""
-        scores = logits.float()
-        if temperature > 0:
-            scores = torch.log_softmax(scores / temperature, dim=-1)
-            # Drawn where the generator is: torch has no generator that serves two devices.
-            odds = scores.exp().to(self.generator.device)
-            tokens = torch.multinomial(odds, 1, generator=self.generator).to(scores.device)
-        else:
-            scores = torch.log_softmax(scores, dim=-1)
-            tokens = scores.argmax(dim=-1, keepdim=True)
-        return tokens[:, 0], scores.gather(1, tokens)[:, 0]
-
-    def _prefill(self, cache: SlotCache, requests: Sequence[Request]) -> torch.Tensor:
-        """Computes what the cache lacks of the prompts; returns the logits ``(rows, vocabulary)`` that follow them."""
-        fresh: list[tuple[int, ...]] = []
-        starts: list[int] = []
-        for row, request in enumerate(requests):
-            # At least the last prompt token is computed anew, for its logits.
-            start = _common_prefix(cache.tokens[row], request.prompt_ids[:-1])
-            starts.append(start)
-            fresh.append(request.prompt_ids[start:])
-        width = max(map(len, fresh))
-        tokens = torch.tensor([[*ids, *[0] * (width - len(ids))] for ids in fresh], device=self.device)
-        # The padding behind a shorter row lands behind its last slot, or on the last slot of all: masked, overwritten.
-        positions = torch.tensor(starts, device=self.device)[:, None] + torch.arange(width, device=self.device)
-        longest = max(len(request.prompt_ids) for request in requests)
-        ends = torch.tensor([len(request.prompt_ids) for request in requests], device=self.device)[:, None]
-        positions = positions.masked_fill(positions >= ends, longest)
-        mask = cache.write_at(positions)
-        hidden_rows = torch.tensor([len(ids) - 1 for ids in fresh], device=self.device)
-        return self._forward(tokens, positions, mask, cache, hidden_rows)[:, 0]
-
-    def _forward(
-        self,
-        tokens: torch.Tensor,
-        positions: torch.Tensor,
-        mask: torch.Tensor,
-        cache: SlotCache,
-        at: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        """Logits ``(rows, 1, vocabulary)`` of the last token, or of token ``at`` of each row."""
-        hidden = self.model.base_model(
-            input_ids=tokens, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
-        ).last_hidden_state
-        index = tokens.shape[1] - 1 if at is None else at
-        picked = hidden[torch.arange(len(tokens), device=self.device), index][:, None]
-        return self.model.get_output_embeddings()(picked)  # type: ignore[misc]
-
-
-def _common_prefix(left: Sequence[int], right: Sequence[int]) -> int:
-    """Length of the longest common prefix.
-
-    >>> _common_prefix([1, 2, 3], (1, 2, 4, 5))
-    2
-    """
-    n = min(len(left), len(right))
-    if tuple(left[:n]) == tuple(right[:n]):
-        return n
-    for position in range(n):
-        if left[position] != right[position]:
-            return position
-    return n
+    def _decoder(self) -> Decoder:
+        """The quickest way to run the model as it is now: it may have got adapters or hooks since the last call."""
+        if not is_fast(self.model):
+            return PlainDecoder(self.model)
+        if self._fast is None:
+            self._fast = FastDecoder(self.model, self.context_length)
+        return self._fast

@@ -3,55 +3,72 @@
 Slot index equals token position: a token at position p of conversation r is stored at ``keys[r, :, p]``. Rows may
 therefore differ in length without padding, a new turn only computes its new tokens, and going back to a shorter
 prefix is nothing but forgetting a length: whatever lies behind it is masked, then overwritten.
+
+Which row a conversation has is the cache's own business (``slots`` says it): a pass over the model takes the first so
+many rows, and whoever drops out of it changes places with one of the last.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
+from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 
-class _SlotLayer(CacheLayerMixin):
+class SlotLayer(CacheLayerMixin):
     """Keys and values of one layer, ``(rows, kv_heads, capacity, head_dim)``."""
 
     def __init__(self, cache: SlotCache):
         super().__init__()
         self._cache = cache
 
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        rows, heads, _, width = key_states.shape
-        self.keys = key_states.new_zeros(rows, heads, self._cache.capacity, width)
-        self.values = value_states.new_zeros(rows, value_states.shape[1], self._cache.capacity, value_states.shape[-1])
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        """Room for every row; the arguments, ``(tokens, kv_heads, head_dim)``, say of what."""
+        rows, capacity = self._cache.stored, self._cache.capacity
+        # Zeros, for what lies behind a row's end is masked, but even so must be a number.
+        self.keys = key_states.new_zeros(rows, key_states.shape[1], capacity, key_states.shape[-1])
+        self.values = value_states.new_zeros(rows, value_states.shape[1], capacity, value_states.shape[-1])
         self.is_initialized = True
 
-    def update(self, key_states: torch.Tensor, value_states: torch.Tensor, *args, **kwargs):
+    def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Stores ``(tokens, kv_heads, head_dim)`` where :meth:`SlotCache.write_at` said; returns all rows."""
         if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
+            self.lazy_initialization(keys, values)
         assert self.keys is not None and self.values is not None
-        rows, positions, used = self._cache.rows, self._cache.positions, self._cache.used
-        # (rows, new, heads, width) on the left: advanced indices separated by a slice move to the front.
-        self.keys[rows, :, positions] = key_states.transpose(1, 2)
-        self.values[rows, :, positions] = value_states.transpose(1, 2)
-        keys, values = self.keys[:, :, :used], self.values[:, :, :used]
-        if len(rows) < len(keys):
-            keys, values = keys.index_select(0, rows[:, 0]), values.index_select(0, rows[:, 0])
-        return keys, values
+        self.keys[self._cache.rows, :, self._cache.positions] = keys
+        self.values[self._cache.rows, :, self._cache.positions] = values
+        return self.keys, self.values
 
-    def keep_rows(self, rows: torch.Tensor, capacity: int) -> None:
-        """Row i becomes the old row ``rows[i]``; -1 is a fresh one. Capacity grows to ``capacity`` where needed."""
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs):
+        """What transformers calls: ``(rows, kv_heads, new, head_dim)`` in, the rows up to the last token out."""
+        rows, used = key_states.shape[0], self._cache.used
+        keys, values = self.write(key_states.transpose(1, 2).flatten(0, 1), value_states.transpose(1, 2).flatten(0, 1))
+        return keys[:rows, :, :used], values[:rows, :, :used]
+
+    def keep_rows(self, rows: Tensor, capacity: int, filled: int) -> None:
+        """Row i becomes a copy of the first ``filled`` tokens of the old row ``rows[i]``, with another capacity."""
         if not self.is_initialized:
             return
-        assert self.keys is not None and self.values is not None
-        source = rows.clamp(min=0)
-        grown = []
+        kept = []
         for old in (self.keys, self.values):
-            if capacity > old.shape[2]:
-                new = old.new_zeros(len(rows), old.shape[1], capacity, old.shape[3])
-                new[:, :, : old.shape[2]] = old[source]
-            else:
-                new = old[source]
-            grown.append(new)
-        self.keys, self.values = grown
+            assert old is not None
+            new = old.new_zeros(len(rows), old.shape[1], capacity, old.shape[3])
+            new[:, :, :filled] = old[:, :, :filled].index_select(0, rows)
+            kept.append(new)
+        self.keys, self.values = kept
+
+    def exchange(self, some: Tensor, others: Tensor, filled: int) -> None:
+        """Rows change places, as far as their first ``filled`` tokens."""
+        if not self.is_initialized:
+            return
+        for whole in (self.keys, self.values):
+            assert whole is not None
+            part = whole[:, :, :filled]
+            moved = part[some]
+            part[some] = part[others]
+            part[others] = moved
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._cache.used, 0
@@ -71,50 +88,92 @@ class SlotCache(Cache):
         device: where the model is.
 
     Attributes:
+        slots: whose conversation each row is.
         tokens: what each row holds, token by token.
+        stored: rows that there is room for.
         capacity: tokens that a row can hold at present.
     """
 
     def __init__(self, layers: int, device: torch.device):
-        super().__init__(layers=[_SlotLayer(self) for _ in range(layers)])
+        super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
         self.device = device
-        self.capacity = 0
         self.slots: list[int] = []
         self.tokens: list[list[int]] = []
+        self.stored = self.capacity = self.used = 0
         self.rows = self.positions = torch.zeros(0, dtype=torch.long, device=device)
-        self.used = 0
 
-    def arrange(self, slots: list[int], longest: int) -> None:
-        """Makes row i the conversation ``slots[i]``, and room for ``longest`` tokens in each row."""
+    def arrange(self, slots: Sequence[int], room: Sequence[int]) -> None:
+        """Makes the first rows the conversations ``slots``, in any order, and forgets all others.
+
+        Args:
+            room: most tokens that each conversation may come to hold.
+        """
+        longest = max(room)
+        if set(slots).isdisjoint(self.slots):
+            self.open(slots, longest)
+            return
+        row_of = {slot: row for row, slot in enumerate(self.slots)}
         capacity = self.capacity
         if longest > capacity:
             capacity = max(longest, min(2 * capacity, longest + 512))
-        if slots == self.slots and capacity == self.capacity:
+        if capacity > self.capacity or not 3 * self.stored <= 4 * len(slots) <= 4 * self.stored:
+            # Neighbours of like length: a step then reads little beyond what each row holds.
+            order = sorted(range(len(slots)), key=lambda i: -room[i])
+            self.copy([row_of.get(slots[i], -1) for i in order], [slots[i] for i in order], capacity)
             return
-        row_of = {slot: row for row, slot in enumerate(self.slots)}
-        source = [row_of.get(slot, -1) for slot in slots]
-        if any(row >= 0 for row in source):
-            index = torch.tensor(source, device=self.device)
-            for layer in self.layers:
-                layer.keep_rows(index, capacity)  # type: ignore[attr-defined]
-        else:
-            for layer in self.layers:
-                layer.is_initialized = False  # type: ignore[misc]
-        self.tokens = [self.tokens[row] if row >= 0 else [] for row in source]
-        self.slots, self.capacity = list(slots), capacity
+        wanted = set(slots)
+        vacant = [row for row in range(len(slots)) if row >= len(self.slots) or self.slots[row] not in wanted]
+        late = [row for row in range(len(slots), len(self.slots)) if self.slots[row] in wanted]
+        missing = len(slots) - len(self.slots)
+        self.slots += [-1] * missing
+        self.tokens += [[] for _ in range(missing)]
+        self.exchange(vacant[: len(late)], late)
+        joining = [slot for slot in slots if slot not in row_of]
+        for row, slot in zip(vacant[len(late) :], joining, strict=True):
+            self.slots[row], self.tokens[row] = slot, []
+        del self.slots[len(slots) :], self.tokens[len(slots) :]
 
-    def write_at(self, positions: torch.Tensor, rows: torch.Tensor | None = None) -> torch.Tensor:
-        """Announces the positions ``(n, new)`` of the next forward pass; returns its attention mask.
+    def open(self, slots: Sequence[int], capacity: int) -> None:
+        """Forgets everything and has one empty row for each of ``slots``."""
+        self.slots, self.tokens = list(slots), [[] for _ in slots]
+        self.stored, self.capacity = len(slots), capacity
+        for layer in self.layers:
+            layer.is_initialized = False  # type: ignore[misc]
+            layer.keys = layer.values = None  # given back before the next are made
+
+    def copy(self, source: Sequence[int], slots: Sequence[int], capacity: int) -> None:
+        """Row i, now of ``slots[i]``, becomes a copy of the old row ``source[i]``; -1 stands for a fresh one."""
+        tokens = [list(self.tokens[row]) if row >= 0 else [] for row in source]
+        index = torch.tensor(source, device=self.device).clamp(min=0)
+        filled = max(map(len, tokens))
+        for layer in self.layers:
+            layer.keep_rows(index, capacity, filled)  # type: ignore[attr-defined]
+        self.slots, self.tokens = list(slots), tokens
+        self.stored, self.capacity = len(slots), capacity
+
+    def exchange(self, some: Sequence[int], others: Sequence[int], filled: int | None = None) -> None:
+        """Rows change places: ``some[i]`` with ``others[i]``.
 
         Args:
-            positions: where each new token stands in its conversation.
-            rows: which ``n`` of the cache's rows take part, ascending; None: all.
-
-        Returns:
-            boolean, ``(n, 1, new, used)``: a token sees the slots up to its own.
+            filled: how much of them is worth moving; by default as much as their ``tokens`` say.
         """
-        self.positions = positions
-        rows = torch.arange(positions.shape[0], device=self.device) if rows is None else rows
-        self.rows = rows[:, None].expand_as(positions)
-        self.used = int(positions.max()) + 1
-        return (torch.arange(self.used, device=self.device)[None, None, :] <= positions[:, :, None])[:, None]
+        if not some:
+            return
+        if filled is None:
+            filled = max(len(self.tokens[row]) for row in (*some, *others))
+        left, right = (torch.tensor(rows, device=self.device) for rows in (some, others))
+        for layer in self.layers:
+            layer.exchange(left, right, filled)  # type: ignore[attr-defined]
+        for one, other in zip(some, others, strict=True):
+            self.slots[one], self.slots[other] = self.slots[other], self.slots[one]
+            self.tokens[one], self.tokens[other] = self.tokens[other], self.tokens[one]
+
+    def write_at(self, rows: Tensor, positions: Tensor, used: int) -> None:
+        """Announces the next pass over the model.
+
+        Args:
+            rows: the row of each new token, ``(tokens,)``.
+            positions: its place in the conversation, ``(tokens,)``.
+            used: slots that it may have to look at; more than any of the positions.
+        """
+        self.rows, self.positions, self.used = rows, positions, used

@@ -1,0 +1,62 @@
+"""Reading tokens into the cache with a model as transformers runs it: any decoder-only architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from roleagent.agents.slot_cache import SlotCache
+
+
+class Decoder(Protocol):
+    """What reads new tokens of many conversations at once."""
+
+    def read(
+        self, cache: SlotCache, tokens: Tensor, starts: Tensor, counts: Tensor | None, reach: Sequence[int]
+    ) -> Tensor:
+        """Puts tokens into the first rows of the cache; returns the logits ``(rows, vocabulary)`` that follow them.
+
+        Args:
+            tokens: ``(rows, width)``, filled up on the right.
+            starts: position of each row's first new token, ``(rows,)``.
+            counts: new tokens of each row, 1 or more, ``(rows,)``; None: one each.
+            reach: slots that each row comes to fill, or more, at most the cache's capacity: what can be said of
+                ``starts + counts`` without asking the device.
+        """
+        ...
+
+
+class PlainDecoder:
+    """Lets transformers do it."""
+
+    def __init__(self, model: PreTrainedModel):
+        self.model = model
+
+    def read(
+        self, cache: SlotCache, tokens: Tensor, starts: Tensor, counts: Tensor | None, reach: Sequence[int]
+    ) -> Tensor:
+        rows, width = tokens.shape
+        at = torch.arange(width, device=tokens.device)
+        positions = starts[:, None] + at
+        used = max(reach)
+        if counts is not None:
+            # What fills up a shorter row lands behind its last token or at the last slot of all, is masked, and will
+            # be overwritten.
+            used = min(used + 1, cache.capacity)
+            positions = torch.where(at < counts[:, None], positions, used - 1)
+        owners = torch.arange(rows, device=tokens.device)
+        cache.write_at(owners[:, None].expand_as(tokens).flatten(), positions.flatten(), used)
+        mask = torch.arange(used, device=tokens.device) <= positions[:, :, None]
+        hidden = self.model.base_model(
+            input_ids=tokens,
+            attention_mask=mask[:, None],
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+        ).last_hidden_state
+        last = hidden[:, 0] if counts is None else hidden[owners, counts - 1]
+        return self.model.get_output_embeddings()(last)  # type: ignore[misc]
