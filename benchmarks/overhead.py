@@ -1,0 +1,268 @@
+"""What does Role-Agent cost over GiGPO, everything else equal?
+
+    python benchmarks/overhead.py
+    python benchmarks/overhead.py --full
+    python benchmarks/overhead.py --reply 6 --prediction 25 --style transcript    # as in the default run
+
+Whole iterations (rollout, credit, update, analysis) of both methods take turns in one process; a policy of random
+weights samples replies of exactly ``--reply`` tokens and, for Role-Agent, forecasts of exactly ``--prediction`` tokens.
+What it says is beside the point: the worlds are led by the expert in every second episode and at random in the others,
+so that both methods play the same episodes, win some and lose some, and Role-Agent's forecasts are scored and its
+failures analysed as in a real run. The figures are medians over pairs of neighbouring iterations: in CPU time where the
+CPU does all the work, for machines are shared, and in wall-clock time where there is an accelerator.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+import zlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+import transformers
+
+from roleagent.agents.hf import HFPolicy
+from roleagent.agents.rollout import Rollout
+from roleagent.agents.session import World, make_base, model_analyst
+from roleagent.config import Config, load
+from roleagent.curricula.curriculum import CurriculumSampler
+from roleagent.curricula.library import FailureLibrary
+from roleagent.curricula.rules import RuleAnalyst
+from roleagent.curricula.samplers import UniformSampler
+from roleagent.envs.pool import EnvPool
+from roleagent.envs.wrappers import PredictedState, Tags
+from roleagent.learners.display import Display
+from roleagent.learners.engine import Learner
+from roleagent.learners.experience import lay_out
+from roleagent.learners.imitation import demonstrations, new_policy
+from roleagent.learners.ranks import Ranks
+from roleagent.learners.reinforcement import credit, reference
+from roleagent.learners.run import Run
+from roleagent.learners.updates import update
+from roleagent.stopwatch import PARTS, Stopwatch
+from roleagent.types import Completion, Request
+
+CLOCK = time.perf_counter if torch.cuda.is_available() else time.process_time
+PUBLISHED = 5.2  # percent of a step, the paper's own figure
+FORESEEN = "You arrive at the counter 1. On the counter 1, you see a mug 1, a plate 2 and a knife 1."
+SIZE = ["policy.hidden_size=128", "policy.layers=2", "policy.heads=4", "policy.kv_heads=4", "policy.mlp_size=384"]
+
+
+class Metronome(HFPolicy):
+    """Says exactly so many tokens as it may; what they are taken to say is written."""
+
+    reply = prediction = 0
+
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+        return super().generate([replace(request, stop_ids=frozenset()) for request in requests], temperature)
+
+    def decode(self, token_ids: Sequence[int]) -> str:
+        if len(token_ids) == self.reply:
+            return "<action>look</action>"
+        if len(token_ids) == self.prediction:
+            return f'<prediction h="1">{FORESEEN}</prediction>'
+        return super().decode(token_ids)
+
+
+class Led(gymnasium.Wrapper):
+    """A world that does what an expert says in its even episodes, and anything in the others, whatever is asked."""
+
+    def __init__(self, env: gymnasium.Env, number: int):
+        super().__init__(env)
+        self.number = number
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None):
+        observation, info = self.env.reset(seed=seed, options=options)
+        self.rng = np.random.default_rng([self.number, zlib.crc32(info["task_id"].encode())])
+        self.expert = self.env.unwrapped.expert(self.rng)  # type: ignore[attr-defined]
+        self.expert.reset(info["goal"], observation)
+        self.admissible = info["admissible_actions"]
+        return observation, info
+
+    def step(self, action: Any):
+        command = self.rng.choice(self.admissible) if self.number % 2 else self.expert.act()
+        observation, reward, terminated, truncated, info = self.env.step(command)
+        self.expert.observe(command, observation)
+        self.admissible = info["admissible_actions"]
+        return observation, reward, terminated, truncated, info
+
+
+class Method:
+    """One way of learning, with a policy, a learner and worlds of its own; an iteration at a time."""
+
+    def __init__(self, config: Config, ranks: Ranks, display: Display):
+        self.run = Run(config, ranks, display, resume=False)
+        world = World.open(config, config.env.train_split)
+        # For the tokenizer; the expert needs its time even where the episodes that are measured are short.
+        lessons = replace(config.env, kwargs={**config.env.kwargs, "max_steps": 14})
+        shown = demonstrations(
+            World.open(replace(config, env=lessons), config.env.train_split), self.run.stream(1), display
+        )
+        policy = self.run.open_policy(lambda generator: new_policy(config, ranks, shown, [], 1, generator))
+        policy.__class__ = Metronome  # the same model, that keeps to a length
+        policy.reply, policy.prediction = config.rollout.action_tokens, config.rollout.prediction_tokens
+        self.policy, self.config, self.horizon = policy, config, world.horizon
+        self.learner = Learner(policy, config, config.optim.lr, reference(self.run, policy), config.optim.optimiser)
+        self.numbers = iter(range(10**6))
+        pool = EnvPool(self._make)
+        self.rollout = Rollout(policy, pool, config.env.id, config.prompt, config.rollout, world.horizon)
+        self.task_ids = [world.panel.task_ids[i] for i in self.run.stream(2).permutation(len(world.panel))]
+        self.sampler: Any = UniformSampler(world.panel, self.run.stream(3))
+        if config.aiw:
+            library = FailureLibrary(f"sqlite:///{self.run.folder.path / 'failures.db'}")
+            analyst = RuleAnalyst() if config.curriculum.analyst == "rule" else model_analyst(config, policy)
+            self.sampler = CurriculumSampler(world.panel, library, analyst, self.run.stream(3))
+
+    def _make(self) -> gymnasium.Env:
+        env: Any = Led(make_base(self.config, self.config.env.train_split), next(self.numbers))
+        if self.horizon:
+            env = PredictedState(env, self.horizon)
+        return Tags(env, think=self.config.prompt.think, horizon=self.horizon)
+
+    def iterate(self, number: int) -> dict[str, float]:
+        """As ``train.py`` does it; seconds by part, of the whole, and of CPU time, and the tokens sampled."""
+        run, options = self.run, self.config.rollout
+        run.watch = self.rollout.watch = watch = Stopwatch(CLOCK)
+        before = replace(self.rollout.stats)
+        wall, begun = time.perf_counter(), CLOCK()
+        self.sampler.sample(options.tasks)
+        start = number * options.tasks % (len(self.task_ids) - options.tasks)
+        played = self.task_ids[start : start + options.tasks]  # whatever was drawn: both methods play the same
+        groups = self.rollout.play(played, options.group_size, options.temperature)
+        with watch("grouping"):
+            experience = lay_out(groups, credit(run, groups, run.stream(5, number)), self.config)
+        with watch("update"):
+            self.policy.rest()
+            update(self.learner, experience, [run.stream(8, number)])
+        with watch("sync"):
+            self.policy.sync(self.learner, self.policy.version)
+        with watch("analysis"):
+            self.sampler.observe(groups)
+        wall, whole = time.perf_counter() - wall, CLOCK() - begun
+        after, episodes = self.rollout.stats, [t for group in groups for t in group.trajectories]
+        scores = [s for t in episodes for turn in t.turns if turn.prediction for s in turn.prediction.scores]
+        return {
+            **{name: watch.seconds[name] for name in PARTS},
+            "whole": whole,
+            "wall": wall,
+            "turns": after.turns - before.turns,
+            "action_tokens": after.action_tokens - before.action_tokens,
+            "prediction_tokens": after.prediction_tokens - before.prediction_tokens,
+            "success": statistics.mean(t.success for t in episodes),
+            "scored": float(sum(not score.absent for score in scores)),
+        }
+
+
+def configuration(options: argparse.Namespace, folder: Path, name: str, *more: str) -> Config:
+    """One method's configuration: the same as the others' but for ``more``."""
+    common = [
+        f"run_dir={folder / name}",
+        "env.train_split=train",
+        f"env.kwargs={{data_dir: generated, size: tiny, max_steps: {options.turns}}}",
+        *SIZE,
+        "policy.context=16384",
+        f"prompt.style={options.style}",
+        "warmstart.episodes=40",
+        f"rollout.tasks={options.groups}",
+        f"rollout.group_size={options.copies}",
+        f"rollout.action_tokens={options.reply}",
+        f"rollout.prediction_tokens={options.prediction}",
+        "loss.kl=1e-3",
+        "optim.updates=1",
+        "optim.lr=1e-6",
+        "curriculum.reflection_tokens=80",
+        "curriculum.selection_tokens=48",
+        "tracking.tensorboard=off",
+        "prompt.horizon=1",
+    ]
+    return load(overrides=[*common, *more])
+
+
+def compare(methods: dict[str, Method], pairs: int) -> dict[str, list[dict[str, float]]]:
+    """The methods' iterations, taken in turns, every other round in the other order; the first round warms up."""
+    told: dict[str, list[dict[str, float]]] = {name: [] for name in methods}
+    for number in range(pairs + 1):
+        order = list(methods) if number % 2 else list(reversed(methods))
+        for name in order:
+            row = methods[name].iterate(number)
+            if number:
+                told[name].append(row)
+    return told
+
+
+def percent(rows: Sequence[dict[str, float]], base: Sequence[dict[str, float]], name: str) -> float:
+    """The median over neighbours of how much more is spent, in percent."""
+    return round(100 * statistics.median(b[name] / a[name] - 1 for a, b in zip(base, rows, strict=True)), 1)
+
+
+def middle(rows: Sequence[dict[str, float]], name: str) -> float:
+    return statistics.median(row[name] for row in rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--reply", type=int, default=512, help="tokens of an action reply (default 512)")
+    parser.add_argument("--prediction", type=int, default=30, help="tokens of a forecast (default 30)")
+    parser.add_argument("--turns", type=int, help="most turns of an episode (default 3; --full: 12)")
+    parser.add_argument("--groups", type=int, default=2)
+    parser.add_argument("--copies", type=int, default=4, help="episodes per group")
+    parser.add_argument("--pairs", type=int, help="iterations of each method that count (default 3; --full: 7)")
+    parser.add_argument("--style", choices=["window", "transcript"], default="window")
+    parser.add_argument("--full", action="store_true", help="longer episodes, and more ways of being Role-Agent")
+    options = parser.parse_args()
+    transformers.logging.disable_progress_bar()
+    options.turns = options.turns or (12 if options.full else 3)
+    pairs = options.pairs or (7 if options.full else 3)
+    role = ("method=role_agent", "wia=on", "aiw=on", "curriculum.analyst=rule")
+    variants = {"gigpo": ("method=gigpo", "wia=off", "aiw=off"), "role_agent": role}
+    if options.full:
+        variants["untrained"] = (*role, "loss.train_predictions=off")
+        variants["model_analyst"] = (*role[:-1], "curriculum.analyst=model")
+    with tempfile.TemporaryDirectory() as folder, Ranks.join() as ranks, Display("", quiet=True) as display:
+        made = {
+            name: Method(configuration(options, Path(folder), name, *more), ranks, display)
+            for name, more in variants.items()
+        }
+        told = compare(made, pairs)
+    base, rows = told["gigpo"], told["role_agent"]
+    shape = f"replies of {options.reply} tokens, forecasts of {options.prediction}, up to {options.turns} turns"
+    print(f"{shape}; {middle(base, 'turns'):.0f} turns per iteration, success {middle(base, 'success'):.2f}")
+    print(f"{'seconds, median':<16}" + "".join(f"{name:>16}" for name in told))
+    for part in (*PARTS, "whole", "wall"):
+        print(f"{part:<16}" + "".join(f"{middle(told[name], part):>16.3f}" for name in told))
+    for name in [name for name in told if name != "gigpo"]:
+        print(f"{name}: {percent(told[name], base, 'whole'):+.1f} %")
+    gigpo, whole = middle(base, "whole"), middle(rows, "whole")
+    foreseen = (whole - gigpo - middle(rows, "analysis")) / middle(rows, "prediction_tokens")
+    acted = gigpo / middle(base, "action_tokens")
+    print(f"a forecast's token costs {1e6 * foreseen:.0f} µs in all, an action's {1e6 * acted:.0f} µs")
+    result = {
+        "overhead_percent": percent(rows, base, "whole"),
+        "overhead_wall_percent": percent(rows, base, "wall"),
+        "published_percent": PUBLISHED,
+        "tokens_percent": round(100 * middle(rows, "prediction_tokens") / middle(rows, "action_tokens"), 1),
+        "breakdown_percent": {
+            part: round(100 * (middle(rows, part) - middle(base, part)) / gigpo, 2) for part in PARTS
+        },
+        "forecast_token_over_action_token": round(foreseen / acted, 2),
+        "scored": middle(rows, "scored"),
+        **{
+            f"{name}_percent": percent(told[name], base, "whole")
+            for name in told
+            if name not in ("gigpo", "role_agent")
+        },
+    }
+    print("RESULT", json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
