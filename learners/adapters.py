@@ -88,12 +88,6 @@ def plain_weights(model: torch.nn.Module, adapted: bool = True) -> Iterator[tupl
             yield name, weight
 
 
-def save_plain(model: PreTrainedModel, folder: Path) -> None:
-    """Writes a model as any other program loads it (safetensors), adapters added in."""
-    whole = dict(plain_weights(model)) if adapted(model) else None
-    model.save_pretrained(str(folder), state_dict=whole, safe_serialization=True)
-
-
 @dataclass(frozen=True)
 class Adapter:
     """An adapter apart from its model, as peft writes it.
@@ -190,4 +184,4 @@ def _plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, (set, frozenset)) else str(getattr(value, "value", value))
 
 
-__all__ = ["Adapter", "Held", "Worn", "adapt", "adapted", "plain_weights", "save_plain"]
+__all__ = ["Adapter", "Held", "Worn", "adapt", "adapted", "plain_weights"]

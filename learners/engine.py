@@ -119,7 +119,7 @@ class Engine:
             ValueError: no rank has a segment.
             NotFinite: loss or gradient are no numbers; the weights are as they were.
         """
-        plan = micro_batches(segments, self.config.optim.micro_batch_tokens)
+        plan = self._plan(segments, self.module)
         rounds = self.ranks.max(len(plan))
         if not rounds:
             raise ValueError("an update needs at least one segment with trained tokens on some rank")
@@ -164,20 +164,25 @@ class Engine:
         Returns:
             per segment and token, 0 where nothing was sampled. (Of a policy: nats, at ``temperature``.)
         """
-        plan = micro_batches(segments, self.config.optim.micro_batch_tokens)
+        plan = self._plan(segments, module or self.module)
         own = module is None or module is self.module
         scorer = self.engine if own else module
         (self.module if own else module).eval()
         found: list[tuple[float, ...]] = [()] * len(segments)
+        missing = self.ranks.max(len(plan)) - len(plan) if own and self.stage == 3 else 0
         for chosen in plan:
             batch = self._collate(segments, {}, chosen)
             values = iter(scorer(batch, temperature)[0].tolist())
             for index in chosen:
                 found[index] = tuple(next(values) if kind else 0.0 for kind in segments[index].action_mask)
-        if own and self.stage == 3:
-            for _ in range(self.ranks.max(len(plan)) - len(plan)):
-                scorer(self._idle({}), temperature)
+        for _ in range(missing):
+            scorer(self._idle({}), temperature)
         return found
+
+    def _plan(self, segments: Sequence[Segment], module: torch.nn.Module) -> list[list[int]]:
+        """The micro-batches: as the module likes them, or of similar length."""
+        plan = getattr(module, "plan", micro_batches)
+        return plan(segments, self.config.optim.micro_batch_tokens)
 
     def _collate(self, segments: Sequence[Segment], columns: Columns, chosen: Sequence[int]) -> Batch:
         part = {name: [rows[i] for i in chosen] for name, rows in columns.items()}

@@ -27,7 +27,7 @@ def gather_into(whole: torch.nn.Module, parts: torch.nn.Module) -> None:
 
     One parameter after another is put together, so that never more than one is there twice. Every rank must call it.
     """
-    from deepspeed.zero import GatheredParameters
+    from deepspeed.runtime.zero import GatheredParameters
 
     own = dict(whole.named_parameters())
     for name, weight in parts.named_parameters():
