@@ -185,10 +185,10 @@ class HFPolicy:
         if self._cache is None:
             self._cache = SlotCache(self.model.config.num_hidden_layers, self.device)
         with self._inference():
-            replies = continued(self._decoder(), self._cache, requests, limits, temperature, self.generator)
+            replies = continued(self.decoder(), self._cache, requests, limits, temperature, self.generator)
         return [Completion(tuple(ids), tuple(scores), reason, self.version) for ids, scores, reason in replies]
 
-    def _decoder(self) -> Decoder:
+    def decoder(self) -> Decoder:
         """The quickest way to run the model as it is now: it may have got adapters or hooks since the last call."""
         if not is_fast(self.model):
             return PlainDecoder(self.model)

@@ -1,0 +1,201 @@
+"""How many tokens of whole episodes come out per second, against ``transformers.generate``?
+
+    python benchmarks/rollout.py
+    python benchmarks/rollout.py --full --threads 2
+
+A policy from scratch plays generated ALFWorld games with predictions, in groups of eight: an action and a forecast per
+turn. Both sides sample from the same random weights under the same token limits and stop tokens, and finished episodes
+leave the batch of both. ``generate`` reads every turn's whole prompt anew, in a batch padded on the left; it is not
+asked for the log-probabilities, which the local policy always gives.
+
+What is sampled is thrown away for what a scripted agent says at that place: the commands of the environment's expert,
+one in five replaced by a random one, and the true next state as forecast. So both sides play the very same episodes,
+of the lengths that episodes have, and useful tokens are the tokens of these replies. Times are the whole episode's,
+the environment's part included; each side's best of ``--rounds`` that alternate.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
+
+from roleagent.agents import decoding
+from roleagent.agents.hf import HFPolicy
+from roleagent.agents.prompts import STYLES
+from roleagent.agents.session import World
+from roleagent.agents.small import build_policy, train_tokenizer
+from roleagent.config import load
+from roleagent.learners.warmstart import Demonstration, demonstrate, texts_of
+from roleagent.types import Completion, Request
+
+GROUP = 8
+LARGE = ("hidden_size=320", "layers=8", "heads=8", "kv_heads=4", "mlp_size=1024", "vocabulary=4096", "context=2048")
+DEFAULT = Path(__file__).parents[1] / "configs" / "default.yaml"
+
+Replies = Mapping[int, Sequence[Sequence[int]]]
+"""What each slot says, call by call, in tokens."""
+
+
+def episode(world: World, task_id: str, rng: np.random.Generator) -> Demonstration:
+    """What a scripted agent says in an episode that it wins in the end."""
+    expert = world.base.unwrapped.expert(rng)  # type: ignore[attr-defined]
+    while (shown := demonstrate(world.base, task_id, expert, 0.2, rng)) is None:
+        pass
+    return shown
+
+
+def said(policy: HFPolicy, shown: Demonstration, limits: tuple[int, int]) -> list[list[int]]:
+    """Actions and forecasts in turn, cut off at their limits."""
+    replies = []
+    for step in shown.steps:
+        forecast = f'<prediction h="1">{step.info["state"]}</prediction>'
+        for text, limit in zip((f"<action>{step.command}</action>", forecast), limits, strict=True):
+            replies.append(policy.encode(text)[:limit])
+    return replies
+
+
+class Ours(HFPolicy):
+    """The local policy, whose replies are replaced as they are drawn."""
+
+    def begin(self, replies: Replies) -> None:
+        """A new set of episodes."""
+        self.replies, self.calls = replies, dict.fromkeys(replies, 0)
+
+    def next_replies(self, requests: Sequence[Request]) -> list[Sequence[int]]:
+        """What is to be said to each request."""
+        found = [self.replies[request.slot][self.calls[request.slot]] for request in requests]
+        for request in requests:
+            self.calls[request.slot] += 1
+        return found
+
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+        by_slot = dict(zip([r.slot for r in requests], self.next_replies(requests), strict=True))
+        drawn, step = decoding.draw, -1
+
+        def told(logits: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            nonlocal step
+            _, logprobs = drawn(logits, *arguments)
+            step += 1
+            assert self._cache is not None
+            replies = [by_slot[slot] for slot in self._cache.slots[: len(logits)]]
+            tokens = [reply[step] if step < len(reply) else 0 for reply in replies]
+            return torch.tensor(tokens, device=logits.device), logprobs
+
+        decoding.draw = told
+        try:
+            return super().generate(requests, temperature)
+        finally:
+            decoding.draw = drawn
+
+
+class _Told(LogitsProcessor):
+    """Leaves one token of each row possible."""
+
+    def __init__(self, replies: torch.Tensor, start: int):
+        self.replies, self.start = replies, start
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
+        step = input_ids.shape[1] - self.start
+        return torch.full_like(scores, -torch.inf).scatter_(1, self.replies[:, step : step + 1], 0.0)
+
+
+class Theirs(Ours):
+    """The same model, by ``transformers.generate``."""
+
+    @torch.inference_mode()
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+        if not requests:
+            return []
+        pad, width = int(self.tokenizer.pad_token_id), max(len(r.prompt_ids) for r in requests)  # type: ignore[arg-type]
+        rows = [[pad] * (width - len(r.prompt_ids)) + list(r.prompt_ids) for r in requests]
+        mask = [[0] * (width - len(r.prompt_ids)) + [1] * len(r.prompt_ids) for r in requests]
+        limit, stops = requests[0].max_tokens, requests[0].stop_ids
+        replies = self.next_replies(requests)
+        forced = torch.tensor([[*reply, *[pad] * (limit - len(reply))] for reply in replies], device=self.device)
+        self.model.eval()
+        out = self.model.generate(  # type: ignore[operator, misc]
+            torch.tensor(rows, device=self.device),
+            attention_mask=torch.tensor(mask, device=self.device),
+            generation_config=GenerationConfig(
+                do_sample=True,
+                temperature=temperature,
+                top_k=0,
+                max_new_tokens=limit,
+                eos_token_id=sorted(stops),
+                pad_token_id=pad,
+            ),
+            logits_processor=LogitsProcessorList([_Told(forced, width)]),
+        )[:, width:].tolist()
+        found = []
+        for row, reply in zip(out, replies, strict=True):
+            assert row[: len(reply)] == list(reply), "transformers.generate said something else"
+            found.append(Completion(tuple(reply), (0.0,) * len(reply), "stop"))
+        return found
+
+
+def play(policy: Ours, world: World, task_ids: Sequence[str], replies: Replies) -> tuple[float, int, list[Any]]:
+    """Seconds, useful tokens, and what was played."""
+    rollout = world.rollout(policy)
+    policy.begin(replies)
+    start = time.perf_counter()
+    groups = rollout.play(task_ids, GROUP, 1.0)
+    seconds = time.perf_counter() - start
+    story = [[(t.prompt_ids, t.completion.token_ids) for t in e.turns] for g in groups for e in g.trajectories]
+    return seconds, rollout.stats.action_tokens + rollout.stats.prediction_tokens, story
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, nargs="+", default=[16, 64], help="side by side (default: 16 64)")
+    parser.add_argument("--rounds", type=int, default=3, help="of each side (default: 3)")
+    parser.add_argument("--threads", type=int, default=1, help="of the processor (default: 1)")
+    parser.add_argument("--full", action="store_true", help="11 million parameters, larger rooms, 30 turns at most")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = str(options.threads)
+    torch.set_num_threads(options.threads)
+
+    overrides = [f"policy.{size}" for size in LARGE] if options.full else []
+    overrides += ["env.kwargs.size=small", "env.kwargs.max_steps=30"] if options.full else []
+    world = World.open(load(DEFAULT, overrides), "train")
+    config, rng = world.config, np.random.default_rng(options.seed)
+    task_ids = [str(task) for task in rng.choice(list(world.panel.task_ids), max(options.episodes) // GROUP)]
+    shown = [episode(world, task, rng) for task in task_ids for _ in range(GROUP)]
+    tags = ("<action>", "</action>", "</prediction>", '<prediction h="1">')
+    words = train_tokenizer(texts_of(shown, STYLES[config.prompt.style], 0), config.policy.vocabulary, tags)
+    built = build_policy(config.policy, words, torch.Generator().manual_seed(options.seed))
+    limits = config.rollout.action_tokens, config.rollout.prediction_tokens
+    replies = {slot: said(built, one, limits) for slot, one in enumerate(shown)}
+    sides = [side(built.model, words, torch.Generator(), config.policy.context) for side in (Ours, Theirs)]
+    print(f"{built.model.num_parameters() / 1e6:.2f} million parameters, {options.threads} threads")
+
+    result: dict[str, Any] = {}
+    for n in options.episodes:
+        best = [float("inf")] * 2
+        tokens, longest = 0, 0
+        for _ in range(options.rounds):
+            stories = []
+            for number, policy in enumerate(sides):
+                seconds, tokens, story = play(policy, world, task_ids[: n // GROUP], replies)
+                best[number] = min(best[number], seconds)
+                stories.append(story)
+            assert stories[0] == stories[1], "the two sides played different episodes"
+            longest = max(len(prompt) for turns in stories[0] for prompt, _ in turns)
+        ours, theirs = (round(tokens / seconds) for seconds in best)
+        print(f"{n} episodes, {tokens} tokens in replies, longest prompt {longest}: {ours} tokens/s, ", end="")
+        print(f"transformers.generate {theirs}, {ours / theirs:.2f} times")
+        result |= {f"tokens_{n}": ours, f"generate_tokens_{n}": theirs, f"ratio_{n}": round(ours / theirs, 2)}
+    print("RESULT", json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
