@@ -133,10 +133,11 @@ def kill_and_resume(folder: Path, planned: Sequence[tuple[Event, float]], option
 
 def show(hit: Sequence[Event]) -> None:
     """How often the run was killed where."""
-    table = Table("doing", "warm start", "training", title="killed while")
+    stages = {"": "before", "warmstart": "warm start", "train": "training"}
+    table = Table("doing", *stages.values(), title="killed while")
     counted = Counter((event.place, event.stage) for event in hit)
     for place in sorted({place for place, _ in counted}):
-        table.add_row(place, *(str(counted[place, stage] or "") for stage in ("warmstart", "train")))
+        table.add_row(place, *(str(counted[place, stage] or "") for stage in stages))
     Console(width=100).print(table)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
@@ -164,6 +165,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--dtype", choices=DTYPES, default="", help="of the weights (default: the run's)")
     options = parser.parse_args(arguments)
     transformers.logging.disable_progress_bar()
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # transformers loads DeepSpeed to save, which would wonder aloud
     try:
         card = export(options.run, options.out, options.checkpoint, options.dtype)
     except (ConfigError, CheckpointError, OSError) as error:

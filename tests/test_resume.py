@@ -1,0 +1,196 @@
+"""Killed at any moment and resumed, a run ends in the same bits; and what of it can be taken elsewhere."""
+
+import json
+import shutil
+import sqlite3
+
+import pytest
+import torch
+import yaml
+from programs import load, run
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
+
+from roleagent.agents.hf import HFPolicy
+from roleagent.cli import main as roleagent
+from roleagent.learners.checkpoints import Checkpoints
+from roleagent.learners.disk import Lock
+
+differences = load("benchmarks/run_differences").differences
+train = load("train")
+
+# A moment of each kind of work, none of which has a checkpoint of its own: of three iterations the second has one.
+MOMENTS = (
+    "warmstart/20/backward/0",
+    "train/1/library: retrievals/0",  # the failures are filed already, and no checkpoint knows of them
+    "train/1/rollout/30",
+    "train/1/update/1",
+    "train/2/checkpoint: flush/0",
+    "train/2/checkpoint: clear away/1",  # the new one is there, and one too many
+    "train/3/evaluation/2",
+)
+SMALLER = ("train.iterations=3", "warmstart.epochs=6", "train.keep_checkpoints=2")
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """The folder of two runs, one of them killed at every moment, and what was found."""
+    out = tmp_path_factory.mktemp("kills")
+    at = [argument for moment in MOMENTS for argument in ("--at", moment)]
+    status, told, errors = run("benchmarks/kills", *at, "--out", out, *SMALLER)
+    assert status in (0, 1), errors
+    return out, told
+
+
+@pytest.fixture
+def finished(killed, tmp_path):
+    """A finished run to do as one likes with, and the arguments that resume it."""
+    folder = tmp_path / "run"
+    shutil.copytree(killed[0] / "whole", folder)
+    return folder, ["--config", str(killed[0] / "run.yaml"), f"run_dir={folder}", *SMALLER, "--resume"]
+
+
+def test_killed_in_every_kind_of_work_it_ends_as_if_nothing_had_happened(killed):
+    out, told = killed
+    result = json.loads(told.splitlines()[-1].removeprefix("RESULT "))
+    assert result["kills"] == len(MOMENTS), told
+    assert result["equal"], told
+    hit = (out / "killed.kills").read_text().splitlines()
+    assert tuple(hit) == MOMENTS
+
+
+def test_the_run_that_was_killed_had_something_to_lose(killed):
+    whole = killed[0] / "whole"
+    rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    trained = [row for row in rows if row["stage"] == "train"]
+    assert [row["step"] for row in trained] == [1, 2, 3]
+    assert all(row["grad_norm"] > 0 and row["curriculum_failures"] > 0 for row in trained)
+    assert trained[-1]["curriculum_reflections_fallback"] < trained[-1]["curriculum_failures"]
+    assert {path.name for path in (whole / "checkpoints").iterdir()} == {"step-500002", "step-500003"}
+    assert (whole / "iteration-000003.json").exists()
+    first, last = (
+        load_file(whole / "checkpoints" / f"step-50000{step}" / "policy" / "model.safetensors") for step in (2, 3)
+    )
+    assert any(not torch.equal(first[name], last[name]) for name in first)
+
+
+def spoil_weights(folder):
+    path = folder / "checkpoints" / "step-500003" / "policy" / "model.safetensors"
+    weights = load_file(path)
+    weights["model.norm.weight"][0] = torch.nextafter(weights["model.norm.weight"][0], torch.tensor(9.0))
+    save_file(weights, path)
+
+
+def spoil_optimiser(folder):
+    path = folder / "checkpoints" / "step-500003" / "learner" / "state" / "mp_rank_00_model_states.pt"
+    state = torch.load(path, weights_only=False)
+    state["optimizer"]["state"][0]["exp_avg"].flatten()[0] += 1e-9
+    torch.save(state, path)
+
+
+def spoil_log(folder):
+    path = folder / "metrics.jsonl"
+    path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
+
+
+def spoil_library(folder):
+    with sqlite3.connect(folder / "failures.db") as connection:
+        connection.execute("UPDATE failures SET lesson = 'x' WHERE id = (SELECT max(id) FROM failures)")
+
+
+def spoil_trajectories(folder):
+    (folder / "trajectories" / "iteration-000002.jsonl").unlink()
+
+
+@pytest.mark.parametrize("spoil", [spoil_weights, spoil_optimiser, spoil_log, spoil_library, spoil_trajectories])
+def test_the_comparison_sees_the_smallest_difference(killed, finished, spoil):
+    folder, _ = finished
+    assert differences(killed[0] / "whole", folder) == []
+    spoil(folder)
+    assert len(differences(killed[0] / "whole", folder)) == 1
+
+
+# --- resuming ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_finished_run_says_so_and_trains_no_more(finished, killed, capsys):
+    folder, arguments = finished
+    assert train.main(arguments) == 0
+    said, *_, result = capsys.readouterr().out.splitlines()[-2:]
+    assert "is finished" in said
+    assert json.loads(result) == json.loads((folder / "result.json").read_text())
+    assert differences(killed[0] / "whole", folder) == []
+
+
+def test_two_processes_never_share_a_run(finished, capsys):
+    folder, arguments = finished
+    lock = Lock(folder)
+    assert train.main(arguments) == 2
+    assert "is at work in" in capsys.readouterr().err
+    lock.release()
+    assert train.main(arguments) == 0
+    Lock(folder).release()  # a run that has ended lets go
+
+
+def test_what_a_kill_left_unfinished_is_no_checkpoint(finished):
+    folder, arguments = finished
+    checkpoints = folder / "checkpoints"
+    (checkpoints / "step-500004.partial").mkdir()
+    shutil.copytree(checkpoints / "step-500002", checkpoints / "step-500001")  # the kill came before it was dropped
+    assert Checkpoints(checkpoints).latest().name == "step-500003"
+    assert train.main(arguments) == 0
+    assert sorted(path.name for path in checkpoints.iterdir()) == ["step-500002", "step-500003"]
+
+
+def test_without_its_reference_a_run_does_not_go_on(finished, capsys):
+    folder, arguments = finished
+    shutil.rmtree(folder / "reference")
+    assert train.main([*arguments, "train.iterations=4"]) == 2
+    assert "reference is missing" in capsys.readouterr().err
+
+
+def test_nothing_but_the_learners_state_is_pickled(finished):
+    suffixes = {path.suffix for path in finished[0].rglob("*") if path.is_file() and "learner" not in path.parts}
+    assert not suffixes & {".pt", ".pth", ".bin", ".pkl", ".pickle"}
+
+
+# --- export -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_exported_policy_is_the_same_to_plain_transformers(killed, tmp_path, capsys, dtype):
+    whole, out = killed[0] / "whole", tmp_path / "policy"
+    assert roleagent(["export", str(whole), "--out", str(out), "--dtype", dtype]) == 0
+    assert {path.name for path in out.iterdir()} == {
+        *("README.md", "config.json", "generation_config.json", "model.safetensors"),
+        *("tokenizer.json", "tokenizer_config.json"),
+    }
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    assert str(model.dtype) == f"torch.{dtype}"
+    own = HFPolicy.from_path(whole / "checkpoints" / "step-500003" / "policy", torch.Generator(), dtype)
+    text = '[SEP] On the desk 12, you see a mug 1.\n> <action>go to desk 12</action><prediction h="1">ok</prediction>'
+    ids = own.encode(text)
+    plain = PreTrainedTokenizerFast(tokenizer_file=str(out / "tokenizer.json"))
+    assert tokenizer.encode(text, add_special_tokens=False) == ids == plain.encode(text, add_special_tokens=False)
+    assert (tokenizer.eos_token_id, tokenizer.pad_token_id) == (own.eos_id, own.tokenizer.pad_token_id)
+    with torch.no_grad():
+        assert torch.equal(model(torch.tensor([ids])).logits, own.model(torch.tensor([ids])).logits)
+    card = (out / "README.md").read_text()
+    success = json.loads((whole / "after.json").read_text())["success"]
+    assert "step-500003" in card and f"| {success:.1%} (95 % interval" in card
+    assert yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])["policy"]["hidden_size"] == 48
+    assert roleagent(["export", str(whole), "--out", str(out)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_any_checkpoint_can_be_exported_and_others_are_refused(killed, tmp_path, capsys):
+    whole = str(killed[0] / "whole")
+    assert roleagent(["export", whole, "--out", str(tmp_path / "policy"), "--checkpoint", "500002"]) == 0
+    assert "step-500002" in capsys.readouterr().out
+    assert "not measured" in (tmp_path / "policy" / "README.md").read_text()
+    assert roleagent(["export", whole, "--out", str(tmp_path / "other"), "--checkpoint", "7"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert "no checkpoint step-000007; it has step-500002, step-500003" in line
+    assert roleagent(["export", str(tmp_path), "--out", str(tmp_path / "other")]) == 2
+    assert "no run folder" in capsys.readouterr().err
+    assert not (tmp_path / "other").exists()
