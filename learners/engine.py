@@ -11,6 +11,7 @@ the policy's own model, parameter after parameter, when its weights are asked fo
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -80,18 +81,14 @@ class Engine:
         self.stage = zero_stage(config)
         self.engine: Any
         self.optimiser: Any
-        self.engine, self.optimiser, _, _ = deepspeed.initialize(
-            model=module,
-            optimizer=build_optimiser(
-                optimiser,
-                module,
-                lr,
-                config.optim.weight_decay,
-                on_cpu=config.deepspeed.offload_optimiser and torch.cuda.is_available(),
-            ),
-            config=deepspeed_settings(config),
-            dist_init_required=False,
-        )
+        on_cpu = config.deepspeed.offload_optimiser and torch.cuda.is_available()
+        with contextlib.redirect_stdout(None):  # DeepSpeed prints how much memory it finds used
+            self.engine, self.optimiser, _, _ = deepspeed.initialize(
+                model=module,
+                optimizer=build_optimiser(optimiser, module, lr, config.optim.weight_decay, on_cpu),
+                config=deepspeed_settings(config),
+                dist_init_required=False,
+            )
         self.device = self.engine.device
         self.ranks.before_the_end(self.close)
 
@@ -220,7 +217,8 @@ class Engine:
 
     def load(self, folder: Path) -> None:
         """The inverse of :meth:`save`, at the same world size."""
-        _, client = self.engine.load_checkpoint(str(folder), tag="state", load_module_strict=False)
+        with contextlib.redirect_stdout(None):
+            _, client = self.engine.load_checkpoint(str(folder), tag="state", load_module_strict=False)
         if client is None:
             raise OSError(f"no learner state in {folder}")
         self.steps = int(client["steps"])

@@ -5,14 +5,18 @@ The vocabulary is only computed where something was sampled: nothing is spent on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from roleagent.learners.logprobs import head_logprobs
-from roleagent.learners.segments import Batch
+from roleagent.learners.prefixes import related_batches
+from roleagent.learners.segments import Batch, micro_batches
+from roleagent.learners.shared_attention import can_share, distinct_states
+from roleagent.types import Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +42,39 @@ class Scored:
 class TokenScorer(torch.nn.Module):
     """A causal language model that scores sampled tokens instead of giving logits."""
 
-    def __init__(self, model: torch.nn.Module):
+    def __init__(self, model: PreTrainedModel):
         super().__init__()
         self.model = model
 
+    def plan(self, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
+        """Indices of segments, batch by batch, that are cheap to compute together (:func:`plan_for`)."""
+        return plan_for(self.model, segments, max_tokens)
+
     def forward(self, batch: Batch, temperature: float, entropy: bool = False) -> tuple[Tensor, Tensor]:
         """``(N,)`` log-probabilities of the batch's trained tokens, and ``(N,)`` entropies, or none of them."""
-        rows, columns = batch.sampled()
-        # Padding is on the right: no real token can see it, so plain causal attention is exact without a mask.
-        hidden = self.model.base_model(input_ids=batch.token_ids, use_cache=False).last_hidden_state  # type: ignore[operator, union-attr]
-        hidden = hidden[rows, columns - 1]
-        head = self.model.get_output_embeddings()  # type: ignore[operator]
-        return head_logprobs(hidden, head, batch.token_ids[rows, columns], temperature, entropy)
+        # A token that several rows sampled behind the same beginning is scored once.
+        numbers, places = batch.shared.numbers[batch.sampled()].unique(return_inverse=True)
+        at = batch.shared.places[numbers]
+        before = batch.shared.numbers.reshape(-1)[at - 1]
+        hidden = states(self.model.base_model, batch)[before]
+        head = self.model.get_output_embeddings()
+        values, entropies = head_logprobs(hidden, head, batch.token_ids.reshape(-1)[at], temperature, entropy)
+        return values[places], entropies[places] if entropy else entropies
+
+
+def states(body: PreTrainedModel, batch: Batch) -> Tensor:
+    """(U, D) final hidden states of a batch's distinct tokens (:class:`~roleagent.learners.prefixes.Prefixes`)."""
+    if can_share(body):
+        return distinct_states(body, batch.token_ids, batch.shared)
+    # Padding is on the right: no real token can see it, so plain causal attention is exact without a mask.
+    hidden = body(input_ids=batch.token_ids, use_cache=False).last_hidden_state
+    return hidden.flatten(0, 1)[batch.shared.places]
+
+
+def plan_for(model: PreTrainedModel, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
+    """Indices of segments, batch by batch: those that begin alike, or those of similar length where a model can make
+    no use of that."""
+    return (related_batches if can_share(model) else micro_batches)(segments, max_tokens)
 
 
 def scored(batch: Batch, logprobs: Tensor, entropies: Tensor) -> Scored:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from roleagent.learners.prefixes import Prefixes, prefixes
 from roleagent.types import Completion, Segment, Trajectory
 
 CONTEXT, ACTION, PREDICTION, TEXT = 0, 1, 2, 3
@@ -124,16 +125,18 @@ class Batch:
         token_ids: int64.
         action_mask: int64: 0 context and padding, otherwise the kind of trained token.
         columns: float32, by name: numbers that belong to the tokens, 0 in the padding.
+        shared: which of the tokens are the same.
     """
 
     token_ids: Tensor
     action_mask: Tensor
     columns: Mapping[str, Tensor]
+    shared: Prefixes
 
     def to(self, device: torch.device | str) -> Batch:
         """The same batch on another device."""
         columns = {name: values.to(device) for name, values in self.columns.items()}
-        return Batch(self.token_ids.to(device), self.action_mask.to(device), columns)
+        return Batch(self.token_ids.to(device), self.action_mask.to(device), columns, self.shared.to(device))
 
     def sampled(self) -> tuple[Tensor, Tensor]:
         """Rows and columns of the trained tokens, each (N,).
@@ -172,6 +175,7 @@ def collate(
         columns={
             name: stack(nothing if rows is None else rows, torch.float32) for name, rows in (columns or {}).items()
         },
+        shared=prefixes([segment.token_ids for segment in segments]),
     )
 
 

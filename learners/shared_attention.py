@@ -1,0 +1,79 @@
+"""Attention over rows that share their beginnings, where every other layer sees each distinct token once.
+
+It stands in for transformers' ``sdpa`` attention and is that attention for every call that does not say what is shared.
+Rows are put together from the distinct tokens, attend causally as ever, and hand each distinct token the result of the
+row in which it first stands: in the others it would be the same.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from roleagent.learners.prefixes import Prefixes, Rectangle
+
+
+def can_share(model: PreTrainedModel) -> bool:
+    """Whether a model's attention can be told what is shared: it asks transformers for it and looks at all tokens."""
+    config = model.config.get_text_config()
+    kinds = getattr(config, "layer_types", None)
+    looks_everywhere = set(kinds) == {"full_attention"} if kinds else not getattr(config, "sliding_window", None)
+    return config._attn_implementation == "sdpa" and bool(model._supports_attention_backend) and looks_everywhere
+
+
+def distinct_states(body: PreTrainedModel, token_ids: Tensor, shared: Prefixes) -> Tensor:
+    """Final hidden states (U, D) of the distinct tokens of rows (B, T).
+
+    Args:
+        body: a model without its head, that :func:`can_share`.
+        token_ids: (B, T).
+        shared: what :func:`roleagent.learners.prefixes.prefixes` found in them.
+    """
+    made = body(
+        input_ids=token_ids.reshape(-1)[shared.places][None],
+        position_ids=(shared.places % token_ids.shape[1])[None],
+        # A mask of four dimensions is handed on as it is; our attention needs none.
+        attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device=token_ids.device),
+        use_cache=False,
+        shared=shared,
+    )
+    return made.last_hidden_state[0]
+
+
+def _attend(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    *,
+    shared: Prefixes | None = None,
+    **options: Any,
+) -> tuple[Tensor, None]:
+    """As transformers wants it: query (1, H, U, E), key and value (1, K, U, E); gives (1, U, H, E)."""
+    if shared is None:
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    flat = [tensor[0].transpose(0, 1).flatten(1) for tensor in (query, key, value)]
+    found = []
+    for rectangle in shared.rectangles:
+        parts = [_rows(tensor, rectangle).unflatten(-1, (-1, query.shape[-1])).transpose(1, 2) for tensor in flat]
+        attended = sdpa_attention_forward(module, *parts, None, **options, is_causal=True)[0].flatten(0, 1)
+        found.append(attended if rectangle.firsts is None else attended[rectangle.firsts])
+    return torch.cat(found)[None], None
+
+
+def _rows(tensor: Tensor, rectangle: Rectangle) -> Tensor:
+    """(U, F) → (rows, width, F)."""
+    if rectangle.index is None:
+        return tensor[rectangle.start : rectangle.start + rectangle.own].view(rectangle.rows, rectangle.width, -1)
+    # An embedding's look-up is a selection of rows whose gradient is quick, and the same every time.
+    return torch.nn.functional.embedding(rectangle.index, tensor).view(rectangle.rows, rectangle.width, -1)
+
+
+AttentionInterface.register("sdpa", _attend)
+
+__all__ = ["can_share", "distinct_states"]
