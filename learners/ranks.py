@@ -7,7 +7,9 @@ nothing that is written down depends on the number of ranks.
 
 from __future__ import annotations
 
+import logging
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -49,6 +51,9 @@ class Ranks:
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
         import deepspeed
 
+        # The run has a display of its own, and these are addressed to DeepSpeed's authors.
+        logging.getLogger("DeepSpeed").setLevel(logging.WARNING)
+        warnings.filterwarnings("ignore", r".*Please use `torch\.distributed", FutureWarning)
         if not torch.cuda.is_available():
             # Without this, the first start compiles a shared-memory kernel for a minute, for a group of one as well.
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False

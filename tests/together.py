@@ -1,0 +1,202 @@
+"""What two processes do together for ``test_deepspeed.py``, or one alone: many cases in one start.
+
+    RANK=0 WORLD_SIZE=2 MASTER_ADDR=… MASTER_PORT=… python tests/together.py FOLDER
+
+Each rank writes ``rank-N.pt`` there: by the name of a case what came of it.
+"""
+
+import contextlib
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from deepspeed.utils import safe_get_full_grad
+from tiny import qwen
+
+from roleagent.config import load
+from roleagent.learners.adapters import Adapter, adapt
+from roleagent.learners.engine import Learner
+from roleagent.learners.ranks import Ranks
+from roleagent.settings import LoRAConfig
+from roleagent.types import Request, Segment
+
+UPDATES = 10
+# Every weight is taken apart, however small.
+SMALL = "deepspeed.extra={zero_optimization: {stage3_param_persistence_threshold: 0}}"
+BF16 = "policy.dtype=bfloat16"
+OFFLOADED = ("deepspeed.offload_optimiser=on", "deepspeed.offload_parameters=on")
+TRAININGS = {
+    **{f"fp32 {stage}": (f"deepspeed.zero_stage={stage}",) for stage in range(4)},
+    **{f"bf16 {stage}": (f"deepspeed.zero_stage={stage}", BF16) for stage in range(1, 4)},
+    "offload 2": ("deepspeed.zero_stage=2", *OFFLOADED[:1]),
+    "offload 3": ("deepspeed.zero_stage=3", *OFFLOADED),
+    **{f"again {s}": (f"deepspeed.zero_stage={s}", "deepspeed.activation_checkpointing=on") for s in (0, 2, 3)},
+}
+CONTINUED = [(name, 0) for name in ("fp32 0", "fp32 3", "bf16 1", "bf16 2", "bf16 3", "offload 3")]
+CONTINUED += [(name, 4) for name in ("fp32 0", "bf16 2", "fp32 3")]
+
+
+def batch(number):
+    """Segments of unequal lengths, with what they are worth; always the same."""
+    rng = np.random.default_rng(number)
+    made = []
+    for _ in range(8):
+        n = int(rng.integers(6, 40))
+        mask = (0, 0, *map(int, rng.integers(0, 2, n - 3)), 1)
+        values = tuple(float(value) for value in rng.normal(size=n))
+        made.append(Segment(tuple(map(int, rng.integers(5, 300, n))), mask, (0.0,) * n, values))
+    return made
+
+
+def objective(said):
+    return -(said.columns["worth"] * said.logprobs).sum()
+
+
+def update(learner, segments):
+    worth = {"worth": [[value / 100 for value in segment.advantages] for segment in segments]}
+    return learner.update(segments, worth, objective, temperature=1.0)
+
+
+def learner_of(*options, adapter=0, reference=None):
+    policy = qwen(seed=3)
+    if BF16 in options:
+        policy.model.to(torch.bfloat16)
+    if adapter:
+        adapt(policy.model, LoRAConfig(rank=adapter), torch.Generator().manual_seed(1))
+    # 180 tokens: the eight segments of a batch are two micro-batches for one process, one for each of two.
+    config = load(
+        overrides=["optim.micro_batch_tokens=180", "optim.lr=1e-3", "optim.max_grad_norm=0.5", SMALL, *options]
+    )
+    return Learner(policy, config, config.optim.lr, reference(policy) if reference else None)
+
+
+def weights_of(learner):
+    return {name: weight.float().clone() for name, weight in learner.weights()}
+
+
+@contextlib.contextmanager
+def watched_gradients(learner, found):
+    """Keeps the gradients of the next update, as they are when the step begins."""
+    step = learner.engine.step
+
+    def stepped():
+        if learner.engine.is_gradient_accumulation_boundary():
+            for name, weight in learner.module.model.named_parameters():
+                whole = weight.grad if not learner.stage else safe_get_full_grad(weight)
+                found[name] = whole.float().clone()
+        step()
+
+    learner.engine.step = stepped
+    yield
+    learner.engine.step = step
+
+
+def trainings(ranks):
+    """The same updates under all settings: gradients of the first, norms of all, weights after the last."""
+    for name, options in TRAININGS.items():
+        learner = learner_of(*options)
+        gradients, norms = {}, []
+        for number in range(UPDATES):
+            learner.share = number / UPDATES
+            own = ranks.share(batch(number))
+            with watched_gradients(learner, gradients) if not number else contextlib.nullcontext():
+                norms.append(update(learner, own))
+        weights = weights_of(learner)
+        plain = {name: weight.float() for name, weight in learner.policy.model.state_dict().items()}
+        same = all(torch.equal(weights[name], plain[name]) for name in plain)
+        learner.close()
+        yield f"train {name}", {"gradients": gradients, "norms": norms, "weights": weights, "policy_has_them": same}
+
+
+def at_once(ranks):
+    """One rank has played at once and has nothing to learn from; the other goes on playing for a while."""
+    for stage in range(4):
+        learner = learner_of(f"deepspeed.zero_stage={stage}", reference=lambda policy: qwen(seed=4).model)
+        prompts = [Request((9, 8, 7 + row), row, 30, frozenset()) for row in range(4)]
+        said = 0
+        for number in range(3):
+            if ranks.first:
+                for _ in range(4):
+                    said += sum(len(answer.token_ids) for answer in learner.policy.generate(prompts, 1.0))
+            played = batch(number) if ranks.first else []
+            learner.score(played, 1.0, learner.reference)  # each its own, which waits for nobody
+            learner.score(played, 1.0)
+            update(learner, played)
+            for _ in learner.weights():
+                pass
+        weights = weights_of(learner)
+        learner.close()
+        yield f"at once {stage}", {"said": said, "weights": weights, "version": learner.policy.version}
+
+
+def continued(ranks, folder):
+    """Saved after three updates and two more; loaded by another learner and the same two."""
+    for name, adapter in CONTINUED:
+        first = learner_of(*TRAININGS[name], adapter=adapter)
+        for number in range(3):
+            update(first, ranks.share(batch(number)))
+        place = folder / f"{name} {adapter} {ranks.size}"
+        first.save(place)
+        kept = weights_of(first)
+        for number in (3, 4):
+            update(first, ranks.share(batch(number)))
+        expected = weights_of(first)
+        first.close()
+        second = learner_of(*TRAININGS[name], adapter=adapter)
+        second.load(place)
+        again = weights_of(second)
+        for number in (3, 4):
+            update(second, ranks.share(batch(number)))
+        found = weights_of(second)
+        second.close()
+        yield f"continued {name} {adapter}", {"kept": kept, "again": again, "expected": expected, "found": found}
+
+
+def with_adapters(ranks):
+    """What adapters alone learn, and what the reference says meanwhile."""
+    for stage in range(4):
+        learner = learner_of(
+            f"deepspeed.zero_stage={stage}", adapter=4, reference=lambda policy: Adapter.of(policy.model)
+        )
+        probe = batch(99)
+        before = learner.score(probe, 1.0)
+        for number in range(5):
+            update(learner, ranks.share(batch(number)))
+        weights, adapter = weights_of(learner), learner.adapter()
+        states = sum(
+            value.numel() for state in learner.optimiser.state.values() for value in state.values() if value.dim()
+        )
+        yield (
+            f"adapters {stage}",
+            {
+                "before": before,
+                "after": learner.score(probe, 1.0),
+                "reference": learner.score(probe, 1.0, learner.reference),
+                "weights": weights,
+                "adapter": dataclasses.asdict(adapter),
+                "trained": sum(w.numel() for n, w in adapter.weights.items()),
+                "states": states,
+            },
+        )
+        learner.close()
+
+
+def main(folder):
+    torch.set_num_threads(1)
+    with Ranks.join() as ranks:
+        found = {}
+        for cases in (trainings(ranks), with_adapters(ranks), continued(ranks, folder)):
+            for name, what in cases:
+                print(name, file=sys.stderr, flush=True)
+                found[name] = what
+        if ranks.size > 1:
+            found.update(at_once(ranks))
+        torch.save(found, folder / f"rank-{ranks.rank}.pt")
+    assert not dist.is_initialized() or ranks.size == 1
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
