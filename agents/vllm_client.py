@@ -67,19 +67,17 @@ class RemoteEngine:
         stream = iter(weights)
 
         def send() -> None:
-            if self._channel is None:
-                self._channel = self._open()
-            channel = self._channel
-            self._meanwhile("/weights", told, lambda: channel.send(stream))
-
-        def send_all() -> None:
             try:
-                send()
+                channel = self._channel = self._channel or self._open()
+                self._meanwhile("/weights", told, lambda look: channel.send(stream, look))
+            except PolicyError:
+                self._channel = None  # whatever is still in it belongs to nobody
+                raise
             finally:
                 for _ in stream:  # the other ranks go on gathering
                     pass
 
-        self._together(send_all, lambda: sum(1 for _ in stream))
+        self._together(send, lambda: sum(1 for _ in stream))
 
     def _together(self, first: Callable[[], Any], others: Callable[[], Any] = lambda: None) -> None:
         """Something for the first rank and something for the others; what the first raises is raised by all."""
@@ -106,11 +104,14 @@ class RemoteEngine:
         size = 1 + len(self._server["devices"])
         place = {"address": address, "port": store.port, "size": size, "backend": backend, "own_address": there}
         return self._meanwhile(
-            "/join", {"place": place}, lambda: Channel(store, 0, size, backend, self._device, address)
+            "/join", {"place": place}, lambda look: Channel(store, 0, size, backend, self._device, address)
         )
 
-    def _meanwhile(self, path: str, told: dict[str, Any], act: Callable[[], Any]) -> Any:
-        """What ``act()`` gives while the server does its part.
+    def _meanwhile(self, path: str, told: dict[str, Any], act: Callable[[Callable[[], None]], Any]) -> Any:
+        """What ``act`` gives while the server does its part.
+
+        Args:
+            act: is given what it must call while it waits: it raises what the server says.
 
         Raises:
             PolicyError: of the two, what the server says comes first.
@@ -118,7 +119,7 @@ class RemoteEngine:
         with ThreadPoolExecutor(1) as beside:
             theirs = beside.submit(self._ask, "POST", path, **told)
             try:
-                mine = act()
+                mine = act(lambda: theirs.result() if theirs.done() else None)
             except RuntimeError as error:
                 theirs.result()
                 raise PolicyError(f"the way to the vLLM server broke: {reason_of(error)}") from error
@@ -127,7 +128,7 @@ class RemoteEngine:
 
     def _ask(self, method: str, path: str, **body: Any) -> Any:
         try:
-            answer = self._client.request(method, self.url + path, json=body or None)
+            answer = self._client.request(method, self.url + path, json=body if method == "POST" else None)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise PolicyError(
                 f"no vLLM server answers at {self.url} ({reason_of(error)}): start one with "

@@ -23,7 +23,6 @@ from torch import Tensor
 
 from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
 from roleagent.agents.vllm_sync import ADAPTER
-from roleagent.agents.vllm_worker import keep_weights
 from roleagent.config import Config
 from roleagent.types import Completion
 
@@ -74,6 +73,17 @@ def prepare_surroundings(own_processes: bool) -> None:
     for name, value in _SURROUNDINGS.items():
         os.environ.setdefault(name, value)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_processes else "0"
+
+
+def keep_weights() -> None:
+    """Has vLLM on the CPU compute with the weights as they are, in this process.
+
+    oneDNN keeps repacked copies and drops the originals: what is loaded later would not arrive.
+    """
+    if not torch.cuda.is_available():
+        from vllm import _custom_ops
+
+        _custom_ops._supports_onednn = False
 
 
 def engine_options(config: Config, model: str) -> dict[str, Any]:

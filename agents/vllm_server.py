@@ -13,6 +13,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import signal
+import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -143,21 +145,34 @@ def options_for(config: Config, model: str) -> tuple[dict[str, Any], dict[str, A
 
 
 async def serve(config: Config, model: str, host: str, port: int) -> None:
-    """Serves until it is stopped."""
+    """Serves until it is stopped; port 0 takes a free one."""
+    wanted, told = options_for(config, model)
+    with _listening(host, port) as listener:
+        await _serve(wanted, told, listener)
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        return socket.create_server((host, port))
+    except OSError as error:
+        raise PolicyError(f"cannot listen on {host}:{port}: {reason_of(error)}") from error
+
+
+async def _serve(wanted: dict[str, Any], told: dict[str, Any], listener: socket.socket) -> None:
     import uvicorn
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
-    options, told = options_for(config, model)
     try:
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**options))
+        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**wanted))
     except Exception as error:
         raise PolicyError(f"vLLM cannot start: {reason_of(error)}") from error
     try:
         told["devices"] = await engine.collective_rpc("device_name")
-        server = uvicorn.Server(uvicorn.Config(application(Service(engine, told)), host, port, log_level="warning"))
-        print(f"serving {model} for vllm.url=http://{host}:{port}", flush=True)
-        await server.serve()
+        options = uvicorn.Config(application(Service(engine, told)), log_level="warning", timeout_graceful_shutdown=3)
+        host, port = listener.getsockname()[:2]
+        print(f"serving {wanted['model']} as vllm.url=http://{host}:{port}", flush=True)
+        await uvicorn.Server(options).serve([listener])
     finally:
         engine.shutdown()
 
@@ -172,6 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options, e.g. vllm.tensor_parallel=2")
     options = parser.parse_intermixed_args(arguments)
     prepare_surroundings(own_processes=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engine's processes end in either way
     try:
         need_vllm()
         with suppress(KeyboardInterrupt):

@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor
 
 _PARCEL = 64 * 2**20  # bytes that travel together, at least; a larger weight travels alone
 _ALIGNED = 16  # bytes: what every number type can begin at
+_GLANCE = 2e-4  # seconds between two looks at what goes on
 _END, _BROKEN = 0, -1  # in place of a header's length
 ADAPTER = 1  # its number in vLLM: there is one
 PATIENCE = timedelta(minutes=5)  # until the others come, and for one parcel
@@ -53,10 +55,13 @@ class Channel:
             options._timeout = PATIENCE
             self._group = dist.ProcessGroupGloo(store, rank, size, options)
 
-    def send(self, weights: Iterable[tuple[str, Tensor]]) -> int:
+    def send(self, weights: Iterable[tuple[str, Tensor]], look: Callable[[], Any] = lambda: None) -> int:
         """Sends weights by name, as they come; returns their bytes.
 
         What the iterable raises is raised here, and the receivers are told.
+
+        Args:
+            look: called again and again while the receivers are waited for; what it raises ends the waiting.
         """
         sent = 0
         try:
@@ -65,16 +70,16 @@ class Channel:
                     (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in parcel
                 ]
                 text = json.dumps(header).encode()
-                self._give(torch.tensor([len(text)]))
-                self._give(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+                self._give(torch.tensor([len(text)]), look)
+                self._give(torch.frombuffer(bytearray(text), dtype=torch.uint8), look)
                 content = packed([weight.detach().to(self.device) for _, weight in parcel])
-                self._give(content)
+                self._give(content, look)
                 sent += content.numel()
         except BaseException:
-            with contextlib.suppress(RuntimeError):  # it may be the way itself that broke
-                self._give(torch.tensor([_BROKEN]))
+            with contextlib.suppress(Exception):  # it may be the way itself that broke
+                self._give(torch.tensor([_BROKEN]), look)
             raise
-        self._give(torch.tensor([_END]))
+        self._give(torch.tensor([_END]), look)
         return sent
 
     def receive(self) -> Iterator[tuple[str, Tensor]]:
@@ -98,8 +103,12 @@ class Channel:
                 yield name, content[start : start + size].view(dtype).view(shape)
                 start += _room(size)
 
-    def _give(self, tensor: Tensor) -> None:
-        self._group.broadcast(tensor.to(self.device), 0).wait()
+    def _give(self, tensor: Tensor, look: Callable[[], Any]) -> None:
+        work = self._group.broadcast(tensor.to(self.device), 0)
+        while not work.is_completed():
+            look()
+            time.sleep(_GLANCE)
+        work.wait()
 
     def _take(self, count: int, dtype: torch.dtype) -> Tensor:
         tensor = torch.empty(count, dtype=dtype, device=self.device)

@@ -12,21 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from roleagent.agents.vllm_engine import keep_weights
 from roleagent.agents.vllm_sync import ADAPTER, Channel, arrive, name_of
 
-
-def keep_weights() -> None:
-    """Has vLLM on the CPU compute with the weights as they are.
-
-    oneDNN keeps repacked copies and drops the originals: what is loaded later would not arrive.
-    """
-    if not torch.cuda.is_available():
-        from vllm import _custom_ops
-
-        _custom_ops._supports_onednn = False
-
-
-if "vllm" in sys.modules:  # it is who imports this, but for those who only look
+if "vllm" in sys.modules:  # it is who imports this, before it loads a model; others only look
     keep_weights()
 
 
