@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 PARTIAL = ".partial"
@@ -22,6 +24,21 @@ def write_whole(path: Path, text: str) -> None:
     settle(partial)
     partial.replace(path)
     settle(path.parent)
+
+
+def make_whole(folder: Path, fill: Callable[[Path], object]) -> None:
+    """Makes a folder that is whole or not there.
+
+    Args:
+        folder: must not exist, or be empty.
+        fill: writes everything into the folder that it is given, which it may have to make.
+    """
+    partial = folder.with_name(folder.name + PARTIAL)
+    shutil.rmtree(partial, ignore_errors=True)
+    fill(partial)
+    settle_tree(partial)
+    partial.replace(folder)
+    settle(folder.parent)
 
 
 def settle(path: Path) -> None:

@@ -6,7 +6,6 @@ import argparse
 import hashlib
 import json
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ import roleagent
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config, ConfigError, to_dict
 from roleagent.learners.checkpoints import CheckpointError, Checkpoints
-from roleagent.learners.disk import PARTIAL, settle, settle_tree
+from roleagent.learners.disk import make_whole
 from roleagent.learners.run_folder import read_config
 from roleagent.learners.tracking import without_secrets
 from roleagent.settings import PolicyConfig
@@ -83,18 +82,15 @@ def export(run: Path, out: Path, checkpoint: str = "", dtype: str = "") -> dict[
     if dtype:
         policy.model.to(getattr(torch, dtype))
     card = _facts(run, path, config, policy)
-    partial = out.with_name(f".{out.name}{PARTIAL}")
-    shutil.rmtree(partial, ignore_errors=True)
-    policy.model.save_pretrained(str(partial), safe_serialization=True)
-    _write_tokenizer(policy, partial)
     text = yaml.safe_dump(without_secrets(to_dict(config)), sort_keys=False)
-    folder = out.resolve().name
-    (partial / "README.md").write_text(CARD.format(**card, folder=folder, config=text), encoding="utf-8")
-    settle_tree(partial)
-    if out.exists():
-        out.rmdir()
-    partial.rename(out)
-    settle(out.parent)
+
+    def fill(folder: Path) -> None:
+        policy.model.save_pretrained(str(folder), safe_serialization=True)
+        _write_tokenizer(policy, folder)
+        named = CARD.format(**card, folder=out.resolve().name, config=text)
+        (folder / "README.md").write_text(named, encoding="utf-8")
+
+    make_whole(out, fill)
     return card
 
 

@@ -14,6 +14,7 @@ from roleagent.config import Config, ConfigError
 from roleagent.learners.adapters import Adapter, adapted
 from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, Values, is_dead, summary
 from roleagent.learners.conduct import conduct
+from roleagent.learners.disk import make_whole
 from roleagent.learners.rewards import Rewards
 from roleagent.learners.run import Run
 from roleagent.stopwatch import PARTS, Stopwatch
@@ -33,12 +34,10 @@ def reference(run: Run, policy: HFPolicy) -> torch.nn.Module | Adapter | None:
         if not path.exists():
             if run.progress.step:
                 raise ConfigError(f"{path} is missing: without it the KL penalty would pull towards something else")
-            partial = path.with_suffix(".partial")
             if adapted(policy.model):
-                Adapter.of(policy.model).save(partial)
+                make_whole(path, Adapter.of(policy.model).save)
             else:
-                policy.model.save_pretrained(str(partial), safe_serialization=True)
-            partial.rename(path)
+                make_whole(path, lambda partial: policy.model.save_pretrained(partial, safe_serialization=True))
 
     run.ranks.once(keep)
     if adapted(policy.model):

@@ -14,8 +14,8 @@ import torch
 from roleagent.agents.hf import HFPolicy, own_device
 from roleagent.config import Config, ConfigError
 from roleagent.learners.adapters import adapt
-from roleagent.learners.checkpoints import Checkpoints
-from roleagent.learners.disk import PARTIAL, Lock
+from roleagent.learners.checkpoints import Checkpoints, save_policy
+from roleagent.learners.disk import Lock, make_whole
 from roleagent.learners.display import Display
 from roleagent.learners.engine import Learner
 from roleagent.learners.ranks import Ranks
@@ -147,10 +147,7 @@ class Run:
 
         def keep() -> None:
             if not base.exists():
-                partial = base.with_suffix(PARTIAL)
-                policy.model.save_pretrained(str(partial), safe_serialization=True)
-                policy.tokenizer.save_pretrained(str(partial))
-                partial.rename(base)
+                make_whole(base, lambda partial: save_policy(policy, policy.model.state_dict(), partial))
 
         self.ranks.once(keep)
         adapt(policy.model, self.config.lora, generator)
