@@ -10,17 +10,21 @@ from hypothesis import strategies as st
 from roleagent.learners.advantages import (
     ESTIMATORS,
     EstimatorConfig,
+    gae,
     gigpo,
     grpo,
     is_dead,
     modulated_returns,
     predictive_return,
+    reinforce,
     returns,
+    rloo,
     role_agent,
     standardise,
     summary,
     task_returns,
 )
+from roleagent.learners.rewards import Rewards
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
@@ -100,6 +104,18 @@ def test_role_agent_by_hand(example):
     close(role_agent(example, config), [[2 / 3 + 1.0, 1.0], [-1 / 3 - 1.0, -1 / 3 - 1.0]])
 
 
+def test_rloo_by_hand():
+    # Outcomes 1, 0, 1/2; the others' means 1/4, 3/4, 1/2. A rollout alone has nothing to be compared with.
+    rows = trajectory(turn(), turn(reward=1.0)), trajectory(turn()), trajectory(turn(reward=0.5))
+    close(rloo(group(*rows), PLAIN), [[0.75, 0.75], [-0.75], [0.0]])
+    assert rloo(group(rows[0]), PLAIN) == [[0.0, 0.0]]
+
+
+def test_reinforce_and_gae_by_hand(example):
+    assert reinforce(example, PLAIN) == [[0.5, 1.0], [0.0, 0.0]]
+    assert gae(example, PLAIN) == [[0.0, 1.0], [0.0, 0.0]]
+
+
 def test_a_long_trajectory_does_not_count_more_often():
     # Mean of the outcomes 1, 0, 0 is 1/3 whatever the lengths; over steps it would be 1/12.
     long = trajectory(*[turn(None)] * 10)
@@ -156,6 +172,49 @@ def test_nothing_to_estimate(name):
 def test_values_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EstimatorConfig(**wrong)
+
+
+# --- named rewards ----------------------------------------------------------------------------------------------------
+
+
+def spoken(tokens=1, rewards=None, **info):
+    reply = Completion((1,) * tokens, (-0.5,) * tokens, "stop")
+    return Turn((0,), reply, "look", "text", "s", turn(scores=(1.0,)).prediction, rewards or {}, info)
+
+
+MIXED = trajectory(
+    spoken(4, {"task": 0.0, "prediction": 0.5}, format_error="no action", valid_action=False),
+    spoken(9, {"task": 1.0, "prediction": 0.25}, format_error=None, valid_action=True),
+)
+
+
+@pytest.mark.parametrize(
+    ("weights", "earned"),
+    [
+        ({}, [0.0, 1.0]),
+        ({"task": 2.0}, [0.0, 2.0]),
+        ({"prediction": 2.0}, [1.0, 1.5]),
+        ({"format_error": -0.5, "invalid_action": -0.25}, [-0.75, 1.0]),
+        ({"turn": -0.1}, [-0.1, 0.9]),
+        ({"overlong": -1.0}, [0.0, 0.25]),  # 9 of 10 tokens: three quarters into the last four
+        ({"task": 0.0, "unheard": 1.0}, [0.0, 0.0]),
+    ],
+    ids=str,
+)
+def test_rewards_are_weighed_by_name(weights, earned):
+    rewards = Rewards(weights, reply_limit=10, buffer=0.4)
+    assert [rewards.of(t) for t in MIXED.turns] == pytest.approx(earned)
+    assert rewards.outcome(MIXED) == pytest.approx(sum(earned))
+    config = replace(PLAIN, rewards=rewards)
+    close(gae(group(MIXED), config), [earned])
+    close(reinforce(group(MIXED), config), [[earned[0] + earned[1] / 2, earned[1]]])
+    close(grpo(group(MIXED, trajectory()), config), [[sum(earned) / 2] * 2, []])
+
+
+def test_foreseeing_multiplies_what_the_task_pays_and_no_penalty():
+    # R_pre is 1 at both turns: 2 · (1/2, 1), and the penalties' own returns.
+    rewards = Rewards({"format_error": -0.5, "turn": -0.1})
+    assert modulated_returns(MIXED, 0.5, rewards) == pytest.approx([1.0 - 0.6 - 0.05, 2.0 - 0.1])
 
 
 # --- properties -------------------------------------------------------------------------------------------------------

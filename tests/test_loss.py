@@ -97,6 +97,78 @@ def test_weights_average_within_a_trajectory_and_then_over_trajectories():
         token_weights([], 0)
 
 
+SAID = Segment((5, 6, 7, 8, 9), (0, 1, 3, 1, 2), (0.0,) * 5, (0.0,) * 5, 0)
+SHORT = Segment((5, 6), (0, 1), (0.0,) * 2, (0.0,) * 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({}, [[0, 1 / 4, 0, 1 / 4, 1 / 4], [0, 1 / 2]]),
+        ({"action_mask": False}, [[0, 1 / 6, 1 / 6, 1 / 6, 1 / 4], [0, 1 / 2]]),
+        ({"aggregation": "token"}, [[0, 1 / 3, 0, 1 / 3, 1 / 2], [0, 1 / 3]]),
+        ({"aggregation": "token", "action_mask": False}, [[0, 1 / 4, 1 / 4, 1 / 4, 1 / 2], [0, 1 / 4]]),
+        ({"aggregation": "constant", "divisor": 10}, [[0, 1 / 20, 0, 1 / 20, 1 / 40], [0, 1 / 20]]),
+        # Another rank has as much again.
+        ({"aggregation": "token", "sum_over_ranks": lambda n: 2 * n}, [[0, 1 / 6, 0, 1 / 6, 1 / 4], [0, 1 / 6]]),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, dict) else "",
+)
+def test_what_is_averaged_over(options, expected):
+    assert token_weights([SAID, SHORT], 2, **options) == [pytest.approx(row) for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("level", "ratios"),
+    [
+        ("token", [2.0, 8.0, 0.5]),
+        ("sequence", [4.0, 4.0, 0.5]),  # sqrt(2 · 8); the token that is not trained does not count
+        ("product", [16.0, 16.0, 0.5]),
+    ],
+)
+def test_the_ratio_of_a_segment(level, ratios):
+    logprobs = torch.tensor([2.0, 8.0, 100.0, 0.5]).log().requires_grad_()
+    advantages, weights = torch.tensor([1.0, -1.0, 1.0, 1.0]), torch.tensor([0.25, 0.5, 0.0, 1.0])
+    segments = torch.tensor([0, 0, 0, 1])
+    options = {"clip_low": 0.2, "clip_high": 3.5, "level": level, "segments": segments}
+    loss, metrics = policy_loss(logprobs, torch.zeros(4), advantages, weights, **options)
+    first, second, third = ratios
+    assert loss.item() == pytest.approx(-0.25 * min(first, 4.5) + 0.5 * second - third, rel=1e-5)
+    assert metrics["ratio"] == pytest.approx(sum(ratios), rel=1e-5)
+    assert metrics["clipped"] == (first > 4.5)
+    loss.backward()
+    assert logprobs.grad[2] == 0
+    if level == "sequence":  # ds/d log π = s/2 for each of the two: (-0.25 + 0.5)·4/2
+        assert logprobs.grad.tolist() == pytest.approx([0.5, 0.5, 0.0, -0.5])
+    if level != "token":
+        with pytest.raises(ValueError, match="which segment"):
+            policy_loss(logprobs, torch.zeros(4), advantages, weights, level=level)
+
+
+def test_importance_weighs_the_surrogate_and_not_the_penalty():
+    zero, one = torch.zeros(1), torch.ones(1)
+    loss, _ = policy_loss(zero, zero, one, one, ref_logprobs=one, kl_coefficient=0.1, importance=2 * one)
+    assert loss.item() == pytest.approx(-2 + 0.1 * (math.e - 2))
+
+
+def test_by_default_every_bit_is_as_it_was():
+    """The formula of the three methods that were here first, written out; equal, and not merely close."""
+    generator = torch.Generator().manual_seed(0)
+    old, reference, advantages = torch.randn(3, 50, generator=generator)
+    weights = torch.rand(50, generator=generator) * (torch.rand(50, generator=generator) < 0.7)
+    ours, plain = ((old + 0.3 * torch.ones(50)).requires_grad_() for _ in range(2))
+    found, _ = policy_loss(ours, old, advantages, weights, 0.2, 0.28, reference, 1e-3, "token", torch.arange(50))
+    log_ratio = torch.where(weights != 0, plain - old, 0.0).clamp(-20.0, 20.0)
+    ratio = log_ratio.exp()
+    surrogate = torch.minimum(ratio * advantages, ratio.clamp(1.0 - 0.2, 1.0 + 0.28) * advantages)
+    log_q = torch.where(weights != 0, reference - plain, 0.0).clamp(-20.0, 20.0)
+    expected = -(weights * surrogate).sum() + 1e-3 * (weights * (log_q.exp() - log_q - 1.0)).sum()
+    found.backward()
+    expected.backward()
+    assert torch.equal(found, expected)
+    assert torch.equal(ours.grad, plain.grad)
+
+
 # --- devices ---------------------------------------------------------------------------------------------------------
 
 
