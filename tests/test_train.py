@@ -15,6 +15,8 @@ import yaml
 from programs import load, run, start
 from safetensors.torch import load_file
 
+from roleagent.stopwatch import PARTS
+
 CONFIG = {
     "env": {
         "id": "RoleAgent/ALFWorld-v0",
@@ -137,6 +139,17 @@ def test_the_learner_starts_from_the_distribution_that_was_sampled(finished):
     # Two updates per iteration: the first is on policy, the second one step off it.
     assert 0 < first["logprob_gap"] < 0.1
     assert first["clip_fraction"] < 0.2
+
+
+def test_the_parts_of_an_iteration_are_nearly_all_of_it(finished):
+    rows = [json.loads(line) for line in (finished[0] / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["stage"] == "train"]
+    for row in rows:
+        parts = {name: row[f"{name}_seconds"] for name in PARTS}
+        assert all(seconds > 0 for seconds in parts.values()), parts
+        assert sum(parts.values()) + row["other_seconds"] == pytest.approx(row["seconds"])
+    # What has no name is writing down what was played.
+    assert sum(row["other_seconds"] for row in rows) < 0.2 * sum(row["seconds"] for row in rows)
 
 
 def test_the_warm_start_learns(finished):
