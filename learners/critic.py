@@ -11,6 +11,7 @@ from torch import Tensor
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config
 from roleagent.learners.engine import Engine
+from roleagent.learners.partition import compute_again
 from roleagent.learners.scorer import Scored
 from roleagent.learners.segments import Batch
 from roleagent.types import Segment
@@ -44,8 +45,10 @@ def open_critic(config: Config, policy: HFPolicy) -> Engine | None:
     """The critic of a run, which begins as a copy of the policy as it is now; None for methods without one."""
     if config.estimator.kind != "gae":
         return None
-    module = Critic(copy.deepcopy(policy.model))
-    return Engine(module, config, config.critic.lr, int(policy.tokenizer.pad_token_id or 0))
+    model = copy.deepcopy(policy.model)
+    if config.deepspeed.activation_checkpointing:
+        compute_again(model)
+    return Engine(Critic(model), config, config.critic.lr, int(policy.tokenizer.pad_token_id or 0))
 
 
 def generalised_advantages(

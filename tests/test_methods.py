@@ -1,7 +1,10 @@
 """Every method through the real trainer: two iterations in the toy kitchen, resumed, and on two ranks."""
 
 import json
+import re
 import shutil
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -108,6 +111,7 @@ def test_two_ranks_agree_on_what_replaces_their_dead_groups(arguments, tmp_path)
         ({"estimator": {"gamma": 1.5}}, "gamma must be in"),
         ({"estimator": {"gae_lambda": 1.5}}, "gae_lambda must be in"),
         ({"estimator": {"overlong_buffer": 0.0}}, "overlong_buffer"),
+        ({"estimator": {"rewards": {"turn": "much"}}}, "estimator.rewards.turn must be a number"),
         ({"loss": {"correction": 2.0}}, "loss.old=learner"),
         ({"loss": {"divisor": 0}}, "loss.divisor"),
     ],
@@ -119,6 +123,15 @@ def test_nonsense_is_refused_before_any_work(tree, words, tmp_path, capsys):
     [line] = capsys.readouterr().err.splitlines()
     assert words in line
     assert not (tmp_path / "run").exists()
+
+
+def test_the_page_on_algorithms_knows_every_method_and_its_programs_run():
+    page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    listed = dict(re.findall(r"^\| `(\w+)` \|.*\| `(\w+)` \|$", page, re.MULTILINE))
+    assert listed == {name: from_dict({"method": name}).estimator.kind for name in METHODS}
+    programs = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert programs
+    subprocess.run([sys.executable, "-c", "\n".join(programs)], check=True, timeout=300)
 
 
 def test_every_method_names_an_estimator():
