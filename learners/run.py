@@ -150,6 +150,7 @@ class Run:
                 make_whole(base, lambda partial: save_policy(policy, policy.model.state_dict(), partial))
 
         self.ranks.once(keep)
+        policy.model.config._name_or_path = options.path  # what an adapter says it belongs to
         adapt(policy.model, self.config.lora, generator)
         if self.latest is not None:
             self.checkpoints.adapter(self.latest).put_into(policy.model)

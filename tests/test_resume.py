@@ -23,10 +23,10 @@ train = load("train")
 MOMENTS = (
     "warmstart/20/backward/0",
     "train/1/library: retrievals/0",  # the failures are filed already, and no checkpoint knows of them
-    "train/1/rollout/30",
-    "train/1/update/1",
     "train/2/checkpoint: flush/0",
     "train/2/checkpoint: clear away/1",  # the new one is there, and one too many
+    "train/2/rollout/30",
+    "train/2/update/1",
     "train/3/evaluation/2",
 )
 SMALLER = ("train.iterations=3", "warmstart.epochs=6", "train.keep_checkpoints=2")
