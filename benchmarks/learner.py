@@ -1,0 +1,360 @@
+"""How fast is an update of the policy, and how much memory does it take, against TRL's ``GRPOTrainer``?
+
+    python benchmarks/learner.py
+    python benchmarks/learner.py --full      (a vocabulary of 32,000 and longer episodes: half an hour)
+
+Both sides update the same random Qwen2 model from the same sequences: one prompt per group of eight rollouts, then
+turns of a reply of the model and a longer observation, which is masked; lengths are skewed, since who succeeds stops.
+Log-probabilities of the sampler are given to both. Both use one thread, float32, AdamW, the clipped loss averaged
+within and then over sequences, and clip gradients; loss and gradient norm of the first update must agree, or the
+program fails. Each side runs in processes of its own.
+
+TRL runs its own ``train()``: only its generation is replaced, by one that hands out the tensors, padded as TRL pads
+them (prompts on the left, completions on the right, to the longest of the batch). Its settings are the defaults (8
+sequences per device, accumulated; layers recomputed in the backward pass), but for float32. The same without
+recomputation (``keeping``) is faster and takes more memory. This side is ``improve`` with micro-batches of
+``--budget`` tokens. Generation is counted on neither side; the reference's pass is, on both, where there is a KL term.
+
+- ``skewed``: the comparison. What makes the difference: no padding; replies scored, and nothing else (TRL takes the
+  vocabulary at every place but the first on a CPU); prompts and first turns that rollouts have in common computed once;
+  nothing recomputed but the logits of large vocabularies. Memory: micro-batches by tokens in place of sequences.
+- ``kl``: the same with a reference model.
+- ``apart`` (with ``--full``): skewed lengths, but every rollout has a prompt of its own: nothing is shared.
+- ``equal``: all of one length and nothing shared: nothing is padded either, the least favourable case.
+
+Speed: real tokens (no padding) per second of processor time, the fastest of the updates after the first. Memory: the
+highest resident memory during the updates of ``skewed``, above what is resident when everything is loaded.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import importlib.util
+import json
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+GROUP = 8
+CLIP, KL, RATE = (0.2, 0.28), 1e-3, 1e-4
+CASES = ("skewed", "kl", "apart", "equal")
+
+
+def episodes(case: str, options: argparse.Namespace, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Sequences of a batch: token ids, the prompt's length, which tokens were sampled, and the advantage."""
+    most, made = options.turns, []
+    for _ in range(options.sequences // GROUP):
+        prompt = rng.integers(3, options.vocabulary, options.prompt)
+        for _ in range(GROUP):
+            start = rng.integers(3, options.vocabulary, options.prompt) if case in ("apart", "equal") else prompt
+            turns = most // 2 if case == "equal" else most if rng.random() < 0.25 else 1 + int(rng.integers(most // 2))
+            ids, sampled = [*start], [0] * len(start)
+            for turn in range(turns):
+                reply, text = (8, 24) if case == "equal" else (int(rng.integers(5, 12)), int(rng.integers(8, 41)))
+                text = 0 if turn == turns - 1 else text
+                ids += [*rng.integers(3, options.vocabulary, reply + text)]
+                sampled += [1] * reply + [0] * text
+            made.append(
+                {"ids": [int(i) for i in ids], "prompt": len(start), "sampled": sampled, "advantage": rng.normal()}
+            )
+    return made
+
+
+@torch.no_grad()
+def score(model: Any, batch: list[dict[str, Any]]) -> None:
+    """Gives each sequence the log-probabilities of its sampled tokens, a little off, as after some updates."""
+    rng = torch.Generator().manual_seed(5)
+    for episode in batch:
+        ids = torch.tensor(episode["ids"])
+        found = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+        episode["logprobs"] = [0.0, *(found + 0.05 * torch.randn(found.shape, generator=rng)).tolist()]
+
+
+def prepare(folder: Path, options: argparse.Namespace) -> None:
+    """Writes the model, its tokenizer and the batches."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    from roleagent.agents.small import train_tokenizer
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=options.vocabulary,
+        hidden_size=options.hidden,
+        intermediate_size=3 * options.hidden,
+        num_hidden_layers=options.layers,
+        num_attention_heads=options.hidden // 32,
+        num_key_value_heads=options.hidden // 64,
+        max_position_embeddings=4096,
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+    )
+    model = Qwen2ForCausalLM(config)
+    with torch.no_grad():  # the usual beginning is too even: every token would be as likely as every other
+        model.get_input_embeddings().weight.mul_(5)
+    model.save_pretrained(folder / "model")
+    train_tokenizer(["go to desk 1", "take the pen"], 300, []).save_pretrained(folder / "model")
+    for case in CASES:
+        batch = episodes("skewed" if case == "kl" else case, options, np.random.default_rng(0))
+        score(model.eval(), batch)
+        (folder / case).write_bytes(pickle.dumps(batch))
+
+
+# --- the two sides ----------------------------------------------------------------------------------------------------
+
+
+def ours(
+    folder: Path, case: str, options: argparse.Namespace
+) -> tuple[Callable[[], dict[str, float]], Callable[[], None]]:
+    """An update by ``improve``, and a way to close the learner."""
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
+
+    from roleagent.agents.hf import HFPolicy
+    from roleagent.config import Config
+    from roleagent.learners.engine import Learner
+    from roleagent.learners.objectives import improve
+    from roleagent.settings import LossConfig, OptimConfig
+    from roleagent.types import Segment
+
+    def load() -> Any:
+        return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
+
+    kl = KL if case == "kl" else 0.0
+    config = Config(
+        loss=LossConfig(*CLIP, kl=kl), optim=OptimConfig(warmup_steps=1, micro_batch_tokens=options.budget, updates=1)
+    )
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
+    policy = HFPolicy(load(), tokenizer, torch.Generator())
+    learner = Learner(policy, config, RATE, load().requires_grad_(False) if kl else None)
+    batch = pickle.loads((folder / case).read_bytes())
+    segments = [
+        Segment(
+            tuple(one["ids"]),
+            tuple(one["sampled"]),
+            tuple(p * s for p, s in zip(one["logprobs"], one["sampled"], strict=True)),
+            tuple(one["advantage"] * s for s in one["sampled"]),
+            number,
+        )
+        for number, one in enumerate(batch)
+    ]
+
+    def update() -> dict[str, float]:
+        columns: dict[str, Any] = {
+            "weights": [[s / sum(one["sampled"]) / len(batch) for s in one["sampled"]] for one in batch],
+            "advantages": [segment.advantages for segment in segments],
+            "sampler": [segment.sampler_logprobs for segment in segments],
+        }
+        if kl:
+            columns["reference"] = learner.score(segments, 1.0, learner.reference)
+        found = improve(learner, segments, columns, 1.0)
+        assert found is not None
+        return found
+
+    return update, learner.close
+
+
+def theirs(folder: Path, case: str, recompute: bool, steps: int) -> dict[str, Any]:
+    """TRL's ``train()`` on the batch, over and over."""
+    from datasets import Dataset
+    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    batch = pickle.loads((folder / case).read_bytes())
+    longest = max(len(one["ids"]) - one["prompt"] for one in batch)
+    head = max(one["prompt"] for one in batch)
+
+    def left(rows: list[list[int]]) -> torch.Tensor:
+        return torch.tensor([[0] * (head - len(row)) + row for row in rows])
+
+    def right(rows: list[list[Any]], fill: float = 0) -> torch.Tensor:
+        return torch.tensor([row + [fill] * (longest - len(row)) for row in rows])
+
+    given = {
+        "prompt_ids": left([one["ids"][: one["prompt"]] for one in batch]),
+        "prompt_mask": left([[1] * one["prompt"] for one in batch]),
+        "completion_ids": right([one["ids"][one["prompt"] :] for one in batch]),
+        "completion_mask": right([[1] * (len(one["ids"]) - one["prompt"]) for one in batch]),
+        "tool_mask": right([one["sampled"][one["prompt"] :] for one in batch], 1),
+        "advantages": torch.tensor([one["advantage"] for one in batch], dtype=torch.float32),
+        "old_per_token_logps": right([one["logprobs"][one["prompt"] :] for one in batch], 0.0),
+        "num_items_in_batch": torch.tensor(float(sum(sum(one["sampled"]) for one in batch))),
+    }
+    seconds: list[float] = []
+    told: list[dict[str, float]] = []
+
+    class Given(GRPOTrainer):
+        def _generate_and_score_completions(self, inputs: Any) -> Any:
+            seconds.append(-time.process_time())
+            made = dict(given)
+            if self.beta:
+                ids = torch.cat([made["prompt_ids"], made["completion_ids"]], 1)
+                mask = torch.cat([made["prompt_mask"], made["completion_mask"]], 1)
+                with torch.no_grad():  # as TRL does at this place
+                    made["ref_per_token_logps"] = self._get_per_token_logps_and_entropies(
+                        self.ref_model, ids, mask, longest, self.args.per_device_train_batch_size
+                    )[0]
+            return made
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            seconds[-1] += time.process_time()
+
+        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
+            told.append({name: logs[name] for name in ("loss", "grad_norm") if name in logs})
+
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
+    trainer = Given(
+        model=AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32),
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        processing_class=tokenizer,
+        train_dataset=Dataset.from_dict({"prompt": ["go"] * len(batch)}),
+        callbacks=[Clock()],
+        args=GRPOConfig(
+            output_dir=str(folder / "trl"),
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=recompute,
+            gradient_accumulation_steps=len(batch) // 8,
+            num_generations=GROUP,
+            loss_type="grpo",
+            epsilon=CLIP[0],
+            epsilon_high=CLIP[1],
+            beta=KL if case == "kl" else 0.0,
+            learning_rate=RATE,
+            lr_scheduler_type="constant",
+            adam_beta2=0.95,
+            weight_decay=0.01,
+            max_steps=steps,
+            logging_steps=1,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+        ),
+    )
+    forget_peak()
+    before = resident("VmRSS")
+    trainer.train()
+    return {"seconds": seconds, "first": told[0], "megabytes": resident("VmHWM") - before}
+
+
+def side(name: str, folder: Path, cases: list[str], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
+    """One side's seconds per update, memory, and what its first update said, by case."""
+    torch.set_num_threads(1)
+    if name != "ours":
+        return {case: theirs(folder, case, name == "trl", options.updates) for case in cases}
+    from roleagent.learners.ranks import Ranks
+
+    with Ranks.join():
+        return {case: timed(*ours(folder, case, options), options.updates) for case in cases}
+
+
+def timed(update: Callable[[], dict[str, float]], close: Callable[[], None], updates: int) -> dict[str, Any]:
+    """Some updates by :func:`ours`."""
+    gc.collect()
+    forget_peak()
+    before = resident("VmRSS")
+    seconds, said = [], []
+    for _ in range(updates):
+        seconds.append(-time.process_time())
+        said.append(update())
+        seconds[-1] += time.process_time()
+    memory = resident("VmHWM") - before
+    close()
+    return {
+        "seconds": seconds,
+        "first": {name: said[0][name] for name in ("loss", "grad_norm")},
+        "megabytes": memory,
+    }
+
+
+def resident(what: str) -> float:
+    """This process's memory in MB, from Linux: ``VmRSS`` now, ``VmHWM`` at most since :func:`forget_peak`."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1000
+
+
+def forget_peak() -> None:
+    Path("/proc/self/clear_refs").write_text("5")
+
+
+# --- comparison -------------------------------------------------------------------------------------------------------
+
+
+def run(name: str, cases: list[str], folder: Path) -> dict[str, dict[str, Any]]:
+    """:func:`side` in a process of its own."""
+    command = [sys.executable, __file__, *sys.argv[1:], "--side", name, "--folder", str(folder), "--cases", *cases]
+    threads = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **threads})
+    if done.returncode:
+        raise SystemExit(f"{name}:\n{done.stderr[-3000:]}")
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def compare(label: str, lengths: list[int], found: dict[str, Any], against: dict[str, Any]) -> tuple[float, float]:
+    """Prints a case and gives the ratios of tokens per second and of memory.
+
+    Raises:
+        SystemExit: the two sides did not compute the same thing.
+    """
+    for key, value in found["first"].items():
+        if abs(against["first"][key] - value) > 2e-3 * abs(value) + 2e-4:
+            raise SystemExit(f"{label}: {key} is {value} here and {against['first'][key]} in TRL")
+    rates = [sum(lengths) / min(each["seconds"][1:]) for each in (found, against)]
+    memory = [each["megabytes"] for each in (found, against)]
+    print(
+        f"{label}: {len(lengths)} sequences of {min(lengths)} to {max(lengths)} tokens, "
+        f"{sum(lengths) / max(lengths) / len(lengths):.0%} of their rectangle; "
+        f"ours {rates[0]:.0f} tokens/s, {memory[0]:.0f} MB; TRL {rates[1]:.0f} tokens/s, {memory[1]:.0f} MB"
+    )
+    return round(rates[0] / rates[1], 2), round(memory[0] / memory[1], 2)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--full", action="store_true", help="larger: vocabulary 32,000, hidden size 384, 32 sequences")
+    parser.add_argument("--budget", type=int, default=2048, help="tokens per micro-batch of ours (default 2048)")
+    for hidden in ("--side", "--folder"):
+        parser.add_argument(hidden, help=argparse.SUPPRESS)
+    parser.add_argument("--cases", nargs="*", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    large = dict(vocabulary=32_000, hidden=384, layers=6, sequences=32, prompt=256, turns=30, updates=2)
+    small = dict(vocabulary=4096, hidden=128, layers=4, sequences=16, prompt=64, turns=16, updates=2)
+    vars(options).update(large if options.full else small)
+    if options.side:
+        print(json.dumps(side(options.side, Path(options.folder), options.cases, options)))
+        return
+    if importlib.util.find_spec("trl") is None:
+        raise SystemExit("TRL is not installed: pip install trl")
+    torch.set_num_threads(1)
+    cases = [case for case in CASES if options.full or case != "apart"]
+    result: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare(folder, options)
+        found, against = run("ours", cases, folder), run("trl", cases, folder)
+        keeping = run("trl-keeping", cases[:1], folder)
+        for case in cases:
+            lengths = [len(one["ids"]) for one in pickle.loads((folder / case).read_bytes())]
+            tokens, memory = compare(case, lengths, found[case], against[case])
+            if case == "skewed":
+                result |= {"tokens_ratio": tokens, "memory_ratio": memory}
+                tokens, memory = compare("keeping", lengths, found[case], keeping[case])
+                result |= {"tokens_ratio_keeping": tokens, "memory_ratio_keeping": memory}
+            else:
+                result[f"tokens_ratio_{case}"] = tokens
+    print("RESULT", json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
