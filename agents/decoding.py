@@ -14,9 +14,14 @@ from roleagent.types import Request
 BLOCK = 64
 """Entries of a vocabulary that are added up before it is known which of them is drawn."""
 AHEAD = 8
-"""Steps for which an accelerator works on before it is asked which rows have ended."""
+"""Steps that random numbers are drawn for at a time, and that an accelerator is not interrupted in."""
 SHARED = 8
 """A common beginning of prompts is read once if it has at least as many tokens."""
+
+
+def pace(device: torch.device) -> int:
+    """After how many steps it is asked which rows have ended: on an accelerator the question makes all wait."""
+    return 1 if device.type == "cpu" else AHEAD
 
 
 def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, Tensor]:
@@ -89,7 +94,7 @@ def continued(
     living = left > 0
     sampled = torch.zeros(longest, n, dtype=torch.long, device=device)
     logprobs = torch.zeros(longest, n, device=device)
-    every = 1 if device.type == "cpu" else AHEAD
+    every = pace(device)
     uniform = torch.zeros(AHEAD, n, dtype=torch.float64, device=device)
     for step in range(longest):
         if temperature > 0 and step % AHEAD == 0:  # drawn where the generator is: torch has none for two devices

@@ -28,7 +28,7 @@ FAMILY = (LlamaForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, SeedOssForCausal
 """Pre-norm layers of rotary attention and a gated SiLU, with RMS norms; with biases or not, and with norms of queries
 and keys or not."""
 
-NEIGHBOURS = 32
+NEIGHBOURS = 16
 """Rows that attend together on a CPU, to as much as the longest of them holds. On an accelerator all do: there a call
 costs more than what it reads in vain."""
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,8 @@ class HFPolicy:
             raise PolicyError(
                 f"the local policy needs full attention in every layer, but this model has {', '.join(sorted(kinds))}"
             )
+        # A group's episodes see much of the same, and every prediction is asked for in the same words.
+        self._encoded = lru_cache(4096)(partial(tokenizer.encode, add_special_tokens=False))
         self._cache: SlotCache | None = None
         self._fast: FastDecoder | None = None
 
@@ -115,7 +118,7 @@ class HFPolicy:
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, special tokens in it recognised, none added."""
-        return self.tokenizer.encode(text, add_special_tokens=False)
+        return list(self._encoded(text))
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids. Tags may be special tokens, so special tokens stay, but for the end of the reply."""

@@ -66,9 +66,8 @@ class SlotLayer(CacheLayerMixin):
         for whole in (self.keys, self.values):
             assert whole is not None
             part = whole[:, :, :filled]
-            moved = part[some]
-            part[some] = part[others]
-            part[others] = moved
+            moved = part.index_select(0, some)
+            part.index_copy_(0, some, part.index_select(0, others)).index_copy_(0, others, moved)
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         return self._cache.used, 0
