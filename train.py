@@ -61,8 +61,8 @@ from roleagent.learners.reinforcement import (
 from roleagent.learners.run import Run
 from roleagent.learners.tracking import check as check_trackers
 from roleagent.learners.updates import update
-from roleagent.learners.watchdog import Collapse, keeping_what_broke, open_watchdog
-from roleagent.stopwatch import Stopwatch
+from roleagent.learners.watchdog import Collapse, iterations, keeping_what_broke, open_watchdog
+from roleagent.stopwatch import Stopwatch, shares
 from roleagent.types import Analyst, Sampler
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
@@ -192,6 +192,8 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
             break
     if progress.step:
         run.save(learner)
+        if run.ranks.first:
+            run.display.say(f"where the time went: {shares(iterations(run))}")
         for warning in idle_mechanisms(config, progress.counters):
             run.display.warn(warning)
 

@@ -145,10 +145,14 @@ class Watchdog:
 
 def open_watchdog(run: Run) -> Watchdog:
     """The watchdog of a run, knowing the iterations that are in the log."""
+    return Watchdog(run.config.watchdog, iterations(run))
+
+
+def iterations(run: Run) -> list[dict[str, Any]]:
+    """The metrics of all iterations that are in the log."""
     path = run.folder.path / "metrics.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    rows = [json.loads(line) for line in lines]
-    return Watchdog(run.config.watchdog, [row for row in rows if row["stage"] == "train"])
+    return [row for row in map(json.loads, lines) if row["stage"] == "train"]
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 PARTS = ("generation", "prediction", "environment", "scoring", "grouping", "analysis", "update", "sync")
@@ -61,3 +61,15 @@ class Stopwatch:
         """Seconds by name of those who worked at the same time: of each part the longest."""
         names = {name for part in parts for name in part.seconds}
         return {name: max(part.seconds.get(name, 0.0) for part in parts) for name in sorted(names)}
+
+
+def shares(rows: Sequence[Mapping[str, float]]) -> str:
+    """Where the time of some logged iterations went, the largest part first; parts below half a percent are left out.
+
+    >>> shares([{"update_seconds": 3.0, "sync_seconds": 0.001, "other_seconds": 0.999, "seconds": 4.0}])
+    'update 75 %, other 25 %'
+    """
+    whole = sum(row["seconds"] for row in rows)
+    spent = {name: sum(row.get(f"{name}_seconds", 0.0) for row in rows) for name in (*PARTS, "other")}
+    ranked = sorted(spent.items(), key=lambda part: -part[1])
+    return ", ".join(f"{name} {100 * part / whole:.0f} %" for name, part in ranked if 200 * part >= whole > 0)
