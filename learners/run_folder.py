@@ -163,9 +163,10 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path / 'config.yaml'} is damaged: {' '.join(str(error).split())}") from error
 
 
-# What may differ between a run and its continuation: how long it goes on and who is told, not what it does.
+# What may differ between a run and its continuation: how long it goes on, who is told and where vLLM is, not what it
+# does.
 _FREE = frozenset({"train.iterations", "train.minutes", "train.keep_checkpoints", "run_dir"})
-_FREE_SECTIONS = ("tracking.", "watchdog.")
+_FREE_SECTIONS = ("tracking.", "watchdog.", "vllm.")
 
 
 def _differences(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[str]:

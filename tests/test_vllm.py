@@ -16,7 +16,8 @@ import threading
 
 import pytest
 import torch
-from programs import ROOT
+import yaml
+from programs import ROOT, run
 from tiny import tokenizer
 
 from roleagent.agents.hf import PolicyError
@@ -84,7 +85,7 @@ def test_what_cannot_work_is_refused_in_one_line(monkeypatch):
     with pytest.raises(PolicyError, match=r"no vLLM server answers at http://127\.0\.0\.1:9"):
         open_vllm(load(overrides=["vllm.url=http://127.0.0.1:9"]), small())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(PolicyError, match="pip install vllm"):
+    with pytest.raises(PolicyError, match="pip install .vllm"):
         check(load(overrides=["rollout.backend=vllm"]))
 
 
@@ -272,7 +273,7 @@ def test_what_was_saved_is_read_alike_by_everybody(folder):
 
 
 @NEEDS_VLLM
-def test_only_the_adapter_goes_over(folder, tmp_path):
+def test_only_the_adapter_goes_over(folder):
     """The second time no other weight is asked for; and what vLLM then computes is what the learner computes."""
     with serving(folder, "lora.rank=4") as url:
         policy = small()
@@ -283,7 +284,7 @@ def test_only_the_adapter_goes_over(folder, tmp_path):
             train_adapter(policy, version)
             actor.sync(held, version)
             assert gap(policy, prompts(), ask(actor, prompts())) < 1e-4
-            held.__class__ = OnlyAdapter
+            held = OnlyAdapter(policy.model)
         train_adapter(policy, 9)
         assert gap(policy, prompts(), ask(actor, prompts())) > 0.1
 
@@ -300,3 +301,55 @@ def train_adapter(policy, seed):
             if "lora_" in name:
                 parameter.normal_(0.0, 0.3, generator=generator)
     policy.forget()
+
+
+# --- a whole run ------------------------------------------------------------------------------------------------------
+
+RUN = {
+    "env": {
+        "id": "RoleAgent/ALFWorld-v0",
+        "eval_split": "train",
+        "eval_tasks": 2,
+        "kwargs": {"max_steps": 6, "size": "small", "games": 2, "data_dir": "generated"},
+    },
+    "policy": {
+        "hidden_size": 64,
+        "layers": 2,
+        "heads": 2,
+        "kv_heads": 1,
+        "mlp_size": 128,
+        "context": 512,
+        "vocabulary": 400,
+    },
+    "warmstart": {"episodes": 12, "epochs": 2, "batch_tokens": 1024, "failures": 0},
+    "rollout": {"backend": "vllm", "tasks": 2, "group_size": 2, "action_tokens": 12, "prediction_tokens": 24},
+    "curriculum": {"analyst": "rule"},
+    "optim": {"updates": 1, "lr": 3e-3, "warmup_steps": 0},
+    "vllm": {"cpu_cache": 0.05, "eager": True, "memory": 0.1},
+    "train": {"iterations": 1, "keep_checkpoints": 20},
+}
+
+
+@NEEDS_VLLM
+def test_a_run_with_vllm_goes_on_with_a_server(tmp_path):
+    """An iteration with an engine in the process and, resumed, one with a server that has the checkpoint's model.
+
+    Both sample with the weights that the learner has then: an iteration's log-probabilities are those of the learner
+    before its update.
+    """
+    config, folder = tmp_path / "run.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(RUN))
+    arguments = ("--config", config, f"run_dir={folder}")
+    status, _, err = run("train", *arguments)
+    assert status == 0, err
+    policy = sorted((folder / "checkpoints").glob("step-5*"))[0] / "policy"
+    with serving(policy, "policy.context=512") as url:
+        status, out, err = run("train", *arguments, "--resume", "train.iterations=2", f"vllm.url={url}")
+    assert status == 0, err
+    assert "going on from" in out
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if row["stage"] == "train"]
+    assert [row["step"] for row in rows] == [1, 2]
+    assert all(abs(row["mismatch"]) < 1e-3 for row in rows), rows
+    assert all(row["grad_norm"] > 0 and row["sync_seconds"] > 0 for row in rows)
+    assert json.loads((folder / "after.json").read_text())["policy_version"] == 2
