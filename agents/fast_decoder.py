@@ -45,12 +45,14 @@ def is_fast(model: nn.Module) -> bool:
     ropes = getattr(config, "rope_parameters", None) or {}
     if config.hidden_act != "silu" or ropes.get("rope_type", "default") not in {"default", "linear", "llama3"}:
         return False
+    # Layers of the model's own file, as they were made, and plain matrices in them: an adapter, a quantised layer and
+    # a parametrised one are of other types.
+    own = {type(model).__module__, "transformers.activations", "torch.nn.modules.activation"}
     for module in (*model.model.modules(), model.lm_head):  # type: ignore[union-attr, operator]
-        if module._forward_hooks or module._forward_pre_hooks:
+        kind = type(module)
+        if kind not in {nn.Linear, nn.Embedding, nn.ModuleList} and kind.__module__ not in own:
             return False
-        # Whatever has weights is a linear map, the embedding or a norm, and nothing derived from one of them.
-        plain = type(module) in {nn.Linear, nn.Embedding} or type(module).__name__.endswith("RMSNorm")
-        if module._parameters and not plain:
+        if module._forward_hooks or module._forward_pre_hooks or "forward" in vars(module):
             return False
     return not any(hasattr(p, "ds_id") for p in model.parameters())
 

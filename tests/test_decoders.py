@@ -1,5 +1,6 @@
 """Reading tokens into the cache, the quick way and any other: the same numbers, and only where they are the same."""
 
+import peft
 import pytest
 import torch
 from tiny import llama, qwen, tokenizer
@@ -113,17 +114,15 @@ def test_any_architecture_reports_what_it_sampled(make, temperature):
         prompts = {slot: prompts[slot] + answer.token_ids + ids(2 + slot) for slot, answer in enumerate(answers)}
 
 
-class Lowered(torch.nn.Linear):
-    """A linear map with something beside it, as adapters are."""
-
-    def forward(self, values):
-        return super().forward(values) + 0.1 * values
-
-
 def adapt(model):
-    plain = model.model.layers[0].self_attn.o_proj
-    model.model.layers[0].self_attn.o_proj = changed = Lowered(plain.in_features, plain.out_features, bias=False)
-    changed.weight = plain.weight
+    """As a learner does it: the type of the model stays, and so does what its layers say their weights are."""
+    config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
+    peft.inject_adapter_in_model(config, model)
+
+
+def wrap(model):
+    inner = model.model.norm.forward
+    model.model.norm.forward = lambda hidden: 1.5 * inner(hidden)
 
 
 def hook(model):
@@ -134,7 +133,7 @@ def partition(model):
     model.model.norm.weight.ds_id = 7  # as ZeRO stage 3 marks what it takes apart
 
 
-@pytest.mark.parametrize("change", [adapt, hook])
+@pytest.mark.parametrize("change", [adapt, hook, wrap])
 def test_a_model_that_changes_is_followed(change):
     """In the middle of a policy's life, as a learner does it."""
     policy, prompts = qwen(), {0: ids(9), 1: ids(5)}
