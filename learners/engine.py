@@ -44,7 +44,7 @@ class NotFinite(ArithmeticError):
 
     Attributes:
         loss: of the whole batch, over all ranks.
-        norm: of the gradient, or of none yet.
+        norm: of the gradient; 0 where nobody knew it yet.
         segments: this rank's part of the batch.
         columns: what the objective was told of them.
         tasks: the task of each ``Segment.trajectory``, where somebody knows.
@@ -139,7 +139,7 @@ class Engine:
             total = total + loss.detach()
             if number == rounds - 1:
                 # Asked once per update: on an accelerator every look at a number is a wait.
-                norm, summed = self._gradient_norm(), self.ranks.sum(float(total))
+                norm, summed = 0.0 if self.partitioned else self._gradient_norm(), self.ranks.sum(float(total))
                 if not (math.isfinite(summed) and math.isfinite(norm)):
                     raise NotFinite(summed, norm, segments, columns)
             self.engine.step()
