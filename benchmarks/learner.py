@@ -83,9 +83,11 @@ def score(model: Any, batch: list[dict[str, Any]]) -> None:
 def prepare(folder: Path, options: argparse.Namespace) -> None:
     """Writes the model, its tokenizer and the batches."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
+    from transformers.utils.logging import disable_progress_bar
 
     from roleagent.agents.small import train_tokenizer
 
+    disable_progress_bar()
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=options.vocabulary,
@@ -337,6 +339,7 @@ def main() -> None:
     if importlib.util.find_spec("trl") is None:
         raise SystemExit("TRL is not installed: pip install trl")
     torch.set_num_threads(1)
+    os.environ.setdefault("DS_ACCELERATOR", "cpu")
     cases = [case for case in CASES if options.full or case != "apart"]
     result: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as name:

@@ -12,7 +12,7 @@ from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config
 from roleagent.learners.engine import Engine
 from roleagent.learners.partition import compute_again
-from roleagent.learners.scorer import Scored
+from roleagent.learners.scorer import Scored, plan_for, states
 from roleagent.learners.segments import Batch
 from roleagent.types import Segment
 
@@ -36,9 +36,12 @@ class Critic(torch.nn.Module):
     def forward(self, batch: Batch, temperature: float, entropy: bool = False) -> tuple[Tensor, Tensor]:
         """``(N,)`` values of the states in which the batch's tokens were chosen, and no entropies."""
         rows, columns = batch.sampled()
-        hidden = self.body(input_ids=batch.token_ids, use_cache=False).last_hidden_state  # type: ignore[operator]
-        values = self.head(hidden[rows, columns - 1])[:, 0].float()
+        values = self.head(states(self.body, batch))[:, 0].float()[batch.shared.numbers[rows, columns - 1]]
         return values, values.new_empty(0)
+
+    def plan(self, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
+        """See :meth:`TokenScorer.plan`."""
+        return plan_for(self.body, segments, max_tokens)
 
 
 def open_critic(config: Config, policy: HFPolicy) -> Engine | None:
@@ -48,7 +51,7 @@ def open_critic(config: Config, policy: HFPolicy) -> Engine | None:
     model = copy.deepcopy(policy.model)
     if config.deepspeed.activation_checkpointing:
         compute_again(model)
-    return Engine(Critic(model), config, config.critic.lr, int(policy.tokenizer.pad_token_id or 0))
+    return Engine(Critic(model), config, config.critic.lr, int(policy.tokenizer.pad_token_id or 0))  # type: ignore[arg-type]
 
 
 def generalised_advantages(

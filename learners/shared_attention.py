@@ -7,6 +7,8 @@ row in which it first stands: in the others it would be the same.
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,6 +21,9 @@ from roleagent.learners.prefixes import Prefixes, Rectangle
 
 def can_share(model: PreTrainedModel) -> bool:
     """Whether a model's attention can be told what is shared: it asks transformers for it and looks at all tokens."""
+    takes = inspect.signature(model.forward).parameters
+    if "position_ids" not in takes or not any(one.kind == one.VAR_KEYWORD for one in takes.values()):
+        return False
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     looks_everywhere = set(kinds) == {"full_attention"} if kinds else not getattr(config, "sliding_window", None)
@@ -32,16 +37,32 @@ def distinct_states(body: PreTrainedModel, token_ids: Tensor, shared: Prefixes) 
         body: a model without its head, that :func:`can_share`.
         token_ids: (B, T).
         shared: what :func:`roleagent.learners.prefixes.prefixes` found in them.
+
+    Raises:
+        TypeError: the model did not tell its attention; what it made of the tokens is worth nothing.
     """
+    told = _Told(shared)
     made = body(
         input_ids=token_ids.reshape(-1)[shared.places][None],
         position_ids=(shared.places % token_ids.shape[1])[None],
         # A mask of four dimensions is handed on as it is; our attention needs none.
         attention_mask=torch.ones((1, 1, 1, 1), dtype=torch.bool, device=token_ids.device),
         use_cache=False,
-        shared=shared,
+        shared=told,
     )
+    if not told.layers:
+        raise TypeError(
+            f"{type(body).__name__} does not hand options on to its attention: load it with eager attention"
+        )
     return made.last_hidden_state[0]
+
+
+@dataclass(slots=True)
+class _Told:
+    """What is shared, and how many layers have heard of it."""
+
+    shared: Prefixes
+    layers: int = 0
 
 
 def _attend(
@@ -51,17 +72,19 @@ def _attend(
     value: Tensor,
     attention_mask: Tensor | None,
     *,
-    shared: Prefixes | None = None,
+    shared: _Told | None = None,
     **options: Any,
 ) -> tuple[Tensor, None]:
     """As transformers wants it: query (1, H, U, E), key and value (1, K, U, E); gives (1, U, H, E)."""
     if shared is None:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     flat = [tensor[0].transpose(0, 1).flatten(1) for tensor in (query, key, value)]
+    shared.layers += 1
+    options["is_causal"] = True
     found = []
-    for rectangle in shared.rectangles:
+    for rectangle in shared.shared.rectangles:
         parts = [_rows(tensor, rectangle).unflatten(-1, (-1, query.shape[-1])).transpose(1, 2) for tensor in flat]
-        attended = sdpa_attention_forward(module, *parts, None, **options, is_causal=True)[0].flatten(0, 1)
+        attended = sdpa_attention_forward(module, *parts, None, **options)[0].flatten(0, 1)
         found.append(attended if rectangle.firsts is None else attended[rectangle.firsts])
     return torch.cat(found)[None], None
 

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roleagent.learners.critic import Critic
 from roleagent.learners.prefixes import prefixes, related_batches
 from roleagent.learners.scorer import TokenScorer
 from roleagent.learners.segments import collate
@@ -110,6 +111,16 @@ def test_values_entropies_and_gradients_are_the_plain_models(make, rows, tempera
         torch.testing.assert_close(mine[name], slope, atol=2e-5, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")
 
 
+def test_a_critic_reads_the_same_states():
+    """Values where tokens were sampled, whatever is shared: as of each row by itself."""
+    critic, rows = Critic(qwen()), segments(ROWS["a group"])
+    torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
+    found, _ = critic(collate(rows, 1), 1.0)
+    alone = [critic(collate([row], 1), 1.0)[0] for row in rows]
+    torch.testing.assert_close(found, torch.cat(alone), atol=1e-5, rtol=1e-4)
+    assert found.std() > 0.1
+
+
 def test_other_callers_have_attention_as_ever():
     """The attention that can be told what is shared is transformers' own where nobody says so."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -124,6 +135,15 @@ def test_other_callers_have_attention_as_ever():
         with pytest.MonkeyPatch.context() as patch:
             patch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", sdpa_attention_forward)
             assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, ours)
+
+
+def test_a_model_that_tells_its_attention_nothing_is_refused(monkeypatch):
+    model = qwen()
+    layer = type(model.base_model.layers[0])
+    plain = layer.forward
+    monkeypatch.setattr(layer, "forward", lambda self, *given, shared, **options: plain(self, *given, **options))
+    with pytest.raises(TypeError, match="does not hand options on to its attention"):
+        TokenScorer(model)(collate(segments(ROWS["one"]), 1), 1.0)
 
 
 def test_a_window_of_attention_is_not_shared():
