@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,7 +27,7 @@ class Critic(torch.nn.Module):
 
     def __init__(self, model: torch.nn.Module):
         super().__init__()
-        self.body = model.base_model
+        self.body: Any = model.base_model
         like = model.get_input_embeddings().weight  # type: ignore[operator]
         self.head = torch.nn.Linear(like.shape[1], 1, device=like.device, dtype=like.dtype)
         # Nothing is expected at first: advantages begin as returns, and no random number decides them.

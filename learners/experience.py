@@ -24,8 +24,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-
-import numpy as np
+from itertools import chain
 
 from roleagent.config import Config
 from roleagent.learners.advantages import EPSILON, Values
@@ -210,9 +209,8 @@ def remember(experience: Experience, learner: Learner, plan: Plan) -> None:
             scores = learner.score([segments[i] for i in chosen], temperature, learner.reference)
             for i, row in zip(chosen, scores, strict=True):
                 rows[i] = list(row)
-    later = {part for number, parts in enumerate(plan) for part in range(len(parts)) if number or part}
-    if (config.loss.old == "learner" or not config.loss.action_mask) and later:
+    if (config.loss.old == "learner" or not config.loss.action_mask) and sum(map(len, plan)) > 1:
         rows = experience.columns["old"] = list(nothing)
-        chosen = sorted(range(len(segments)) if len(plan) > 1 else np.concatenate(first_pass[1:]).astype(int).tolist())
+        chosen = sorted(range(len(segments)) if len(plan) > 1 else chain(*first_pass[1:]))
         for i, row in zip(chosen, learner.score([segments[i] for i in chosen], temperature), strict=True):
             rows[i] = list(row)

@@ -26,7 +26,9 @@ def update(learner: Learner, experience: Experience, orders: Sequence[np.random.
     """
     config = learner.config
     groups = len(experience.lengths)
-    plan = [np.array_split(order.permutation(groups), config.optim.updates) for order in orders]
+    plan = [
+        [part.tolist() for part in np.array_split(order.permutation(groups), config.optim.updates)] for order in orders
+    ]
     if learner.critic is not None:
         learner.critic.share = learner.share
         credit_by_critic(experience, learner.critic, config)
