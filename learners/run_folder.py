@@ -10,6 +10,7 @@
 ``identity``           the run's name in a failure library that it shares with others
 ``before.json`` …      evaluations on the held-out panel
 ``reference/``         the policy as the warm start left it, where a KL penalty pulls towards it
+``base/``              with adapters: the model that they adapt
 ``checkpoints/``       see :mod:`roleagent.learners.checkpoints`
 =====================  ============================================================================
 """
