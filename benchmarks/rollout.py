@@ -156,7 +156,7 @@ def play(policy: Ours, world: World, task_ids: Sequence[str], replies: Replies) 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, nargs="+", default=[16, 64], help="side by side (default: 16 64)")
-    parser.add_argument("--rounds", type=int, default=3, help="of each side (default: 3)")
+    parser.add_argument("--rounds", type=int, default=2, help="of each side (default: 2)")
     parser.add_argument("--threads", type=int, default=1, help="of the processor (default: 1)")
     parser.add_argument("--full", action="store_true", help="11 million parameters, larger rooms, 30 turns at most")
     parser.add_argument("--seed", type=int, default=0)

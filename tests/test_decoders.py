@@ -1,6 +1,5 @@
 """Reading tokens into the cache, the quick way and any other: the same numbers, and only where they are the same."""
 
-import peft
 import pytest
 import torch
 from tiny import llama, qwen, tokenizer
@@ -116,6 +115,7 @@ def test_any_architecture_reports_what_it_sampled(make, temperature):
 
 def adapt(model):
     """As a learner does it: the type of the model stays, and so does what its layers say their weights are."""
+    peft = pytest.importorskip("peft")
     config = peft.LoraConfig(r=4, target_modules=["q_proj", "down_proj"], init_lora_weights=False)
     peft.inject_adapter_in_model(config, model)
 
