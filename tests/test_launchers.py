@@ -1,0 +1,141 @@
+"""The real command under the launchers that clusters use: torchrun and deepspeed, two processes each."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from programs import ROOT
+from safetensors.torch import load_file
+
+CONFIG = {
+    "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 2},
+    "policy": {
+        "hidden_size": 32,
+        "layers": 2,
+        "heads": 2,
+        "kv_heads": 1,
+        "mlp_size": 64,
+        "context": 640,
+        "vocabulary": 400,
+    },
+    "warmstart": {"episodes": 8, "epochs": 2, "batch_tokens": 1000, "optimiser": "adamw"},
+    "rollout": {"tasks": 2, "group_size": 3, "action_tokens": 8, "prediction_tokens": 8},
+    # It wins nothing after so short a warm start: the length of its replies makes the difference.
+    "estimator": {"rewards": {"overlong": -1.0}, "overlong_buffer": 1.0},
+    "optim": {"updates": 1, "schedule": "constant", "lr": 1e-2},
+    # Every weight is taken apart, however small.
+    "deepspeed": {"zero_stage": 3, "extra": {"zero_optimization": {"stage3_param_persistence_threshold": 0}}},
+    "train": {"iterations": 2, "keep_checkpoints": 9},
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "toy.yaml"
+    path.write_text(yaml.safe_dump(CONFIG))
+    return path
+
+
+def launch(launcher, *arguments):
+    """Runs ``train.py`` under a launcher that lies beside this Python, in two processes."""
+    how = {"torchrun": ["--standalone", "--nproc_per_node", "2"], "deepspeed": ["--num_gpus", "2"]}[launcher]
+    if launcher == "deepspeed":
+        how += ["--master_port", str(20000 + os.getpid() % 10000)]
+    beside = Path(sys.executable).parent
+    done = subprocess.run(
+        [str(beside / launcher), *how, "train.py", *map(str, arguments)],
+        cwd=ROOT,
+        env={
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "DS_ACCELERATOR": "cpu",
+            "PATH": f"{beside}{os.pathsep}{os.environ['PATH']}",
+        },
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def partitioned(config, tmp_path_factory):
+    """A run from scratch at ZeRO stage 3: warm start, reference, an iteration."""
+    folder = tmp_path_factory.mktemp("runs") / "partitioned"
+    return folder, launch("torchrun", "--config", config, f"run_dir={folder}")
+
+
+@pytest.fixture(scope="module")
+def adapting(config, partitioned, tmp_path_factory):
+    """What that run learnt, adapted in bfloat16, by the other launcher."""
+    folder = tmp_path_factory.mktemp("runs") / "adapting"
+    options = [
+        *("--config", config, f"policy.path={partitioned[0]}/checkpoints/step-500002/policy"),
+        *("warmstart.episodes=0", "policy.dtype=bfloat16", "lora.rank=4"),
+    ]
+    return folder, options, launch("deepspeed", *options, f"run_dir={folder}")
+
+
+def rows(folder):
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if not k.endswith(("seconds", "per_second"))} for line in lines]
+
+
+def tensors(folder, number, name="policy/model"):
+    return load_file(folder / "checkpoints" / f"step-{number}" / f"{name}.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_torchrun_at_stage_3_samples_from_the_weights_that_it_trains(partitioned):
+    folder, said = partitioned
+    assert json.loads((folder / "result.json").read_text()) in [
+        json.loads(line) for line in said.splitlines() if line.startswith("{")
+    ]
+    # Were the partitioned copy's weights not brought back, the sampler's log-probabilities would be others.
+    for row in [row for row in rows(folder) if row["stage"] == "train"]:
+        assert row["tokens"] > 0 and row["grad_norm"] > 0 and row["logprob_gap"] < 1e-4
+    one, two = tensors(folder, 500001), tensors(folder, 500002)
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) > 1e-3
+    assert same(tensors(folder, 500000), load_file(folder / "reference" / "model.safetensors"))
+
+
+def test_deepspeed_trains_adapters_alone(partitioned, adapting):
+    folder, _, _ = adapting
+    base = load_file(folder / "base" / "model.safetensors")
+    assert same(base, {k: v.bfloat16() for k, v in tensors(partitioned[0], 500002).items()})
+    trained = tensors(folder, 500002)
+    assert trained.keys() == base.keys()
+    changed = {name for name in base if not torch.equal(base[name], trained[name])}
+    assert changed and all(name.split(".")[-2].endswith("_proj") for name in changed)
+    kept = [
+        path.stat().st_size for path in (folder / "checkpoints" / "step-500002" / "learner").rglob("*model_states*")
+    ]
+    assert all(size < 2 * sum(w.numel() for w in base.values()) for size in kept)  # frozen weights are kept once
+    assert all(
+        weight.count_nonzero() == 0
+        for name, weight in load_file(folder / "reference" / "adapter_model.safetensors").items()
+        if "lora_B" in name
+    )
+
+
+def test_adapters_resumed_by_the_other_launcher_end_bit_for_bit_the_same(adapting, tmp_path):
+    whole, options, _ = adapting
+    folder = tmp_path / "cut"
+    shutil.copytree(whole, folder)
+    shutil.rmtree(folder / "checkpoints" / "step-500002")
+    for name in ("after.json", "result.json"):
+        (folder / name).unlink()
+    launch("torchrun", *options, f"run_dir={folder}", "--resume")
+    assert rows(folder) == rows(whole)
+    assert same(tensors(folder, 500002, "adapter/adapter_model"), tensors(whole, 500002, "adapter/adapter_model"))
+    assert same(tensors(folder, 500002), tensors(whole, 500002))
