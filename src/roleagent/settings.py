@@ -235,8 +235,8 @@ class WatchdogConfig:
     kl: float = 2.0  # nats per token, to the reference
     mismatch: float = 0.1  # nats per token, between learner and sampler before the iteration's first update
     clip_fraction: float = 0.5  # share of the tokens
-    invalid_actions: float = 0.9  # share of the actions
-    repeats: float = 0.9  # share of the replies that repeat themselves, or of the episodes
+    invalid_actions: float = 0.8  # share of the actions
+    repeats: float = 0.8  # share of the replies that repeat themselves, or of the episodes
     cut_replies: float = 0.9  # share of the replies
 
 
