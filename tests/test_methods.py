@@ -14,6 +14,7 @@ from test_ranks import run_both
 
 from roleagent.config import ConfigError, from_dict
 from roleagent.learners.advantages import ESTIMATORS
+from roleagent.learners.reinforcement import idle_mechanisms
 from roleagent.methods import METHODS
 
 TREE = SMALL | {
@@ -138,3 +139,12 @@ def test_every_method_names_an_estimator():
     assert {from_dict({"method": name}).estimator.kind for name in METHODS} == set(ESTIMATORS)
     with pytest.raises(ConfigError, match="'gspo'"):
         from_dict({"method": "gsop"})
+
+
+def test_what_is_switched_on_and_does_nothing_is_told():
+    config = from_dict({"method": "dapo", "wia": False, "aiw": False, "estimator": {"rewards": {"unheard": 0.5}}})
+    told = idle_mechanisms(config, {"dead_groups": 3.0, "reward_overlong": 0.5})
+    assert [any(word in text for text in told) for word in ("refills", "unheard", "overlong")] == [True, True, False]
+    assert idle_mechanisms(config, {"dead_groups": 3.0, "replaced_groups": 1.0, "reward_unheard": 1.0}) == [
+        "estimator.rewards weighs 'overlong', but no turn ever had such a reward"
+    ]
