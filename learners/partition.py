@@ -38,6 +38,8 @@ def gather_into(whole: torch.nn.Module, parts: torch.nn.Module) -> None:
 
 def compute_again(model: PreTrainedModel) -> None:
     """Activation checkpointing: in training a layer keeps its input alone, and is computed again for the gradient."""
+    # transformers is about to drop the second name, and older ones do not have the first.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     # The other way compares what it computes again with tensors that stage 3 has taken apart by then.
-    model.gradient_checkpointing_enable({"use_reentrant": True})
+    enable({"use_reentrant": True})
     model.enable_input_require_grads()  # frozen embeddings would otherwise cut the layers off the gradient
