@@ -19,6 +19,7 @@ from roleagent.config import ConfigError, load
 from roleagent.learners.adapters import Adapter, adapt, plain_weights
 from roleagent.learners.deepspeed_settings import check, deepspeed_settings
 from roleagent.learners.optimiser import build_optimiser
+from roleagent.learners.partition import compute_again
 from roleagent.learners.scorer import TokenScorer
 from roleagent.learners.segments import collate
 from roleagent.settings import LoRAConfig
@@ -184,6 +185,20 @@ def test_adapters_begin_with_what_their_generator_draws():
 def test_layers_that_are_not_there_are_refused_by_name():
     with pytest.raises(ConfigError, match=r"lora\.modules=nowhere"):
         adapt(qwen().model, LoRAConfig(rank=2, modules="nowhere"), torch.Generator())
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_layers_are_computed_again_for_the_gradient_and_only_then(frozen):
+    policy = qwen(seed=3)
+    if frozen:
+        adapt(policy.model, LoRAConfig(rank=2), torch.Generator().manual_seed(0))
+    calls = []
+    policy.model.base_model.layers[0].mlp.register_forward_hook(lambda *_: calls.append(1))
+    compute_again(policy.model)
+    TokenScorer(policy.model.train())(collate(batch(0), 0), 1.0)[0].sum().backward()
+    assert len(calls) == 2
+    logprobs(policy.model, batch(0))
+    assert len(calls) == 3
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
