@@ -17,12 +17,12 @@ import io
 import json
 import logging
 import os
-import re
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from roleagent.config import Config, ConfigError, to_dict
+from roleagent.learners.discretion import flat, without_secrets
 from roleagent.learners.run_folder import RunFolder, write_whole
 
 _PATIENCE = 3  # failures in a row after which a tracker is left alone
@@ -140,7 +140,7 @@ class MLflow:
         experiment = self._client.get_experiment_by_name(project)
         number = experiment.experiment_id if experiment else self._client.create_experiment(project, place)
         self._id = notes["mlflow"] = self._client.create_run(number, run_name=folder.path.name).info.run_id
-        for name, value in _flat(config).items():
+        for name, value in flat(config).items():
             self._client.log_param(self._id, name, str(value)[:500])
 
     def log(self, row: int, stage: str, step: int, numbers: Mapping[str, float]) -> None:
@@ -252,7 +252,7 @@ class Tracking:
 
     def result(self, result: Mapping[str, Any]) -> None:
         """Tells all trackers what the run came to."""
-        numbers, row = _numbers(_flat(result)), self._notes["rows"]
+        numbers, row = _numbers(flat(result)), self._notes["rows"]
         if self._notes.get("result") != row:
             self._each(lambda tracker: tracker.result(row, numbers))
             self._notes["result"] = row
@@ -294,37 +294,3 @@ class Tracking:
 
 def _numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     return {name: float(value) for name, value in metrics.items() if isinstance(value, (int, float))}
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted names.
-
-    >>> _flat({"optim": {"lr": 1e-4}, "seed": 0})
-    {'optim.lr': 0.0001, 'seed': 0}
-    """
-    flat: dict[str, Any] = {}
-    for name, value in tree.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return flat
-
-
-_IN_URL = re.compile(r"(?<=://)([^/@\s]*)@")
-_IN_QUERY = re.compile(r"((?:password|passwd|secret|token|key)=)[^&\s]+", re.IGNORECASE)
-_SECRET_NAME = re.compile(r"(password|passwd|secret|token|key)$", re.IGNORECASE)
-
-
-def without_secrets(value: Any, name: str = "") -> Any:
-    """A configuration as it may be shown to others: who logs in where, and with which password, is left out.
-
-    >>> without_secrets({"library": "postgresql://me:pw@host/db?password=x", "env": {"api_key": "abc"}, "tokens": 3})
-    {'library': 'postgresql://***@host/db?password=***', 'env': {'api_key': '***'}, 'tokens': 3}
-    """
-    if isinstance(value, Mapping):
-        return {key: without_secrets(item, str(key)) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [without_secrets(item, name) for item in value]
-    if not isinstance(value, str):
-        return value
-    if value and _SECRET_NAME.search(name):
-        return "***"
-    return _IN_QUERY.sub(r"\1***", _IN_URL.sub("***@", value))

@@ -13,8 +13,9 @@ from programs import load as load_program
 
 from roleagent.config import load
 from roleagent.learners import tracking
+from roleagent.learners.discretion import without_secrets
 from roleagent.learners.run_folder import RunFolder
-from roleagent.learners.tracking import TRACKERS, Tracking, without_secrets
+from roleagent.learners.tracking import TRACKERS, Tracking
 from roleagent.options import ConfigError
 
 PASSWORD = "hunter2secret"
