@@ -13,10 +13,10 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     >>> flat({"optim": {"lr": 1e-4}, "seed": 0})
     {'optim.lr': 0.0001, 'seed': 0}
     """
-    flat: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for name, value in tree.items():
-        flat |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
-    return flat
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {prefix + name: value}
+    return found
 
 
 _IN_URL = re.compile(r"(?<=://)([^/@\s]*)@")
