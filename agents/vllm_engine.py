@@ -117,6 +117,8 @@ def engine_options(config: Config, model: str) -> dict[str, Any]:
     else:
         # Without graphs to compile, and with a cache of known size, it starts in seconds.
         found |= {"enforce_eager": True, "kv_cache_memory_bytes": int(options.cpu_cache * 2**30)}
+        # A prompt that is read in parts has its generator set back, which generators on the CPU cannot do.
+        found |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.policy.context, 8192)}
     return found
 
 
@@ -285,7 +287,11 @@ def _start(options: dict[str, Any]) -> Any:
                 raise PolicyError(
                     f"this vLLM was built for GPUs, and this machine has none that it could use: {INSTALL}"
                 )
+            from vllm.v1.engine import core
+
             keep_weights()
+            # In the end vLLM would take apart the process group, which is the run's, and in use or gone by then.
+            core.cleanup_dist_env_and_memory = lambda *_, **__: None  # type: ignore[assignment]
             return LLM(**options)
         except PolicyError:
             raise

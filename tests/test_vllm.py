@@ -214,6 +214,12 @@ class TestPolicy:
         actor.rest()
         assert ask(actor, prompts()) == answers  # it wakes up by itself
 
+    def test_more_prompts_than_are_read_at_once(self, actor):
+        policy = small()
+        actor.sync(Held(policy.model), 0)
+        texts = [[10 + row, *[7] * (CONTEXT - 20), 10 + row] for row in range(64)]
+        assert gap(policy, texts, ask(actor, texts, n=2)) < 1e-4
+
     def test_stops_and_limits(self, actor):
         policy = small()
         actor.sync(Held(policy.model), 0)
