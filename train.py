@@ -38,9 +38,9 @@ from roleagent.learners.checkpoints import CheckpointError
 from roleagent.learners.critic import open_critic
 from roleagent.learners.deepspeed_settings import check as check_deepspeed
 from roleagent.learners.display import Display
-from roleagent.learners.engine import Learner
 from roleagent.learners.experience import lay_out
 from roleagent.learners.imitation import demonstrations, imitate, lessons, new_policy
+from roleagent.learners.learner import Learner
 from roleagent.learners.measurement import measure, measure_on_the_way, report
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.reflecting import Lesson, failed_episodes

@@ -124,7 +124,7 @@ def ours(
 
     from roleagent.agents.hf import HFPolicy
     from roleagent.config import Config
-    from roleagent.learners.engine import Learner
+    from roleagent.learners.learner import Learner
     from roleagent.learners.objectives import improve
     from roleagent.settings import LossConfig, OptimConfig
     from roleagent.types import Segment

@@ -43,9 +43,9 @@ from roleagent.curricula.samplers import UniformSampler
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.learners.display import Display
-from roleagent.learners.engine import Learner
 from roleagent.learners.experience import lay_out
 from roleagent.learners.imitation import demonstrations, new_policy
+from roleagent.learners.learner import Learner
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.reinforcement import credit, reference
 from roleagent.learners.run import Run

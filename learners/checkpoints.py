@@ -18,7 +18,7 @@ import torch
 from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
 from roleagent.learners.adapters import Adapter, adapted
 from roleagent.learners.disk import PARTIAL, settle, settle_tree, write_whole
-from roleagent.learners.engine import Learner
+from roleagent.learners.learner import Learner
 from roleagent.settings import PolicyConfig
 
 

@@ -1,34 +1,27 @@
-"""The learner: one policy under a DeepSpeed engine, updated a batch of segments at a time.
+"""A model under DeepSpeed, updated a batch of segments at a time.
 
 The same code runs on one CPU and on many GPUs. Every weight of an objective is known before the first forward pass
 (:func:`roleagent.learners.loss.token_weights`), so a batch is a sum over micro-batches and ranks; the engine is told
 by hand which micro-batch is the last of an update.
-
-At ZeRO stage 3 no process holds a whole weight between two calls, and looking at one is work for all of them together.
-Whoever plays must not wait for the others, so a :class:`Learner` trains a copy there, and brings what it learnt into
-the policy's own model, parameter after parameter, when its weights are asked for.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config
-from roleagent.learners.adapters import Adapter, Worn, plain_weights
 from roleagent.learners.deepspeed_settings import deepspeed_settings, zero_stage
 from roleagent.learners.optimiser import build_optimiser
-from roleagent.learners.partition import compute_again, copy_on_cpu, gather_into
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.schedule import rate
-from roleagent.learners.scorer import Scored, TokenScorer, scored
+from roleagent.learners.scorer import Scored, scored
 from roleagent.learners.segments import ACTION, CONTEXT, Batch, collate, micro_batches
 from roleagent.types import Segment
 
@@ -61,7 +54,7 @@ class Engine:
 
     Args:
         module: called with a batch, a temperature and whether entropies are wanted, it gives one number per trained
-            token, and the entropies (:class:`TokenScorer`, or a critic).
+            token, and the entropies (a :class:`~roleagent.learners.scorer.TokenScorer`, or a critic).
         config: the run's configuration (sections ``optim``, ``deepspeed``).
         lr: peak learning rate.
         pad_id: the token that fills up rows.
@@ -232,93 +225,4 @@ class Engine:
             self.ranks.after_all(self.close)
 
 
-class Learner(Engine):
-    """Updates a policy.
-
-    Up to ZeRO stage 2 the policy's own model is trained in place. At stage 3 a copy is, and the policy has the new
-    weights from :meth:`weights` on.
-
-    Args:
-        policy: the policy whose model is trained; its ``version`` counts updates.
-        config: the run's configuration (sections ``loss``, ``optim``, ``deepspeed``).
-        lr: peak learning rate.
-        reference: what the KL penalty pulls towards: a model, or the adapter that the policy's model would have; None
-            for no penalty.
-        optimiser: ``"adamw"`` or ``"muon"``.
-    """
-
-    def __init__(
-        self,
-        policy: HFPolicy,
-        config: Config,
-        lr: float,
-        reference: torch.nn.Module | Adapter | None = None,
-        optimiser: str = "adamw",
-    ):
-        pad = int(policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
-        trained = copy_on_cpu(policy.model) if zero_stage(config) == 3 else policy.model
-        if config.deepspeed.activation_checkpointing:
-            compute_again(trained)
-        super().__init__(TokenScorer(trained), config, lr, pad, optimiser)
-        self.policy, self._trained, self._settled = policy, trained, 0
-        self.critic: Engine | None = None  # is saved and loaded with its learner
-        self.reference: torch.nn.Module | None = None
-        if isinstance(reference, Adapter):
-            self.reference = Worn(TokenScorer(policy.model), policy.model, reference)
-        elif reference is not None:
-            self.reference = TokenScorer(reference.to(self.device))
-
-    def update(
-        self,
-        segments: Sequence[Segment],
-        columns: Columns,
-        objective: Objective,
-        temperature: float,
-        entropy: bool = False,
-    ) -> float:
-        """As :meth:`Engine.update`; the policy has a new version then."""
-        norm = super().update(segments, columns, objective, temperature, entropy)
-        self.policy.version += 1
-        self.policy.forget()
-        return norm
-
-    def weights(self, adapted: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
-        """Every weight of the policy by its name in the plain model, whole, one after another.
-
-        Every rank must take them all. From the first on the policy's own model has them, too.
-
-        Args:
-            adapted: whether what the adapters do is added in, where there are any.
-        """
-        self.settle()
-        yield from plain_weights(self.policy.model, adapted)
-
-    def adapter(self) -> Adapter:
-        """What is trained where there are adapters, apart from the model; every rank must ask."""
-        self.settle()
-        return Adapter.of(self.policy.model)
-
-    def settle(self) -> None:
-        """Brings what a copy has learnt into the policy's own model; every rank must call it."""
-        if self._trained is not self.policy.model and self._settled != self.steps:
-            gather_into(self.policy.model, self._trained)
-            self.policy.forget()
-        self._settled = self.steps
-
-    def save(self, folder: Path) -> None:
-        """As :meth:`Engine.save`, and the critic beside it, if there is one."""
-        super().save(folder)
-        if self.critic is not None:
-            self.critic.save(folder / "critic")
-
-    def load(self, folder: Path) -> None:
-        """As :meth:`Engine.load`; the policy has what was loaded, and so has the critic."""
-        super().load(folder)
-        if self.critic is not None:
-            self.critic.load(folder / "critic")
-        self._settled = -1
-        self.settle()
-
-    def close(self) -> None:
-        super().close()
-        self._trained = self.policy.model
+__all__ = ["Columns", "Engine", "NotFinite", "Objective"]

@@ -29,7 +29,8 @@ from itertools import chain
 from roleagent.config import Config
 from roleagent.learners.advantages import EPSILON, Values
 from roleagent.learners.critic import generalised_advantages
-from roleagent.learners.engine import Engine, Learner
+from roleagent.learners.engine import Engine
+from roleagent.learners.learner import Learner
 from roleagent.learners.segments import ACTION, CONTEXT, TEXT, segments_of
 from roleagent.types import Group, Segment
 

@@ -15,7 +15,7 @@ from roleagent.agents.small import build_policy, train_tokenizer
 from roleagent.config import Config, ConfigError
 from roleagent.learners import objectives
 from roleagent.learners.display import Display
-from roleagent.learners.engine import Learner
+from roleagent.learners.learner import Learner
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.reflecting import Lesson
 from roleagent.learners.run import Run

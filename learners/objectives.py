@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import torch
 
-from roleagent.learners.engine import Columns, Learner
+from roleagent.learners.engine import Columns
+from roleagent.learners.learner import Learner
 from roleagent.learners.loss import imitation_weights, mean_metrics, policy_loss
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.scorer import Scored

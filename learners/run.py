@@ -17,7 +17,7 @@ from roleagent.learners.adapters import adapt
 from roleagent.learners.checkpoints import Checkpoints, save_policy
 from roleagent.learners.disk import Lock, make_whole
 from roleagent.learners.display import Display
-from roleagent.learners.engine import Learner
+from roleagent.learners.learner import Learner
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.run_folder import RunFolder
 from roleagent.learners.tracking import Tracking

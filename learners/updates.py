@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from roleagent.learners.critic import fit
-from roleagent.learners.engine import Engine, Learner, NotFinite
+from roleagent.learners.engine import Engine, NotFinite
 from roleagent.learners.experience import Experience, credit_by_critic, remember, whiten
+from roleagent.learners.learner import Learner
 from roleagent.learners.loss import token_weights
 from roleagent.learners.objectives import improve
 

@@ -12,8 +12,9 @@ from tiny import qwen
 from roleagent.config import from_dict
 from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.critic import Critic, fit, generalised_advantages, value_loss
-from roleagent.learners.engine import Engine, Learner
+from roleagent.learners.engine import Engine
 from roleagent.learners.experience import credit_by_critic, lay_out, whiten
+from roleagent.learners.learner import Learner
 from roleagent.learners.loss import token_weights
 from roleagent.learners.reinforcement import estimator_config
 from roleagent.learners.updates import update

@@ -18,7 +18,7 @@ from tiny import qwen
 
 from roleagent.config import load
 from roleagent.learners.adapters import Adapter, adapt
-from roleagent.learners.engine import Learner
+from roleagent.learners.learner import Learner
 from roleagent.learners.ranks import Ranks
 from roleagent.settings import LoRAConfig
 from roleagent.types import Request, Segment
