@@ -19,7 +19,8 @@ def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-_IN_URL = re.compile(r"(?<=://)([^/@\s]*)@")
+# Up to the last @ where there is a password: whoever reads such URLs takes a / or an @ in it as it stands.
+_IN_URL = re.compile(r"(?<=://)(?:[^/:\s]*:\S*|[^/\s]*)@")
 _IN_QUERY = re.compile(r"((?:password|passwd|secret|token|key)=)[^&\s]+", re.IGNORECASE)
 _SECRET_NAME = re.compile(r"(password|passwd|secret|token|key)$", re.IGNORECASE)
 
