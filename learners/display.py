@@ -9,6 +9,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 
 class Display:
@@ -20,7 +21,7 @@ class Display:
     """
 
     def __init__(self, title: str, quiet: bool = False):
-        self.console = Console(quiet=quiet, highlight=False)
+        self.console = Console(quiet=quiet, highlight=False, markup=False)  # [brackets] are somebody's words
         self._progress = Progress(
             TextColumn("{task.description:<22}"),
             BarColumn(),
@@ -84,7 +85,7 @@ class Display:
 
     def warn(self, text: str) -> None:
         """A line that stays and stands out."""
-        self.console.print(f"[yellow]warning:[/] {text}", soft_wrap=True)
+        self.console.print(Text.assemble(("warning:", "yellow"), f" {text}"), soft_wrap=True)
 
     def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
         """A small table that stays."""
@@ -99,7 +100,7 @@ class Display:
 
     def _render(self) -> Group:
         table = Table.grid(padding=(0, 3))
-        items = [f"[bold]{name}[/] {_show(value)}" for name, value in self._numbers.items()]
+        items = [Text.assemble((name, "bold"), f" {_show(value)}") for name, value in self._numbers.items()]
         for start in range(0, len(items), 4):
             table.add_row(*items[start : start + 4])
         return Group(self._progress, table)

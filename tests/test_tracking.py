@@ -14,6 +14,7 @@ from programs import load as load_program
 from roleagent.config import load
 from roleagent.learners import tracking
 from roleagent.learners.discretion import without_secrets
+from roleagent.learners.display import Display
 from roleagent.learners.run_folder import RunFolder
 from roleagent.learners.tracking import TRACKERS, Tracking
 from roleagent.options import ConfigError
@@ -190,6 +191,9 @@ def test_the_configuration_is_told_without_its_secrets(name, tmp_path, trackio_f
     "value, expected",
     [
         ("https://user@host/v1", "https://***@host/v1"),
+        ("postgresql://me:a/b@host/db", "postgresql://***@host/db"),
+        ("postgresql://me:p@ss@host/db", "postgresql://***@host/db"),
+        ("https://host:8000/v1", "https://host:8000/v1"),
         ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
         ("postgresql://h/d?user=me&password=x&ssl=1", "postgresql://h/d?user=me&password=***&ssl=1"),
         ({"kwargs": {"hub_token": "t", "tokens": "few"}}, {"kwargs": {"hub_token": "***", "tokens": "few"}}),
@@ -234,15 +238,16 @@ def test_a_tracker_that_fails_is_warned_of_once_and_left_alone(tmp_path, monkeyp
     assert len(warnings) == 1 and "trackio failed (no route to host)" in warnings[0]
 
 
-def test_a_tracker_that_cannot_be_opened_does_not_stop_a_run(tmp_path, monkeypatch):
+def test_a_tracker_that_cannot_be_opened_does_not_stop_a_run(tmp_path, monkeypatch, capsys):
     def refuse(*_):
-        raise PermissionError("not yours")
+        raise PermissionError("[/root/x] is not yours")  # which a terminal's markup would choke on
 
     monkeypatch.setitem(TRACKERS, "mlflow", refuse)
-    tracked, warnings = run_of("mlflow", tmp_path / "run")
-    with tracked:
+    config = config_for("mlflow", tmp_path / "run")
+    with Tracking(config, RunFolder(tmp_path / "run", config, False), Display("").warn) as tracked:
         tracked.log(*ROWS[0])
-    assert len(warnings) == 1 and "not yours" in warnings[0]
+    [line] = capsys.readouterr().out.splitlines()
+    assert line.startswith("warning: mlflow failed ([/root/x] is not yours)")
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
