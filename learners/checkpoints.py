@@ -17,7 +17,7 @@ import torch
 
 from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
 from roleagent.learners.adapters import Adapter, adapted
-from roleagent.learners.disk import PARTIAL, settle, settle_tree, write_whole
+from roleagent.learners.disk import PARTIAL, make_folder, settle, settle_tree, write_whole
 from roleagent.learners.learner import Learner
 from roleagent.settings import PolicyConfig
 
@@ -77,6 +77,7 @@ class Checkpoints:
             weights = whole_weights(learner)
             ranks.once(lambda: self._begin(partial, learner.policy, weights, state))
             learner.save(partial / "learner")  # each rank its part
+            settle_tree(partial / "learner")  # which another host could not flush
             ranks.wait()
             ranks.once(lambda: self._finish(partial, final))
         except Exception as error:  # OSError, and what torch and safetensors make of a full disk
@@ -91,7 +92,7 @@ class Checkpoints:
 
     def _begin(self, partial: Path, policy: HFPolicy, weights: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         self.tidy()
-        partial.mkdir(parents=True)
+        make_folder(partial)
         save_policy(policy, weights, partial / "policy")
         if adapted(policy.model):
             Adapter.of(policy.model).save(partial / "adapter")

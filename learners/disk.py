@@ -6,12 +6,15 @@ system has not yet written, hence ``fsync``: first of what is in a file, then of
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
 import socket
 from collections.abc import Callable
 from pathlib import Path
+
+from safetensors import SafetensorError
 
 PARTIAL = ".partial"
 """How the name of something unfinished ends."""
@@ -32,13 +35,31 @@ def make_whole(folder: Path, fill: Callable[[Path], object]) -> None:
     Args:
         folder: must not exist, or be empty.
         fill: writes everything into the folder that it is given, which it may have to make.
+
+    Raises:
+        OSError: it could not be written; nothing of it is left behind.
     """
+    folder = folder.resolve()
     partial = folder.with_name(folder.name + PARTIAL)
     shutil.rmtree(partial, ignore_errors=True)
-    fill(partial)
-    settle_tree(partial)
-    partial.replace(folder)
+    try:
+        fill(partial)
+        settle_tree(partial)
+        partial.replace(folder)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, SafetensorError):  # its word for a full disk
+            raise OSError(f"cannot write {folder}: {error}") from error
+        raise
     settle(folder.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, if it is not there, and those above it; their names are on the disk then."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        settle(folder.parent)
 
 
 def settle(path: Path) -> None:
@@ -46,6 +67,10 @@ def settle(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        # Some network file systems have nothing to wait for in a folder, and say so.
+        if not path.is_dir() or error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise
     finally:
         os.close(handle)
 
