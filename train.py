@@ -58,7 +58,7 @@ from roleagent.learners.reinforcement import (
     times,
     together,
 )
-from roleagent.learners.run import Run
+from roleagent.learners.run import Run, check_counts
 from roleagent.learners.tracking import check as check_trackers
 from roleagent.learners.updates import update
 from roleagent.learners.watchdog import Collapse, iterations, keeping_what_broke, open_watchdog
@@ -132,6 +132,7 @@ def check(config: Config) -> None:
         raise ConfigError("train.stage=sft goes on imitating for train.minutes: say how long")
     if config.train.stage == "sft" and not imitates:
         raise ConfigError("train.stage=sft goes on imitating demonstrations: set warmstart.episodes")
+    check_counts(config)
     check_learning(config)
     check_deepspeed(config)
     check_trackers(config)

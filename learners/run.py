@@ -15,7 +15,7 @@ from roleagent.agents.hf import HFPolicy, own_device
 from roleagent.config import Config, ConfigError
 from roleagent.learners.adapters import adapt
 from roleagent.learners.checkpoints import Checkpoints, save_policy
-from roleagent.learners.disk import Lock, make_whole
+from roleagent.learners.disk import Lock, make_folder, make_whole
 from roleagent.learners.display import Display
 from roleagent.learners.learner import Learner
 from roleagent.learners.ranks import Ranks
@@ -23,7 +23,25 @@ from roleagent.learners.run_folder import RunFolder
 from roleagent.learners.tracking import Tracking
 from roleagent.stopwatch import Stopwatch
 
+_COUNTS = (
+    *("rollout.tasks", "rollout.group_size", "optim.updates", "optim.epochs"),
+    *("train.checkpoint_every", "train.keep_checkpoints", "watchdog.window", "watchdog.patience"),
+)
+"""Options of which there is at least one."""
+
 _AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
+
+
+def check_counts(config: Config) -> None:
+    """Refuses a run that would count in steps of nothing.
+
+    Raises:
+        ConfigError: one line that says what to change.
+    """
+    for option in _COUNTS:
+        section, _, name = option.partition(".")
+        if (value := getattr(getattr(config, section), name)) < 1:
+            raise ConfigError(f"{option} must be at least 1, not {value}")
 
 
 @dataclass
@@ -85,7 +103,7 @@ class Run:
     def _open(self, resume: bool) -> tuple[RunFolder, Path | None, Progress]:
         path = self.config.folder
         if not resume:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
         if path.is_dir():
             try:
                 self._lock = Lock(path)

@@ -28,7 +28,7 @@ from typing import Any
 import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, to_dict
-from roleagent.learners.disk import PARTIAL, settle, write_whole
+from roleagent.learners.disk import PARTIAL, make_folder, settle, write_whole
 from roleagent.types import Group
 
 
@@ -58,7 +58,7 @@ class RunFolder:
         elif saved.exists():
             raise ConfigError(f"{path} holds a run already: go on with --resume, or name another folder with run_dir=…")
         else:
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
             write_whole(saved, yaml.safe_dump(to_dict(config), sort_keys=False))
 
     def log(self, stage: str, step: int, metrics: Mapping[str, Any]) -> None:
@@ -164,9 +164,14 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path / 'config.yaml'} is damaged: {' '.join(str(error).split())}") from error
 
 
-# What may differ between a run and its continuation: how long it goes on, who is told and where vLLM is, not what it
-# does.
-_FREE = frozenset({"train.iterations", "train.minutes", "train.keep_checkpoints", "run_dir"})
+# What may differ between a run and its continuation: how long it goes on, who is told, where servers are, and in which
+# pieces it is computed (or a run that is out of memory could not go on), not what it does.
+_FREE = frozenset(
+    {
+        *("run_dir", "train.iterations", "train.minutes", "train.checkpoint_every", "train.keep_checkpoints"),
+        *("optim.micro_batch_tokens", "deepspeed.activation_checkpointing", "curriculum.endpoint.url"),
+    }
+)
 _FREE_SECTIONS = ("tracking.", "watchdog.", "vllm.")
 
 

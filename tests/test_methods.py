@@ -115,6 +115,8 @@ def test_two_ranks_agree_on_what_replaces_their_dead_groups(arguments, tmp_path)
         ({"estimator": {"rewards": {"turn": "much"}}}, "estimator.rewards.turn must be a number"),
         ({"loss": {"correction": 2.0}}, "loss.old=learner"),
         ({"loss": {"divisor": 0}}, "loss.divisor"),
+        ({"train": {"checkpoint_every": 0}}, "train.checkpoint_every must be at least 1"),
+        ({"watchdog": {"window": 0}}, "watchdog.window must be at least 1"),
     ],
     ids=lambda value: str(value) if isinstance(value, dict) else "",
 )
