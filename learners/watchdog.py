@@ -12,6 +12,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from safetensors import SafetensorError
+
+from roleagent.config import Config
 from roleagent.learners import halted
 from roleagent.learners.display import Display
 from roleagent.learners.engine import NotFinite
@@ -60,8 +63,9 @@ def success_fell(history: Sequence[Row], options: WatchdogConfig) -> str | None:
 def groups_died(history: Sequence[Row], options: WatchdogConfig) -> str | None:
     """Hardly any group has episodes that differ, so that nothing is taught."""
     row = history[-1]
-    dead, groups = row.get("dead_groups", 0.0), row.get("groups", 0.0)
-    if not groups or dead < options.dead_groups * groups or _solved(history, options):
+    replaced = row.get("replaced_groups", 0.0)  # they ended alike, all of them, and others were played in their place
+    dead, groups = row.get("dead_groups", 0.0) - replaced, row.get("groups", 0.0) - replaced
+    if groups <= 0 or dead < options.dead_groups * groups or _solved(history, options):
         return None
     return f"{dead:.0f} of {groups:.0f} groups ended alike, with success {row['success']:.2f}: nothing is taught"
 
@@ -102,16 +106,17 @@ class Watchdog:
     Args:
         options: thresholds.
         before: the iterations so far, of a resumed run.
+        signs: what to look for.
 
     Attributes:
         alarms: signs that are present, by name, with the words that named them.
     """
 
-    def __init__(self, options: WatchdogConfig, before: Sequence[Row] = ()):
-        self.options = options
+    def __init__(self, options: WatchdogConfig, before: Sequence[Row] = (), signs: Mapping[str, Sign] = SIGNS):
+        self.options, self._signs = options, signs
         self.alarms: dict[str, str] = {}
         self._history: list[Row] = []
-        self._streaks = dict.fromkeys(SIGNS, 0)  # iterations in a row that speak against what is held of a sign
+        self._streaks = dict.fromkeys(signs, 0)  # iterations in a row that speak against what is held of a sign
         for row in before:
             self.observe(row)
 
@@ -119,7 +124,7 @@ class Watchdog:
         """Takes in an iteration; what has to be said of it: alarms, and the names of those that are over."""
         self._history.append(row)
         raised, over = [], []
-        for name, sign in SIGNS.items():
+        for name, sign in self._signs.items():
             words = sign(self._history, self.options)
             self._streaks[name] = 0 if (words is not None) == (name in self.alarms) else self._streaks[name] + 1
             if self._streaks[name] < self.options.patience:
@@ -145,7 +150,16 @@ class Watchdog:
 
 def open_watchdog(run: Run) -> Watchdog:
     """The watchdog of a run, knowing the iterations that are in the log."""
-    return Watchdog(run.config.watchdog, iterations(run))
+    return Watchdog(run.config.watchdog, iterations(run), signs_of(run.config))
+
+
+def signs_of(config: Config) -> dict[str, Sign]:
+    """What shows a collapse under a method.
+
+    Where credit is no comparison within a group, groups may end alike for ever, those of a single episode above all.
+    """
+    comparing = config.estimator.kind not in ("gae", "reinforce")
+    return {name: sign for name, sign in SIGNS.items() if comparing or sign is not groups_died}
 
 
 def iterations(run: Run) -> list[dict[str, Any]]:
@@ -167,11 +181,15 @@ def keeping_what_broke(run: Run) -> Iterator[None]:
     except NotFinite as error:
         progress = run.progress
         folder = run.folder.path / "halted" / f"{progress.stage}-{progress.step + 1:06d}"
-        halted.write(folder / f"rank-{run.ranks.rank}", error)
+        try:
+            halted.write(folder / f"rank-{run.ranks.rank}", error)
+            hint = f"look at the batch with: python -m roleagent.learners.halted {folder}"
+        except (OSError, SafetensorError) as reason:
+            hint = f"the batch could not be kept ({reason})"
         good = run.latest if run.latest is not None else "nowhere yet"
         raise Collapse(
             f"{_what(error)} in step {progress.step + 1} of {progress.stage}; the weights were left as they were, the "
-            f"last good checkpoint is {good}; look at the batch with: python -m roleagent.learners.halted {folder}"
+            f"last good checkpoint is {good}; {hint}"
         ) from error
 
 
