@@ -26,6 +26,8 @@ from roleagent.settings import PolicyConfig
 
 DTYPES = get_args(get_type_hints(PolicyConfig)["dtype"])
 
+NOT_MEASURED = "not measured", "the held-out panel"
+
 CARD = """\
 ---
 library_name: transformers
@@ -120,7 +122,9 @@ def _write_tokenizer(policy: HFPolicy, folder: Path) -> None:
 
 def _facts(run: Path, path: Path, config: Config, policy: HFPolicy) -> dict[str, Any]:
     state = Checkpoints.state(path)
-    success, panel = _measured(run, state["version"])
+    imitating = state["stage"] == "warmstart"  # its updates are counted from 0 again when it is over
+    updates = 0 if imitating else state["version"]
+    success, panel = NOT_MEASURED if imitating else _measured(run, updates)
     configured = json.dumps(to_dict(config), sort_keys=True).encode()
     return {
         "name": f"{config.method}, {config.env.id}, seed {config.seed}",
@@ -131,7 +135,7 @@ def _facts(run: Path, path: Path, config: Config, policy: HFPolicy) -> dict[str,
         "checkpoint": path.name,
         "stage": state["stage"],
         "step": state["step"],
-        "updates": state["version"],
+        "updates": updates,
         "success": success,
         "panel": panel,
         "size": sum(parameter.numel() for parameter in policy.model.parameters()),
@@ -149,7 +153,7 @@ def _measured(run: Path, version: int) -> tuple[str, str]:
             low, high = found["interval"]
             told = f"{found['success']:.1%} (95 % interval {low:.1%} to {high:.1%}, n = {found['n']})"
             return told, f"{found['panel']['split']}, panel {found['panel']['digest']}"
-    return "not measured", "the held-out panel"
+    return NOT_MEASURED
 
 
 def main(arguments: Sequence[str]) -> int:
