@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+from fnmatch import fnmatch
 
 import pytest
 import torch
@@ -27,6 +28,15 @@ TREE = SMALL | {
     "env": SMALL["env"] | {"kwargs": {"max_steps": 3}},
 }
 train = load("train")
+
+# What docs/monitoring.md says is logged, as patterns.
+LOGGED = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8").split("## What is logged")[1].split("\n## ")[0]
+DOCUMENTED = {
+    name.replace("…", "*")
+    for cell in re.findall(r"^\| (`.*?) \|", LOGGED, re.MULTILINE)
+    for name in re.findall(r"`(\S+)`", cell)
+}
+CLOCKS = {"seconds", "*_seconds", "tokens_per_second"}  # which these tests leave out of the log
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +69,9 @@ def test_it_trains_two_iterations(method, arguments, tmp_path):
         assert row["importance"] == pytest.approx(1, abs=0.01)
         assert ("value_loss" in row) == (method == "ppo")
         assert (row["replaced_groups"] > 0) == (method == "dapo")
+        told = DOCUMENTED - (set() if method == "ppo" else {"value_loss", "value_error", "critic_grad_norm"})
+        assert {name for name in row if not any(fnmatch(name, pattern) for pattern in told)} == {"stage", "step"}
+        assert {pattern for pattern in told if not any(fnmatch(name, pattern) for name in row)} <= CLOCKS
     episodes = (tmp_path / "run" / "trajectories" / "iteration-000001.jsonl").read_text().splitlines()
     assert len(episodes) == 2 * (2 + one["replaced_groups"])
     assert any(turn["advantage"] for line in episodes for turn in json.loads(line)["turns"])
