@@ -240,7 +240,7 @@ def test_all_ranks_stop_together_with_the_same_words_and_the_checkpoint_stays_go
     """A learning rate that throws the weights out of the range of floats: the second update is not made."""
     path, folder = tmp_path / "toy.yaml", tmp_path / "run"
     path.write_text(yaml.safe_dump(CONFIG))
-    common = ("--config", path, f"run_dir={folder}", "train.iterations=1")
+    common = ("--config", path, f"run_dir={folder}", "train.iterations=1", "warmstart.epochs=1")
     ended = run_both(*common, "optim.lr=1e30", "optim.warmup_steps=0", "estimator.norm=mean", "loss.kl=1")
     assert [status for status, _, _ in ended] == [3, 3], ended
     said = [err.splitlines()[-1].partition(": ")[2] for _, _, err in ended]
