@@ -11,8 +11,9 @@ from torch import Tensor
 
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config
+from roleagent.learners.deepspeed_settings import zero_stage
 from roleagent.learners.engine import Engine
-from roleagent.learners.partition import compute_again
+from roleagent.learners.partition import compute_again, copy_on_cpu
 from roleagent.learners.scorer import Scored, plan_for, states
 from roleagent.learners.segments import Batch
 from roleagent.types import Segment
@@ -49,7 +50,7 @@ def open_critic(config: Config, policy: HFPolicy) -> Engine | None:
     """The critic of a run, which begins as a copy of the policy as it is now; None for methods without one."""
     if config.estimator.kind != "gae":
         return None
-    model = copy.deepcopy(policy.model)
+    model = copy_on_cpu(policy.model) if zero_stage(config) == 3 else copy.deepcopy(policy.model)
     if config.deepspeed.activation_checkpointing:
         compute_again(model)
     return Engine(Critic(model), config, config.critic.lr, int(policy.tokenizer.pad_token_id or 0))  # type: ignore[arg-type]

@@ -19,6 +19,7 @@ import torch
 from roleagent.config import Config
 from roleagent.learners.deepspeed_settings import deepspeed_settings, zero_stage
 from roleagent.learners.optimiser import build_optimiser
+from roleagent.learners.partition import take_apart
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.schedule import rate
 from roleagent.learners.scorer import Scored, scored
@@ -74,12 +75,15 @@ class Engine:
         self.stage = zero_stage(config)
         self.engine: Any
         self.optimiser: Any
+        settings = deepspeed_settings(config)
+        if self.stage == 3:
+            take_apart(module, settings)
         on_cpu = config.deepspeed.offload_optimiser and torch.cuda.is_available()
         with contextlib.redirect_stdout(None):  # DeepSpeed prints how much memory it finds used
             self.engine, self.optimiser, _, _ = deepspeed.initialize(
                 model=module,
                 optimizer=build_optimiser(optimiser, module, lr, config.optim.weight_decay, on_cpu),
-                config=deepspeed_settings(config),
+                config=settings,
                 dist_init_required=False,
             )
         self.device = self.engine.device
@@ -154,10 +158,11 @@ class Engine:
         Returns:
             per segment and token, 0 where nothing was sampled. (Of a policy: nats, at ``temperature``.)
         """
-        plan = self._plan(segments, module or self.module)
-        own = module is None or module is self.module
-        scorer = self.engine if own else module
-        (self.module if own else module).eval()
+        asked = self.module if module is None else module
+        own = asked is self.module
+        scorer = self.engine if own else asked
+        asked.eval()
+        plan = self._plan(segments, asked)
         found: list[tuple[float, ...]] = [()] * len(segments)
         missing = self.ranks.max(len(plan)) - len(plan) if own and self.stage == 3 else 0
         for chosen in plan:
@@ -222,6 +227,7 @@ class Engine:
         if self.engine is not None:
             self.engine.destroy()
             self.engine = self.optimiser = None
+            del self.module
             self.ranks.after_all(self.close)
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
+from transformers import PreTrainedModel
 
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config
@@ -42,7 +43,7 @@ class Learner(Engine):
         policy: HFPolicy,
         config: Config,
         lr: float,
-        reference: torch.nn.Module | Adapter | None = None,
+        reference: PreTrainedModel | Adapter | None = None,
         optimiser: str = "adamw",
     ):
         pad = int(policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
@@ -56,7 +57,7 @@ class Learner(Engine):
         if isinstance(reference, Adapter):
             self.reference = Worn(TokenScorer(policy.model), policy.model, reference)
         elif reference is not None:
-            self.reference = TokenScorer(reference.to(self.device))
+            self.reference = TokenScorer(reference).to(self.device)
 
     def update(
         self,

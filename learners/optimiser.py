@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from transformers import PreTrainedModel
 
 BETAS = (0.9, 0.95)
 
@@ -16,7 +17,7 @@ def build_optimiser(kind: str, model: torch.nn.Module, lr: float, weight_decay: 
 
     Args:
         kind: ``"adamw"``, or ``"muon"``: the weight matrices of the hidden layers by Muon (orthogonalised momentum),
-            scaled so that one learning rate suits both, and everything else (embeddings, biases, norms) by AdamW.
+            scaled so that one learning rate suits both, and everything else (embeddings, head, biases, norms) by AdamW.
             A small model from scratch needs about half as many tokens that way. Muon needs whole matrices, so it
             goes with ZeRO stage 0 only.
         lr: learning rate.
@@ -28,10 +29,13 @@ def build_optimiser(kind: str, model: torch.nn.Module, lr: float, weight_decay: 
     if kind == "adamw" and on_cpu:
         from deepspeed.ops.adam import DeepSpeedCPUAdam
 
-        return DeepSpeedCPUAdam(trained, lr=lr, betas=BETAS, weight_decay=weight_decay, adamw_mode=True)
+        adam: Any = DeepSpeedCPUAdam  # which takes its decay for a whole number
+        return adam(trained, lr=lr, betas=BETAS, weight_decay=weight_decay, adamw_mode=True)
     if kind == "adamw":
         return torch.optim.AdamW(trained, lr=lr, betas=BETAS, weight_decay=weight_decay)
-    tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}  # a tied head is one of them
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
+    heads = [m.get_output_embeddings() for m in model.modules() if isinstance(m, PreTrainedModel)]
+    tables |= {id(head.weight) for head in heads if head is not None}
     hidden = [p for p in trained if p.dim() == 2 and id(p) not in tables]
     chosen = {id(p) for p in hidden}
     rest = [p for p in trained if id(p) not in chosen]

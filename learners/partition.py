@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from transformers import PreTrainedModel
@@ -11,14 +13,23 @@ from transformers import PreTrainedModel
 def copy_on_cpu(model: PreTrainedModel) -> PreTrainedModel:
     """The same model once more, its parameters in main memory: the accelerator need not hold two whole ones.
 
-    DeepSpeed moves each parameter to the accelerator and leaves only this process's part of it there. Tied weights
-    stay tied.
+    Tied weights stay tied.
     """
     copies: dict[int, object] = {
         id(weight): torch.nn.Parameter(weight.detach().to("cpu", copy=True), weight.requires_grad)
         for weight in model.parameters()
     }
     return copy.deepcopy(model, copies)
+
+
+def take_apart(module: torch.nn.Module, settings: Mapping[str, Any]) -> None:
+    """Moves one parameter after another to the accelerator and leaves only this process's part of it there.
+
+    DeepSpeed would do it unasked, but would have moved the whole module there before. Every rank must call it.
+    """
+    from deepspeed.runtime.zero import Init
+
+    Init(module=module, config_dict_or_path=dict(settings))
 
 
 @torch.no_grad()
@@ -38,8 +49,13 @@ def gather_into(whole: torch.nn.Module, parts: torch.nn.Module) -> None:
 
 def compute_again(model: PreTrainedModel) -> None:
     """Activation checkpointing: in training a layer keeps its input alone, and is computed again for the gradient."""
+    if any(getattr(module, "gradient_checkpointing", False) for module in model.modules()):
+        return  # the stage before saw to it
     # transformers is about to drop the second name, and older ones do not have the first.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     # The other way compares what it computes again with tensors that stage 3 has taken apart by then.
     enable({"use_reentrant": True})
-    model.enable_input_require_grads()  # frozen embeddings would otherwise cut the layers off the gradient
+    # Frozen embeddings would cut the layers off the gradient; others need no hook, which keeps quick decoders away.
+    model.disable_input_require_grads()
+    if not model.get_input_embeddings().weight.requires_grad:
+        model.enable_input_require_grads()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from programs import ROOT
 from tiny import qwen
-from together import CONTINUED, TRAININGS, batch
+from together import CONTINUED, TRAININGS, batch, learner_of
 from transformers import AutoModelForCausalLM
 
 from roleagent.config import ConfigError, load
@@ -192,13 +192,30 @@ def test_layers_are_computed_again_for_the_gradient_and_only_then(frozen):
     policy = qwen(seed=3)
     if frozen:
         adapt(policy.model, LoRAConfig(rank=2), torch.Generator().manual_seed(0))
+    compute_again(policy.model)  # by the stage before
     calls = []
     policy.model.base_model.layers[0].mlp.register_forward_hook(lambda *_: calls.append(1))
     compute_again(policy.model)
+    assert len(policy.model.get_input_embeddings()._forward_hooks) == frozen
     TokenScorer(policy.model.train())(collate(batch(0), 0), 1.0)[0].sum().backward()
     assert len(calls) == 2
     logprobs(policy.model, batch(0))
     assert len(calls) == 3
+
+
+def test_at_stage_3_no_whole_copy_goes_to_the_accelerator(monkeypatch):
+    moved, plain = [], torch.nn.Module.to
+
+    def to(self, *arguments, **options):
+        moved.append(self)
+        return plain(self, *arguments, **options)
+
+    monkeypatch.setattr(torch.nn.Module, "to", to)
+    learner = learner_of("deepspeed.zero_stage=3")
+    assert all(hasattr(weight, "ds_id") for weight in learner.module.parameters())
+    assert learner.module not in moved
+    learner.close()
+    assert not hasattr(learner, "module")  # what the stages after it need the memory for
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------
@@ -234,6 +251,20 @@ def test_extra_settings_have_the_last_word_and_leave_the_others():
 def test_what_does_not_go_together_is_refused(options, said):
     with pytest.raises(ConfigError, match=said):
         check(load(overrides=options))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_muon_has_the_matrices_between_embeddings_and_head(tied):
+    model = qwen().model
+    if not tied:
+        model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
+    muon, adamw = build_optimiser("muon", TokenScorer(model), 1e-3, 0.0).parts
+    names = {id(weight): name for name, weight in model.named_parameters()}
+    by_muon, others = ({names[id(w)] for group in part.param_groups for w in group["params"]} for part in (muon, adamw))
+    assert {name.split(".")[-2] for name in by_muon} == {
+        *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    }
+    assert ("lm_head.weight" in others) == (not tied) and "model.embed_tokens.weight" in others
 
 
 def test_frozen_weights_have_no_optimiser():
