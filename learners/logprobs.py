@@ -73,14 +73,15 @@ def head_logprobs(
         (N,) log-probabilities, float32, differentiable in ``hidden`` and the head's weights; and the (N,) entropies
         of the distributions in nats, without gradient, or none of them.
     """
+    weight: Any = head.weight
     if _is_plain(head):
-        temperature, rows = _checked(temperature, rows, head.weight.shape[0])
-        given = (hidden, head.weight, head.bias)
+        temperature, rows = _checked(temperature, rows, weight.shape[0])
+        given = (hidden, weight, head.bias)
         learns = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
         return _OfHead.apply(*given, token_ids, temperature, rows, entropy, learns)
 
     # An adapter, or a weight that ZeRO 3 keeps in pieces and gathers when its module is called: through the module.
-    temperature, rows = _checked(temperature, rows, getattr(head.weight, "ds_shape", head.weight.shape)[0])
+    temperature, rows = _checked(temperature, rows, getattr(weight, "ds_shape", weight.shape)[0])
 
     def block(states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return _OfLogits.apply(head(states), targets, temperature, rows, entropy)
@@ -138,7 +139,7 @@ class _OfLogits(torch.autograd.Function):
         ctx: Any, logits: Tensor, token_ids: Tensor, temperature: float, rows: int, entropy: bool
     ) -> tuple[Tensor, Tensor]:
         pieces = zip(logits.split(rows), token_ids.split(rows), strict=True)
-        columns = zip(*(_read(*piece, temperature, entropy) for piece in pieces), strict=True)
+        columns = zip(*(_read(block, targets, temperature, entropy) for block, targets in pieces), strict=True)
         logprobs, normaliser, entropies = (torch.cat(parts) for parts in columns)
         ctx.save_for_backward(logits, token_ids, normaliser)
         ctx.temperature, ctx.rows = temperature, rows

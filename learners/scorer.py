@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -56,8 +57,9 @@ class TokenScorer(torch.nn.Module):
         numbers, places = batch.shared.numbers[batch.sampled()].unique(return_inverse=True)
         at = batch.shared.places[numbers]
         before = batch.shared.numbers.reshape(-1)[at - 1]
-        hidden = states(self.model.base_model, batch)[before]
-        head = self.model.get_output_embeddings()
+        body: Any = self.model.base_model
+        head: Any = self.model.get_output_embeddings()
+        hidden = states(body, batch)[before]
         values, entropies = head_logprobs(hidden, head, batch.token_ids.reshape(-1)[at], temperature, entropy)
         return values[places], entropies[places] if entropy else entropies
 

@@ -18,8 +18,8 @@ from roleagent.learners.prefixes import Prefixes, prefixes
 from roleagent.types import Completion, Segment, Trajectory
 
 CONTEXT, ACTION, PREDICTION, TEXT = 0, 1, 2, 3
-"""The values of ``Segment.action_mask``: read only, sampled as an action, sampled as a prediction, and, in the warm
-start alone, the world's text, modelled for its own sake."""
+"""The values of ``Segment.action_mask``: read only, sampled as an action, sampled as a prediction, and the world's own
+text, where that matters too: in the warm start, and with an action mask off (:mod:`roleagent.learners.experience`)."""
 
 
 def segments_of(

@@ -1,6 +1,7 @@
 """Attention over rows that share their beginnings, where every other layer sees each distinct token once.
 
-It stands in for transformers' ``sdpa`` attention and is that attention for every call that does not say what is shared.
+It stands in for transformers' ``sdpa`` attention, for the whole process, and is what stood there before for every call
+that does not say what is shared.
 Rows are put together from the distinct tokens, attend causally as ever, and hand each distinct token the result of the
 row in which it first stands: in the others it would be the same.
 """
@@ -14,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import AttentionInterface, PreTrainedModel
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from roleagent.learners.prefixes import Prefixes, Rectangle
 
@@ -50,7 +51,7 @@ def distinct_states(body: PreTrainedModel, token_ids: Tensor, shared: Prefixes) 
         use_cache=False,
         shared=told,
     )
-    if not told.layers:
+    if told.layers < getattr(body.config.get_text_config(), "num_hidden_layers", 1):
         raise TypeError(
             f"{type(body).__name__} does not hand options on to its attention: load it with eager attention"
         )
@@ -77,26 +78,30 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """As transformers wants it: query (1, H, U, E), key and value (1, K, U, E); gives (1, U, H, E)."""
     if shared is None:
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
-    flat = [tensor[0].transpose(0, 1).flatten(1) for tensor in (query, key, value)]
+        return _before(module, query, key, value, attention_mask, **options)
+    flat = [tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value)]
     shared.layers += 1
     options["is_causal"] = True
     found = []
     for rectangle in shared.shared.rectangles:
-        parts = [_rows(tensor, rectangle).unflatten(-1, (-1, query.shape[-1])).transpose(1, 2) for tensor in flat]
-        attended = sdpa_attention_forward(module, *parts, None, **options)[0].flatten(0, 1)
+        parts = [_rows(tensor, rectangle).transpose(1, 2) for tensor in flat]
+        attended = _before(module, *parts, None, **options)[0].flatten(0, 1)
         found.append(attended if rectangle.firsts is None else attended[rectangle.firsts])
     return torch.cat(found)[None], None
 
 
 def _rows(tensor: Tensor, rectangle: Rectangle) -> Tensor:
-    """(U, F) → (rows, width, F)."""
+    """(U, H, E) → (rows, width, H, E)."""
+    flat = tensor.flatten(1)
     if rectangle.index is None:
-        return tensor[rectangle.start : rectangle.start + rectangle.own].view(rectangle.rows, rectangle.width, -1)
-    # An embedding's look-up is a selection of rows whose gradient is quick, and the same every time.
-    return torch.nn.functional.embedding(rectangle.index, tensor).view(rectangle.rows, rectangle.width, -1)
+        rows = flat[rectangle.start : rectangle.start + rectangle.own]
+    else:
+        # An embedding's look-up is a selection of rows whose gradient is quick, and the same every time.
+        rows = torch.nn.functional.embedding(rectangle.index, flat)
+    return rows.view(rectangle.rows, rectangle.width, *tensor.shape[1:])
 
 
+_before = ALL_ATTENTION_FUNCTIONS["sdpa"]
 AttentionInterface.register("sdpa", _attend)
 
 __all__ = ["can_share", "distinct_states"]

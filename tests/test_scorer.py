@@ -6,6 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roleagent.learners import shared_attention
 from roleagent.learners.critic import Critic
 from roleagent.learners.prefixes import prefixes, related_batches
 from roleagent.learners.scorer import TokenScorer
@@ -144,6 +145,28 @@ def test_a_model_that_tells_its_attention_nothing_is_refused(monkeypatch):
     monkeypatch.setattr(layer, "forward", lambda self, *given, shared, **options: plain(self, *given, **options))
     with pytest.raises(TypeError, match="does not hand options on to its attention"):
         TokenScorer(model)(collate(segments(ROWS["one"]), 1), 1.0)
+
+
+def test_a_model_with_layers_of_another_kind_is_refused(monkeypatch):
+    """Such a layer would take the distinct tokens of all rows for one row."""
+    model = qwen()
+    layer = model.base_model.layers[0]
+    monkeypatch.setattr(layer, "forward", lambda hidden, **_: hidden)
+    with pytest.raises(TypeError, match="does not hand options on to its attention"):
+        TokenScorer(model)(collate(segments(ROWS["one"]), 1), 1.0)
+
+
+def test_values_may_be_narrower_than_keys():
+    """Rows put together from distinct tokens: as the plain attention of each row."""
+    generator = torch.Generator().manual_seed(0)
+    found = prefixes([(1, 2, 3, 4), (1, 2, 5)])
+    query, key, value = (torch.randn((1, 2, 5, size), generator=generator) for size in (6, 6, 4))
+    module = torch.nn.Module()
+    attended, _ = shared_attention._attend(module, query, key, value, None, shared=shared_attention._Told(found))
+    for row in ([0, 1, 2, 3], [0, 1, 4]):
+        parts = [tensor[:, :, row] for tensor in (query, key, value)]
+        expected = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2)
+        torch.testing.assert_close(attended[:, row], expected)
 
 
 def test_a_window_of_attention_is_not_shared():
