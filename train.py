@@ -168,7 +168,7 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
             actor.rest()
             learner.share = (iteration - 1) / config.train.iterations
             passes = [run.own_stream(8, iteration, epoch) for epoch in range(config.optim.epochs)]
-            metrics = update(learner, experience, passes)
+            metrics: dict[str, Any] = update(learner, experience, passes)
         with run.watch("sync"):
             actor.sync(learner, policy.version)
         groups, advantages, stats = together(run, groups, experience.by_turn(), replaced, rollout.stats)

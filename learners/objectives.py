@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -33,22 +33,22 @@ def imitate(learner: Learner, segments: Sequence[Segment]) -> dict[str, float]:
     ]
     weights = imitation_weights(segments, worth, ranks.sum)
     names = {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}
-    sums = dict.fromkeys(("loss", *names.values(), *(f"{name}_tokens" for name in names.values())), 0.0)
+    sums = Sums()
 
     def objective(said: Scored) -> torch.Tensor:
         shares = said.columns["weights"]
         loss = -(shares * said.logprobs).sum()
-        sums["loss"] += float(loss.detach())
+        found = {"loss": loss}
         for kind, name in names.items():
             chosen = (said.kinds == kind) & (shares > 0)
-            sums[name] -= float(said.logprobs.detach()[chosen].sum())
-            sums[f"{name}_tokens"] += float(chosen.sum())
+            found |= {name: -torch.where(chosen, said.logprobs, 0.0).sum(), f"{name}_tokens": chosen.sum()}
+        sums.add(found)
         return loss
 
     norm = learner.update(segments, {"weights": weights}, objective, temperature=1.0)
-    sums = {name: ranks.sum(value) for name, value in sums.items()}
-    losses = {f"{name}_loss": sums[name] / max(1.0, sums[f"{name}_tokens"]) for name in names.values()}
-    return {"loss": sums["loss"], **losses, "grad_norm": norm}
+    total = sums.together(ranks)
+    losses = {f"{name}_loss": total[name] / max(1.0, total[f"{name}_tokens"]) for name in names.values()}
+    return {"loss": total["loss"], **losses, "grad_norm": norm}
 
 
 def improve(
@@ -72,7 +72,7 @@ def improve(
     ranks, options = learner.ranks, learner.config.loss
     if not ranks.max(len(segments)):
         return None
-    sums: dict[str, float] = {"loss": 0.0, "entropy": 0.0}
+    sums = Sums()
     apart = Mismatch(options.correction)
 
     def objective(said: Scored) -> torch.Tensor:
@@ -94,21 +94,39 @@ def improve(
         if fresh:
             sampled = (known["weights"] != 0) & (said.kinds != TEXT)
             apart.add((now - known["sampler"])[sampled])
-        sums["loss"] += float(loss.detach())
-        sums["entropy"] += float(said.entropies[known["weights"] != 0].sum())
-        for name, value in metrics.items():
-            sums[name] = sums.get(name, 0.0) + float(value)
+        entropy = torch.where(known["weights"] != 0, said.entropies, 0.0).sum()
+        sums.add({"loss": loss, "entropy": entropy, **metrics})
         return loss
 
     norm = learner.update(segments, columns, objective, temperature, entropy=True)
-    sums = {name: ranks.sum(value) for name, value in sorted(sums.items())}
+    total = sums.together(ranks)
     return {
-        **mean_metrics(sums),
-        "loss": sums["loss"],
-        "entropy": sums["entropy"] / max(1.0, sums["tokens"]),
+        **mean_metrics(total),
+        "loss": total["loss"],
+        "entropy": total["entropy"] / max(1.0, total["tokens"]),
         "grad_norm": norm,
         **(apart.together(ranks) if fresh else {}),
     }
+
+
+class Sums:
+    """Numbers by name, added up over the micro-batches of an update.
+
+    They stay where they were computed until the end: on an accelerator every look at a number is a wait.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[str, torch.Tensor] = {}
+
+    def add(self, found: Mapping[str, torch.Tensor]) -> None:
+        """Counts scalars in."""
+        for name, value in found.items():
+            value = value.detach().double()
+            self.known[name] = self.known[name] + value if name in self.known else value
+
+    def together(self, ranks: Ranks) -> dict[str, float]:
+        """Over all ranks; every rank must ask, and have counted in the same names."""
+        return {name: ranks.sum(float(value)) for name, value in sorted(self.known.items())}
 
 
 class Mismatch:

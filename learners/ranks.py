@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -107,16 +108,17 @@ class Ranks:
         if self.size == 1:
             return act()
         told: list[Any] = [None]
+        own: Exception | None = None
         if self.first:
             try:
                 told = [(act(), None)]
             except Exception as error:
-                told = [(None, error)]
+                own, told = error, [(None, portable(error))]
         dist.broadcast_object_list(told, src=0)
         value, error = told[0]
         if error is not None:
             self.wait()  # nobody ends while another still reads this
-            raise error
+            raise own or error
         return value
 
     def share(self, items: Sequence[T]) -> list[T]:
@@ -170,4 +172,17 @@ def dealt_back(shares: Sequence[Sequence[T]]) -> list[T]:
     return [item for item in chain(*zip_longest(*shares, fillvalue=missing)) if item is not missing]
 
 
-__all__ = ["Ranks", "dealt_back"]
+def portable(error: Exception) -> Exception:
+    """The error if another process can be told of it, else one that says the same.
+
+    >>> portable(OSError("no space")), portable(OSError(lambda: "a thing that stays here")).args[0][:8]
+    (OSError('no space'), 'OSError:')
+    """
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # whatever its parts raise
+        return RuntimeError(f"{type(error).__name__}: {error}")
+    return error
+
+
+__all__ = ["Ranks", "dealt_back", "portable"]

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
-import torch
+from transformers import PreTrainedModel
 
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.rollout import Rollout, RolloutStats
@@ -21,7 +21,7 @@ from roleagent.stopwatch import PARTS, Stopwatch
 from roleagent.types import Group, Sampler
 
 
-def reference(run: Run, policy: HFPolicy) -> torch.nn.Module | Adapter | None:
+def reference(run: Run, policy: HFPolicy) -> PreTrainedModel | Adapter | None:
     """The policy as the warm start left it, kept in the run folder for the KL penalty; None without one.
 
     With adapters that is the adapter alone: the policy's own model stands in for the rest.
@@ -105,9 +105,13 @@ def together(
     played = run.ranks.collect(list(zip(groups, advantages, strict=True)))
     played += run.ranks.collect(list(zip(replaced, uncredited, strict=True)))
     stats = RolloutStats.together(run.ranks.gather(stats))
-    if run.ranks.first and not any(group.trajectories for group, _ in played):
-        reason = next(iter(stats.failures.values()), "")
-        raise ConfigError(f"every episode of an iteration failed in the environment: {reason}")
+
+    def check() -> None:
+        if not any(group.trajectories for group, _ in played):
+            reason = next(iter(stats.failures.values()), "")
+            raise ConfigError(f"every episode of an iteration failed in the environment: {reason}")
+
+    run.ranks.once(check)
     return [group for group, _ in played], [values for _, values in played], stats
 
 

@@ -1,6 +1,7 @@
 """One run in two processes: the same updates, one set of files, and an end for all when one of them is refused."""
 
 import json
+import pickle
 import shutil
 import signal
 import socket
@@ -10,7 +11,7 @@ import pytest
 import yaml
 from programs import load, start
 
-from roleagent.learners.ranks import Ranks, dealt_back
+from roleagent.learners.ranks import Ranks, dealt_back, portable
 
 CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 5},
@@ -147,6 +148,20 @@ def test_a_run_goes_on_with_as_many_processes_as_it_had(config, both, tmp_path, 
     shutil.copytree(both[0], folder)
     assert train.main(["--config", str(config), f"run_dir={folder}", "--resume", "train.iterations=3"]) == 2
     assert "trained by 2 processes and cannot go on with 1" in capsys.readouterr().err
+
+
+class Intricate(Exception):
+    """Is not made from its message, so it does not survive a journey."""
+
+    def __init__(self, code, reason):
+        super().__init__(f"{reason} ({code})")
+
+
+def test_an_error_that_cannot_travel_is_told_by_another():
+    own = ValueError("plain")
+    assert portable(own) is own
+    told = portable(Intricate(7, "odd"))
+    assert str(pickle.loads(pickle.dumps(told))) == "Intricate: odd (7)"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])
