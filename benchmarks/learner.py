@@ -29,7 +29,6 @@ highest resident memory during the updates of ``skewed``, above what is resident
 from __future__ import annotations
 
 import argparse
-import gc
 import importlib.util
 import json
 import os
@@ -37,16 +36,13 @@ import pickle
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from learner_sides import GROUP, side
 
-GROUP = 8
-CLIP, KL, RATE = (0.2, 0.28), 1e-3, 1e-4
 CASES = ("skewed", "kl", "apart", "equal")
 
 
@@ -111,186 +107,6 @@ def prepare(folder: Path, options: argparse.Namespace) -> None:
         batch = episodes("skewed" if case == "kl" else case, options, np.random.default_rng(0))
         score(model.eval(), batch)
         (folder / case).write_bytes(pickle.dumps(batch))
-
-
-# --- the two sides ----------------------------------------------------------------------------------------------------
-
-
-def ours(
-    folder: Path, case: str, options: argparse.Namespace
-) -> tuple[Callable[[], dict[str, float]], Callable[[], None]]:
-    """An update by ``improve``, and a way to close the learner."""
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
-
-    from roleagent.agents.hf import HFPolicy
-    from roleagent.config import Config
-    from roleagent.learners.learner import Learner
-    from roleagent.learners.objectives import improve
-    from roleagent.settings import LossConfig, OptimConfig
-    from roleagent.types import Segment
-
-    def load() -> Any:
-        return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
-
-    kl = KL if case == "kl" else 0.0
-    config = Config(
-        loss=LossConfig(*CLIP, kl=kl), optim=OptimConfig(warmup_steps=1, micro_batch_tokens=options.budget, updates=1)
-    )
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
-    policy = HFPolicy(load(), tokenizer, torch.Generator())
-    learner = Learner(policy, config, RATE, load().requires_grad_(False) if kl else None)
-    batch = pickle.loads((folder / case).read_bytes())
-    segments = [
-        Segment(
-            tuple(one["ids"]),
-            tuple(one["sampled"]),
-            tuple(p * s for p, s in zip(one["logprobs"], one["sampled"], strict=True)),
-            tuple(one["advantage"] * s for s in one["sampled"]),
-            number,
-        )
-        for number, one in enumerate(batch)
-    ]
-
-    def update() -> dict[str, float]:
-        columns: dict[str, Any] = {
-            "weights": [[s / sum(one["sampled"]) / len(batch) for s in one["sampled"]] for one in batch],
-            "advantages": [segment.advantages for segment in segments],
-            "sampler": [segment.sampler_logprobs for segment in segments],
-        }
-        if kl:
-            columns["reference"] = learner.score(segments, 1.0, learner.reference)
-        found = improve(learner, segments, columns, 1.0)
-        assert found is not None
-        return found
-
-    return update, learner.close
-
-
-def theirs(folder: Path, case: str, recompute: bool, steps: int) -> dict[str, Any]:
-    """TRL's ``train()`` on the batch, over and over."""
-    from datasets import Dataset
-    from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
-
-    batch = pickle.loads((folder / case).read_bytes())
-    longest = max(len(one["ids"]) - one["prompt"] for one in batch)
-    head = max(one["prompt"] for one in batch)
-
-    def left(rows: list[list[int]]) -> torch.Tensor:
-        return torch.tensor([[0] * (head - len(row)) + row for row in rows])
-
-    def right(rows: list[list[Any]], fill: float = 0) -> torch.Tensor:
-        return torch.tensor([row + [fill] * (longest - len(row)) for row in rows])
-
-    given = {
-        "prompt_ids": left([one["ids"][: one["prompt"]] for one in batch]),
-        "prompt_mask": left([[1] * one["prompt"] for one in batch]),
-        "completion_ids": right([one["ids"][one["prompt"] :] for one in batch]),
-        "completion_mask": right([[1] * (len(one["ids"]) - one["prompt"]) for one in batch]),
-        "tool_mask": right([one["sampled"][one["prompt"] :] for one in batch], 1),
-        "advantages": torch.tensor([one["advantage"] for one in batch], dtype=torch.float32),
-        "old_per_token_logps": right([one["logprobs"][one["prompt"] :] for one in batch], 0.0),
-        "num_items_in_batch": torch.tensor(float(sum(sum(one["sampled"]) for one in batch))),
-    }
-    seconds: list[float] = []
-    told: list[dict[str, float]] = []
-
-    class Given(GRPOTrainer):
-        def _generate_and_score_completions(self, inputs: Any) -> Any:
-            seconds.append(-time.process_time())
-            made = dict(given)
-            if self.beta:
-                ids = torch.cat([made["prompt_ids"], made["completion_ids"]], 1)
-                mask = torch.cat([made["prompt_mask"], made["completion_mask"]], 1)
-                with torch.no_grad():  # as TRL does at this place
-                    made["ref_per_token_logps"] = self._get_per_token_logps_and_entropies(
-                        self.ref_model, ids, mask, longest, self.args.per_device_train_batch_size
-                    )[0]
-            return made
-
-    class Clock(TrainerCallback):
-        def on_step_end(self, *_: Any, **__: Any) -> None:
-            seconds[-1] += time.process_time()
-
-        def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            told.append({name: logs[name] for name in ("loss", "grad_norm") if name in logs})
-
-    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
-    trainer = Given(
-        model=AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32),
-        reward_funcs=lambda completions, **_: [0.0] * len(completions),
-        processing_class=tokenizer,
-        train_dataset=Dataset.from_dict({"prompt": ["go"] * len(batch)}),
-        callbacks=[Clock()],
-        args=GRPOConfig(
-            output_dir=str(folder / "trl"),
-            use_cpu=True,
-            bf16=False,
-            gradient_checkpointing=recompute,
-            gradient_accumulation_steps=len(batch) // 8,
-            num_generations=GROUP,
-            loss_type="grpo",
-            epsilon=CLIP[0],
-            epsilon_high=CLIP[1],
-            beta=KL if case == "kl" else 0.0,
-            learning_rate=RATE,
-            lr_scheduler_type="constant",
-            adam_beta2=0.95,
-            weight_decay=0.01,
-            max_steps=steps,
-            logging_steps=1,
-            save_strategy="no",
-            report_to="none",
-            disable_tqdm=True,
-        ),
-    )
-    forget_peak()
-    before = resident("VmRSS")
-    trainer.train()
-    return {"seconds": seconds, "first": told[0], "megabytes": resident("VmHWM") - before}
-
-
-def side(name: str, folder: Path, cases: list[str], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
-    """One side's seconds per update, memory, and what its first update said, by case."""
-    torch.set_num_threads(1)
-    if name != "ours":
-        return {case: theirs(folder, case, name == "trl", options.updates) for case in cases}
-    from roleagent.learners.ranks import Ranks
-
-    with Ranks.join():
-        return {case: timed(*ours(folder, case, options), options.updates) for case in cases}
-
-
-def timed(update: Callable[[], dict[str, float]], close: Callable[[], None], updates: int) -> dict[str, Any]:
-    """Some updates by :func:`ours`."""
-    gc.collect()
-    forget_peak()
-    before = resident("VmRSS")
-    seconds, said = [], []
-    for _ in range(updates):
-        seconds.append(-time.process_time())
-        said.append(update())
-        seconds[-1] += time.process_time()
-    memory = resident("VmHWM") - before
-    close()
-    return {
-        "seconds": seconds,
-        "first": {name: said[0][name] for name in ("loss", "grad_norm")},
-        "megabytes": memory,
-    }
-
-
-def resident(what: str) -> float:
-    """This process's memory in MB, from Linux: ``VmRSS`` now, ``VmHWM`` at most since :func:`forget_peak`."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) for line in lines if line.startswith(what)) / 1000
-
-
-def forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5")
-
-
-# --- comparison -------------------------------------------------------------------------------------------------------
 
 
 def run(name: str, cases: list[str], folder: Path) -> dict[str, dict[str, Any]]:
