@@ -38,7 +38,7 @@ class Weights(Protocol):
 
 class Actor(Policy, Protocol):
     """A policy that can be given new weights. The local model (:class:`~roleagent.agents.hf.HFPolicy`) is one, and
-    vLLM (:class:`~roleagent.agents.vllm.VLLMPolicy`) another.
+    vLLM (:class:`~roleagent.agents.vllm.policy.VLLMPolicy`) another.
 
     Attributes:
         tokenizer: a Hugging Face tokenizer.

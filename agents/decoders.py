@@ -50,10 +50,13 @@ class PlainDecoder:
             positions = torch.where(at < counts[:, None], positions, used - 1)
         owners = torch.arange(rows, device=tokens.device)
         cache.write_at(owners[:, None].expand_as(tokens).flatten(), positions.flatten(), used)
-        mask = torch.arange(used, device=tokens.device) <= positions[:, :, None]
+        mask = torch.arange(used, device=tokens.device) <= positions[:, None, :, None]
+        if self.model.config._attn_implementation != "sdpa":  # adds the mask to what it compares
+            dtype = self.model.dtype
+            mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
         hidden = self.model.base_model(
             input_ids=tokens,
-            attention_mask=mask[:, None],
+            attention_mask=mask,
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,

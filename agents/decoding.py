@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -56,7 +57,7 @@ def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, T
     # Sums in other orders differ in their last digits: the aim stays within the block, and below its end.
     rest = (aim - (ends.gather(1, block) - size)).clamp_(min=0.0)
     rest = torch.minimum(rest, torch.nextafter(size, torch.zeros_like(size)))
-    tokens = block * BLOCK + torch.searchsorted(inner, rest, right=True)
+    tokens = (block * BLOCK + torch.searchsorted(inner, rest, right=True)).clamp_(max=vocabulary - 1)  # of NaN as well
     return tokens[:, 0], odds.gather(1, tokens).log()[:, 0]
 
 
@@ -78,6 +79,9 @@ def continued(
         requests: prompts with distinct slots.
         limits: most tokens of each reply.
         generator: of the random numbers; may be on another device than the model.
+
+    Raises:
+        FloatingPointError: the model gives no numbers.
     """
     logits = read_prompts(decoder, cache, requests, limits)
     number = {request.slot: index for index, request in enumerate(requests)}
@@ -126,6 +130,8 @@ def continued(
     for request, limit, ids, scores in zip(requests, limits, sampled.T.tolist(), logprobs.T.tolist(), strict=True):
         end = next((i + 1 for i, token in enumerate(ids[:limit]) if token in request.stop_ids), 0)
         length = end or limit
+        if any(map(math.isnan, scores[:length])):
+            raise FloatingPointError("the policy's logits are no numbers: its weights have become NaN or infinite")
         replies.append((ids[:length], scores[:length], "stop" if end else "length"))
         cache.tokens[row_of[request.slot]] = [*request.prompt_ids, *ids[:length]][:-1]  # the last one was never read
     return replies

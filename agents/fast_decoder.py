@@ -48,7 +48,8 @@ def is_fast(model: nn.Module) -> bool:
     # Layers of the model's own file, as they were made, and plain matrices in them: an adapter, a quantised layer and
     # a parametrised one are of other types.
     own = {type(model).__module__, "transformers.activations", "torch.nn.modules.activation"}
-    for module in (*model.model.modules(), model.lm_head):  # type: ignore[union-attr, operator]
+    modules: list[Any] = [*model.model.modules(), model.lm_head]  # type: ignore[union-attr, operator]
+    for module in modules:
         kind = type(module)
         if kind not in {nn.Linear, nn.Embedding, nn.ModuleList} and kind.__module__ not in own:
             return False
@@ -91,10 +92,10 @@ class FastDecoder:
         turn = self.cos[positions], self.sin[positions]
         spans = self._spans(starts, width, reach)
         hidden = self.model.embed_tokens.weight[ids]
-        for layer, store in zip(self.model.layers, cache.layers, strict=True):
+        for layer, store in zip(self.model.layers, cache.stores, strict=True):
             attention = layer.self_attn
             normed = _norm(hidden, layer.input_layernorm)
-            keys, values = store.write(  # type: ignore[attr-defined]
+            keys, values = store.write(
                 self._rotated(self._heads(normed, attention, "k"), turn), self._heads(normed, attention, "v")
             )
             if counts is not None and layer is self.model.layers[-1]:

@@ -46,6 +46,25 @@ def reason_of(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
+def _check_model(model: PreTrainedModel) -> None:
+    """Refuses what would be sampled from as another model than it is.
+
+    Raises:
+        PolicyError: it says which part of the model is not provided for.
+    """
+    config = model.config
+    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    if kinds != {"full_attention"}:
+        raise PolicyError(
+            f"the local policy needs full attention in every layer, but this model has {', '.join(sorted(kinds))}"
+        )
+    if config._attn_implementation not in ("sdpa", "eager"):
+        raise PolicyError(f"the local policy needs attention by sdpa or eager, not {config._attn_implementation}")
+    for name in ("logits_scaling", "logit_scale", "final_logit_softcapping"):
+        if getattr(config, name, None) not in (None, 1):
+            raise PolicyError(f"this model changes its logits ({name}), which learner and sampler do not")
+
+
 class HFPolicy:
     """A causal language model that plays (see :class:`roleagent.types.Policy`).
 
@@ -70,11 +89,9 @@ class HFPolicy:
         self.version = 0
         limit = int(getattr(model.config, "max_position_embeddings", 4096))
         self.context_length = min(context_length or limit, limit)
-        kinds = set(getattr(model.config, "layer_types", None) or ["full_attention"])
-        if kinds != {"full_attention"}:
-            raise PolicyError(
-                f"the local policy needs full attention in every layer, but this model has {', '.join(sorted(kinds))}"
-            )
+        _check_model(model)
+        if tokenizer.eos_token_id is None:
+            raise PolicyError("the policy's tokenizer has no end token (eos_token): nothing would end a reply")
         # A group's episodes see much of the same, and every prediction is asked for in the same words.
         self._encoded = lru_cache(4096)(partial(tokenizer.encode, add_special_tokens=False))
         self._cache: SlotCache | None = None
@@ -135,7 +152,7 @@ class HFPolicy:
 
     def forget(self) -> None:
         """Drops all cached conversations: after an update of the weights, or to free memory."""
-        self._cache = None
+        self._cache = self._fast = None
 
     def reseed(self, seed: int) -> None:
         """Begins the stream that all sampling draws from anew."""
@@ -173,6 +190,7 @@ class HFPolicy:
 
         Raises:
             ValueError: a prompt does not fit the context, or two requests share a slot.
+            PolicyError: the model gives no numbers.
         """
         if not requests:
             return []
@@ -187,8 +205,14 @@ class HFPolicy:
         limits = [min(r.max_tokens, self.context_length - len(r.prompt_ids)) for r in requests]
         if self._cache is None:
             self._cache = SlotCache(self.model.config.num_hidden_layers, self.device)
-        with self._inference():
-            replies = continued(self.decoder(), self._cache, requests, limits, temperature, self.generator)
+        try:
+            with self._inference():
+                replies = continued(self.decoder(), self._cache, requests, limits, temperature, self.generator)
+        except BaseException as error:
+            self.forget()  # what lies in the cache by now is not what it says
+            if isinstance(error, FloatingPointError):
+                raise PolicyError(str(error)) from error
+            raise
         return [Completion(tuple(ids), tuple(scores), reason, self.version) for ids, scores, reason in replies]
 
     def decoder(self) -> Decoder:

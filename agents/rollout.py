@@ -156,7 +156,7 @@ class Rollout:
             sound = [episode for episode in members if episode.stop_reason != "error"]
             self.stats.errors += len(members) - len(sound)
             self.stats.episodes += len(sound)
-            groups.append(Group(members[0].task, tuple(episode.trajectory() for episode in sound)))
+            groups.append(Group((sound or members)[0].task, tuple(episode.trajectory() for episode in sound)))
         return groups
 
     def _begin(self, index: int, task_id: str) -> _Episode:

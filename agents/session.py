@@ -15,8 +15,8 @@ from roleagent.agents.analyst import ModelAnalyst
 from roleagent.agents.endpoint_analyst import EndpointAnalyst, EndpointError
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.vllm import check as check_vllm
-from roleagent.agents.vllm import open_vllm
+from roleagent.agents.vllm.policy import check as check_vllm
+from roleagent.agents.vllm.policy import open_vllm
 from roleagent.config import Config, ConfigError
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags

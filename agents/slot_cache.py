@@ -87,6 +87,7 @@ class SlotCache(Cache):
         device: where the model is.
 
     Attributes:
+        stores: the layers' keys and values.
         slots: whose conversation each row is.
         tokens: what each row holds, token by token.
         stored: rows that there is room for.
@@ -94,7 +95,8 @@ class SlotCache(Cache):
     """
 
     def __init__(self, layers: int, device: torch.device):
-        super().__init__(layers=[SlotLayer(self) for _ in range(layers)])
+        self.stores = [SlotLayer(self) for _ in range(layers)]
+        super().__init__(layers=[*self.stores])
         self.device = device
         self.slots: list[int] = []
         self.tokens: list[list[int]] = []
@@ -136,17 +138,17 @@ class SlotCache(Cache):
         """Forgets everything and has one empty row for each of ``slots``."""
         self.slots, self.tokens = list(slots), [[] for _ in slots]
         self.stored, self.capacity = len(slots), capacity
-        for layer in self.layers:
-            layer.is_initialized = False  # type: ignore[misc]
-            layer.keys = layer.values = None  # given back before the next are made
+        for store in self.stores:
+            store.is_initialized = False
+            store.keys = store.values = None  # given back before the next are made
 
     def copy(self, source: Sequence[int], slots: Sequence[int], capacity: int) -> None:
         """Row i, now of ``slots[i]``, becomes a copy of the old row ``source[i]``; -1 stands for a fresh one."""
         tokens = [list(self.tokens[row]) if row >= 0 else [] for row in source]
         index = torch.tensor(source, device=self.device).clamp(min=0)
         filled = max(map(len, tokens))
-        for layer in self.layers:
-            layer.keep_rows(index, capacity, filled)  # type: ignore[attr-defined]
+        for store in self.stores:
+            store.keep_rows(index, capacity, filled)
         self.slots, self.tokens = list(slots), tokens
         self.stored, self.capacity = len(slots), capacity
 
@@ -161,8 +163,8 @@ class SlotCache(Cache):
         if filled is None:
             filled = max(len(self.tokens[row]) for row in (*some, *others))
         left, right = (torch.tensor(rows, device=self.device) for rows in (some, others))
-        for layer in self.layers:
-            layer.exchange(left, right, filled)  # type: ignore[attr-defined]
+        for store in self.stores:
+            store.exchange(left, right, filled)
         for one, other in zip(some, others, strict=True):
             self.slots[one], self.slots[other] = self.slots[other], self.slots[one]
             self.tokens[one], self.tokens[other] = self.tokens[other], self.tokens[one]

@@ -37,6 +37,13 @@ def neox():
     return grown(GPTNeoXForCausalLM(config))
 
 
+def eager():
+    """Attention that adds its mask to what it compares."""
+    policy = neox()
+    policy.model.set_attn_implementation("eager")
+    return policy
+
+
 def grown(model):
     """Larger weights than a new model has, and norms and biases that are not one and zero, so that all of them show."""
     generator = torch.Generator().manual_seed(1)
@@ -99,11 +106,11 @@ def test_both_decoders_give_the_same_logits(make):
         starts = reach
 
 
-@pytest.mark.parametrize("make", [qwen3, neox, biased], ids=["qwen3", "neox", "biased"])
+@pytest.mark.parametrize("make", [qwen3, neox, eager, biased], ids=["qwen3", "neox", "eager", "biased"])
 @pytest.mark.parametrize("temperature", [0.7, 1.0])
 def test_any_architecture_reports_what_it_sampled(make, temperature):
     policy = make()
-    assert is_fast(policy.model) is (make is not neox)
+    assert is_fast(policy.model) is (make not in (neox, eager))
     prompts = {slot: ids(4 + 5 * slot, slot) for slot in range(3)}
     for _ in range(2):
         answers = ask(policy, prompts, temperature=temperature)
@@ -151,6 +158,21 @@ def test_partitioned_weights_are_left_to_transformers():
     assert is_fast(policy.model)
     partition(policy.model)
     assert not is_fast(policy.model)
+
+
+@pytest.mark.parametrize("make", FAMILY.values(), ids=FAMILY)
+def test_both_decoders_agree_in_half_precision(make):
+    """The model's type changes in the middle of the policy's life, as DeepSpeed does it."""
+    policy, prompts = make(), {0: ids(40), 1: ids(9)}
+    ask(policy, prompts)
+    policy.model.bfloat16()
+    policy.forget()
+    quick = ask(policy, prompts, n=1, temperature=0.0)
+    policy.forget()
+    policy.decoder = lambda: PlainDecoder(policy.model)
+    slow = ask(policy, prompts, n=1, temperature=0.0)
+    for one, other in zip(quick, slow, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=0.05)
 
 
 # --- prompts that begin alike -----------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from tiny import TAGS, WORDS, llama, qwen, tokenizer
-from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
+from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from roleagent.agents.fast_decoder import FastDecoder
 from roleagent.agents.hf import HFPolicy, PolicyError
 from roleagent.agents.small import train_tokenizer
 from roleagent.learners.scorer import TokenScorer
@@ -213,6 +214,48 @@ def test_a_reply_ends_at_its_limit_and_at_the_context(policy):
     check(policy, full, answers)
 
 
+def test_who_may_say_nothing_says_nothing(policy):
+    prompts = turns(policy)
+    limits = (0, 5, 1)
+    requests = [Request(tuple(prompt), slot, limits[slot], NEVER) for slot, prompt in prompts.items()]
+    answers = dict(enumerate(policy.generate(requests, 0.0)))
+    assert [len(answer.token_ids) for answer in answers.values()] == list(limits)
+    check(policy, prompts, ask(policy, prompts))
+    [answer] = policy.generate(requests[:1], 1.0)
+    assert (answer.token_ids, answer.finish_reason) == ((), "length")
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_weights_that_are_no_numbers_are_told_in_one_line(temperature):
+    policy = qwen()
+    prompts = turns(policy)
+    sound = policy.model.model.norm.weight.data.clone()
+    policy.model.model.norm.weight.data.fill_(torch.nan)
+    with pytest.raises(PolicyError, match="no numbers"):
+        ask(policy, prompts, temperature=temperature)
+    policy.model.model.norm.weight.data.copy_(sound)
+    check(policy, prompts, ask(policy, prompts))
+
+
+def test_what_an_interrupted_call_left_is_not_trusted(monkeypatch):
+    """Ctrl-C within the first layer: other tokens lie there than the cache says."""
+    policy = qwen()
+    prompts = turns(policy)
+    ask(policy, prompts)
+    other = {slot: [*prompt[:2], *reversed(prompt[2:])] for slot, prompt in prompts.items()}
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(FastDecoder, "_attend", raising(KeyboardInterrupt))
+        ask(policy, other)
+    check(policy, prompts, ask(policy, prompts))
+
+
+def raising(error):
+    def act(*_, **__):
+        raise error
+
+    return act
+
+
 @pytest.mark.parametrize("length", [0, 256, 300])
 def test_a_prompt_that_does_not_fit_is_refused(policy, length):
     with pytest.raises(ValueError, match=f"a prompt of {length} tokens does not fit a context of 256"):
@@ -249,6 +292,14 @@ def test_sliding_windows_are_refused():
     )
     with pytest.raises(PolicyError, match="full attention"):
         HFPolicy(Qwen2ForCausalLM(config), tokenizer(), torch.Generator())
+
+
+def test_models_that_change_their_logits_are_refused():
+    """Neither sampler nor learner would do as the model does."""
+    sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2}
+    config = GraniteConfig(vocab_size=50, intermediate_size=32, logits_scaling=8.0, **sizes)
+    with pytest.raises(PolicyError, match="logits_scaling"):
+        HFPolicy(GraniteForCausalLM(config), tokenizer(), torch.Generator())
 
 
 # --- the tokenizer ----------------------------------------------------------------------------------------------------

@@ -22,9 +22,9 @@ from tiny import tokenizer
 
 from roleagent.agents.hf import PolicyError
 from roleagent.agents.small import build_policy
-from roleagent.agents.vllm import check, open_vllm
-from roleagent.agents.vllm_engine import check_model
-from roleagent.agents.vllm_sync import Broken, Channel, arrive, meeting_place
+from roleagent.agents.vllm.options import check_model
+from roleagent.agents.vllm.policy import check, open_vllm
+from roleagent.agents.vllm.sync import Broken, Channel, arrive, meeting_place
 from roleagent.config import ConfigError, load
 from roleagent.learners.adapters import Held, adapt
 from roleagent.learners.checkpoints import save_policy
@@ -140,7 +140,7 @@ def test_weights_of_all_types_and_shapes_arrive_whole():
 @contextlib.contextmanager
 def serving(folder, *options):
     """The real server on a free port; its URL."""
-    command = [sys.executable, "-m", "roleagent.agents.vllm_server", str(folder), "--port", "0", *OPTIONS, *options]
+    command = [sys.executable, "-m", "roleagent.agents.vllm.server", str(folder), "--port", "0", *OPTIONS, *options]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
     errors = []
     reader = threading.Thread(target=lambda: errors.extend(process.stderr), daemon=True)

@@ -1,8 +1,8 @@
 """A policy whose replies vLLM samples: it has the learner's weights in an engine of its own, and gets them anew after
 every update.
 
-The engine is within this process (:class:`~roleagent.agents.vllm_engine.LocalEngine`) or behind a URL
-(:class:`~roleagent.agents.vllm_client.RemoteEngine`). Token ids go in and token ids come out, with the log-probability
+The engine is within this process (:class:`~roleagent.agents.vllm.engine.LocalEngine`) or behind a URL
+(:class:`~roleagent.agents.vllm.client.RemoteEngine`). Token ids go in and token ids come out, with the log-probability
 of each under the distribution that it was drawn from, as with :class:`~roleagent.agents.hf.HFPolicy`.
 """
 
@@ -17,8 +17,10 @@ from torch import Tensor
 
 from roleagent.agents.actor import Weights
 from roleagent.agents.hf import HFPolicy, PolicyError
-from roleagent.agents.vllm_client import RemoteEngine
-from roleagent.agents.vllm_engine import LocalEngine, Question, need_vllm
+from roleagent.agents.vllm.client import RemoteEngine
+from roleagent.agents.vllm.engine import LocalEngine
+from roleagent.agents.vllm.options import need_vllm
+from roleagent.agents.vllm.questions import Question
 from roleagent.config import Config, ConfigError
 from roleagent.types import Completion, Request
 
@@ -57,7 +59,7 @@ class VLLMPolicy:
         self.tokenizer, self.context_length = policy.tokenizer, policy.context_length
         self.eos_id, self.encode, self.decode = policy.eos_id, policy.encode, policy.decode
         self.single_token = policy.single_token
-        self.version = -1  # of weights that it never had
+        self.version = -1  # of weights that it does not have
         self._engine, self._rank, self._alpha = engine, rank, alpha
         self._founded = False  # whether the weights beside the adapter are there
         self.reseed(policy.generator.initial_seed())
@@ -78,7 +80,9 @@ class VLLMPolicy:
         if self.version < 0:
             raise PolicyError("vLLM has no weights yet: sync comes before generate")
         questions = [self._question(request) for request in requests]
-        return [replace(found, policy_version=self.version) for found in self._engine.sample(questions, temperature)]
+        answers = iter(self._engine.sample([question for question in questions if question.max_tokens], temperature))
+        found = [next(answers) if question.max_tokens else Completion((), (), "length") for question in questions]
+        return [replace(answer, policy_version=self.version) for answer in found]
 
     def _question(self, request: Request) -> Question:
         length = len(request.prompt_ids)
@@ -90,6 +94,7 @@ class VLLMPolicy:
 
     def sync(self, weights: Weights, version: int) -> None:
         """Takes over the learner's weights; with an adapter all of them once, and then the adapter alone."""
+        self.version = -1  # half of them are no model
         if not self._rank:
             self._engine.take(weights.weights())
         else:

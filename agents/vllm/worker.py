@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from roleagent.agents.vllm_engine import keep_weights
-from roleagent.agents.vllm_sync import ADAPTER, Channel, arrive, name_of
+from roleagent.agents.hf import reason_of
+from roleagent.agents.vllm.options import keep_weights
+from roleagent.agents.vllm.sync import ADAPTER, Channel, arrive, name_of
 
 if "vllm" in sys.modules:  # it is who imports this, before it loads a model; others only look
     keep_weights()
@@ -23,7 +24,7 @@ class Receiver:
     """Methods of a worker. It has many of its own: the names here must be none of those."""
 
     model_runner: Any
-    channel: Channel
+    channel: Channel | None = None
 
     def device_name(self) -> str:
         """Which device this worker computes on: the same string in every process that sees the same one."""
@@ -45,8 +46,8 @@ class Receiver:
 
     def take_adapter(self, weights: Iterable[tuple[str, Tensor]], rank: int, alpha: float) -> None:
         """Puts an adapter, by peft's names, in the place of the last one."""
-        from vllm.lora.lora_model import LoRAModel
-        from vllm.lora.peft_helper import PEFTHelper
+        from vllm.lora.lora_model import LoRAModel  # pyright: ignore[reportMissingImports] - it may be missing
+        from vllm.lora.peft_helper import PEFTHelper  # pyright: ignore[reportMissingImports]
 
         mine = self.model_runner.lora_manager
         model = mine._adapter_manager.model
@@ -54,7 +55,7 @@ class Receiver:
         adapter = LoRAModel.from_lora_tensors(
             ADAPTER,
             dict(weights),
-            PEFTHelper(r=rank, lora_alpha=alpha, target_modules=[]),  # type: ignore[arg-type]  # peft allows any alpha
+            PEFTHelper(r=rank, lora_alpha=alpha, target_modules=[]),
             device="cpu",
             dtype=mine.lora_config.lora_dtype,
             weights_mapper=renamed.get_rename_mapper() if renamed is not None else None,
@@ -66,18 +67,23 @@ class Receiver:
         mine._adapter_manager.add_adapter(adapter)
         mine._adapter_manager.activate_adapter(ADAPTER)
 
-    def join_trainer(self, place: Mapping[str, Any]) -> None:
-        """Opens the way from the trainer; one that was open is left behind.
+    def join_trainer(self, place: Mapping[str, Any]) -> str:
+        """Opens the way from the trainer; one that was open is left behind. Returns what went wrong, or nothing.
 
         Args:
             place: ``address`` and ``port`` of the trainer, ``size`` of the group, ``backend``, and ``own_address``.
         """
-        from vllm.distributed.parallel_state import get_world_group
+        from vllm.distributed.parallel_state import get_world_group  # pyright: ignore[reportMissingImports]
 
-        rank = 1 + get_world_group().rank
-        store = arrive(place["address"], place["port"])
-        device = self.model_runner.device
-        self.channel = Channel(store, rank, place["size"], place["backend"], device, place["own_address"])
+        group, device = get_world_group(), self.model_runner.device
+        try:
+            if place["size"] != group.world_size + 1 or place["backend"] not in ("gloo", "nccl"):
+                raise ValueError("the trainer counts other workers than there are, or knows another way to them")
+            store = arrive(place["address"], place["port"])
+            self.channel = Channel(store, group.rank + 1, place["size"], place["backend"], device, place["own_address"])
+        except Exception as error:  # an exception would end the whole server
+            return _account(error)
+        return ""
 
     def receive_weights(self) -> str:
         """Takes what the trainer sends for weights; returns what went wrong, or nothing."""
@@ -88,15 +94,23 @@ class Receiver:
         return self._received(lambda sent: self.take_adapter(sent, rank, alpha))
 
     def _received(self, take: Any) -> str:
+        if self.channel is None:
+            return "no trainer has joined"
         stream = self.channel.receive()
         try:
             take(stream)
-        except Exception as error:  # an exception would end the whole server
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-            for _ in stream:  # the trainer would wait for ever
-                pass
-            return reason
+        except Exception as error:
+            try:
+                for _ in stream:  # the trainer would wait for ever
+                    pass
+            except Exception:  # the way itself broke
+                self.channel = None
+            return _account(error)
         return ""
+
+
+def _account(error: Exception) -> str:
+    return f"{type(error).__name__}: {reason_of(error)}"
 
 
 def _adapted(model: torch.nn.Module, name: str) -> bool:

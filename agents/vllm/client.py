@@ -1,4 +1,4 @@
-"""vLLM behind a URL, started by :mod:`roleagent.agents.vllm_server`: all ranks ask it, the first sends it weights."""
+"""vLLM behind a URL, started by :mod:`roleagent.agents.vllm.server`: all ranks ask it, the first sends it weights."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
-from roleagent.agents.vllm_engine import Question
-from roleagent.agents.vllm_sync import Channel, meeting_place, name_of
+from roleagent.agents.vllm.questions import Question
+from roleagent.agents.vllm.sync import Channel, meeting_place, name_of
 from roleagent.config import Config
 from roleagent.types import Completion
 
@@ -25,7 +25,7 @@ _LONGEST = httpx2.Timeout(1800.0, connect=10.0)  # seconds: one call samples for
 
 
 class RemoteEngine:
-    """An engine of :class:`~roleagent.agents.vllm.VLLMPolicy` on a server.
+    """An engine of :class:`~roleagent.agents.vllm.policy.VLLMPolicy` on a server.
 
     Args:
         config: the run's configuration (sections ``vllm``, ``lora``).
@@ -63,7 +63,8 @@ class RemoteEngine:
         """Nothing: the server has its accelerators to itself."""
 
     def _hand_over(self, weights: Iterable[tuple[str, Tensor]], told: dict[str, Any]) -> None:
-        self._together(lambda: None)  # nobody samples any more
+        if self._size > 1:
+            dist.barrier()  # nobody samples any more
         stream = iter(weights)
 
         def send() -> None:
@@ -72,14 +73,13 @@ class RemoteEngine:
                 self._meanwhile("/weights", told, lambda look: channel.send(stream, look))
             except PolicyError:
                 self._channel = None  # whatever is still in it belongs to nobody
-                raise
-            finally:
                 for _ in stream:  # the other ranks go on gathering
                     pass
+                raise
 
         self._together(send, lambda: sum(1 for _ in stream))
 
-    def _together(self, first: Callable[[], Any], others: Callable[[], Any] = lambda: None) -> None:
+    def _together(self, first: Callable[[], Any], others: Callable[[], Any]) -> None:
         """Something for the first rank and something for the others; what the first raises is raised by all."""
         error: list[Any] = [None]
         if self._rank == 0:
@@ -96,11 +96,14 @@ class RemoteEngine:
 
     def _open(self) -> Channel:
         """The way to the workers: everybody meets where this process says."""
-        address, there = _addresses(self.url)
+        try:
+            address, there = _addresses(self.url)
+            store = meeting_place(address)
+        except (RuntimeError, OSError) as error:
+            raise PolicyError(f"no way to the vLLM server at {self.url} can be opened: {reason_of(error)}") from error
         shared = name_of(self._device) in self._server["devices"]
         auto = "nccl" if self._device.type == "cuda" and not shared else "gloo"
         backend = auto if self._transfer == "auto" else self._transfer
-        store = meeting_place(address)
         size = 1 + len(self._server["devices"])
         place = {"address": address, "port": store.port, "size": size, "backend": backend, "own_address": there}
         return self._meanwhile(
@@ -120,7 +123,7 @@ class RemoteEngine:
             theirs = beside.submit(self._ask, "POST", path, **told)
             try:
                 mine = act(lambda: theirs.result() if theirs.done() else None)
-            except RuntimeError as error:
+            except (RuntimeError, OSError) as error:
                 theirs.result()
                 raise PolicyError(f"the way to the vLLM server broke: {reason_of(error)}") from error
             theirs.result()
@@ -132,7 +135,7 @@ class RemoteEngine:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise PolicyError(
                 f"no vLLM server answers at {self.url} ({reason_of(error)}): start one with "
-                "`python -m roleagent.agents.vllm_server` (docs/vllm.md), and go on with --resume"
+                "`python -m roleagent.agents.vllm.server` (docs/vllm.md), and go on with --resume"
             ) from error
         if answer.status_code != 200:
             text = " ".join(answer.text.split())[:300]
@@ -154,7 +157,7 @@ def _check_server(server: Any, url: str, config: Config, policy: HFPolicy) -> No
             "policy.context": (server["context"] >= policy.context_length, policy.context_length),
             "lora.rank": (server["lora_rank"] == config.lora.rank, config.lora.rank),
         }
-        vocabulary = server["vocabulary"]
+        vocabulary, _ = server["vocabulary"], server["devices"]
     except (KeyError, TypeError) as error:
         raise PolicyError(f"what answers at {url} is no vLLM server of RoleAgent's") from error
     wrong = [f"{name}={value}" for name, (fits, value) in differences.items() if not fits]

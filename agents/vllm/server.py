@@ -1,11 +1,13 @@
 """vLLM as a server for a training run: it samples for all ranks, and takes the run's weights without the disk.
 
-    python -m roleagent.agents.vllm_server MODEL --config configs/run.yaml --port 8000 vllm.memory=0.9
+    python -m roleagent.agents.vllm.server MODEL --config configs/run.yaml --port 8000 vllm.memory=0.9
 
 MODEL is a folder or hub name; only the model's description is read, since the weights come from the run, which names
 the server by ``vllm.url=http://127.0.0.1:8000``. Give it the options of the run: sections ``vllm``, ``policy`` and
 ``lora`` count. It listens on the loopback interface unless told otherwise. Whoever reaches it can ask it and overwrite
 its weights: never let it listen on an open network.
+
+What comes in is JSON, and bytes of numbers by the trainer's broadcast; no object is ever made from what somebody sent.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import itertools
+import json
+import math
 import signal
 import socket
 import sys
@@ -22,18 +26,29 @@ from pathlib import Path
 from typing import Any
 
 from roleagent.agents.hf import PolicyError, reason_of
-from roleagent.agents.vllm_engine import (
-    Question,
-    adapter_request,
-    answer,
+from roleagent.agents.vllm.options import (
     architecture,
     check_model,
     engine_options,
     need_vllm,
     prepare_surroundings,
-    sampling,
 )
+from roleagent.agents.vllm.questions import Question, adapter_request, answer, question_of, sampling
 from roleagent.config import Config, ConfigError, load
+
+_LARGEST = 256 * 2**20  # bytes of a request
+
+
+class Refusal(Exception):
+    """What the server says in place of an answer.
+
+    Args:
+        status: of HTTP.
+    """
+
+    def __init__(self, reason: str, status: int = 409):
+        super().__init__(reason)
+        self.status = status
 
 
 class Service:
@@ -58,14 +73,15 @@ class Service:
         """Samples one answer per question."""
         if not self._filled:
             raise Refusal("no weights have come yet")
-        questions = [
-            Question(tuple(q["prompt_ids"]), q["max_tokens"], tuple(q["stop_ids"]), q["seed"])
-            for q in body["questions"]
-        ]
-        return {"answers": await asyncio.gather(*(self._one(question, body["temperature"]) for question in questions))}
+        vocabulary, context = self.told["vocabulary"], self.told["context"]
+        temperature = body["temperature"]
+        if type(temperature) not in (int, float) or not 0 <= temperature < math.inf:
+            raise ValueError("a temperature is a number from 0 on")
+        questions = [question_of(told, vocabulary, context) for told in body["questions"]]
+        return {"answers": await asyncio.gather(*(self._one(question, temperature) for question in questions))}
 
     async def _one(self, question: Question, temperature: float) -> tuple[Any, ...]:
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports] - it may be missing
 
         wanted = sampling(question, temperature, output_kind=RequestOutputKind.FINAL_ONLY)
         prompt = {"prompt_token_ids": list(question.prompt_ids)}
@@ -76,43 +92,61 @@ class Service:
 
     async def join(self, body: Any) -> dict[str, Any]:
         """The workers meet the run that will send weights."""
-        await self.engine.collective_rpc("join_trainer", args=(body["place"],))
+        self._heed(await self.engine.collective_rpc("join_trainer", args=(body["place"],)))
         return {}
 
     async def weights(self, body: Any) -> dict[str, Any]:
         """The workers take what the run sends: all weights, or an ``adapter``."""
         adapter = body.get("adapter")
-        if adapter is None:
-            failures = await self.engine.collective_rpc("receive_weights")
-        else:
-            failures = await self.engine.collective_rpc("receive_adapter", args=(adapter["rank"], adapter["alpha"]))
-        for failure in filter(None, failures):
-            raise Refusal(failure)
+        told = () if adapter is None else (adapter["rank"], adapter["alpha"])
+        self._filled = False  # half of them are no model
+        self._heed(await self.engine.collective_rpc("receive_adapter" if told else "receive_weights", args=told))
         self._adapter = adapter_request() if adapter is not None else None
         if not await self.engine.reset_prefix_cache():
             raise Refusal("the prefix cache is in use: somebody else asks this server as well")
         self._filled = True
         return {}
 
-
-class Refusal(Exception):
-    """What the server says in place of an answer."""
+    @staticmethod
+    def _heed(failures: Sequence[str]) -> None:
+        for failure in filter(None, failures):
+            raise Refusal(failure)
 
 
 def application(service: Service) -> Any:
-    """The service over HTTP: JSON in, JSON out; status 409 with a line of text where it refuses."""
+    """The service over HTTP: JSON in, JSON out.
+
+    Where it refuses, a line of text: status 400 for what is damaged, 409 for what cannot be now, 413 and 415 for what
+    is too long or no JSON, 500 for vLLM's own failures.
+    """
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import JSONResponse, PlainTextResponse
     from starlette.routing import Route
 
+    async def read(request: Request) -> Any:
+        # Any page in a browser may send what calls itself something else here, and would not be asked beforehand.
+        if request.headers.get("content-type", "").partition(";")[0].strip() != "application/json":
+            raise Refusal("the body must be application/json", 415)
+        whole = bytearray()
+        async for part in request.stream():
+            whole += part
+            if len(whole) > _LARGEST:
+                raise Refusal(f"the body has more than {_LARGEST} bytes: ask for fewer episodes at a time", 413)
+        body = json.loads(whole)
+        if not isinstance(body, dict):
+            raise ValueError("the body must be an object")
+        return body
+
     def route(act: Any, method: str) -> Any:
         async def respond(request: Request) -> Any:
             try:
-                return JSONResponse(await act(await request.json() if method == "POST" else {}))
+                return JSONResponse(await act(await read(request) if method == "POST" else {}))
             except Refusal as refusal:
-                return PlainTextResponse(str(refusal), 409)
-            except Exception as error:  # a damaged question, or vLLM's own
+                return PlainTextResponse(str(refusal), refusal.status)
+            except (KeyError, TypeError, ValueError, RecursionError) as error:
+                return PlainTextResponse(f"damaged: {type(error).__name__}: {reason_of(error)}", 400)
+            except Exception as error:  # vLLM's own
                 return PlainTextResponse(f"{type(error).__name__}: {reason_of(error)}", 500)
 
         return Route(f"/{act.__name__}", respond, methods=[method])
@@ -154,14 +188,14 @@ async def serve(config: Config, model: str, host: str, port: int) -> None:
 def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         raise PolicyError(f"cannot listen on {host}:{port}: {reason_of(error)}") from error
 
 
 async def _serve(wanted: dict[str, Any], told: dict[str, Any], listener: socket.socket) -> None:
     import uvicorn
-    from vllm.engine.arg_utils import AsyncEngineArgs
-    from vllm.v1.engine.async_llm import AsyncLLM
+    from vllm.engine.arg_utils import AsyncEngineArgs  # pyright: ignore[reportMissingImports] - it may be missing
+    from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
 
     try:
         engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**wanted))
