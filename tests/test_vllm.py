@@ -24,6 +24,7 @@ from roleagent.agents.hf import PolicyError
 from roleagent.agents.small import build_policy
 from roleagent.agents.vllm.options import check_model
 from roleagent.agents.vllm.policy import check, open_vllm
+from roleagent.agents.vllm.server import Service, application
 from roleagent.agents.vllm.sync import Broken, Channel, arrive, meeting_place
 from roleagent.config import ConfigError, load
 from roleagent.learners.adapters import Held, adapt
@@ -134,6 +135,74 @@ def test_weights_of_all_types_and_shapes_arrive_whole():
     assert sorted(broken) == [1, 2]
 
 
+QUESTION = {"prompt_ids": [5, 6], "max_tokens": 3, "stop_ids": [-1], "seed": 1}
+
+
+class Untouchable:
+    """An engine that nothing must reach."""
+
+    def __getattr__(self, name):
+        raise AssertionError(f"the engine was asked to {name}")
+
+
+@pytest.fixture
+def service():
+    testing = pytest.importorskip("starlette.testclient")
+    service = Service(Untouchable(), {"vocabulary": 300, "context": CONTEXT, "devices": ["cpu"], "lora_rank": 0})
+    service._filled = True
+    with testing.TestClient(application(service)) as client:
+        yield service, client
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"prompt_ids": []},
+        {"prompt_ids": [300]},
+        {"prompt_ids": [5, -1]},  # vLLM looks at the largest alone
+        {"prompt_ids": ["5"]},
+        {"prompt_ids": [5] * CONTEXT},
+        {"prompt_ids": None},
+        {"max_tokens": CONTEXT - 1},
+        {"max_tokens": 0},
+        {"max_tokens": True},
+        {"stop_ids": [2**70]},
+        {"seed": 2**63},
+        {"seed": None},
+    ],
+    ids=str,
+)
+def test_a_damaged_question_never_reaches_the_engine(service, damage):
+    answer = service[1].post("/generate", json={"questions": [QUESTION | damage], "temperature": 1.0})
+    assert answer.status_code == 400 and "\n" not in answer.text
+
+
+@pytest.mark.parametrize("body", ["", "{", "[]", '{"questions": [], "temperature": NaN}', "[" * 10**5, "{}"])
+@pytest.mark.parametrize("path", ["/generate", "/join"])
+def test_a_damaged_body_is_told(service, path, body):
+    answer = service[1].post(path, content=body, headers={"content-type": "application/json"})
+    assert answer.status_code == 400 and len(answer.text) < 200
+
+
+def test_what_any_page_could_send_and_what_is_too_long_is_refused(service, monkeypatch):
+    assert service[1].post("/weights", content="{}", headers={"content-type": "text/plain"}).status_code == 415
+    monkeypatch.setattr("roleagent.agents.vllm.server._LARGEST", 100)
+    assert service[1].post("/weights", json={"adapter": "x" * 100}).status_code == 413
+
+
+def test_half_of_the_weights_is_not_sampled_from(service):
+    """The trainer failed in the middle: what the workers have now is no model."""
+
+    class Half(Untouchable):
+        async def collective_rpc(self, name, args=()):
+            return ["", "Broken: the trainer failed"]
+
+    service[0].engine = Half()
+    assert service[1].post("/weights", json={}).status_code == 409
+    refused = service[1].post("/generate", json={"questions": [QUESTION], "temperature": 1.0})
+    assert (refused.status_code, refused.text) == (409, "no weights have come yet")
+
+
 # --- the policy -------------------------------------------------------------------------------------------------------
 
 
@@ -234,6 +303,7 @@ class TestPolicy:
         with pytest.raises(ValueError, match=f"{CONTEXT} tokens does not fit"):
             ask(actor, [[7] * CONTEXT])
         assert ask(actor, []) == []
+        assert [answer.finish_reason for answer in ask(actor, prompts()[:2], n=0)] == ["length"] * 2
 
 
 @NEEDS_VLLM

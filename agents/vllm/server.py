@@ -92,7 +92,8 @@ class Service:
 
     async def join(self, body: Any) -> dict[str, Any]:
         """The workers meet the run that will send weights."""
-        self._heed(await self.engine.collective_rpc("join_trainer", args=(body["place"],)))
+        place = body["place"]
+        self._heed(await self.engine.collective_rpc("join_trainer", args=(place,)))
         return {}
 
     async def weights(self, body: Any) -> dict[str, Any]:
