@@ -11,8 +11,8 @@ compared: weights, optimiser, metrics (but for the clock), trajectories, evaluat
 
 The run has everything on that a resumed one could get wrong: the policy analyses its own failures, predictions, a KL
 reference, evaluations on the way, fewer checkpoints than iterations. ``--full`` makes it longer. The same command,
-given again with the same ``--out``, goes on behind the kills that were done. One thread, as sums of floats depend on
-how they are shared out.
+given again with the same ``--out``, goes on behind the kills that were done. On the CPU and with one thread, as sums of
+floats depend on how they are shared out.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ from itertools import pairwise
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["CUDA_VISIBLE_DEVICES"] = ""
+os.environ["DS_ACCELERATOR"] = "cpu"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.pop("ALFWORLD_DATA", None)
 
@@ -76,7 +78,9 @@ def attempt(folder: Path, options: Sequence[str], fatal: Event | None = None, de
     Raises:
         SystemExit: it failed; its output is shown.
     """
-    import train  # before the fork: the children need not load torch again
+    import deepspeed  # noqa: F401 - before the fork: the children need not load it again, nor torch
+
+    import train
 
     diary, output = folder.with_suffix(".diary"), folder.with_suffix(".log")
     resume = ["--resume"] if (folder / "config.yaml").exists() else []

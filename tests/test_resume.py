@@ -1,20 +1,26 @@
 """Killed at any moment and resumed, a run ends in the same bits; and what of it can be taken elsewhere."""
 
+import contextlib
+import errno
 import json
 import shutil
 import sqlite3
+from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from programs import load, run
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
+from roleagent import config
 from roleagent.agents.hf import HFPolicy
 from roleagent.cli import main as roleagent
 from roleagent.learners.checkpoints import Checkpoints
-from roleagent.learners.disk import Lock
+from roleagent.learners.disk import Lock, make_whole, settle
+from roleagent.learners.run_folder import RunFolder
 
 differences = load("benchmarks/run_differences").differences
 train = load("train")
@@ -23,13 +29,13 @@ train = load("train")
 MOMENTS = (
     "warmstart/20/backward/0",
     "train/1/library: retrievals/0",  # the failures are filed already, and no checkpoint knows of them
-    "train/2/checkpoint: flush/0",
+    "train/2/checkpoint: flush/1",  # all is there but the name
     "train/2/checkpoint: clear away/1",  # the new one is there, and one too many
     "train/2/rollout/30",
     "train/2/update/1",
     "train/3/evaluation/2",
 )
-SMALLER = ("train.iterations=3", "warmstart.epochs=6", "train.keep_checkpoints=2")
+SMALLER = ("train.iterations=3", "train.evaluate_every=2", "warmstart.epochs=6", "train.keep_checkpoints=2")
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +73,8 @@ def test_the_run_that_was_killed_had_something_to_lose(killed):
     assert all(row["grad_norm"] > 0 and row["curriculum_failures"] > 0 for row in trained)
     assert trained[-1]["curriculum_reflections_fallback"] < trained[-1]["curriculum_failures"]
     assert {path.name for path in (whole / "checkpoints").iterdir()} == {"step-500002", "step-500003"}
-    assert (whole / "iteration-000003.json").exists()
+    assert (whole / "iteration-000002.json").exists()
+    assert "\ntrain 3/3 " in (killed[0] / "whole.log").read_text()  # what was shown after an evaluation on the way
     first, last = (
         load_file(whole / "checkpoints" / f"step-50000{step}" / "policy" / "model.safetensors") for step in (2, 3)
     )
@@ -149,9 +156,66 @@ def test_without_its_reference_a_run_does_not_go_on(finished, capsys):
     assert "reference is missing" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("option", "free"),
+    [
+        ("optim.micro_batch_tokens=512", True),  # out of memory
+        ("deepspeed.activation_checkpointing=on", True),
+        ("vllm.url=http://elsewhere:1", True),
+        ("train.iterations=99", True),
+        ("optim.lr=1e-9", False),
+        ("rollout.tasks=4", False),
+    ],
+)
+def test_what_may_be_otherwise_when_a_run_goes_on(tmp_path, option, free):
+    RunFolder(tmp_path / "run", config.load(), resume=False)
+    with contextlib.nullcontext() if free else pytest.raises(config.ConfigError, match=option.partition("=")[0]):
+        RunFolder(tmp_path / "run", config.load(overrides=[option]), resume=True)
+
+
 def test_nothing_but_the_learners_state_is_pickled(finished):
     suffixes = {path.suffix for path in finished[0].rglob("*") if path.is_file() and "learner" not in path.parts}
     assert not suffixes & {".pt", ".pth", ".bin", ".pkl", ".pickle"}
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_written_whole_leaves_nothing_behind(tmp_path):
+    def fill(folder):
+        folder.mkdir()
+        (folder / "half").write_text("x")
+        raise SafetensorError("no space left")
+
+    with pytest.raises(OSError, match="no space left"):
+        make_whole(tmp_path / "made", fill)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_may_be_made_through_a_link_and_where_one_stands(tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "link").symlink_to("elsewhere")
+    make_whole(tmp_path / "link", lambda folder: folder.mkdir() or (folder / "file").write_text("x"))
+    assert (tmp_path / "elsewhere" / "file").exists()
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    make_whole(Path("."), lambda folder: folder.mkdir() or (folder / "file").write_text("x"))
+    assert (tmp_path / "here" / "file").exists()
+
+
+@pytest.mark.parametrize("number, what", [(errno.EINVAL, "folder"), (errno.EINVAL, "file"), (errno.EIO, "folder")])
+def test_a_file_system_that_cannot_flush_folders_is_no_error_and_any_other_failure_is(
+    tmp_path, monkeypatch, number, what
+):
+    def fsync(handle):
+        raise OSError(number, "no")
+
+    path = tmp_path / "file"
+    path.write_text("x")
+    monkeypatch.setattr("os.fsync", fsync)
+    harmless = number == errno.EINVAL and what == "folder"
+    with contextlib.nullcontext() if harmless else pytest.raises(OSError):
+        settle(tmp_path if what == "folder" else path)
 
 
 # --- export -----------------------------------------------------------------------------------------------------------
@@ -183,11 +247,23 @@ def test_an_exported_policy_is_the_same_to_plain_transformers(killed, tmp_path, 
     assert "is not empty" in capsys.readouterr().err
 
 
+def test_the_warm_starts_updates_are_not_taken_for_those_of_reinforcement_learning(finished, tmp_path):
+    folder, _ = finished
+    path = folder / "checkpoints" / "step-500003" / "state.json"
+    state = json.loads(path.read_text())
+    assert state["version"] == json.loads((folder / "after.json").read_text())["policy_version"]
+    path.write_text(json.dumps(state | {"stage": "warmstart"}))
+    assert roleagent(["export", str(folder), "--out", str(tmp_path / "policy")]) == 0
+    card = (tmp_path / "policy" / "README.md").read_text()
+    assert "| updates since the warm start | 0 |" in card and "not measured" in card
+
+
 def test_any_checkpoint_can_be_exported_and_others_are_refused(killed, tmp_path, capsys):
     whole = str(killed[0] / "whole")
     assert roleagent(["export", whole, "--out", str(tmp_path / "policy"), "--checkpoint", "500002"]) == 0
     assert "step-500002" in capsys.readouterr().out
-    assert "not measured" in (tmp_path / "policy" / "README.md").read_text()
+    success = json.loads((killed[0] / "whole" / "iteration-000002.json").read_text())["success"]
+    assert f"| {success:.1%} (95 % interval" in (tmp_path / "policy" / "README.md").read_text()
     assert roleagent(["export", whole, "--out", str(tmp_path / "other"), "--checkpoint", "7"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "no checkpoint step-000007; it has step-500002, step-500003" in line
