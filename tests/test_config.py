@@ -72,7 +72,7 @@ def test_values_take_the_type_of_their_key(override, value):
         ("env.kwargs=3", "env.kwargs must be of type mapping"),
         ("optim=fast", "'optim' is a section"),
         ("optim.lr.x=1", "optim.lr must be of type float"),
-        ("method=ppo", "method must be one of role_agent, gigpo, grpo, not 'ppo'"),
+        ("method=pp0", "method must be one of role_agent, gigpo, grpo, rloo, "),
         ("policy.dtype=float16", "policy.dtype must be one of float32, bfloat16"),
         ("deepspeed.zero_stage=4", "deepspeed.zero_stage must be one of 0, 1, 2, 3"),
         ("deepspeed.zero_stage=on", "deepspeed.zero_stage must be one of"),
