@@ -117,7 +117,7 @@ def read_where_nothing_can_be_written(folder):
 
 
 def kill_writers(url, folder, seconds, seed):
-    """16 processes write, each in turn killed at any moment and replaced, while two read.
+    """16 processes write, each in turn killed at any moment and replaced, while two read; on a busy machine for longer.
 
     A writer adds a line ``writer iteration size`` to a file of its own in ``folder`` after a batch was recorded.
     """
@@ -126,7 +126,7 @@ def kill_writers(url, folder, seconds, seed):
     readers = [fork(read_on, url, late) for _ in range(2)]
     writers = [fork(write_on, url, folder, number) for number in range(16)]
     started = len(writers)
-    while time.monotonic() < late:
+    while time.monotonic() < late or started < 26:
         time.sleep(rng.expovariate(25))
         place = rng.randrange(len(writers))
         os.kill(writers[place], signal.SIGKILL)
