@@ -126,7 +126,7 @@ def _start(options: dict[str, Any]) -> Any:
     """
     with _untouched():
         try:
-            from vllm import LLM  # pyright: ignore[reportMissingImports] - it may be missing
+            from vllm import LLM  # pyright: ignore[reportAttributeAccessIssue] - it may be missing
             from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]
 
             if current_platform.is_unspecified():

@@ -54,7 +54,7 @@ def keep_weights() -> None:
     oneDNN keeps repacked copies and drops the originals: what is loaded later would not arrive.
     """
     if not torch.cuda.is_available():
-        from vllm import _custom_ops  # pyright: ignore[reportMissingImports] - it may be missing
+        from vllm import _custom_ops  # pyright: ignore[reportAttributeAccessIssue] - it may be missing
 
         _custom_ops._supports_onednn = False
 

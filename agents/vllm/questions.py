@@ -52,7 +52,7 @@ def question_of(told: Any, vocabulary: int, context: int) -> Question:
 
 def sampling(question: Question, temperature: float, **more: Any) -> Any:
     """vLLM's ``SamplingParams`` for a question."""
-    from vllm import SamplingParams  # pyright: ignore[reportMissingImports] - it may be missing
+    from vllm import SamplingParams  # pyright: ignore[reportAttributeAccessIssue] - it may be missing
 
     return SamplingParams(
         temperature=temperature,

@@ -19,6 +19,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - it is public, and documented
 
 _PARCEL = 64 * 2**20  # bytes that travel together, at least; a larger weight travels alone
 _ALIGNED = 16  # bytes: what every number type can begin at
@@ -49,11 +50,12 @@ class Channel:
         if backend == "nccl":
             self._group: Any = dist.ProcessGroupNCCL(store, rank, size, dist.ProcessGroupNCCL.Options())
         else:
-            options = dist.ProcessGroupGloo._Options()
+            gloo: Any = dist.ProcessGroupGloo
+            options = gloo._Options()
             place = {"hostname": address} if address else {"interface": ""}
-            options._devices = [dist.ProcessGroupGloo.create_device(**place)]
+            options._devices = [gloo.create_device(**place)]
             options._timeout = PATIENCE
-            self._group = dist.ProcessGroupGloo(store, rank, size, options)
+            self._group = gloo(store, rank, size, options)
 
     def send(self, weights: Iterable[tuple[str, Tensor]], look: Callable[[], Any] = lambda: None) -> int:
         """Sends weights by name, as they come; returns their bytes.
@@ -121,19 +123,19 @@ def name_of(device: torch.device) -> str:
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else device.type
 
 
-def meeting_place(address: str) -> dist.TCPStore:
+def meeting_place(address: str) -> TCPStore:
     """A store that listens on ``address`` only, at a free port."""
     listener = socket.create_server((address, 0))
     host, port = listener.getsockname()[:2]
     # The store takes the socket over and closes it in the end.
-    return dist.TCPStore(
+    return TCPStore(
         host, port, is_master=True, wait_for_workers=False, timeout=PATIENCE, master_listen_fd=listener.detach()
     )
 
 
-def arrive(address: str, port: int) -> dist.TCPStore:
+def arrive(address: str, port: int) -> TCPStore:
     """The store that somebody else opened."""
-    return dist.TCPStore(address, port, is_master=False, timeout=PATIENCE)
+    return TCPStore(address, port, is_master=False, timeout=PATIENCE)
 
 
 def parcels(weights: Iterable[tuple[str, Tensor]], least: int = _PARCEL) -> Iterator[list[tuple[str, Tensor]]]:
