@@ -98,7 +98,7 @@ def prepare(folder: Path, options: argparse.Namespace) -> None:
         bos_token_id=None,
         eos_token_id=1,
     )
-    model = Qwen2ForCausalLM(config)
+    model: Any = Qwen2ForCausalLM(config)
     with torch.no_grad():  # the usual beginning is too even: every token would be as likely as every other
         model.get_input_embeddings().weight.mul_(5)
     model.save_pretrained(folder / "model")

@@ -70,7 +70,8 @@ def theirs(folder: Path, case: str, recompute: bool, steps: int) -> dict[str, An
     """TRL's ``train()`` on the batch, over and over."""
     from datasets import Dataset
     from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast, TrainerCallback
-    from trl import GRPOConfig, GRPOTrainer
+    from trl.trainer.grpo_config import GRPOConfig
+    from trl.trainer.grpo_trainer import GRPOTrainer
 
     batch = pickle.loads((folder / case).read_bytes())
     longest = max(len(one["ids"]) - one["prompt"] for one in batch)

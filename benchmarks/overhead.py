@@ -110,7 +110,7 @@ class Method:
         shown = demonstrations(
             World.open(replace(config, env=lessons), config.env.train_split), self.run.stream(1), display
         )
-        policy = self.run.open_policy(lambda generator: new_policy(config, ranks, shown, [], 1, generator))
+        policy: Any = self.run.open_policy(lambda generator: new_policy(config, ranks, shown, [], 1, generator))
         policy.__class__ = Metronome  # the same model, that keeps to a length
         policy.reply, policy.prediction = config.rollout.action_tokens, config.rollout.prediction_tokens
         self.policy, self.config, self.horizon = policy, config, world.horizon
