@@ -151,8 +151,8 @@ class _OfLogits(torch.autograd.Function):
         logits, token_ids, normaliser = ctx.saved_tensors
         gradient = torch.empty_like(logits)
         pieces = (tensor.split(ctx.rows) for tensor in (gradient, logits, token_ids, normaliser, upstream[0]))
-        for out, *piece in zip(*pieces, strict=True):
-            out.copy_(_slope(*piece, ctx.temperature))
+        for out, block, targets, log_z, up in zip(*pieces, strict=True):
+            out.copy_(_slope(block, targets, log_z, up, ctx.temperature))
         return gradient, None, None, None, None
 
 

@@ -41,7 +41,7 @@ def imitate(learner: Learner, segments: Sequence[Segment]) -> dict[str, float]:
         found = {"loss": loss}
         for kind, name in names.items():
             chosen = (said.kinds == kind) & (shares > 0)
-            found |= {name: -torch.where(chosen, said.logprobs, 0.0).sum(), f"{name}_tokens": chosen.sum()}
+            found |= {name: torch.where(chosen, -said.logprobs, 0.0).sum(), f"{name}_tokens": chosen.sum()}
         sums.add(found)
         return loss
 
