@@ -53,6 +53,13 @@ def ask(actor, texts, temperature=1.0, n=12, stops=NEVER, seed=3):
     return actor.generate([Request(tuple(text), slot, n, stops) for slot, text in enumerate(texts)], temperature)
 
 
+def alike(ones, others):
+    """The same tokens; a server computes side by side what happens to have come, and sums of floats depend on that."""
+    return [one.token_ids for one in ones] == [other.token_ids for other in others] and all(
+        one.logprobs == pytest.approx(other.logprobs, abs=1e-5) for one, other in zip(ones, others, strict=True)
+    )
+
+
 @torch.no_grad()
 def gap(policy, texts, answers, temperature=1.0):
     """The largest difference between the sampler's log-probabilities and the learner's."""
@@ -264,8 +271,8 @@ class TestPolicy:
         answers = ask(actor, prompts(), temperature)
         assert gap(policy, prompts(), answers, temperature) < 1e-4
         assert gap(policy, prompts(), answers, 2.0) > 0.1
-        assert ask(actor, prompts(), temperature) == answers
-        assert ask(actor, prompts(), temperature, seed=4) != answers
+        assert alike(ask(actor, prompts(), temperature), answers)
+        assert not alike(ask(actor, prompts(), temperature, seed=4), answers)
         same = ask(actor, [prompts()[0]] * 4, temperature)
         assert len({answer.token_ids for answer in same}) > 1  # every question draws its own numbers
 
@@ -281,7 +288,7 @@ class TestPolicy:
         assert gap(policy, prompts(), answers) < 1e-4
         assert answers[0].policy_version == 1
         actor.rest()
-        assert ask(actor, prompts()) == answers  # it wakes up by itself
+        assert alike(ask(actor, prompts()), answers)  # it wakes up by itself
 
     def test_more_prompts_than_are_read_at_once(self, actor):
         policy = small()
