@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from roleagent.agents.decoders import Decoder
+from roleagent.agents.decoder import Decoder
 from roleagent.agents.slot_cache import SlotCache
 from roleagent.types import Request
 

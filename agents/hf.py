@@ -18,9 +18,8 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from roleagent.agents.actor import Weights
-from roleagent.agents.decoders import Decoder, PlainDecoder
+from roleagent.agents.decoder import Decoder
 from roleagent.agents.decoding import continued
-from roleagent.agents.fast_decoder import FastDecoder, is_fast
 from roleagent.agents.slot_cache import SlotCache
 from roleagent.types import Completion, Request
 
@@ -95,7 +94,6 @@ class HFPolicy:
         # A group's episodes see much of the same, and every prediction is asked for in the same words.
         self._encoded = lru_cache(4096)(partial(tokenizer.encode, add_special_tokens=False))
         self._cache: SlotCache | None = None
-        self._fast: FastDecoder | None = None
 
     @classmethod
     def from_path(
@@ -207,18 +205,10 @@ class HFPolicy:
             self._cache = SlotCache(self.model.config.num_hidden_layers, self.device)
         try:
             with self._inference():
-                replies = continued(self.decoder(), self._cache, requests, limits, temperature, self.generator)
+                replies = continued(Decoder(self.model), self._cache, requests, limits, temperature, self.generator)
         except BaseException as error:
             self.forget()  # what lies in the cache by now is not what it says
             if isinstance(error, FloatingPointError):
                 raise PolicyError(str(error)) from error
             raise
         return [Completion(tuple(ids), tuple(scores), reason, self.version) for ids, scores, reason in replies]
-
-    def decoder(self) -> Decoder:
-        """The quickest way to run the model as it is now: it may have got adapters or hooks since the last call."""
-        if not is_fast(self.model):
-            return PlainDecoder(self.model)
-        if self._fast is None:
-            self._fast = FastDecoder(self.model, self.context_length)
-        return self._fast

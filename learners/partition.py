@@ -55,7 +55,7 @@ def compute_again(model: PreTrainedModel) -> None:
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     # The other way compares what it computes again with tensors that stage 3 has taken apart by then.
     enable({"use_reentrant": True})
-    # Frozen embeddings would cut the layers off the gradient; others need no hook, which keeps quick decoders away.
+    # Frozen embeddings would cut the layers off the gradient; others need no hook.
     model.disable_input_require_grads()
     if not model.get_input_embeddings().weight.requires_grad:
         model.enable_input_require_grads()

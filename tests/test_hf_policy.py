@@ -8,8 +8,8 @@ from safetensors.torch import load_file, save_file
 from tiny import TAGS, WORDS, llama, qwen, tokenizer
 from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
-from roleagent.agents.fast_decoder import FastDecoder
 from roleagent.agents.hf import HFPolicy, PolicyError
+from roleagent.agents.slot_cache import SlotLayer
 from roleagent.agents.small import train_tokenizer
 from roleagent.learners.scorer import TokenScorer
 from roleagent.learners.segments import collate, segments_of
@@ -244,16 +244,17 @@ def test_what_an_interrupted_call_left_is_not_trusted(monkeypatch):
     ask(policy, prompts)
     other = {slot: [*prompt[:2], *reversed(prompt[2:])] for slot, prompt in prompts.items()}
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(FastDecoder, "_attend", raising(KeyboardInterrupt))
+        patch.setattr(SlotLayer, "update", interrupted(SlotLayer.update))
         ask(policy, other)
     check(policy, prompts, ask(policy, prompts))
 
 
-def raising(error):
-    def act(*_, **__):
-        raise error
+def interrupted(inner):
+    def update(*arguments, **options):
+        inner(*arguments, **options)
+        raise KeyboardInterrupt
 
-    return act
+    return update
 
 
 @pytest.mark.parametrize("length", [0, 256, 300])

@@ -95,7 +95,7 @@ class RolloutConfig:
 class VLLMConfig:
     """vLLM as the rollout's backend (``rollout.backend=vllm``); see docs/vllm.md."""
 
-    url: str = ""  # of a server (python -m roleagent.agents.vllm.server); empty: an engine within each process of the run
+    url: str = ""  # of a server (python -m roleagent.agents.vllm.server); empty: an engine in each process of the run
     memory: float = 0.4  # share of the accelerator's memory, for weights and KV cache
     cpu_cache: float = 1.0  # GiB of KV cache, on the CPU
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: the policy's

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -12,8 +11,11 @@ from transformers import PreTrainedModel
 from roleagent.agents.slot_cache import SlotCache
 
 
-class Decoder(Protocol):
+class Decoder:
     """What reads new tokens of many conversations at once."""
+
+    def __init__(self, model: PreTrainedModel):
+        self.model = model
 
     def read(
         self, cache: SlotCache, tokens: Tensor, starts: Tensor, counts: Tensor | None, reach: Sequence[int]
@@ -27,18 +29,6 @@ class Decoder(Protocol):
             reach: slots that each row comes to fill, or more, at most the cache's capacity: what can be said of
                 ``starts + counts`` without asking the device.
         """
-        ...
-
-
-class PlainDecoder:
-    """Lets transformers do it."""
-
-    def __init__(self, model: PreTrainedModel):
-        self.model = model
-
-    def read(
-        self, cache: SlotCache, tokens: Tensor, starts: Tensor, counts: Tensor | None, reach: Sequence[int]
-    ) -> Tensor:
         rows, width = tokens.shape
         at = torch.arange(width, device=tokens.device)
         positions = starts[:, None] + at
