@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -17,22 +15,20 @@ class Decoder:
     def __init__(self, model: PreTrainedModel):
         self.model = model
 
-    def read(
-        self, cache: SlotCache, tokens: Tensor, starts: Tensor, counts: Tensor | None, reach: Sequence[int]
-    ) -> Tensor:
+    def read(self, cache: SlotCache, tokens: Tensor, starts: Tensor, counts: Tensor | None, reach: int) -> Tensor:
         """Puts tokens into the first rows of the cache; returns the logits ``(rows, vocabulary)`` that follow them.
 
         Args:
             tokens: ``(rows, width)``, filled up on the right.
             starts: position of each row's first new token, ``(rows,)``.
             counts: new tokens of each row, 1 or more, ``(rows,)``; None: one each.
-            reach: slots that each row comes to fill, or more, at most the cache's capacity: what can be said of
-                ``starts + counts`` without asking the device.
+            reach: slots that the fullest row comes to have, or more, at most the cache's capacity: what can be said
+                of ``starts + counts`` without asking the device.
         """
         rows, width = tokens.shape
         at = torch.arange(width, device=tokens.device)
         positions = starts[:, None] + at
-        used = max(reach)
+        used = reach
         if counts is not None:
             # What fills up a shorter row lands behind its last token or at the last slot of all, is masked, and will
             # be overwritten.

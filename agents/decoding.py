@@ -121,8 +121,8 @@ def continued(
                 request_of, position, left, living, tokens, stops = (
                     state[index] for state in (request_of, position, left, living, tokens, stops)
                 )
-        reach = [min(length + step + 1, cache.capacity) for length in lengths]
         if step + 1 < longest:
+            reach = min(max(lengths) + step + 1, cache.capacity)
             logits = decoder.read(cache, tokens[:, None], position, None, reach)
 
     row_of = {slot: row for row, slot in enumerate(cache.slots)}
@@ -155,15 +155,14 @@ def read_prompts(decoder: Decoder, cache: SlotCache, requests: Sequence[Request]
     Of prompts that are all new, equal ones are read once, and so is what all of them begin with.
     """
     prompts = {request.slot: request.prompt_ids for request in requests}
-    room = [len(request.prompt_ids) + max(limit, 1) for request, limit in zip(requests, limits, strict=True)]
-    cache.arrange(list(prompts), room)
+    capacity = max(len(request.prompt_ids) + max(limit, 1) for request, limit in zip(requests, limits, strict=True))
+    cache.arrange(list(prompts), capacity)
     known = [_common_prefix(held, prompts[slot]) for slot, held in zip(cache.slots, cache.tokens, strict=True)]
     if len(prompts) == 1 or any(known):
         return _read(decoder, cache, [prompts[slot] for slot in cache.slots], known)
     distinct = sorted(set(prompts.values()), key=lambda prompt: (-len(prompt), prompt))
     stem = _common_prefix(min(distinct), max(distinct))
     stem = min(stem, len(distinct[-1]) - 1)
-    capacity = max(room)
     if stem < SHARED or len(distinct) == 1:
         stem = 0
         cache.open(range(len(distinct)), capacity)
@@ -191,7 +190,7 @@ def _read(decoder: Decoder, cache: SlotCache, prompts: Sequence[Sequence[int]], 
         torch.tensor(numbers, device=cache.device)
         for numbers in ([[*ids, *[0] * (width - len(ids))] for ids in fresh], starts, [len(ids) for ids in fresh])
     )
-    logits = decoder.read(cache, tokens, begins, counts, [len(prompt) for prompt in prompts])
+    logits = decoder.read(cache, tokens, begins, counts, max(map(len, prompts)))
     cache.tokens = [list(prompt) for prompt in prompts]
     return logits
 

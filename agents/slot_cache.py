@@ -103,13 +103,12 @@ class SlotCache(Cache):
         self.stored = self.capacity = self.used = 0
         self.rows = self.positions = torch.zeros(0, dtype=torch.long, device=device)
 
-    def arrange(self, slots: Sequence[int], room: Sequence[int]) -> None:
+    def arrange(self, slots: Sequence[int], longest: int) -> None:
         """Makes the first rows the conversations ``slots``, in any order, and forgets all others.
 
         Args:
-            room: most tokens that each conversation may come to hold.
+            longest: most tokens that any of the conversations may come to hold.
         """
-        longest = max(room)
         if set(slots).isdisjoint(self.slots):
             self.open(slots, longest)
             return
@@ -118,9 +117,7 @@ class SlotCache(Cache):
         if longest > capacity:
             capacity = max(longest, min(2 * capacity, longest + 512))
         if capacity > self.capacity or not 3 * self.stored <= 4 * len(slots) <= 4 * self.stored:
-            # Neighbours of like length: a step then reads little beyond what each row holds.
-            order = sorted(range(len(slots)), key=lambda i: -room[i])
-            self.copy([row_of.get(slots[i], -1) for i in order], [slots[i] for i in order], capacity)
+            self.copy([row_of.get(slot, -1) for slot in slots], slots, capacity)
             return
         wanted = set(slots)
         vacant = [row for row in range(len(slots)) if row >= len(self.slots) or self.slots[row] not in wanted]
