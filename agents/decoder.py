@@ -34,8 +34,7 @@ class Decoder:
             # be overwritten.
             used = min(used + 1, cache.capacity)
             positions = torch.where(at < counts[:, None], positions, used - 1)
-        owners = torch.arange(rows, device=tokens.device)
-        cache.write_at(owners[:, None].expand_as(tokens).flatten(), positions.flatten(), used)
+        cache.write_at(positions, used)
         mask = torch.arange(used, device=tokens.device) <= positions[:, None, :, None]
         if self.model.config._attn_implementation != "sdpa":  # adds the mask to what it compares
             dtype = self.model.dtype
@@ -47,5 +46,5 @@ class Decoder:
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        last = hidden[:, 0] if counts is None else hidden[owners, counts - 1]
+        last = hidden[:, 0] if counts is None else hidden[torch.arange(rows, device=tokens.device), counts - 1]
         return self.model.get_output_embeddings()(last)  # type: ignore[misc]

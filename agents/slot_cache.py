@@ -25,27 +25,23 @@ class SlotLayer(CacheLayerMixin):
         self._cache = cache
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Room for every row; the arguments, ``(tokens, kv_heads, head_dim)``, say of what."""
+        """Room for every row; the arguments, ``(rows, kv_heads, new, head_dim)``, say of what."""
         rows, capacity = self._cache.stored, self._cache.capacity
         # Zeros, for what lies behind a row's end is masked, but even so must be a number.
         self.keys = key_states.new_zeros(rows, key_states.shape[1], capacity, key_states.shape[-1])
         self.values = value_states.new_zeros(rows, value_states.shape[1], capacity, value_states.shape[-1])
         self.is_initialized = True
 
-    def write(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores ``(tokens, kv_heads, head_dim)`` where :meth:`SlotCache.write_at` said; returns all rows."""
-        if not self.is_initialized:
-            self.lazy_initialization(keys, values)
-        assert self.keys is not None and self.values is not None
-        self.keys[self._cache.rows, :, self._cache.positions] = keys
-        self.values[self._cache.rows, :, self._cache.positions] = values
-        return self.keys, self.values
-
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs):
         """What transformers calls: ``(rows, kv_heads, new, head_dim)`` in, the rows up to the last token out."""
-        rows, used = key_states.shape[0], self._cache.used
-        keys, values = self.write(key_states.transpose(1, 2).flatten(0, 1), value_states.transpose(1, 2).flatten(0, 1))
-        return keys[:rows, :, :used], values[:rows, :, :used]
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        assert self.keys is not None and self.values is not None
+        rows, positions, used = self._cache.rows, self._cache.positions, self._cache.used
+        # (rows, new, heads, width) on the left: advanced indices separated by a slice move to the front.
+        self.keys[rows, :, positions] = key_states.transpose(1, 2)
+        self.values[rows, :, positions] = value_states.transpose(1, 2)
+        return self.keys[: len(rows), :, :used], self.values[: len(rows), :, :used]
 
     def keep_rows(self, rows: Tensor, capacity: int, filled: int) -> None:
         """Row i becomes a copy of the first ``filled`` tokens of the old row ``rows[i]``, with another capacity."""
@@ -166,12 +162,12 @@ class SlotCache(Cache):
             self.slots[one], self.slots[other] = self.slots[other], self.slots[one]
             self.tokens[one], self.tokens[other] = self.tokens[other], self.tokens[one]
 
-    def write_at(self, rows: Tensor, positions: Tensor, used: int) -> None:
-        """Announces the next pass over the model.
+    def write_at(self, positions: Tensor, used: int) -> None:
+        """Announces the next pass over the model, which takes the first ``n`` rows.
 
         Args:
-            rows: the row of each new token, ``(tokens,)``.
-            positions: its place in the conversation, ``(tokens,)``.
-            used: slots that it may have to look at; more than any of the positions.
+            positions: the place of each new token in its conversation, ``(n, new)``.
+            used: slots that the pass may have to look at; more than any of the positions.
         """
-        self.rows, self.positions, self.used = rows, positions, used
+        rows = torch.arange(len(positions), device=self.device)
+        self.rows, self.positions, self.used = rows[:, None].expand_as(positions), positions, used
