@@ -93,7 +93,7 @@ class Checkpoints:
     def _begin(self, partial: Path, policy: HFPolicy, weights: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
         self.tidy()
         make_folder(partial)
-        save_policy(policy, weights, partial / "policy")
+        save_policy(policy, partial / "policy", weights)
         if adapted(policy.model):
             Adapter.of(policy.model).save(partial / "adapter")
         (partial / "state.json").write_text(json.dumps(state), encoding="utf-8")
@@ -144,7 +144,7 @@ class Checkpoints:
 def whole_weights(learner: Learner) -> dict[str, torch.Tensor]:
     """The policy's weights by name, on the first rank; elsewhere nothing. Every rank must ask."""
     tied = learner.policy.model.all_tied_weights_keys  # one tensor under two names is written under the first alone
-    found = ((name, weight) for name, weight in learner.weights())
+    found = learner.weights()
     if learner.ranks.first:
         return {name: weight.detach().to("cpu", copy=True) for name, weight in found if name not in tied}
     for _ in found:
@@ -152,8 +152,12 @@ def whole_weights(learner: Learner) -> dict[str, torch.Tensor]:
     return {}
 
 
-def save_policy(policy: HFPolicy, weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """Writes a plain Hugging Face folder: configuration, safetensors, tokenizer."""
+def save_policy(policy: HFPolicy, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
+    """Writes a plain Hugging Face folder: configuration, safetensors, tokenizer.
+
+    Args:
+        weights: by name; None: those of the policy's model.
+    """
     policy.model.save_pretrained(str(folder), state_dict=weights, safe_serialization=True)
     for passing in ("is_local", "local_files_only"):  # transformers would write down how it was once loaded
         policy.tokenizer.init_kwargs.pop(passing, None)

@@ -145,7 +145,11 @@ class Engine:
             if not math.isfinite(norm):
                 raise NotFinite(summed, norm, segments, columns)
         self.steps += 1
+        self.updated()
         return norm
+
+    def updated(self) -> None:
+        """Called after each update, for what depends on the weights."""
 
     @torch.no_grad()
     def score(

@@ -108,7 +108,7 @@ def lay_out(groups: Sequence[Group], credits: Sequence[Values], config: Config) 
                 mask = [
                     TEXT if world and turn and not k else k for k, turn in zip(segment.action_mask, turns, strict=True)
                 ]
-                silent = (CONTEXT, TEXT) if config.estimator.action_mask else (CONTEXT,)
+                silent = _silent(config.estimator.action_mask)
                 values = [0.0 if k in silent else row[turn - 1] for k, turn in zip(mask, turns, strict=True)]
                 laid.segments.append(replace(segment, action_mask=tuple(mask), advantages=tuple(values)))
                 laid.groups.append(number)
@@ -116,6 +116,16 @@ def lay_out(groups: Sequence[Group], credits: Sequence[Values], config: Config) 
                 laid.columns["advantages"].append(values)
                 laid.columns["sampler"].append(list(segment.sampler_logprobs))
     return laid
+
+
+def _counted(action_mask: bool) -> tuple[int, ...]:
+    """The kinds of token that statistics and GAE go over."""
+    return (ACTION,) if action_mask else (ACTION, TEXT)
+
+
+def _silent(action_mask: bool) -> tuple[int, ...]:
+    """The kinds of token that carry the advantage 0."""
+    return (CONTEXT, TEXT) if action_mask else (CONTEXT,)
 
 
 def _carried(turns: Sequence[int]) -> list[int]:
@@ -140,7 +150,7 @@ def credit_by_critic(experience: Experience, critic: Engine, config: Config) -> 
     the episode: its tokens carry the advantage of their turn's last action token, and the critic does not learn there.
     """
     options = config.estimator
-    covered = (ACTION,) if options.action_mask else (ACTION, TEXT)
+    covered = _counted(options.action_mask)
     values = [list(row) for row in critic.score(experience.segments, config.rollout.temperature)]
     returns = [[0.0] * len(row) for row in values]
     members: defaultdict[int, list[int]] = defaultdict(list)
@@ -177,8 +187,7 @@ def whiten(experience: Experience, action_mask: bool, sum_over_ranks: Callable[[
     Without ``action_mask`` TEXT tokens are counted and moved as well; predictions are moved, and not counted. A batch
     without spread becomes 0.
     """
-    counted = (ACTION,) if action_mask else (ACTION, TEXT)
-    silent = (CONTEXT, TEXT) if action_mask else (CONTEXT,)
+    counted, silent = _counted(action_mask), _silent(action_mask)
     rows = experience.columns["advantages"]
     masks = [segment.action_mask for segment in experience.segments]
     told = [

@@ -18,7 +18,7 @@ import yaml
 import roleagent
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config, ConfigError, to_dict
-from roleagent.learners.checkpoints import CheckpointError, Checkpoints
+from roleagent.learners.checkpoints import CheckpointError, Checkpoints, save_policy
 from roleagent.learners.disk import make_whole
 from roleagent.learners.run_folder import read_config
 from roleagent.learners.tracking import without_secrets
@@ -87,8 +87,9 @@ def export(run: Path, out: Path, checkpoint: str = "", dtype: str = "") -> dict[
     text = yaml.safe_dump(without_secrets(to_dict(config)), sort_keys=False)
 
     def fill(folder: Path) -> None:
-        policy.model.save_pretrained(str(folder), safe_serialization=True)
-        _write_tokenizer(policy, folder)
+        policy.tokenizer.model_max_length = policy.context_length
+        save_policy(policy, folder)
+        _name_plainly(folder / "tokenizer_config.json")
         named = CARD.format(**card, folder=out.resolve().name, config=text)
         (folder / "README.md").write_text(named, encoding="utf-8")
 
@@ -108,15 +109,11 @@ def _chosen(known: Sequence[Path], run: Path, wanted: str) -> Path:
     raise CheckpointError(f"{run} has no checkpoint {name}; it has {', '.join(path.name for path in known)}")
 
 
-def _write_tokenizer(policy: HFPolicy, folder: Path) -> None:
-    policy.tokenizer.model_max_length = policy.context_length
-    policy.tokenizer.save_pretrained(str(folder))
-    path = folder / "tokenizer_config.json"
+def _name_plainly(path: Path) -> None:
+    """Calls a tokenizer's class by the name that all versions of transformers know."""
     told = json.loads(path.read_text(encoding="utf-8"))
-    if told.get("tokenizer_class") == "TokenizersBackend":  # its name since transformers 5, which both sides know
+    if told.get("tokenizer_class") == "TokenizersBackend":  # its name since transformers 5
         told["tokenizer_class"] = "PreTrainedTokenizerFast"
-    for passing in ("is_local", "local_files_only"):
-        told.pop(passing, None)
     path.write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

@@ -7,7 +7,7 @@ the policy's own model, parameter after parameter, when its weights are asked fo
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -17,10 +17,9 @@ from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config
 from roleagent.learners.adapters import Adapter, Worn, plain_weights
 from roleagent.learners.deepspeed_settings import zero_stage
-from roleagent.learners.engine import Columns, Engine, Objective
+from roleagent.learners.engine import Engine
 from roleagent.learners.partition import compute_again, copy_on_cpu, gather_into
 from roleagent.learners.scorer import TokenScorer
-from roleagent.types import Segment
 
 
 class Learner(Engine):
@@ -59,19 +58,10 @@ class Learner(Engine):
         elif reference is not None:
             self.reference = TokenScorer(reference).to(self.device)
 
-    def update(
-        self,
-        segments: Sequence[Segment],
-        columns: Columns,
-        objective: Objective,
-        temperature: float,
-        entropy: bool = False,
-    ) -> float:
-        """As :meth:`Engine.update`; the policy has a new version then."""
-        norm = super().update(segments, columns, objective, temperature, entropy)
+    def updated(self) -> None:
+        """The policy has a new version then."""
         self.policy.version += 1
         self.policy.forget()
-        return norm
 
     def weights(self, adapted: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
         """Every weight of the policy by its name in the plain model, whole, one after another.

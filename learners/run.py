@@ -165,7 +165,7 @@ class Run:
 
         def keep() -> None:
             if not base.exists():
-                make_whole(base, lambda partial: save_policy(policy, policy.model.state_dict(), partial))
+                make_whole(base, lambda partial: save_policy(policy, partial))
 
         self.ranks.once(keep)
         policy.model.config._name_or_path = options.path  # what an adapter says it belongs to
