@@ -7,6 +7,16 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+# Sizes of a policy that plays the toy kitchen badly, and is made in a moment.
+TOY_POLICY = {
+    "hidden_size": 32,
+    "layers": 2,
+    "heads": 2,
+    "kv_heads": 1,
+    "mlp_size": 64,
+    "context": 640,
+    "vocabulary": 400,
+}
 
 
 def load(name):

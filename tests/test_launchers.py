@@ -10,20 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from programs import ROOT
+from programs import ROOT, TOY_POLICY
 from safetensors.torch import load_file
 
 CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 2},
-    "policy": {
-        "hidden_size": 32,
-        "layers": 2,
-        "heads": 2,
-        "kv_heads": 1,
-        "mlp_size": 64,
-        "context": 640,
-        "vocabulary": 400,
-    },
+    "policy": TOY_POLICY,
     "warmstart": {"episodes": 8, "epochs": 2, "batch_tokens": 1000, "optimiser": "adamw"},
     "rollout": {"tasks": 2, "group_size": 3, "action_tokens": 8, "prediction_tokens": 8},
     # It wins nothing after so short a warm start: the length of its replies makes the difference.

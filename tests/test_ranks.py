@@ -9,21 +9,13 @@ import time
 
 import pytest
 import yaml
-from programs import load, start
+from programs import TOY_POLICY, load, start
 
 from roleagent.learners.ranks import Ranks, dealt_back, portable
 
 CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 5},
-    "policy": {
-        "hidden_size": 32,
-        "layers": 2,
-        "heads": 2,
-        "kv_heads": 1,
-        "mlp_size": 64,
-        "context": 640,
-        "vocabulary": 400,
-    },
+    "policy": TOY_POLICY,
     # Three groups and five tasks of the panel: neither can be halved.
     "warmstart": {"episodes": 12, "epochs": 9, "batch_tokens": 1000, "optimiser": "adamw", "lr": 3e-3},
     "rollout": {"tasks": 3, "group_size": 2, "action_tokens": 8, "prediction_tokens": 8},

@@ -60,6 +60,12 @@ def update(learner, segments):
     return learner.update(segments, worth, objective, temperature=1.0)
 
 
+def train(learner, ranks, numbers):
+    """This rank's part of the updates with some batches."""
+    for number in numbers:
+        update(learner, ranks.share(batch(number)))
+
+
 def learner_of(*options, adapter=0, reference=None):
     policy = qwen(seed=3)
     if BF16 in options:
@@ -136,20 +142,17 @@ def continued(ranks, folder):
     """Saved after three updates and two more; loaded by another learner and the same two."""
     for name, adapter in CONTINUED:
         first = learner_of(*TRAININGS[name], adapter=adapter)
-        for number in range(3):
-            update(first, ranks.share(batch(number)))
+        train(first, ranks, range(3))
         place = folder / f"{name} {adapter} {ranks.size}"
         first.save(place)
         kept = weights_of(first)
-        for number in (3, 4):
-            update(first, ranks.share(batch(number)))
+        train(first, ranks, (3, 4))
         expected = weights_of(first)
         first.close()
         second = learner_of(*TRAININGS[name], adapter=adapter)
         second.load(place)
         again = weights_of(second)
-        for number in (3, 4):
-            update(second, ranks.share(batch(number)))
+        train(second, ranks, (3, 4))
         found = weights_of(second)
         second.close()
         yield f"continued {name} {adapter}", {"kept": kept, "again": again, "expected": expected, "found": found}
@@ -163,8 +166,7 @@ def with_adapters(ranks):
         )
         probe = batch(99)
         before = learner.score(probe, 1.0)
-        for number in range(5):
-            update(learner, ranks.share(batch(number)))
+        train(learner, ranks, range(5))
         weights, adapter = weights_of(learner), learner.adapter()
         states = sum(
             value.numel() for state in learner.optimiser.state.values() for value in state.values() if value.dim()
