@@ -26,6 +26,7 @@ FOLDERS = {
     "roleagent.agents": ROOT / "agents",
     "roleagent.curricula": ROOT / "curricula",
     "roleagent.learners": ROOT / "learners",
+    "roleagent.reports": ROOT / "reports",
     "roleagent": ROOT / "src" / "roleagent",
 }
 ROOMS = {name.split(".")[1] for name in FOLDERS if "." in name}
@@ -96,7 +97,7 @@ def test_a_wheel_installed_elsewhere_makes_environments(tmp_path):
     """Built from a copy (no leftovers of earlier builds), run with no sight of the source tree."""
     source, wheels, target = tmp_path / "source", tmp_path / "wheels", tmp_path / "target"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist")
-    for name in ("src", "envs", "agents", "curricula", "learners"):
+    for name in ("src", "envs", "agents", "curricula", "learners", "reports"):
         shutil.copytree(ROOT / name, source / name, ignore=ignored)
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
@@ -167,6 +168,7 @@ MAY_IMPORT = {
     "curricula": set(),
     "agents": {"envs", "curricula"},
     "learners": {"agents", "envs"},
+    "reports": {"envs", "agents", "curricula", "learners"},
 }
 # The command line is the corridor's front door: its verbs load the rooms they need, when they need them.
 FRONT_DOOR = "roleagent.cli"

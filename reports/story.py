@@ -1,0 +1,110 @@
+"""What a report tells of a run: plain dictionaries, in the form in which the page gets them as JSON.
+
+Every list of numbers along a run has the length of the ``step`` beside it; None stands where nothing was logged.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypedDict
+
+PROMPT, ACTION, PREDICTION = 0, 1, 2
+"""Kinds of tokens, as in :class:`roleagent.types.Segment`: what was read, and the two things that were sampled."""
+
+
+class Forecast(TypedDict):
+    """One predicted state beside what came.
+
+    ``actual`` is None where the episode ended before, or the state could not be known; ``score`` (similarity in
+    [0, 1], Eq. 4) is None there too.
+    """
+
+    horizon: int  # steps ahead, 1..H
+    text: str  # "" where none was given
+    actual: str | None
+    score: float | None
+
+
+class TurnCard(TypedDict):
+    """One exchange of an episode, with its credit."""
+
+    action: str  # the bare command; "" for a reply without one
+    reply: str | None  # the whole reply, where it is more than the command
+    format_error: str | None
+    valid: bool  # whether the command did something
+    observation: str  # what came back
+    rewards: dict[str, float]  # by name
+    forecasts: list[Forecast]
+    return_task: float | None  # R_task(a_t) (Eq. 5, left)
+    return_predictive: float | None  # R_pre(a_t) (Eq. 5, right)
+    return_modulated: float | None  # R_t (Eq. 6)
+    state_group: int | None  # which of the group's states the turn was taken in; None: a state nobody could know
+    state_group_size: int | None  # turns taken in it, over all of the group's episodes
+    advantage_state: float | None  # A^S (Eq. 8); None for estimators that have none
+    advantage_outcome: float | None  # A^E (Eq. 1)
+    advantage: float  # what the turn's tokens were trained with
+    tokens: list[tuple[str, int, float]] | None  # text, kind, log-probability (0 for PROMPT); None: not recorded
+
+
+class Analysis(TypedDict):
+    """Agent-In-World's word on a failed episode."""
+
+    mode: str
+    detail: str
+    critical_step: int | None  # 0-based turn
+    lesson: str
+    query: str
+    source: str  # rule, model, endpoint or fallback
+    repaired: bool
+
+
+class EpisodeCard(TypedDict):
+    """One episode of training."""
+
+    id: str  # "iteration/group/member"
+    iteration: int
+    group: int
+    member: int
+    task_id: str
+    task_type: str
+    goal: str
+    stop_reason: str
+    won: bool
+    reward: float  # R^E, unmodulated
+    replaced: bool  # whether its group was played and then replaced, so that nothing was learnt from it
+    chosen_because: str | None  # the failure mode because of which the curriculum chose the task; None: drawn uniformly
+    initial_observation: str
+    analysis: Analysis | None
+    turns: list[TurnCard]
+
+
+class Curve(TypedDict):
+    """Numbers along a run, by name, all as long as ``step``."""
+
+    step: list[int]
+    values: dict[str, list[float | None]]
+
+
+class Story(TypedDict):
+    """A run."""
+
+    name: str
+    path: str
+    method: str
+    env_id: str
+    seed: int
+    state: str  # "warm start", "training", "measuring", "finished" or "stopped" (nobody writes into the folder)
+    steps: tuple[int, int]  # iterations done, iterations wanted
+    seconds: float  # of all iterations
+    config: dict[str, str]  # dotted option: value as text
+    differing: list[str]  # options that are not the defaults
+    warmstart: Curve  # what metrics.jsonl has of the warm start
+    training: Curve  # what metrics.jsonl has of the iterations
+    success_by_type: Curve  # share of won training episodes, by task type
+    time: Curve  # seconds per iteration, by part (roleagent.stopwatch.PARTS and "other")
+    modes: Curve  # entries of the failure library after each iteration, by failure mode
+    mode_failures: Curve  # failures filed in each iteration, by failure mode
+    evaluations: dict[str, Any]  # by name (before, iteration-000010, …, after): agents.evaluation's summary
+    counters: dict[str, float]
+    alarms: list[dict[str, Any]]  # {"step", "name"}: what the watchdog held against the run
+    episodes: list[EpisodeCard]
+    episodes_recorded: int  # how many there are in the run folder
