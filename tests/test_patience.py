@@ -1,0 +1,109 @@
+"""What takes long is named on stderr, and only that."""
+
+import io
+import os
+import pty
+import re
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from roleagent import patience
+from roleagent.patience import waiting
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """Seconds are hundredths here."""
+    monkeypatch.setattr(patience, "AFTER", 0.05)
+    monkeypatch.setattr(patience, "_GLANCE", 0.01)
+
+
+def until(condition, seconds=20):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came"
+        time.sleep(0.01)
+
+
+def test_what_is_quick_says_nothing(capsys):
+    for _ in range(1000):
+        with waiting("nothing much"):
+            pass
+    assert capsys.readouterr() == ("", "")
+    assert not patience._waits
+
+
+def test_what_is_slow_is_named_once_without_a_terminal(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    with waiting("a slow friend"):
+        until(said.getvalue)
+        time.sleep(0.2)  # many looks, but not ten times as long as before the first word
+    assert re.fullmatch(r"(waiting \(\d+ s\) for a slow friend\n){1,2}", said.getvalue())
+    assert capsys.readouterr().out == ""
+
+
+def test_it_is_named_again_when_it_has_become_ten_times_as_long(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    answers = iter("abcdefgh")
+    with waiting(lambda: next(answers)):
+        until(lambda: said.getvalue().count("\n") == 2)
+    assert re.fullmatch(r"waiting \(0 s\) for a\nwaiting \(\d+ s\) for b\n", said.getvalue())
+
+
+def test_the_innermost_is_told_and_an_error_ends_it(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    with pytest.raises(KeyError), waiting("the house"), waiting("the door"):
+        until(said.getvalue)
+        raise KeyError
+    assert "the door" in said.getvalue() and "the house" not in said.getvalue()
+    assert not patience._waits
+
+
+@pytest.mark.parametrize("every", [False, True])
+def test_of_many_processes_one_speaks_unless_each_has_something_to_say(monkeypatch, every):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    monkeypatch.setenv("RANK", "3")
+    with waiting("rank 0", every=every):
+        until(said.getvalue) if every else time.sleep(0.3)
+    assert said.getvalue().startswith("rank 3: waiting (0 s) for rank 0" if every else "")
+    assert bool(said.getvalue()) == every
+
+
+def test_a_broken_stderr_ends_nothing(monkeypatch):
+    class Broken(io.StringIO):
+        tried = threading.Event()
+
+        def write(self, text):
+            self.tried.set()
+            raise BrokenPipeError
+
+    monkeypatch.setattr(sys, "stderr", broken := Broken())
+    with waiting("somebody who left"):
+        assert broken.tried.wait(20)
+    assert patience._watch.is_alive()
+
+
+def test_a_terminal_has_one_line_that_counts_and_goes():
+    """The real thing: a process whose stderr is a terminal."""
+    program = (
+        "from roleagent import patience; import time; patience.AFTER = 0.05; patience._GLANCE = 0.02\n"
+        "with patience.waiting('the tide'): time.sleep(0.6)\n"
+        "print('done')"
+    )
+    ours, theirs = pty.openpty()
+    done = subprocess.run([sys.executable, "-c", program], stderr=theirs, stdout=subprocess.PIPE, text=True, timeout=60)
+    os.close(theirs)
+    shown = b""
+    try:
+        while part := os.read(ours, 4096):
+            shown += part
+    except OSError:  # Linux says so at the end
+        pass
+    os.close(ours)
+    assert done.stdout == "done\n"
+    assert b"\n" not in shown and shown.count(b"waiting (0 s) for the tide") > 1
+    assert shown.endswith(b"\r\x1b[2K")  # nothing stays
