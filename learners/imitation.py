@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.prompts import STYLES
+from roleagent.agents.rollout import Rollout
 from roleagent.agents.session import World
 from roleagent.agents.small import build_policy, train_tokenizer
 from roleagent.config import Config, ConfigError
@@ -90,11 +92,16 @@ def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng:
     """The demonstrations in the policy's tokens; those beyond its context are left out.
 
     Args:
-        rng: draws the wrong predictions that are shown among the true ones.
+        rng: draws the wrong predictions that are shown among the true ones, and the demonstrations without any.
     """
-    rollout = world.rollout(policy)
-    decoys = Decoys(shown, world.horizon, world.config.warmstart.decoys, rng)
-    laid_out = (segments_from(demonstration, rollout, decoys) for demonstration in shown)
+    options = world.config.warmstart
+    foreseeing, plain = world.rollout(policy), replace(world, horizon=0).rollout(policy)
+    decoys = Decoys(shown, world.horizon, options.decoys, rng)
+
+    def rollout() -> Rollout:
+        return plain if options.forecasts < 1 and rng.random() >= options.forecasts else foreseeing
+
+    laid_out = (segments_from(demonstration, rollout(), decoys) for demonstration in shown)
     return [segment for row in laid_out for segment in row if len(segment) <= policy.context_length]
 
 

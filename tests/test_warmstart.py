@@ -6,12 +6,13 @@ import gymnasium
 import numpy as np
 import pytest
 from test_prompts import TEMPLATE
-from tiny import Script
+from tiny import Script, qwen
 
 import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.prompts import STYLES
 from roleagent.agents.session import World
 from roleagent.config import load
+from roleagent.learners.imitation import lessons
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, segments_of
 from roleagent.learners.warmstart import Decoys, batches, demonstrate, segments_from, texts_of
 
@@ -142,6 +143,17 @@ def test_decoys_are_read_but_not_trained(env, horizon):
     actions = [kind == ACTION for kind in segment.action_mask]
     assert sum(actions) == sum(kind == ACTION for kind in expected.action_mask)
     assert CONTEXT in segment.action_mask
+
+
+def test_a_share_of_the_demonstrations_is_shown_without_forecasts(env):
+    overrides = ("env.id=RoleAgent/Toy-v0", "rollout.prediction_tokens=400", "warmstart.forecasts=0.25")
+    world = World.open(load(overrides=overrides), "train")
+    found = lessons(world, qwen(context=4096), [shown(env)] * 80, np.random.default_rng(0))
+    foreseeing = [PREDICTION in segment.action_mask for segment in found]
+    assert len(found) == 80 and 10 <= sum(foreseeing) <= 30
+    plain = replace(world, horizon=0).rollout(qwen(context=4096))
+    [expected] = segments_from(shown(env), plain)
+    assert {segment for segment, is_one in zip(found, foreseeing, strict=True) if not is_one} == {expected}
 
 
 # --- episodes ---------------------------------------------------------------------------------------------------------

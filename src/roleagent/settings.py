@@ -66,6 +66,7 @@ class WarmStartConfig:
     epochs: float = 3.0
     noise: float = 0.1  # share of steps replaced by a random admissible command (not imitated)
     decoys: float = 0.3  # share of predictions replaced by a wrong one (shown, not imitated)
+    forecasts: float = 1.0  # share of demonstrations with forecasts in them; the others are shown as wia=off plays
     text_weight: float = 0.3  # of the world's own text in the loss, relative to an action token
     optimiser: Literal["adamw", "muon"] = "muon"
     lr: float = 1e-2
