@@ -106,5 +106,6 @@ class Story(TypedDict):
     evaluations: dict[str, Any]  # by name (before, iteration-000010, …, after): agents.evaluation's summary
     counters: dict[str, float]
     alarms: list[dict[str, Any]]  # {"step", "name"}: what the watchdog held against the run
+    idle: list[str]  # mechanisms that are on and did nothing, in words (reinforcement.idle_mechanisms)
     episodes: list[EpisodeCard]
     episodes_recorded: int  # how many there are in the run folder
