@@ -115,7 +115,7 @@ class ToyKitchen(gymnasium.Env[str, str]):
         """Carries out one command; what is not admissible changes nothing and still costs a step."""
         if self._steps is None:
             raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
-        effect = self._commands().get(action.strip())
+        effect = self._commands().get(action.strip()) if isinstance(action, str) else None
         self._text = self._do(*effect) if effect else NOTHING
         self._steps += 1
         done_to_it = self._wanted in ("", self._condition[self._item])

@@ -126,7 +126,7 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
         """Carries out one command; one that cannot be done now changes nothing and still costs a step."""
         if self._steps is None or self._engine is None:
             raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
-        self._text = self._engine.step(action)
+        self._text = self._engine.step(action) if isinstance(action, str) else NOTHING
         self._steps += 1
         won = self._engine.won
         truncated = self._steps >= self.max_steps and not won

@@ -119,7 +119,15 @@ def _in_one_line(command: str) -> str:
     ('go to desk 1', 'click[ red  |  blue ]')
     """
     verb, bracket, quoted = command.partition("[")
-    return " ".join(verb.split()) + bracket + re.sub(r"\s*[\r\n]\s*", " ", quoted.rstrip())
+    return " ".join(verb.split()) + bracket + re.sub(r"\s+", _without_break, quoted.rstrip())
+
+
+def _without_break(blanks: re.Match[str]) -> str:
+    """A run of blanks as it is, or one blank if it breaks the line.
+
+    The runs are found first: a pattern that looks for the break at once tries again from every blank of a run.
+    """
+    return " " if "\n" in blanks[0] or "\r" in blanks[0] else blanks[0]
 
 
 class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
