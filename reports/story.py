@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from typing import Any, TypedDict
 
-PROMPT, ACTION, PREDICTION = 0, 1, 2
-"""Kinds of tokens, as in :class:`roleagent.types.Segment`: what was read, and the two things that were sampled."""
+PROMPT, ACTION, PREDICTION, WORLD = 0, 1, 2, 3
+"""Kinds of tokens, as in :class:`roleagent.types.Segment`: what was read, the two things that were sampled, and, in runs
+without action mask alone, what the world said and was trained as well."""
 
 
 class Forecast(TypedDict):
@@ -42,7 +43,7 @@ class TurnCard(TypedDict):
     advantage_state: float | None  # A^S (Eq. 8); None for estimators that have none
     advantage_outcome: float | None  # A^E (Eq. 1)
     advantage: float  # what the turn's tokens were trained with
-    tokens: list[tuple[str, int, float]] | None  # text, kind, log-probability (0 for PROMPT); None: not recorded
+    tokens: list[tuple[str, int, float]] | None  # text, kind, log-probability (0: not sampled); None: not recorded
 
 
 class Analysis(TypedDict):
@@ -72,6 +73,7 @@ class EpisodeCard(TypedDict):
     reward: float  # R^E, unmodulated
     replaced: bool  # whether its group was played and then replaced, so that nothing was learnt from it
     chosen_because: str | None  # the failure mode because of which the curriculum chose the task; None: drawn uniformly
+    chosen_reason: str | None  # the analyst's words for that choice
     initial_observation: str
     analysis: Analysis | None
     turns: list[TurnCard]
@@ -85,7 +87,11 @@ class Curve(TypedDict):
 
 
 class Story(TypedDict):
-    """A run."""
+    """A run.
+
+    ``alarms`` are what the watchdog held against it, once each: ``{"name", "step", "until"}``, from its first iteration
+    to its last. ``notes`` say in a line each what could not be read.
+    """
 
     name: str
     path: str
@@ -105,7 +111,8 @@ class Story(TypedDict):
     mode_failures: Curve  # failures filed in each iteration, by failure mode
     evaluations: dict[str, Any]  # by name (before, iteration-000010, …, after): agents.evaluation's summary
     counters: dict[str, float]
-    alarms: list[dict[str, Any]]  # {"step", "name"}: what the watchdog held against the run
-    idle: list[str]  # mechanisms that are on and did nothing, in words (reinforcement.idle_mechanisms)
+    alarms: list[dict[str, Any]]
+    idle: list[str]  # mechanisms that are on and did nothing, in words (roleagent.learners.mechanisms)
     episodes: list[EpisodeCard]
     episodes_recorded: int  # how many there are in the run folder
+    notes: list[str]
