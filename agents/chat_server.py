@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,10 @@ LARGEST = 1 << 26  # bytes of an answer
 BYTES_PER_TOKEN = 3
 """For estimates, of UTF-8. English has about four, Chinese about three; to assume few is to be careful."""
 _AGAIN = (408, 409, 425, 429)  # and 5xx: what another time may answer
+_OVERLONG = re.compile(r"context[ _](?:length|size|window)|prompt is too long", re.IGNORECASE)
 
+OVERLONG = "context"
+"""The ``finish_reason`` of the answer ``""`` to a conversation that does not fit the model's context."""
 Message = Mapping[str, str]
 """``role`` ("system", "user" or "assistant") and ``content``."""
 
@@ -30,6 +34,10 @@ class EndpointError(RuntimeError):
 
 class RefusedError(Exception):
     """The server will not answer this conversation, now or later; it may answer others."""
+
+
+class OverlongError(RefusedError):
+    """The conversation does not fit the model's context."""
 
 
 class UnansweredError(Exception):
@@ -51,7 +59,7 @@ class Answer:
 
     Attributes:
         text: its words, thoughts in ``<think>`` included where the server leaves them in; ``""`` where it said nothing.
-        finish_reason: ``"stop"``, ``"length"`` (cut off at the limit) or another word of the server's.
+        finish_reason: ``"stop"``, ``"length"`` (cut off at the limit), :data:`OVERLONG` or another word of its own.
         prompt_tokens: tokens read.
         completion_tokens: tokens written, hidden thoughts included.
         estimated: whether the server did not count the tokens, so that they are estimated from the texts' lengths.
@@ -219,7 +227,7 @@ class ChatServer:
             return EndpointError(f"{where}{said}: is the base URL right? It often ends in /v1")
         if status in _AGAIN or status >= 500:
             return UnansweredError(f"HTTP {status}{said}", reached=True, pause=_pause(headers.get("retry-after", "")))
-        return RefusedError(f"HTTP {status}{said}")
+        return (OverlongError if _OVERLONG.search(f"{code} {said}") else RefusedError)(f"HTTP {status}{said}")
 
     def _not_found(self, model: str) -> str:
         try:

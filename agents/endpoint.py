@@ -17,10 +17,12 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from roleagent.agents.chat_server import (
+    OVERLONG,
     Answer,
     ChatServer,
     EndpointError,
     Message,
+    OverlongError,
     RefusedError,
     UnansweredError,
     listed,
@@ -36,7 +38,7 @@ class Spending:
     Attributes:
         requests: HTTP requests for answers, repeated ones included.
         retries: how many of them were repeated ones.
-        failures: conversations that stayed unanswered.
+        failures: conversations that stayed unanswered, those too long for the model's context included.
         cut: answers that ended at the token limit.
         prompt_tokens: tokens read, of answered requests: what an unanswered one may have cost is not known.
         completion_tokens: tokens written, likewise.
@@ -82,10 +84,13 @@ class Endpoint:
 
     Attributes:
         model: the name of the model.
+        lockstep: whether many answers should be waited for together (see :class:`roleagent.agents.speakers.Speaker`).
 
     Raises:
         EndpointError: the URL is none, or the key cannot be one (see :class:`ChatServer` for where it comes from).
     """
+
+    lockstep = False
 
     def __init__(
         self,
@@ -157,6 +162,8 @@ class Endpoint:
     ) -> list[Answer | None]:
         """The model's next message in each conversation, in order; None where none came.
 
+        A conversation that does not fit the model's context has the answer ``""`` with the reason :data:`OVERLONG`.
+
         Args:
             conversations: each a list of messages with ``role`` and ``content``.
             max_tokens: most tokens of an answer, thoughts included.
@@ -184,10 +191,11 @@ class Endpoint:
         finally:
             errand.over.set()
             answers = list(errand.answers)
-            self._add(failures=answers.count(None), seconds=time.monotonic() - began)
+            missing = sum(answer is None or answer.finish_reason == OVERLONG for answer in answers)
+            self._add(failures=missing, seconds=time.monotonic() - began)
         if errand.fault is not None:
             raise errand.fault
-        if missing := answers.count(None):
+        if missing:
             why = errand.why or f"not done within {self.deadline:.0f} s"
             self.warn(f"{missing} of {len(answers)} questions stayed unanswered ({why})")
         return answers
@@ -227,6 +235,8 @@ class Endpoint:
                     )
                 except RefusedError as error:
                     errand.why = errand.why or str(error)
+                    if isinstance(error, OverlongError):
+                        errand.answers[place] = Answer("", OVERLONG, 0, 0, estimated=False)
                 except UnansweredError as error:
                     errand.why = errand.why or str(error)
                     if self._answered < began:
@@ -297,4 +307,4 @@ class _Errand:
         self.fault: BaseException | None = None
 
 
-__all__ = ["Answer", "Endpoint", "EndpointError", "Message", "Spending"]
+__all__ = ["OVERLONG", "Answer", "Endpoint", "EndpointError", "Message", "OverlongError", "Spending"]
