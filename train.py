@@ -42,6 +42,7 @@ from roleagent.learners.experience import lay_out
 from roleagent.learners.imitation import demonstrations, imitate, lessons, new_policy
 from roleagent.learners.learner import Learner
 from roleagent.learners.measurement import measure, measure_on_the_way, report
+from roleagent.learners.mechanisms import idle_mechanisms, tally
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.reflecting import Lesson, failed_episodes
 from roleagent.learners.reflecting import lessons as analysis_lessons
@@ -51,10 +52,8 @@ from roleagent.learners.reinforcement import (
     check_learning,
     credit,
     headlines,
-    idle_mechanisms,
     play,
     reference,
-    tally,
     times,
     together,
 )

@@ -15,7 +15,7 @@ from test_ranks import run_both
 
 from roleagent.config import ConfigError, from_dict
 from roleagent.learners.advantages import ESTIMATORS
-from roleagent.learners.reinforcement import idle_mechanisms
+from roleagent.learners.mechanisms import idle_mechanisms
 from roleagent.methods import METHODS
 
 TREE = SMALL | {
