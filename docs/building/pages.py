@@ -1,0 +1,173 @@
+"""Pages that are written while the site is built: the options of a run, and one page of the API per package.
+
+mkdocs calls the functions ``on_…`` (mkdocs.yml names this file). Everything is read as text: the package need not be
+installed, nor anything that it imports.
+"""
+
+from __future__ import annotations
+
+import ast
+import configparser
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+ROOMS = ("envs", "agents", "curricula", "learners", "reports")
+LAID_OUT = ROOT / "build" / "reference"
+"""Where the package lies as a wheel would have it; mkdocs.yml tells griffe to look there."""
+
+def on_config(config: Any) -> Any:
+    """Lays the package out, for griffe does not follow the mapped folders of setup.cfg, and lists the API's pages."""
+    shutil.rmtree(LAID_OUT, ignore_errors=True)
+    config["nav"] = [*config["nav"], {"API": [page_of(package) for package in packages()]}]
+    package, unread = LAID_OUT / "roleagent", shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "src" / "roleagent", package, ignore=unread)
+    for room in ROOMS:
+        shutil.copytree(ROOT / room, package / room, ignore=unread)
+    return config
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Adds the pages that are written here."""
+    from mkdocs.structure.files import File  # here: the tests read the rest without mkdocs
+
+    files.append(File.generated(config, "options.md", content=options_page()))
+    for package in packages():
+        files.append(File.generated(config, page_of(package), content=api_page(package)))
+    return files
+
+
+# --- the API ----------------------------------------------------------------------------------------------------------
+
+
+def packages() -> list[str]:
+    """The packages that have a page: those of setup.cfg, but for the numbered scripts of the failure library."""
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    named = [line for line in setup["options"]["packages"].split("\n") if line and not line.startswith("#")]
+    return [package for package in named if not package.endswith(".versions")]
+
+
+def page_of(package: str) -> str:
+    """The page of a package.
+
+    >>> page_of("roleagent"), page_of("roleagent.envs.toy")
+    ('api/roleagent.md', 'api/envs.toy.md')
+    """
+    return f"api/{package.removeprefix('roleagent.')}.md"
+
+
+def folder_of(package: str) -> Path:
+    """Where a package lies in the tree."""
+    first, _, rest = package.removeprefix("roleagent").lstrip(".").partition(".")
+    folder = ROOT / first if first in ROOMS else ROOT / "src" / "roleagent" / first
+    return folder / rest.replace(".", "/")
+
+
+def modules_of(package: str) -> list[str]:
+    """The modules of a package, those of packages below it left out; ``__init__`` is the package itself."""
+    names = [path.stem for path in sorted(folder_of(package).glob("*.py"))]
+    inner = [f"{package}.{name}" for name in names if not name.startswith("_")]
+    return ([package] if len(_documented(package)) else []) + inner
+
+
+def _documented(package: str) -> str:
+    text = (folder_of(package) / "__init__.py").read_text("utf-8")
+    return text if len(text.splitlines()) > 1 else ""
+
+
+def api_page(package: str) -> str:
+    """The page of one package."""
+    summary = ast.get_docstring(ast.parse((folder_of(package) / "__init__.py").read_text("utf-8"))) or ""
+    first, *modules = modules_of(package) if _documented(package) else ["", *modules_of(package)]
+    head = f"# {package}\n\n"
+    head += f"::: {first}\n    options:\n      show_root_heading: false\n      members: false\n" if first else summary
+    return head + "\n\n" + "\n\n".join(f"::: {module}" for module in modules) + "\n"
+
+
+# --- the options ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a run as settings.py has it: name, type, default and the comment beside it."""
+
+    name: str
+    kind: str
+    default: str
+    comment: str
+
+
+def sections() -> Iterator[tuple[str, str, list[Option]]]:
+    """Section, what it is for, and its options, in the order of the configuration; first the run's own, named ``""``."""
+    classes: dict[str, tuple[str, list[Option]]] = {}
+    for path in ("settings.py", "config.py"):
+        source = (ROOT / "src" / "roleagent" / path).read_text("utf-8")
+        lines = source.splitlines()
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.ClassDef):
+                fields = [
+                    _option(field, lines) for field in node.body if isinstance(field, ast.AnnAssign) and field.value
+                ]
+                classes[node.name] = (ast.get_docstring(node) or "", fields)
+    summary, own = classes["Config"]
+    yield "", summary, [option for option in own if option.kind not in classes]
+    yield from _below("", own, classes)
+
+
+def _below(prefix: str, fields: list[Option], classes: Any) -> Iterator[tuple[str, str, list[Option]]]:
+    for field in fields:
+        if field.kind in classes:
+            summary, options = classes[field.kind]
+            yield prefix + field.name, summary, [option for option in options if option.kind not in classes]
+            yield from _below(f"{prefix}{field.name}.", options, classes)
+
+
+def _option(field: ast.AnnAssign, lines: list[str]) -> Option:
+    line = lines[(field.end_lineno or field.lineno) - 1][field.end_col_offset :]
+    default = ast.unparse(field.value) if field.value else ""
+    default = {"field(default_factory=dict)": "{}", "True": "on", "False": "off", "''": ""}.get(default, default)
+    name = field.target.id if isinstance(field.target, ast.Name) else ""
+    return Option(name, ast.unparse(field.annotation), default.strip("'"), line.partition("#")[2].strip())
+
+
+def options_page() -> str:
+    """Every option of a run, with default, values and the comment that stands beside it in the code."""
+    text = [
+        "# Options of a run",
+        "",
+        "Every option can stand in a YAML file (`--config FILE`, nested) or on the command line (`section.option=value`).",
+        "Values are YAML; `on` and `off` are booleans. `python train.py --show-config …` prints them all as a run would",
+        "have them. This page is made from `src/roleagent/settings.py`; defaults are those of the code, below what",
+        "`method` and `configs/default.yaml` say.",
+    ]
+    for section, summary, options in sections():
+        title = f"`{section}`" if section else "The run itself"
+        text += ["", f"## {title} {{ #{section.replace('.', '-') or 'run'} }}", "", _plain(summary), ""]
+        text += ["| option | default | values | |", "| --- | --- | --- | --- |"]
+        for option in options:
+            name = f"{section}.{option.name}" if section else option.name
+            default = f"`{option.default}`" if option.default else "empty"
+            text.append(f"| `{name}` | {default} | {_values(option.kind)} | {_plain(option.comment)} |")
+    return "\n".join(text) + "\n"
+
+
+def _values(kind: str) -> str:
+    """What an option may be, in words.
+
+    >>> _values("Literal['rl', 'sft']"), _values("bool"), _values("Mapping[str, float]")
+    ('`rl`, `sft`', '`on`, `off`', 'a section of your own keys')
+    """
+    if kind.startswith("Literal["):
+        return ", ".join(f"`{value}`" for value in ast.literal_eval(f"[{kind[8:-1]}]"))
+    if kind.startswith("Mapping["):
+        return "a section of your own keys"
+    words = {"bool": "`on`, `off`", "int": "a whole number", "float": "a number", "str": "text"}
+    return words.get(kind, f"`{kind}`")
+
+
+def _plain(text: str) -> str:
+    return text.replace("``", "`").replace("|", r"\|").replace("<", "&lt;")
