@@ -1,0 +1,70 @@
+"""A list of tasks, played by a few environments side by side: Gymnasium's vector with a task for each environment.
+
+python examples/vector.py                   # in this process
+python examples/vector.py --mode async      # each environment in a process of its own
+"""
+
+import argparse
+import random
+import time
+
+import numpy as np
+from gymnasium.vector import AutoresetMode
+
+from roleagent.envs.adapters.vector import make_vector
+from roleagent.envs.wrappers import PredictedState, Tags
+
+
+def reply(admissible: list[str], dice: random.Random) -> str:
+    """Your model's answer, given what it sees; this one tries things at random and foresees nothing happening."""
+    return f"<action>{dice.choice(admissible)}</action><prediction>Nothing happens.</prediction>"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--env", default="RoleAgent/ALFWorld-v0")
+    parser.add_argument("--mode", choices=("sync", "async"), default="sync")
+    parser.add_argument("--envs", type=int, default=4, help="environments side by side (default: 4)")
+    parser.add_argument("--tasks", type=int, default=12, help="how many are played, from the panel's start")
+    options = parser.parse_args()
+
+    # Disabled: nothing begins by itself, so that every episode is the one we ask for.
+    vector = make_vector(
+        options.env,
+        options.envs,
+        options.mode,
+        autoreset=AutoresetMode.DISABLED,
+        wrappers=(PredictedState, Tags),
+        timeout=120,
+    )
+    waiting = list(vector.panel.task_ids[: max(options.tasks, options.envs)])
+    playing = [waiting.pop(0) for _ in range(options.envs)]
+    dice, begun, steps, won, foreseen = random.Random(0), time.perf_counter(), 0, {}, []
+    _, infos = vector.reset(options={"task_ids": playing})
+    admissible = list(infos["admissible_actions"])
+    while any(playing):
+        replies = [reply(commands, dice) for commands in admissible]
+        _, rewards, terminated, truncated, infos = vector.step(replies)
+        admissible = list(infos["admissible_actions"])
+        foreseen += [score.score for scores in infos["prediction_scores"] for score in scores]
+        steps += len(replies)
+        over = np.logical_or(terminated, truncated)
+        if not over.any():
+            continue
+        for number in np.flatnonzero(over):
+            if playing[number]:
+                won[playing[number]] = bool(rewards[number])
+            playing[number] = waiting.pop(0) if waiting else ""
+        # An environment without work plays anything: all of them take every step.
+        tasks = [task or None for task in playing]
+        _, fresh = vector.reset(options={"task_ids": tasks, "reset_mask": over})
+        for number in np.flatnonzero(over):
+            admissible[number] = fresh["admissible_actions"][number]
+    vector.close()
+    seconds = time.perf_counter() - begun
+    print(f"{len(won)} tasks, {sum(won.values())} won; {steps} steps in {seconds:.1f} s")
+    print(f"{len(foreseen)} predictions scored, mean similarity {np.mean(foreseen):.2f}")
+
+
+if __name__ == "__main__":  # processes of its own import this file again
+    main()
