@@ -172,17 +172,19 @@ class FailureLibrary:
         with self.database.read() as session:
             return {mode: count for mode, count in session.execute(query)}
 
-    def growth(self) -> list[dict[str, Any]]:
-        """Per iteration and mode with failures: ``iteration, mode, failures, new_entries``, in this order.
+    def growth(self, run: str | None = None) -> list[dict[str, Any]]:
+        """Per iteration and mode with failures: ``iteration, mode, failures, new_entries``, in this order; of a run, or
+        of all that share the library.
 
         ``new_entries`` counts tasks that failed for the first time in this way; their running sum is what the paper's
         figure 4 plots.
         """
         place = FailureRow.iteration, FailureRow.mode
-        told = sa.select(*place, sa.func.count()).group_by(*place).order_by(*place)
+        own = [] if run is None else [FailureRow.run == run]
+        told = sa.select(*place, sa.func.count()).where(*own).group_by(*place).order_by(*place)
         first = sa.func.min(FailureRow.iteration).label("iteration")
         entry = FailureRow.env_id, FailureRow.mode, FailureRow.task_id
-        firsts = sa.select(first, FailureRow.mode).group_by(*entry).subquery()
+        firsts = sa.select(first, FailureRow.mode).where(*own).group_by(*entry).subquery()
         with self.database.read() as session:
             failures = session.execute(told).all()
             begun: Any = session.execute(sa.select(*firsts.c, sa.func.count()).group_by(*firsts.c))

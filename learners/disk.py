@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from safetensors import SafetensorError
 
 PARTIAL = ".partial"
 """How the name of something unfinished ends."""
+SILENCE = 3600.0
+"""Seconds."""
 
 
 def write_whole(path: Path, text: str) -> None:
@@ -109,4 +112,25 @@ class Lock:
 
     def release(self) -> None:
         """Lets others have the folder."""
-        self._stream.close()
+        if not self._stream.closed:
+            self._stream.truncate(0)
+            self._stream.close()
+
+
+def at_work(folder: Path) -> bool:
+    """Whether a process has a folder's :class:`Lock`, asked without taking it.
+
+    Of a process on another machine nothing is known but what it writes: it is taken to be at work for
+    :data:`SILENCE` after it last did.
+    """
+    try:
+        process, _, host = (folder / ".lock").read_text(encoding="utf-8").partition(" on ")
+        if host != socket.gethostname():
+            newest = max(path.stat().st_mtime for path in (folder, *folder.glob("*.jsonl"), *folder.glob("*/")))
+            return bool(host) and time.time() - newest < SILENCE
+        os.kill(int(process), 0)
+    except PermissionError:
+        return True  # it is another user's
+    except (OSError, ValueError):
+        return False
+    return True

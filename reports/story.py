@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Any, TypedDict
 
 PROMPT, ACTION, PREDICTION, WORLD = 0, 1, 2, 3
-"""Kinds of tokens, as in :class:`roleagent.types.Segment`: what was read, the two things that were sampled, and, in runs
-without action mask alone, what the world said and was trained as well."""
+"""Kinds of tokens, as in :class:`roleagent.types.Segment`: what was read, the two things that were sampled, and, in
+runs without action mask alone, what the world said and was trained as well."""
 
 
 class Forecast(TypedDict):
@@ -31,7 +31,7 @@ class TurnCard(TypedDict):
     action: str  # the bare command; "" for a reply without one
     reply: str | None  # the whole reply, where it is more than the command
     format_error: str | None
-    valid: bool  # whether the command did something
+    valid: bool | None  # whether the command did something; None: not recorded
     observation: str  # what came back
     rewards: dict[str, float]  # by name
     forecasts: list[Forecast]

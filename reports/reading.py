@@ -1,0 +1,306 @@
+"""From a run folder to its :class:`~roleagent.reports.story.Story`, whatever state the run is in.
+
+Nothing is written and no lock is taken: a run may be at work in the folder. What is being written at this moment is
+passed over; what an older program did not write is missing in the story. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roleagent.config import Config, ConfigError, from_dict, to_dict
+from roleagent.curricula import archive
+from roleagent.curricula.library import FailureLibrary, LibraryError
+from roleagent.learners.discretion import flat, without_secrets
+from roleagent.learners.disk import at_work
+from roleagent.learners.mechanisms import idle_mechanisms
+from roleagent.reports.recorded import Recorded, StoryError
+from roleagent.reports.story import Curve, EpisodeCard, Story
+from roleagent.stopwatch import PARTS
+
+EPISODES = 150
+"""How many a report tells, unless it is told otherwise."""
+_BY_TYPE = "success/"
+
+
+def story_of(run: Path, episodes: int = EPISODES) -> Story:
+    """All that a report tells of a run.
+
+    Args:
+        run: its folder.
+        episodes: about how many of its episodes.
+
+    Raises:
+        StoryError: there is no run, or one of its files is damaged.
+    """
+    notes: list[str] = []
+    tree = _configuration(run)
+    config = _checked(tree, notes)
+    rows = log_of(run)
+    warmstart = [row for row in rows if row["stage"] == "warmstart"]
+    trained = [row for row in rows if row["stage"] == "train"]
+    continued = trained or [row for row in rows if row["stage"] == "sft"]
+    state = _newest_checkpoint(run)
+    evaluations = _evaluations(run, notes)
+    result = _json(run / "result.json", notes) or {}
+    recorded = Recorded(run)
+    grown = _growth(run, tree, notes)
+    told = without_secrets(flat(tree))
+    counters = result.get("counters") if not state else state.get("counters")
+    return {
+        "name": run.resolve().name,
+        "path": str(run.resolve()),
+        "method": str(tree.get("method", Config.method)),
+        "env_id": str(told.get("env.id", "")),
+        "seed": int(tree.get("seed", 0)),
+        "state": _state(run, tree, trained, state, evaluations, bool(result)),
+        "steps": _steps(tree, continued),
+        "seconds": math.fsum(_number(row.get("seconds")) or 0.0 for row in continued),
+        "config": {name: _shown(value) for name, value in told.items()},
+        "differing": _differing(config, told),
+        "warmstart": curve(warmstart, _names(warmstart)),
+        "training": curve(continued, [name for name in _names(continued) if not name.startswith(_BY_TYPE)]),
+        "success_by_type": curve(trained, _names(trained), _BY_TYPE),
+        "time": curve(trained, [f"{part}_seconds" for part in (*PARTS, "other")], suffix="_seconds"),
+        "modes": _by_mode(grown, "entries"),
+        "mode_failures": _by_mode(grown, "failures"),
+        "evaluations": evaluations,
+        "counters": dict(counters or {}),
+        "alarms": alarms_of(trained),
+        "idle": idle_mechanisms(config, counters) if config and counters and trained else [],
+        "episodes": recorded.chosen(episodes, _modes(grown)),
+        "episodes_recorded": _episodes(trained, recorded),
+        "notes": notes,
+    }
+
+
+def cards_of(run: Path, iteration: int) -> list[EpisodeCard]:
+    """All episodes of one iteration; none if it is not in the folder.
+
+    Raises:
+        StoryError: its file is damaged.
+    """
+    return Recorded(run).cards(iteration)
+
+
+def iterations_of(run: Path) -> list[int]:
+    """The iterations whose episodes are in the folder, in order."""
+    return list(Recorded(run).files)
+
+
+def log_of(run: Path) -> list[dict[str, Any]]:
+    """The lines of ``metrics.jsonl``; one that is being written is passed over.
+
+    Raises:
+        StoryError: a line is damaged.
+    """
+    path = run / "metrics.jsonl"
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StoryError(f"cannot read {path}: {error.strerror}") from error
+    rows = []
+    for number, line in enumerate(lines, start=1):
+        if not line.endswith("\n"):
+            break
+        try:
+            row = json.loads(line)
+            rows.append({**row, "stage": str(row["stage"]), "step": int(row["step"])})
+        except (ValueError, TypeError, KeyError) as error:
+            raise StoryError(f"{path} is damaged in line {number}: remove that line") from error
+    return rows
+
+
+def curve(rows: Sequence[Mapping[str, Any]], names: Iterable[str], prefix: str = "", suffix: str = "") -> Curve:
+    """Numbers of some lines by name, where any of them is one.
+
+    Args:
+        prefix: of the names that are meant; it is left out.
+        suffix: as well.
+
+    >>> curve([{"step": 1, "a": 2.0}, {"step": 2, "a": float("nan"), "b": "x"}], ["a", "b"])
+    {'step': [1, 2], 'values': {'a': [2.0, None]}}
+    """
+    values = {
+        name.removeprefix(prefix).removesuffix(suffix): [_number(row.get(name)) for row in rows]
+        for name in names
+        if name.startswith(prefix)
+    }
+    kept = {name: column for name, column in values.items() if any(value is not None for value in column)}
+    return {"step": [row["step"] for row in rows], "values": kept}
+
+
+def alarms_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """What the watchdog held against a run: each alarm with its first and last iteration.
+
+    >>> alarms_of([{"step": 1, "alarms": []}, {"step": 2, "alarms": ["kl"]}, {"step": 3, "alarms": ["kl"]}])
+    [{'name': 'kl', 'step': 2, 'until': 3}]
+    """
+    found: list[dict[str, Any]] = []
+    present: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        names = [name for name in row.get("alarms") or () if isinstance(name, str)]
+        for name in names:
+            if name not in present:
+                present[name] = {"name": name, "step": row["step"]}
+                found.append(present[name])
+            present[name]["until"] = row["step"]
+        present = {name: alarm for name, alarm in present.items() if name in names}
+    return found
+
+
+def _configuration(run: Path) -> dict[str, Any]:
+    try:
+        tree = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StoryError(f"{run} is no run folder: it has no config.yaml") from error
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise StoryError(f"{run / 'config.yaml'} is damaged: {' '.join(str(error).split())}") from error
+    if not isinstance(tree, Mapping):
+        raise StoryError(f"{run / 'config.yaml'} is damaged: it holds no options")
+    return dict(tree)
+
+
+def _checked(tree: Mapping[str, Any], notes: list[str]) -> Config | None:
+    try:
+        return from_dict(tree)
+    except ConfigError as error:
+        notes.append(f"the configuration is that of another version of roleagent ({error})")
+        return None
+
+
+def _differing(config: Config | None, told: Mapping[str, Any]) -> list[str]:
+    """Options that are not what the run's method stands for."""
+    if config is None:
+        return []
+    default, own = flat(to_dict(from_dict({"method": config.method}))), flat(to_dict(config))
+    names = [name for name in own if own[name] != default.get(name) and name != "run_dir"]
+    return [
+        name for name in ["method", *names] if name in told and (name != "method" or config.method != Config.method)
+    ]
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _json(path: Path, notes: list[str]) -> dict[str, Any] | None:
+    """A JSON file that is written whole; None if it is not there."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError):
+        value = None
+    if not isinstance(value, dict):
+        notes.append(f"{path.name} is damaged, and left out")
+        return None
+    return value
+
+
+def _evaluations(run: Path, notes: list[str]) -> dict[str, Any]:
+    """Summaries of the measurements, in the order in which they were made."""
+    names = ["before", *sorted(path.stem for path in run.glob("iteration-*.json")), "after"]
+    found = {name: _json(run / f"{name}.json", notes) for name in names}
+    return {
+        name: {key: value for key, value in summary.items() if key != "records"}
+        for name, summary in found.items()
+        if summary
+    }
+
+
+def _newest_checkpoint(run: Path) -> dict[str, Any]:
+    """What the newest checkpoint remembers besides the weights; nothing without one."""
+    for path in sorted(run.glob("checkpoints/step-*/state.json"), reverse=True):
+        if path.parent.name.removeprefix("step-").isdecimal() and (state := _json(path, [])):
+            return state
+    return {}
+
+
+def _state(
+    run: Path,
+    tree: Mapping[str, Any],
+    trained: Sequence[Mapping[str, Any]],
+    checkpoint: Mapping[str, Any],
+    evaluations: Mapping[str, Any],
+    result: bool,
+) -> str:
+    """What the run is doing, as :class:`Story` has it."""
+    after = evaluations.get("after", {}).get("policy_version")
+    finished = result and (not checkpoint or checkpoint.get("version") == after)
+    if not at_work(run):
+        return "finished" if finished else "stopped"
+    if not trained and checkpoint.get("stage", "warmstart") == "warmstart":
+        return "warm start"
+    options, step = tree.get("train") or {}, trained[-1]["step"] if trained else 0
+    every = options.get("evaluate_every") or 0
+    waits = "before" not in evaluations or step >= options.get("iterations", math.inf)
+    waits |= bool(every and step and step % every == 0 and f"iteration-{step:06d}" not in evaluations)
+    return "measuring" if waits else "training"
+
+
+def _steps(tree: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+    done = rows[-1]["step"] if rows else 0
+    return done, max(done, int((tree.get("train") or {}).get("iterations", 0)))
+
+
+def _growth(run: Path, tree: Mapping[str, Any], notes: list[str]) -> list[dict[str, Any]]:
+    """Entries and failures of the run's own library by mode and iteration."""
+    url = (tree.get("curriculum") or {}).get("library")
+    own: str | None = None
+    if not url:
+        if not (run / "failures.db").exists():
+            return []
+        url = f"sqlite:///{run / 'failures.db'}"
+    elif (run / "identity").exists():  # others may write into it as well
+        own = (run / "identity").read_text(encoding="utf-8")
+    try:
+        with closing(FailureLibrary(url, read_only=True)) as library:
+            return archive.curves(library.growth(own))
+    except LibraryError as error:
+        notes.append(str(error))
+        return []
+
+
+def _by_mode(grown: Sequence[Mapping[str, Any]], what: str) -> Curve:
+    steps = sorted({row["iteration"] for row in grown})
+    values: dict[str, list[float | None]] = {}
+    for row in grown:
+        values.setdefault(row["mode"], []).append(float(row[what]))
+    return {"step": steps, "values": values}
+
+
+def _modes(grown: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """Failure modes, those with most failures first, each with the newest iteration that had one."""
+    counts: dict[str, int] = {}
+    newest: dict[str, int] = {}
+    for row in grown:
+        if row["failures"]:
+            counts[row["mode"]] = counts.get(row["mode"], 0) + row["failures"]
+            newest[row["mode"]] = row["iteration"]
+    return {mode: newest[mode] for mode in sorted(counts, key=lambda mode: -counts[mode])}
+
+
+def _episodes(trained: Sequence[Mapping[str, Any]], recorded: Recorded) -> int:
+    """How many episodes are in the folder: all turns by the mean of an episode's."""
+    counts = {row["step"]: round(row["environment_steps"] / row["turns"]) for row in trained if row.get("turns")}
+    return sum(counts.get(iteration, 0) for iteration in recorded.files)
+
+
+def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What the lines tell, in the order of its first mention."""
+    return [name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("stage", "step")]
+
+
+def _number(value: Any) -> float | None:
+    """A finite number, or None."""
+    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
