@@ -1,24 +1,59 @@
-"""Play an environment yourself, in a terminal."""
+"""Play an environment yourself, in a terminal: what you read is what an agent reads.
+
+While you play, ? lists what can be done, hint asks an expert who sees what you see, goal repeats the task, and quit
+leaves; none of them costs a step. A command that cannot be carried out but is near one that can is not played at once:
+y plays what was probably meant, the same line again what you typed.
+
+examples:
+  a household task, in small rooms; in official games
+      roleagent play ALFWorld --env-arg size=tiny
+      roleagent play ALFWorld --env-arg data_dir=~/alfworld --env-arg split=valid_seen
+  a shop; questions for a search engine; a kitchen
+      roleagent play WebShop
+      roleagent play SearchQA
+      roleagent play Toy
+  which tasks there are, and one of them
+      roleagent play ALFWorld --list heat
+      roleagent play Toy --task-id bring-egg-table-1
+"""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import re
+import shutil
 import sys
+import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 import gymnasium
+import numpy as np
 import yaml
+from rapidfuzz import fuzz, process
 
 import roleagent  # noqa: F401  (registers the environments)
+from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.patience import waiting
+from roleagent.reports.guide import FORMS, Guide, columns, meant
+
+WORDS = ("?", "hint", "goal", "quit")
+"""What a player can say that is no command of the game."""
 
 
 def main(arguments: Sequence[str]) -> int:
     """The verb ``play``; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="roleagent play", description=__doc__)
-    parser.add_argument("env", metavar="ENV", help="a Gymnasium id, e.g. RoleAgent/ALFWorld-v0")
+    parser = argparse.ArgumentParser(
+        prog="roleagent play", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("env", metavar="ENV", help="a Gymnasium id, e.g. RoleAgent/ALFWorld-v0, or its name: ALFWorld")
     parser.add_argument("--task-id", metavar="ID", help="the task (default: one at random)")
     parser.add_argument("--seed", type=int, help="of the random choice")
+    parser.add_argument(
+        "--list", nargs="?", const="", metavar="TEXT", help="print the ids of all tasks (that contain TEXT), and stop"
+    )
     parser.add_argument(
         "--env-arg",
         action="append",
@@ -30,35 +65,203 @@ def main(arguments: Sequence[str]) -> int:
     given = dict(argument.partition("=")[::2] for argument in options.env_arg)
     task = {"task_id": options.task_id} if options.task_id else None
     try:
-        env = gymnasium.make(options.env, **{key: yaml.safe_load(value) for key, value in given.items()})
-        observation, info = env.reset(seed=options.seed, options=task)
-    except (gymnasium.error.Error, TypeError, ValueError, OSError, yaml.YAMLError) as error:
+        with waiting(f"{options.env}: its games, products or passages"):
+            kwargs = {key: yaml.safe_load(value) for key, value in given.items()}
+            env = gymnasium.make(environment_id(options.env), disable_env_checker=True, **kwargs)
+            if options.list is not None:
+                panel = env.unwrapped.panel  # type: ignore[attr-defined]
+            else:
+                observation, info = env.reset(seed=options.seed, options=task)
+        if options.list is not None:
+            return print_tasks(panel, options.list)
+        return Game(env, observation, info, np.random.default_rng(options.seed)).play()
+    except (gymnasium.error.Error, TypeError, ValueError, OSError, RetrievalError, yaml.YAMLError) as error:
         print(f"roleagent play: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
-    print(
-        f"{info['task_id']}: {info['goal']}\n(? lists what can be done now, an empty line or the end of input quits)\n"
-    )
-    return _play(env, observation, info)
 
 
-def _play(env: Any, observation: str, info: dict[str, Any]) -> int:
-    print(observation)
-    steps = 0
-    while True:
+def environment_id(name: str) -> str:
+    """The Gymnasium id of an environment, given in full or by its name alone, in small letters or large.
+
+    >>> environment_id("alfworld")
+    'RoleAgent/ALFWorld-v0'
+
+    Raises:
+        ValueError: there is no such environment; the message names the nearest.
+    """
+    if name in gymnasium.registry or ":" in name:  # "module:Id" is registered by importing the module
+        return name
+    ours = {re.split("/|-v", key)[1].casefold(): key for key in gymnasium.registry if key.startswith("RoleAgent/")}
+    bare = re.sub(r"^.*/|-v\d+$", "", name).casefold()
+    if name.casefold() in ours:
+        return ours[name.casefold()]
+    near = process.extractOne(bare, list(ours), scorer=fuzz.ratio, score_cutoff=60)
+    hint = f" (did you mean {ours[near[0]]}?)" if near else ""
+    raise ValueError(f"there is no environment {name!r}{hint}; there are {', '.join(ours.values())}")
+
+
+def print_tasks(panel: Any, text: str) -> int:
+    """Prints the ids of a panel's tasks that contain ``text``, one a line; what they are on stderr."""
+    found = [task_id for task_id in panel.task_ids if text.casefold() in task_id.casefold()]
+    kinds = Counter(re.split(r"[-/]", task_id)[0] for task_id in found)
+    named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(8)) or "none"
+    print(f"{len(found)} of {len(panel)} tasks of {panel.env_id}, split {panel.split}: {named}", file=sys.stderr)
+    with contextlib.suppress(BrokenPipeError):  # `| head` has seen enough
+        print("\n".join(found), flush=True)
+    return 0 if found else 2
+
+
+class Game:
+    """One game of a person.
+
+    Args:
+        env: the environment, after ``reset``.
+        observation, info: what ``reset`` returned.
+        rng: of the expert whom ``hint`` asks.
+    """
+
+    def __init__(self, env: Any, observation: str, info: dict[str, Any], rng: np.random.Generator):
+        self._env, self._observation, self._info = env, observation, info
+        self._guide = Guide(env, observation, info, rng)
+        self._forms = FORMS.get(env.spec.id if env.spec else "", ())
+        self._limit: int | None = getattr(env.unwrapped, "max_steps", None)
+        self._steps, self._reward, self._hints = 0, 0.0, 0
+        self._offered: tuple[str, str] | None = None  # what was typed, and what was probably meant
+        self._at_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+        self._width = min(shutil.get_terminal_size().columns, 100)
+
+    def play(self) -> int:
+        """Until the game or the input ends; returns the exit status."""
+        self._introduce()
+        self._show(self._observation)
+        with _completing(lambda: [*WORDS, *self._listed()], self._at_terminal):
+            while True:
+                line = self._ask()
+                if line is None or line.casefold() in ("quit", "exit"):
+                    print(f"left after {self._steps} steps, reward {self._reward:g}")
+                    return 0
+                command = self._understand(line)
+                if command is not None and self._play(command):
+                    return 0
+
+    def _introduce(self) -> None:
+        info = self._info
+        left = f"You have {self._limit} steps. " if self._limit else ""
+        forms = " or ".join(form.example for form in self._forms)
+        commands = f"a command, e.g. {forms}" if forms else "a command"
+        lines = [
+            f"{info['task_id']} ({info['task_type']}, {info['split']})",
+            f"Your task: {info['goal']}",
+            f"{left}Type {commands}; what comes back is what an agent would read.",
+            "?  what can be done     hint  ask an expert     goal  the task again     quit",
+        ]
+        if self._at_terminal:
+            lines.append("Tab completes a command, and the arrow keys bring back earlier ones.")
+        self._show("\n".join([*lines, ""]))
+
+    def _ask(self) -> str | None:
+        """What the player says, without blanks around it; None at the end of the input."""
+        left = f", {self._limit - self._steps} steps left" if self._limit else f", step {self._steps + 1}"
         try:
-            command = input("> ").strip()
+            line = input(f"[reward {self._reward:g}{left}] > ").strip()
         except (EOFError, KeyboardInterrupt):
-            command = ""
             print()
-        if not command:
-            print(f"left after {steps} steps")
-            return 0
-        if command == "?":
-            print("\n".join(info.get("admissible_actions") or ["this environment does not list its commands"]))
-            continue
-        observation, reward, terminated, truncated, info = env.step(command)
-        steps += 1
-        print(observation)
+            return None
+        if not self._at_terminal:
+            print(line)  # a transcript without the commands would be hard to read
+        return line
+
+    def _understand(self, line: str) -> str | None:
+        """The command to be played; None where the line was about something else."""
+        offered, self._offered = self._offered, None
+        if not line:
+            print("(say something: ? lists what can be done, quit leaves)")
+        elif line == "?":
+            self._list()
+        elif line.casefold() == "hint":
+            self._hint()
+        elif line.casefold() == "goal":
+            print(self._info["goal"])
+        elif line.casefold() in ("y", "yes"):
+            if offered:
+                return offered[1]
+            print("(nothing was asked)")
+        elif offered and line == offered[0]:
+            return line
+        elif (near := meant(line, self._listed(), self._forms)) is not None:
+            self._offered = line, near
+            print(f"not played: did you mean {near!r}?  (y plays that, the same line again what you typed)")
+        else:
+            return line
+        return None
+
+    def _play(self, command: str) -> bool:
+        """One step; whether the game is over."""
+        self._observation, reward, terminated, truncated, self._info = self._env.step(command)
+        self._steps, self._reward = self._steps + 1, self._reward + float(reward)
+        self._guide.observe(command, self._observation)
+        self._show(self._observation)
+        if not self._info.get("valid_action", True):
+            print("(that did nothing, and cost a step; ? lists what can be done)")
         if terminated or truncated:
-            print(f"{'won' if info['won'] else 'not solved'} after {steps} steps, reward {reward:g}")
-            return 0
+            self._conclude()
+        return terminated or truncated
+
+    def _conclude(self) -> None:
+        won = "won" if self._info["won"] else "not solved"
+        words = [f"{won} after {self._steps} steps, reward {self._reward:g}"]
+        words += [f"{name} {self._info[name]:.2f}" for name in ("score", "f1") if name in self._info]
+        if self._hints:
+            words.append(f"{self._hints} hint{'s' if self._hints > 1 else ''}")
+        print("\n" + ", ".join(words))
+        if known := self._guide.walkthrough():
+            print(f"Somebody who knows everything needs {len(known)}: {'; '.join(known)}")
+
+    def _listed(self) -> Sequence[str]:
+        return self._info.get("admissible_actions") or ()
+
+    def _list(self) -> None:
+        for form in self._forms:
+            print(f"{form.verb}[…]  {form.does}, e.g. {form.example}")
+        listed = self._listed()
+        if listed:
+            print(columns(listed, self._width) if self._at_terminal else "\n".join(listed))
+        elif not self._forms:
+            print("this environment does not list its commands")
+
+    def _hint(self) -> None:
+        command, source = self._guide.advise()
+        self._hints += bool(command)
+        print(f"{command}  ({source})" if command else f"no hint: {source}")
+
+    def _show(self, text: str) -> None:
+        """What there is to read; on a terminal its lines are broken between words."""
+        if self._at_terminal:
+            text = "\n".join(textwrap.fill(line, self._width, break_on_hyphens=False) for line in text.split("\n"))
+        print(text)
+
+
+@contextlib.contextmanager
+def _completing(candidates: Any, at_terminal: bool) -> Any:
+    """Tab completes whole commands, and the arrow keys bring back earlier ones, where Python has readline."""
+    try:
+        if not at_terminal:
+            raise ImportError
+        import readline
+    except ImportError:
+        yield
+        return
+
+    def complete(text: str, state: int) -> str | None:
+        matching = [name for name in candidates() if name.casefold().startswith(text.casefold())]
+        return matching[state] if state < len(matching) else None
+
+    before = readline.get_completer(), readline.get_completer_delims()
+    readline.set_completer(complete)
+    readline.set_completer_delims("\n")  # commands have blanks in them
+    readline.parse_and_bind("bind ^I rl_complete" if "libedit" in (readline.__doc__ or "") else "tab: complete")
+    try:
+        yield
+    finally:
+        readline.set_completer(before[0])
+        readline.set_completer_delims(before[1])

@@ -1,0 +1,130 @@
+"""Help for a person who plays: what can be said now, what was probably meant, and what somebody who knows would do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from numpy.random import Generator
+from rapidfuzz import fuzz, process
+
+from roleagent.envs.searchqa.expert import GIVEN_UP
+from roleagent.types import Expert
+
+NEAR = 75.0
+"""Likeness, in [0, 100], from which on a command that cannot be carried out is taken for a slip of another one."""
+
+
+class Form(NamedTuple):
+    """A kind of command that cannot be listed, because it holds words of one's own."""
+
+    verb: str
+    does: str
+    example: str
+
+
+FORMS: Mapping[str, tuple[Form, ...]] = {
+    "RoleAgent/WebShop-v0": (Form("search", "looks for products, from any page", "search[red cotton shirt]"),),
+    "RoleAgent/SearchQA-v0": (
+        Form("search", "looks for passages", "search[Silver Harbor]"),
+        Form("answer", "gives the answer, which ends the game", "answer[Mara Quill]"),
+    ),
+}
+"""By environment; of all others ``admissible_actions`` are the whole of it."""
+
+
+class Guide:
+    """Somebody who looks over a player's shoulder, sees what the player sees, and advises only when asked.
+
+    It is the environment's own expert, which goes on from wherever the player went; where there is none, or it has
+    given up, the walkthrough, as long as the player has followed it.
+
+    Args:
+        env: the base environment, after ``reset``.
+        observation, info: what ``reset`` returned.
+        rng: of the expert's guesses.
+    """
+
+    def __init__(self, env: Any, observation: str, info: Mapping[str, Any], rng: Generator):
+        self._env = env.unwrapped
+        self._expert: Expert | None = None
+        self._played: list[str] = []
+        self._advice: tuple[str, str] | None = None  # asked twice, it says the same twice
+        if hasattr(self._env, "expert"):
+            try:
+                self._expert = self._env.expert(rng)
+                self._expert.reset(info["goal"], observation)
+            except ValueError:  # not a goal that it understands
+                self._expert = None
+
+    def observe(self, command: str, observation: str) -> None:
+        """Takes in what was played, and what came back."""
+        self._played.append(command)
+        self._advice = None
+        if self._expert is not None:
+            self._expert.observe(command, observation)
+
+    def advise(self) -> tuple[str, str]:
+        """The next command and who says so; ``("", reason)`` where nobody knows."""
+        if self._advice is None:
+            self._advice = self._think()
+        return self._advice
+
+    def walkthrough(self) -> tuple[str, ...]:
+        """Commands that win the game from its start, ``()`` where none are known."""
+        return tuple(self._env.walkthrough()) if hasattr(self._env, "walkthrough") else ()
+
+    def _think(self) -> tuple[str, str]:
+        command = self._expert.act() if self._expert is not None else ""
+        if command and command != GIVEN_UP:
+            return command, "the expert, who sees only what you see"
+        known, done = self.walkthrough(), len(self._played)
+        if done < len(known) and [_plain(c) for c in known[:done]] == [_plain(c) for c in self._played]:
+            return known[done], "the walkthrough, which knows everything"
+        return "", "the expert does not know, and you have left the walkthrough" if known else "nobody knows"
+
+
+def meant(command: str, admissible: Sequence[str], forms: Sequence[Form] = ()) -> str | None:
+    """What a command was probably meant to be; None where it can be carried out as it stands, or is like nothing.
+
+    >>> meant("go to frige 1", ["go to fridge 1", "look"]), meant("look", ["look"])
+    ('go to fridge 1', None)
+    >>> meant("buy now", ["click[buy now]"]), meant("search red mug", [], [Form("search", "", "")])
+    ('click[buy now]', 'search[red mug]')
+    """
+    typed = _plain(command)
+    verb, separator, rest = typed.partition(" ")
+    if any(typed.startswith((f"{form.verb}[", f"{form.verb}:")) for form in forms):
+        return None
+    for form in forms:
+        if verb == form.verb and separator:
+            return f"{verb}[{rest.strip('[]')}]"
+    listed = {_plain(name): name for name in admissible}
+    if typed in listed:
+        return None
+    listed |= {found[1]: name for plain, name in listed.items() if (found := re.fullmatch(r"\w+\[(.*)\]", plain))}
+    near = process.extractOne(typed, list(listed), scorer=fuzz.ratio, score_cutoff=NEAR)
+    return listed[near[0]] if near else None
+
+
+def columns(items: Sequence[str], width: int) -> str:
+    """Items in as many columns as fit into ``width`` characters, read downwards.
+
+    >>> print(columns(["go to bed 1", "go to desk 1", "look"], 28))
+    go to bed 1   look
+    go to desk 1
+    """
+    if not items:
+        return ""
+    cell = max(map(len, items)) + 2
+    rows = -(-len(items) // max(1, width // cell))
+    lines = ("".join(item.ljust(cell) for item in items[row::rows]).rstrip() for row in range(rows))
+    return "\n".join(lines)
+
+
+def _plain(command: str) -> str:
+    return " ".join(command.casefold().split())
+
+
+__all__ = ["FORMS", "NEAR", "Form", "Guide", "columns", "meant"]
