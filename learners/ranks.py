@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from roleagent.agents.hf import own_device
+from roleagent.learners.meeting import announced, meet
 
 T = TypeVar("T")
 
@@ -48,6 +49,9 @@ class Ranks:
         """Joins the process group that a launcher announced, or founds one of a single process.
 
         A single process talks to nobody: no port is opened.
+
+        Raises:
+            ConfigError: the ranks do not find each other (see :func:`roleagent.learners.meeting.meet`).
         """
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
         import deepspeed
@@ -63,8 +67,10 @@ class Ranks:
                 torch.cuda.set_device(own_device())
             # Tensors go by the accelerator's own way, what is no tensor by gloo.
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-            if "WORLD_SIZE" in os.environ and "MASTER_ADDR" in os.environ:
-                dist.init_process_group(backend, timeout=PATIENCE)
+            launched = announced()
+            if launched is not None:
+                rank, size = launched[:2]
+                dist.init_process_group(backend, timeout=PATIENCE, store=meet(*launched), rank=rank, world_size=size)
             else:
                 os.environ.setdefault("LOCAL_RANK", "0")
                 store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]

@@ -4,14 +4,18 @@ import io
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 
 import pytest
 
 from roleagent import patience
+from roleagent.config import ConfigError
 from roleagent.patience import waiting
 
 
@@ -107,3 +111,73 @@ def test_a_terminal_has_one_line_that_counts_and_goes():
     assert done.stdout == "done\n"
     assert b"\n" not in shown and shown.count(b"waiting (0 s) for the tide") > 1
     assert shown.endswith(b"\r\x1b[2K")  # nothing stays
+
+
+# --- workers that do not answer ---------------------------------------------------------------------------------------
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.fixture
+def gather(monkeypatch):
+    """What becomes of processes (threads here) that come as these ranks of so many: an error or nothing."""
+    from roleagent.learners import meeting
+
+    monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
+    monkeypatch.setattr(meeting, "PATIENCE", timedelta(seconds=1))
+
+    def come(size, *ranks):
+        port, stores = free_port(), []
+
+        def one(rank):
+            try:
+                stores.append(meeting.meet(rank, size, "127.0.0.1", port))  # whoever opened it keeps it open
+            except ConfigError as error:
+                return str(error)
+
+        with ThreadPoolExecutor(len(ranks)) as pool:
+            return [*pool.map(one, ranks)]
+
+    return come
+
+
+def test_ranks_that_all_come_meet(gather):
+    assert gather(3, 2, 0, 1) == [None, None, None]
+
+
+def test_ranks_that_do_not_come_are_named_to_all_that_did(gather, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    told = gather(5, 0, 3)
+    assert re.search(r"ranks 1-2, 4 of 5 did not come to 127.0.0.1:\d+ within 1 s .*--nnodes", told[0])
+    assert told[1] == told[0] or "rank 0 left" in told[1]
+    assert re.search(r"waiting \(0 s\) for ranks 1-2, 4 of 5 to come to 127.0.0.1", said.getvalue())
+
+
+def test_two_of_one_rank_are_told_so(gather):
+    told = gather(4, 0, 1, 1)
+    assert all("two processes of rank 1" in line or "rank 0 left" in line for line in told)
+
+
+def test_nobody_opens_the_place(gather, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    [told] = gather(2, 1)
+    assert "rank 1 of 2 found no rank 0" in told and "\n" not in told
+    assert "for rank 0 at 127.0.0.1:" in said.getvalue()
+
+
+@pytest.mark.parametrize("missing", ["RANK", "MASTER_PORT"])
+def test_half_a_launcher_is_refused(monkeypatch, missing):
+    from roleagent.learners.meeting import announced
+
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.setenv(name, "2")
+    assert announced() == (2, 2, "2", 2)
+    monkeypatch.delenv(missing)
+    with pytest.raises(ConfigError, match=missing):
+        announced()
+    monkeypatch.delenv("WORLD_SIZE")
+    assert announced() is None
