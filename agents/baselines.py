@@ -1,7 +1,8 @@
-"""Agents without a model: what every trained policy is measured against.
+"""The agents that every trained policy is measured against, by name.
 
-An agent is anything with ``reset(observation, info)`` and ``act(observation, info) -> command``; the class that
-``evaluate.py --agent module:Class`` names is built without arguments.
+An agent without a model is anything with ``reset(observation, info)`` and ``act(observation, info) -> command``; one
+that prompts a model is anything with ``play(episode)`` (:class:`~roleagent.agents.dialogue.PromptingAgent`). A class
+that is named as ``module:Class`` is either.
 """
 
 from __future__ import annotations
@@ -13,7 +14,16 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 
+from roleagent.agents.act import PlainAgent
+from roleagent.agents.dialogue import PromptingAgent
+from roleagent.agents.guides import guide_to
+from roleagent.agents.react import ReAct
+from roleagent.agents.reflexion import Reflexion
+from roleagent.reading import read_information
 from roleagent.types import Expert
+
+SCRIPTED = ("random", "oracle", "expert")
+PROMPTING = ("plain", "react", "reflexion")
 
 
 class Agent(Protocol):
@@ -40,7 +50,8 @@ def random_command(admissible: Sequence[str], rng: np.random.Generator) -> str |
 class RandomAgent:
     """A uniformly random admissible command, never ``help`` or a look around.
 
-    Where commands cannot be listed because they are free text, it searches for the goal.
+    Where commands cannot be listed because they are free text, it searches for the goal, and answers with the title of
+    a random passage that is shown.
     """
 
     def __init__(self, rng: np.random.Generator):
@@ -50,8 +61,11 @@ class RandomAgent:
         pass
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
-        goal = info.get("goal")
-        return random_command(info.get("admissible_actions") or [], self._rng) or (f"search[{goal}]" if goal else "")
+        if command := random_command(info.get("admissible_actions") or [], self._rng):
+            return command
+        shown = [f"answer[{passage.title}]" for passage in read_information(observation)]
+        goal = " ".join(str(info.get("goal") or "").split())
+        return random_command(shown, self._rng) or (f"search[{goal}]" if goal else "")
 
 
 class OracleAgent:
@@ -87,22 +101,72 @@ class ExpertAgent:
 
 
 def build_agent(name: str, env: gymnasium.Env, rng: np.random.Generator) -> Agent:
-    """An agent by name: ``random``, ``oracle``, ``expert`` or ``module:Class``.
+    """An agent without a model: one of :data:`SCRIPTED`, or ``module:Class``.
 
     Raises:
         ValueError: no such agent, or the environment offers no walkthrough or expert.
     """
     if name == "random":
         return RandomAgent(rng)
-    if name in ("oracle", "expert"):
+    if name in SCRIPTED:
         needed = "walkthrough" if name == "oracle" else "expert"
         if not hasattr(env.unwrapped, needed):
             raise ValueError(f"{env.unwrapped} offers no {needed}, so there is no agent {name!r} for it")
         return OracleAgent(env) if name == "oracle" else ExpertAgent(env.unwrapped.expert(rng))  # type: ignore[attr-defined]
+    return _built(name)
+
+
+def build_prompting_agent(name: str, env: gymnasium.Env, **options: Any) -> PromptingAgent:
+    """An agent that prompts a model: one of :data:`PROMPTING`, or ``module:Class``.
+
+    Args:
+        env: the environment that it will play.
+        options: ``example`` and ``listed`` (see :class:`~roleagent.agents.act.PlainAgent`), and ``trials`` of
+            ``reflexion``; those of a class of one's own are its arguments.
+
+    Raises:
+        ValueError: no such agent, or it has no such option.
+    """
+    if name not in PROMPTING:
+        return _built(name, **options)
+    known = ("example", "listed", *(("trials",) if name == "reflexion" else ()))
+    if strange := sorted(set(options) - set(known)):
+        raise ValueError(f"the agent {name!r} has no option {strange[0]!r}; there are {', '.join(known)}")
+    guide = guide_to(env)
+    if name == "reflexion":
+        trials = {"trials": options.pop("trials")} if "trials" in options else {}
+        return Reflexion(ReAct(guide, **options), **trials)
+    return PlainAgent(guide, **options) if name == "plain" else ReAct(guide, **options)
+
+
+def prompts(name: str) -> bool:
+    """Whether the agent of that name needs a model to prompt.
+
+    Raises:
+        ValueError: ``module:Class`` that cannot be found.
+
+    >>> prompts("react"), prompts("random")
+    (True, False)
+    """
+    if name in (*SCRIPTED, *PROMPTING):
+        return name in PROMPTING
+    return hasattr(_named(name), "play")
+
+
+def _built(name: str, **options: Any) -> Any:
+    try:
+        return _named(name)(**options)
+    except TypeError as error:
+        raise ValueError(f"cannot build the agent {name!r}: {error}") from error
+
+
+def _named(name: str) -> Any:
+    """What ``module:Class`` names."""
     module, separator, attribute = name.partition(":")
     if not separator:
-        raise ValueError(f"no agent {name!r}: give a run folder, random, oracle, expert or module:Class")
+        known = ", ".join((*SCRIPTED, *PROMPTING))
+        raise ValueError(f"no agent {name!r}: give a run folder, {known} or module:Class")
     try:
-        return getattr(importlib.import_module(module), attribute)()
-    except (ImportError, AttributeError, TypeError) as error:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
         raise ValueError(f"cannot build the agent {name!r}: {error}") from error

@@ -102,6 +102,8 @@ class ToyKitchen(gymnasium.Env[str, str]):
         for item in ITEMS:
             self._contents[layout.choice(containers)].append(item)
         self._shut = {name for name in containers if name.startswith(CLOSED)}
+        found = next(name for name, things in self._contents.items() if self._item in things)
+        self._start = found, found in self._shut  # where what is wanted lies at first
         self._condition: dict[str, str] = {item: "" for item in ITEMS}  # what was last done to it
         self._here = self._carried = ""
         self._steps, self._won = 0, False
@@ -129,6 +131,17 @@ class ToyKitchen(gymnasium.Env[str, str]):
 
     def render(self) -> str | None:  # type: ignore[override]
         return self._text if self.render_mode == "ansi" else None
+
+    def walkthrough(self) -> tuple[str, ...]:
+        """A shortest way to solve the task from its start, by somebody who knows where everything is."""
+        if not hasattr(self, "_start"):
+            raise gymnasium.error.ResetNeeded("there is no task yet: call reset() before walkthrough()")
+        place, shut = self._start
+        commands = [f"go to {place}", *([f"open {place}"] if shut else []), f"take {self._item} from {place}"]
+        if self._wanted:
+            tool = TOOLS[self._kind][0]
+            commands += [f"go to {tool}", f"{self._kind} {self._item} with {tool}"]
+        return (*commands, f"go to {self._target}", f"move {self._item} to {self._target}")
 
     def expert(self, rng: Any) -> ToyExpert:
         """The scripted expert; it needs no randomness."""
