@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -38,6 +39,55 @@ def on_files(files: Any, config: Any) -> Any:
     for package in packages():
         files.append(File.generated(config, page_of(package), content=api_page(package)))
     return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Full names in backticks become links to their entries in the API; code blocks stay as they are."""
+    if page.file.src_uri.startswith("api/"):
+        return markdown
+    parts = re.split(r"(^```.*?^```)", markdown, flags=re.DOTALL | re.MULTILINE)
+    parts[::2] = [_NAME.sub(_linked, text) for text in parts[::2]]
+    return "".join(parts)
+
+
+_NAME = re.compile(r"(?<!\[)`(roleagent(?:\.\w+)+)`")
+
+
+def _linked(match: re.Match[str]) -> str:
+    name = match[1]
+    short = name.removeprefix(f"{module_of(name)}.").rpartition("roleagent.")[2]
+    return f"[`{short}`][{name}]" if has_entry(name) else match[0]
+
+
+def module_of(name: str) -> str:
+    """The longest beginning of a full name that is a module.
+
+    >>> module_of("roleagent.envs.toy.ToyKitchen.reset")
+    'roleagent.envs.toy'
+    """
+    parts = name.split(".")
+    while parts and not (folder_of(".".join(parts)).with_suffix(".py").exists() or folder_of(".".join(parts)).is_dir()):
+        parts.pop()
+    return ".".join(parts)
+
+
+def has_entry(name: str) -> bool:
+    """Whether the API has an entry for a full name: it is defined in its module, public, and has a docstring.
+
+    >>> has_entry("roleagent.similarity.lms"), has_entry("roleagent.similarity._components"), has_entry("roleagent.x.y")
+    (True, False, False)
+    """
+    module = module_of(name)
+    path = folder_of(module).with_suffix(".py")
+    if not path.exists():
+        return name == module
+    body = ast.parse(path.read_text("utf-8")).body
+    for part in name.removeprefix(module).lstrip(".").split(".") if name != module else ():
+        found = [node for node in body if getattr(node, "name", None) == part]
+        if part.startswith("_") or not found or not ast.get_docstring(found[0]):  # type: ignore[arg-type]
+            return False
+        body = found[0].body  # type: ignore[attr-defined]
+    return True
 
 
 # --- the API ----------------------------------------------------------------------------------------------------------
