@@ -24,6 +24,18 @@ def play(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def serve(arguments: Sequence[str]) -> int:
+    """Serve an environment over HTTP, to OpenEnv's clients and to ours."""
+    from gymnasium.error import DependencyNotInstalled
+
+    try:
+        from roleagent.envs.adapters.openenv import main
+    except DependencyNotInstalled as error:
+        print(f"roleagent serve: {error}", file=sys.stderr)
+        return 2
+    return main(arguments)
+
+
 def webshop(arguments: Sequence[str]) -> int:
     """Build the store of a large shop, write a generated one, or open a shop for a person."""
     from roleagent.envs.webshop.cli import main
@@ -63,6 +75,7 @@ def export(arguments: Sequence[str]) -> int:
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "games": games,
     "play": play,
+    "serve": serve,
     "webshop": webshop,
     "searchqa": searchqa,
     "index": index,

@@ -1,0 +1,264 @@
+"""RoleAgent's environments behind HTTP, in the protocol of OpenEnv: its clients play them, and so does ours.
+
+    roleagent serve RoleAgent/ALFWorld-v0 --port 8000
+
+A client has a session over a WebSocket, with an environment of its own. What OpenEnv calls an observation carries what
+Gymnasium returns: the text, ``terminated``, ``truncated`` and ``info``; reward and ``done`` stand beside it.
+``GET /panel`` lists the tasks. :class:`roleagent.envs.adapters.remote.RemoteEnv` makes a Gymnasium environment of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from importlib.metadata import version
+from typing import Any
+
+import gymnasium
+import yaml
+from gymnasium.error import DependencyNotInstalled
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.panel import Panel
+
+try:
+    import uvicorn
+    from fastapi import HTTPException, WebSocketDisconnect
+    from openenv.core.env_server import Action, ConcurrencyConfig, Environment, Observation, State, create_app
+    from openenv.core.env_server.types import EnvironmentMetadata
+except ImportError as error:
+    raise DependencyNotInstalled(f"OpenEnv is not installed ({error}): pip install 'roleagent[openenv]'") from error
+
+LOOPBACK = "127.0.0.1"
+LOST = "the session has ended, after a long silence"
+
+
+class Command(Action):
+    """A command as the environment takes it: ``go to desk 1``, ``search[red mug]``."""
+
+    command: str
+
+
+class Text(Observation):
+    """What came back: Gymnasium's observation, ends and ``info``; JSON makes lists of its tuples."""
+
+    text: str
+    terminated: bool = False
+    truncated: bool = False
+    info: dict[str, Any] = {}  # noqa: RUF012  (pydantic copies it)
+
+
+class Session(Environment[Command, Text, State]):
+    """One client's environment.
+
+    Args:
+        make: builds the environment of a split; None: of the split that is served.
+    """
+
+    SUPPORTS_CONCURRENT_SESSIONS = True
+    # Sessions share what was read from the disk, and TextWorld's parser: one thread takes their steps in turn.
+    REQUIRES_SINGLE_THREAD_EXECUTOR = True
+
+    def __init__(self, make: Callable[[str | None], gymnasium.Env]):
+        super().__init__()
+        self._make = make
+        self._envs: dict[str | None, gymnasium.Env] = {}
+        self._env: gymnasium.Env | None = None
+        self._closed = False
+        self._state = State()
+
+    def reset(
+        self,
+        seed: int | None = None,
+        episode_id: str | None = None,
+        task_id: str | None = None,
+        split: str | None = None,
+        options: dict[str, Any] | None = None,
+        **unknown: Any,
+    ) -> Text:
+        """Begins an episode.
+
+        Args:
+            seed: of the environment's random choices.
+            episode_id: a name that :attr:`state` gives back.
+            task_id: what is played; None: a task at random.
+            split: of the environment; None: the one that is served.
+            options: for Gymnasium's ``reset``, besides ``task_id``.
+
+        Raises:
+            ValueError: there is no such task or split, or no such argument.
+            RuntimeError: the session has ended.
+        """
+        if unknown:
+            raise ValueError(f"reset takes seed, episode_id, task_id, split, options; not {', '.join(unknown)}")
+        self._require_open()
+        if split not in self._envs:
+            self._envs[split] = self._make(split)
+        self._env = self._envs[split]
+        given = dict(options or {}) | ({} if task_id is None else {"task_id": task_id})
+        text, info = self._env.reset(seed=seed, options=given)
+        self._state = State(episode_id=episode_id, step_count=0, task_id=info["task_id"], split=info["split"])
+        return Text(text=text, info=info)
+
+    def step(self, action: Command, timeout_s: float | None = None, **unknown: Any) -> Text:
+        """One command.
+
+        Raises:
+            gymnasium.error.ResetNeeded: no episode has begun, or it is over.
+            RuntimeError: the session has ended.
+        """
+        self._require_open()
+        if self._env is None:
+            raise gymnasium.error.ResetNeeded("no episode has begun: reset comes before step, on the same connection")
+        text, reward, terminated, truncated, info = self._env.step(action.command)
+        self._state.step_count += 1
+        done = bool(terminated or truncated)
+        return Text(text=text, terminated=terminated, truncated=truncated, info=info, reward=float(reward), done=done)
+
+    @property
+    def state(self) -> State:
+        return self._state
+
+    def get_metadata(self) -> EnvironmentMetadata:
+        env = self._make(None).unwrapped
+        about = (type(env).__doc__ or "").partition("\n")[0]
+        return EnvironmentMetadata(name=panel_of(env).env_id, description=about, version=version("roleagent"))
+
+    def close(self) -> None:
+        """Ends the session, when its client leaves or has long been silent."""
+        self._closed = True
+        while self._envs:
+            self._envs.popitem()[1].close()
+
+    def _require_open(self) -> None:
+        if self._closed:  # OpenEnv gives the place of a silent client to others, and leaves its connection open
+            raise RuntimeError(f"{LOST}: connect again")
+
+
+def panel_of(env: gymnasium.Env) -> Panel:
+    """The tasks of an environment.
+
+    Raises:
+        ValueError: it has no panel, and is none of RoleAgent's kind.
+    """
+    panel = getattr(env.unwrapped, "panel", None)
+    if not isinstance(panel, Panel):
+        raise ValueError(f"{env} has no panel of tasks: only such environments can be served")
+    return panel
+
+
+def application(env_id: str, sessions: int = 16, timeout: float | None = 3600.0, **arguments: Any) -> Any:
+    """The FastAPI application that serves an environment.
+
+    Args:
+        env_id: a Gymnasium id of an environment that has a panel.
+        sessions: clients at the same time, ≥ 1; more are told that there is no place.
+        timeout: seconds after which a silent client loses its session; None: never.
+        arguments: of the environment.
+
+    Raises:
+        ValueError: the environment has no panel.
+    """
+
+    def make(split: str | None) -> gymnasium.Env:
+        named = arguments if split is None else {**arguments, "split": split}
+        return gymnasium.make(env_id, disable_env_checker=True, **named)
+
+    first = make(None)  # whatever is missing is said before anybody is served
+    panel_of(first)
+    first.close()
+    config = ConcurrencyConfig(max_concurrent_envs=sessions, session_timeout=timeout)
+    app = create_app(partial(Session, make), Command, Text, env_name=env_id, concurrency_config=config)
+    app.add_middleware(_Departures)
+
+    @app.get("/panel", summary="The tasks that can be played")
+    def panel(split: str | None = None) -> dict[str, Any]:
+        try:
+            env = make(split)
+        except (gymnasium.error.Error, ValueError, TypeError, OSError) as error:
+            raise HTTPException(404, " ".join(str(error).split())) from error
+        found = panel_of(env)
+        max_steps = getattr(env.unwrapped, "max_steps", None)
+        env.close()
+        return {**found.manifest(), "max_steps": max_steps, "task_ids": list(found.task_ids)}
+
+    return app
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The verb ``serve``; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="roleagent serve",
+        description="Serve an environment over HTTP, in the protocol of OpenEnv.",
+        epilog="roleagent serve RoleAgent/WebShop-v0 --port 8000 --env-arg num_products=1000\n"
+        "A client: RemoteEnv('http://127.0.0.1:8000') of roleagent.envs.adapters.remote.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("env", metavar="ENV", help="a Gymnasium id, e.g. RoleAgent/ALFWorld-v0")
+    parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--sessions", type=int, default=16, metavar="N", help="clients at once (default: %(default)s)")
+    parser.add_argument(
+        "--timeout", type=float, default=3600, metavar="S", help="a client silent so long is forgotten (default: 3600)"
+    )
+    parser.add_argument(
+        "--env-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the environment"
+    )
+    options = parser.parse_args(arguments)
+    if options.sessions < 1 or options.timeout <= 0:
+        parser.error("--sessions and --timeout are more than nothing")
+    given = dict(argument.partition("=")[::2] for argument in options.env_arg)
+
+    began = time.perf_counter()
+    with socket.socket() as listening:
+        try:
+            # Before anything that takes long: a port that is taken is a mistake to hear about at once.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listening.bind((options.host, options.port))
+            print(f"opening {options.env}", flush=True)
+            values = {key: yaml.safe_load(value) for key, value in given.items()}
+            app = application(options.env, options.sessions, options.timeout, **values)
+        except (gymnasium.error.Error, TypeError, ValueError, OSError, yaml.YAMLError) as error:
+            print(f"roleagent serve: {' '.join(str(error).split())}", file=sys.stderr)
+            return 2
+        host, port = listening.getsockname()[:2]
+        if not host.startswith("127."):
+            print("whoever reaches this address can play: there is no password")
+        server = _Announced(
+            uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5),
+            f"{options.env} at http://{host}:{port} for {options.sessions} clients, after "
+            f"{time.perf_counter() - began:.1f} s; Ctrl-C ends it",
+        )
+        with suppress(KeyboardInterrupt):
+            server.run(sockets=[listening])
+    return 0
+
+
+class _Departures:
+    """A client that has left is no error of the server: OpenEnv tries to shut the connection once more."""
+
+    def __init__(self, app: Any):
+        self._app = app
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        with suppress(WebSocketDisconnect):
+            await self._app(scope, receive, send)
+
+
+class _Announced(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, announcement: str) -> None:
+        super().__init__(config)
+        self._announcement = announcement
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            print(self._announcement, flush=True)
+
+
+__all__ = ["Command", "Session", "Text", "application", "main", "panel_of"]

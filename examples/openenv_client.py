@@ -1,0 +1,50 @@
+"""Plays an environment that somebody serves: as Gymnasium, and as any client of OpenEnv does.
+
+roleagent serve RoleAgent/ALFWorld-v0 --port 8000          # in one terminal
+python examples/openenv_client.py http://127.0.0.1:8000    # in another
+"""
+
+import argparse
+import random
+
+from openenv.core import GenericEnvClient
+
+from roleagent.envs.adapters.remote import RemoteEnv
+from roleagent.envs.wrappers import PredictedState, Tags
+
+
+def as_gymnasium(url: str, dice: random.Random) -> None:
+    """With wrappers, as if it were here."""
+    env = Tags(PredictedState(RemoteEnv(url)))
+    _, info = env.reset(seed=0)
+    score, steps, over, foreseen = 0.0, 0, False, 0
+    while not over:
+        command = dice.choice(info["admissible_actions"] or ["look"])
+        reply = f"<action>{command}</action><prediction>Nothing happens.</prediction>"
+        _, reward, terminated, truncated, info = env.step(reply)
+        foreseen += len(info["prediction_scores"])
+        score, steps, over = score + float(reward), steps + 1, terminated or truncated
+    print(f"Gymnasium: {info['task_id']}: score {score:g} after {steps} steps, {foreseen} predictions scored")
+    env.close()
+
+
+def as_openenv(url: str, dice: random.Random) -> None:
+    """With OpenEnv's client, which knows nothing of RoleAgent."""
+    with GenericEnvClient(base_url=url).sync() as client:
+        result = client.reset(seed=0)
+        while not result.done:
+            commands = result.observation["info"]["admissible_actions"] or ["look"]
+            result = client.step({"command": dice.choice(commands)})
+        print(f"OpenEnv: {client.state()['task_id']}: reward {result.reward:g}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("url", help="what roleagent serve has printed")
+    url = parser.parse_args().url
+    as_gymnasium(url, random.Random(0))
+    as_openenv(url, random.Random(0))
+
+
+if __name__ == "__main__":
+    main()
