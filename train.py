@@ -19,13 +19,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-import transformers
 import yaml
+
+from roleagent.patience import waiting
+
+with waiting("PyTorch and transformers to load"):
+    import torch
+    import transformers
+
+    from roleagent.agents.hf import HFPolicy, PolicyError
 
 from roleagent.agents.actor import Actor
 from roleagent.agents.endpoint import EndpointError
-from roleagent.agents.hf import HFPolicy, PolicyError
 from roleagent.agents.inquiries import UNLIMITED, Inquiries
 from roleagent.agents.session import World, check_actor, endpoint_analyst, model_analyst, open_actor
 from roleagent.config import Config, ConfigError, load, to_dict
@@ -38,6 +43,7 @@ from roleagent.learners.checkpoints import CheckpointError
 from roleagent.learners.critic import open_critic
 from roleagent.learners.deepspeed_settings import check as check_deepspeed
 from roleagent.learners.display import Display
+from roleagent.learners.episodes import Played, records
 from roleagent.learners.experience import lay_out
 from roleagent.learners.imitation import demonstrations, imitate, lessons, new_policy
 from roleagent.learners.learner import Learner
@@ -51,6 +57,7 @@ from roleagent.learners.reinforcement import (
     account,
     check_learning,
     credit,
+    estimator_config,
     headlines,
     play,
     reference,
@@ -162,7 +169,8 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
         begun, run.watch = time.monotonic(), Stopwatch()
         groups, replaced = play(run, rollout, lambda n: sampler.sample(n), iteration)
         with run.watch("grouping"):
-            experience = lay_out(groups, credit(run, groups, run.own_stream(5, iteration)), config)
+            credits = credit(run, groups, run.own_stream(5, iteration))
+            experience = lay_out(groups, [one.values for one in credits], config)
         with run.watch("update"):
             actor.rest()
             learner.share = (iteration - 1) / config.train.iterations
@@ -170,13 +178,15 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
             metrics: dict[str, Any] = update(learner, experience, passes)
         with run.watch("sync"):
             actor.sync(learner, policy.version)
-        groups, advantages, stats = together(run, groups, experience.by_turn(), replaced, rollout.stats)
+        learnt = list(map(Played, groups, credits, experience.by_turn()))
+        played, stats = together(run, learnt, replaced, rollout.stats)
         progress.step = iteration
         if run.ranks.first:
-            run.folder.trajectories(iteration, groups, advantages)
             with run.watch("analysis"):
-                sampler.observe(groups)
-            metrics |= account(config, groups, stats, sampler)
+                choices, analyses = sampler.choices(), sampler.observe([one.group for one in played])
+            told = records(played, choices, analyses, actor, config, estimator_config(config))
+            run.folder.trajectories(iteration, told)
+            metrics |= account(config, played, stats, sampler)
             tally(progress.counters, metrics)
             progress.sampler = sampler.state_dict()
         watches = run.ranks.gather(run.watch)

@@ -21,6 +21,7 @@ from roleagent.agents.actor import Weights
 from roleagent.agents.decoder import Decoder
 from roleagent.agents.decoding import continued
 from roleagent.agents.slot_cache import SlotCache
+from roleagent.patience import waiting
 from roleagent.types import Completion, Request
 
 
@@ -111,10 +112,11 @@ class HFPolicy:
         """
         options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": os.path.isdir(path)}
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
-            model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
-                str(path), dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **options
-            )
+            with waiting(f"the model of {path} to load"):
+                tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
+                model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
+                    str(path), dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **options
+                )
             if report["missing_keys"]:  # transformers would play on with random numbers in their place
                 raise OSError(f"the weights lack {', '.join(sorted(report['missing_keys'])[:3])}")
         except Exception as error:  # transformers, the hub and safetensors raise a wide range; all mean one thing here

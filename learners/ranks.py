@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from roleagent.agents.hf import own_device
 from roleagent.learners.meeting import announced, meet
+from roleagent.patience import waiting
 
 T = TypeVar("T")
 
@@ -54,7 +55,8 @@ class Ranks:
             ConfigError: the ranks do not find each other (see :func:`roleagent.learners.meeting.meet`).
         """
         os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
-        import deepspeed
+        with waiting("DeepSpeed to load"):
+            import deepspeed
 
         # The run has a display of its own, and these are addressed to DeepSpeed's authors.
         logging.getLogger("DeepSpeed").setLevel(logging.WARNING)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from roleagent.envs.alfworld.dialect import task_sentence
 from roleagent.envs.alfworld.game import GameSource
+from roleagent.patience import waiting
 
 SPLITS = ("train", "valid_train", "valid_seen", "valid_unseen")
 GAME = "game.tw-pddl"
@@ -81,13 +82,14 @@ def list_games(folder: Path) -> tuple[str, ...]:
         FileNotFoundError: there is no playable game.
         ValueError: a game file is cut short or is no JSON.
     """
-    found = []
-    for task in os.scandir(folder):
-        if task.is_dir() and "movable" not in task.name and "Sliced" not in task.name:
-            for trial in os.scandir(task.path):
-                path = os.path.join(trial.path, GAME)
-                if os.path.isfile(path) and _solvable(path):
-                    found.append(f"{task.name}/{trial.name}")
+    found: list[str] = []
+    with waiting(lambda: f"the ALFWorld games in {folder} to be looked through, {len(found)} so far"):
+        for task in os.scandir(folder):
+            if task.is_dir() and "movable" not in task.name and "Sliced" not in task.name:
+                for trial in os.scandir(task.path):
+                    path = os.path.join(trial.path, GAME)
+                    if os.path.isfile(path) and _solvable(path):
+                        found.append(f"{task.name}/{trial.name}")
     if not found:
         raise FileNotFoundError(
             f"no solvable {GAME} under {folder}: download the games with alfworld-download, or unpack them again"

@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from roleagent.envs.retrieval.passages import passage_of
 from roleagent.envs.retrieval.retriever import Hit, RetrievalError
+from roleagent.patience import waiting
 
 LARGEST = 1 << 28  # bytes of an answer
 BUSY = (429, 500, 502, 503, 504)  # what another server, or another time, may answer
@@ -68,6 +69,7 @@ class HTTPRetriever:
         self._timeout, self._patience, self._retries, self._pause, self._rest = self._given.values()
         self._batch, self._rng = batch, rng or random.Random()
         self._turn = itertools.count()
+        self._trouble = ""  # what went wrong last, for people who wait
 
     @property
     def name(self) -> str:
@@ -85,8 +87,9 @@ class HTTPRetriever:
         """
         asked = [query for query in queries if query.strip()]
         found: list[list[Hit]] = []
-        for start in range(0, len(asked), self._batch):
-            found += self._ask(asked[start : start + self._batch], k)
+        with waiting(lambda: f"the retrieval service at {self.name}{self._trouble}", every=True):
+            for start in range(0, len(asked), self._batch):
+                found += self._ask(asked[start : start + self._batch], k)
         answers = iter(found)
         return [next(answers) if query.strip() else [] for query in queries]
 
@@ -120,8 +123,9 @@ class HTTPRetriever:
                 why = f"{server.url}: {_reason(error, seconds)}"
                 server.rests_until = time.monotonic() + self._rest
             else:
-                server.rests_until = 0.0
+                server.rests_until, self._trouble = 0.0, ""
                 return hits
+            self._trouble = f" ({why})"
         raise RetrievalError(
             f"{why or self.name} (gave up after {attempts} attempts in {time.monotonic() - began:.1f} s); "
             "is the retrieval service running?"

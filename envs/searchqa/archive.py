@@ -15,6 +15,7 @@ from roleagent.envs.retrieval.retriever import Hit, Retriever, open_retriever
 from roleagent.envs.searchqa.published import default_data_dir, load_questions
 from roleagent.envs.searchqa.questions import QuestionError, Questions
 from roleagent.envs.searchqa.world import generate
+from roleagent.patience import waiting
 
 GENERATED = "generated"
 KEPT = 4096  # answers
@@ -85,15 +86,19 @@ def open_archive(
 @lru_cache(maxsize=4)
 def _open(place: str, corpus: str | None, retriever: str, index: str | None, seed: int) -> Archive:
     world = generate(seed) if place == GENERATED else None
-    questions = world.questions if world else load_questions(Path(place))
+    with waiting(f"the questions of {place} to be read"):
+        questions = world.questions if world else load_questions(Path(place))
     try:
         if retriever.startswith(("http://", "https://")):
             passages = None
         elif corpus is None and world:
             passages = Passages.of(world.passages)
         else:
-            passages = Passages.open(_corpus(place, corpus))
-        return Archive(questions, open_retriever(retriever, passages, index))  # type: ignore[arg-type]
+            path = _corpus(place, corpus)
+            with waiting(f"the passages of {path} to be read"):
+                passages = Passages.open(path)
+        with waiting(f"the index of {retriever} to be opened" if index else f"{retriever} to index the passages"):
+            return Archive(questions, open_retriever(retriever, passages, index))  # type: ignore[arg-type]
     except RetrievalError as error:
         raise QuestionError(str(error)) from error
 

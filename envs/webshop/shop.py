@@ -19,6 +19,7 @@ from roleagent.envs.webshop.nouns import NounSource, open_nouns
 from roleagent.envs.webshop.official import data_place
 from roleagent.envs.webshop.pages import PAGE_SIZE, Page, item_page, results_page, sub_page
 from roleagent.envs.webshop.reward import Score, judge
+from roleagent.patience import waiting
 
 RESULTS = 50  # products that a search finds at most
 SEARCHES = ("bm25", "pyserini")
@@ -128,11 +129,15 @@ def open_shop(
 def _open(
     data: str, num_products: int | None, kind: str, search: str, nouns: str | None, seed: int, show_attributes: bool
 ) -> Shop:
-    catalogue = load_catalogue(data, num_products)
-    prices, goals = open_goals(catalogue, kind, seed)
-    folder = None if data == GENERATED else Path(data).expanduser()
-    source = open_nouns(nouns, folder, catalogue.asins)
-    return Shop(catalogue, _open_index(data, num_products, search), goals, prices, source, show_attributes)
+    with waiting(f"the products of the shop ({data}) to be read"):
+        catalogue = load_catalogue(data, num_products)
+    with waiting(f"the goals of the shop's {len(catalogue):,} products"):
+        prices, goals = open_goals(catalogue, kind, seed)
+        folder = None if data == GENERATED else Path(data).expanduser()
+        source = open_nouns(nouns, folder, catalogue.asins)
+    with waiting(f"the search index of the shop's {len(catalogue):,} products"):
+        index = _open_index(data, num_products, search)
+    return Shop(catalogue, index, goals, prices, source, show_attributes)
 
 
 @lru_cache(maxsize=4)
