@@ -1,6 +1,7 @@
 """What takes long is named on stderr, and only that."""
 
 import io
+import json
 import os
 import pty
 import re
@@ -11,8 +12,11 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from roleagent import patience
 from roleagent.config import ConfigError
@@ -181,3 +185,63 @@ def test_half_a_launcher_is_refused(monkeypatch, missing):
         announced()
     monkeypatch.delenv("WORLD_SIZE")
     assert announced() is None
+
+
+class VLLMServer(BaseHTTPRequestHandler):
+    """One with two workers, of which the second cannot reach the trainer; the first may."""
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, status, text):
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_GET(self):
+        self.answer(200, json.dumps({"context": 64, "vocabulary": 9, "lora_rank": 0, "devices": ["one", "two"]}))
+
+    def do_POST(self):
+        from roleagent.agents.vllm.sync import arrive
+
+        place = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["place"]
+        store = arrive(place["address"], place["port"], 1)
+        closed = free_port()
+        while "workers [2]" not in sys.stderr.getvalue():  # the trainer names who is missing, meanwhile
+            time.sleep(0.01)
+        try:
+            arrive(place["address"], closed, 2)
+        except ConnectionError as error:
+            self.answer(409, f"ConnectionError: {error}")
+        del store
+
+
+def test_a_vllm_server_that_cannot_reach_the_trainer_says_so_at_once(monkeypatch):
+    from roleagent.agents.hf import PolicyError
+    from roleagent.agents.vllm.client import RemoteEngine
+    from roleagent.config import from_dict
+
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    with ThreadingHTTPServer(("127.0.0.1", 0), VLLMServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        config = from_dict({"vllm": {"url": f"http://127.0.0.1:{server.server_port}"}})
+        model = SimpleNamespace(config=SimpleNamespace(vocab_size=9))
+        engine = RemoteEngine(config, SimpleNamespace(device=torch.device("cpu"), context_length=64, model=model))
+        with pytest.raises(
+            PolicyError, match=r"says 409: ConnectionError: the trainer at 127.0.0.1:\d+ cannot be reach"
+        ):
+            engine.take(iter([]))
+        server.shutdown()
+    assert re.search(r"waiting \(0 s\) for workers \[(1, )?2\] of the vLLM server to come to", said.getvalue())
+
+
+def test_a_retrieval_service_that_does_not_answer_is_named_with_the_reason(monkeypatch):
+    from roleagent.envs.retrieval.client import HTTPRetriever
+    from roleagent.envs.retrieval.retriever import RetrievalError
+
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    url = f"http://127.0.0.1:{free_port()}"
+    with pytest.raises(RetrievalError):
+        HTTPRetriever(url, retries=3).retrieve(["anything"])
+    assert f"for the retrieval service at {url} ({url}: Connection refused)" in said.getvalue()

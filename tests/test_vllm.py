@@ -116,7 +116,7 @@ def test_weights_of_all_types_and_shapes_arrive_whole():
     got, broken = {1: {}, 2: {}}, []
 
     def receiver(rank):
-        channel = Channel(arrive("127.0.0.1", store.port), rank, 3, "gloo", cpu, "127.0.0.1")
+        channel = Channel(arrive("127.0.0.1", store.port, rank), rank, 3, "gloo", cpu, "127.0.0.1")
         got[rank] = dict(channel.receive())
         try:
             list(channel.receive())

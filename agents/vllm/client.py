@@ -17,11 +17,13 @@ from torch import Tensor
 
 from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
 from roleagent.agents.vllm.questions import Question
-from roleagent.agents.vllm.sync import Channel, meeting_place, name_of
+from roleagent.agents.vllm.sync import Channel, await_arrivals, meeting_place, name_of
 from roleagent.config import Config
+from roleagent.patience import waiting
 from roleagent.types import Completion
 
 _LONGEST = httpx2.Timeout(1800.0, connect=10.0)  # seconds: one call samples for all episodes of a rank
+_HEALTH = httpx2.Timeout(60.0, connect=10.0)  # it only says what it is
 
 
 class RemoteEngine:
@@ -37,11 +39,12 @@ class RemoteEngine:
 
     def __init__(self, config: Config, policy: HFPolicy):
         self.url = config.vllm.url.rstrip("/")
-        self._client = httpx2.Client(timeout=_LONGEST, trust_env=False)
+        self._client = httpx2.Client(trust_env=False)
         self._device, self._transfer = policy.device, config.vllm.transfer
         self._channel: Channel | None = None
         self._rank, self._size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-        self._server = self._ask("GET", "/health")
+        with waiting(f"the vLLM server at {self.url}", every=True):
+            self._server = self._ask("GET", "/health", _HEALTH)
         _check_server(self._server, self.url, config, policy)
 
     def sample(self, questions: Sequence[Question], temperature: float) -> list[Completion]:
@@ -106,9 +109,13 @@ class RemoteEngine:
         backend = auto if self._transfer == "auto" else self._transfer
         size = 1 + len(self._server["devices"])
         place = {"address": address, "port": store.port, "size": size, "backend": backend, "own_address": there}
-        return self._meanwhile(
-            "/join", {"place": place}, lambda look: Channel(store, 0, size, backend, self._device, address)
-        )
+
+        def join(look: Callable[[], None]) -> Channel:
+            await_arrivals(store, size, look)  # or their complaints would come when the group gives up, minutes later
+            with waiting(f"the workers of the vLLM server at {self.url} to open the way for weights ({backend})"):
+                return Channel(store, 0, size, backend, self._device, address)
+
+        return self._meanwhile("/join", {"place": place}, join)
 
     def _meanwhile(self, path: str, told: dict[str, Any], act: Callable[[Callable[[], None]], Any]) -> Any:
         """What ``act`` gives while the server does its part.
@@ -129,9 +136,10 @@ class RemoteEngine:
             theirs.result()
         return mine
 
-    def _ask(self, method: str, path: str, **body: Any) -> Any:
+    def _ask(self, method: str, path: str, patience: httpx2.Timeout = _LONGEST, **body: Any) -> Any:
+        told = body if method == "POST" else None
         try:
-            answer = self._client.request(method, self.url + path, json=body if method == "POST" else None)
+            answer = self._client.request(method, self.url + path, json=told, timeout=patience)
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise PolicyError(
                 f"no vLLM server answers at {self.url} ({reason_of(error)}): start one with "

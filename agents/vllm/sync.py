@@ -21,12 +21,15 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - it is public, and documented
 
+from roleagent.patience import waiting
+
 _PARCEL = 64 * 2**20  # bytes that travel together, at least; a larger weight travels alone
 _ALIGNED = 16  # bytes: what every number type can begin at
 _GLANCE = 2e-4  # seconds between two looks at what goes on
 _END, _BROKEN = 0, -1  # in place of a header's length
 ADAPTER = 1  # its number in vLLM: there is one
 PATIENCE = timedelta(minutes=5)  # until the others come, and for one parcel
+REACH = 10.0  # seconds for a connection: a way that takes longer is none
 
 
 class Broken(RuntimeError):
@@ -133,9 +136,42 @@ def meeting_place(address: str) -> TCPStore:
     )
 
 
-def arrive(address: str, port: int) -> TCPStore:
-    """The store that somebody else opened."""
-    return TCPStore(address, port, is_master=False, timeout=PATIENCE)
+def arrive(address: str, port: int, rank: int) -> TCPStore:
+    """The store that somebody else opened; it is told that member ``rank`` is there.
+
+    Raises:
+        ConnectionError: there is no way to it from here.
+    """
+    try:
+        # The store itself would go on trying for minutes, while everybody waits.
+        socket.create_connection((address, port), timeout=REACH).close()
+    except OSError as error:
+        raise ConnectionError(
+            f"the trainer at {address}:{port} cannot be reached from here, {socket.gethostname()} ({error}): the port "
+            "is chosen anew each time, so let nothing (a firewall, a container's network) stand between the two"
+        ) from error
+    store = TCPStore(address, port, is_master=False, timeout=PATIENCE)
+    store.set(f"member {rank}", "there")
+    return store
+
+
+def await_arrivals(store: Any, size: int, look: Callable[[], Any] = lambda: None) -> None:
+    """Until the other members of a group of ``size`` have come to the store of this process.
+
+    Args:
+        look: called again and again meanwhile; what it raises ends the waiting.
+
+    Raises:
+        TimeoutError: somebody did not come within :data:`PATIENCE`.
+    """
+    missing, began = list(range(1, size)), time.monotonic()
+    with waiting(lambda: f"workers {missing} of the vLLM server to come to this process's port {store.port}"):
+        while missing:
+            look()
+            missing[:] = [rank for rank in missing if not store.check([f"member {rank}"])]
+            if time.monotonic() - began > PATIENCE.total_seconds():
+                raise TimeoutError(f"its workers {missing} did not come to port {store.port} within {PATIENCE}")
+            time.sleep(0.01 if missing else 0)
 
 
 def parcels(weights: Iterable[tuple[str, Tensor]], least: int = _PARCEL) -> Iterator[list[tuple[str, Tensor]]]:
@@ -174,4 +210,15 @@ def _room(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED
 
 
-__all__ = ["ADAPTER", "PATIENCE", "Broken", "Channel", "arrive", "meeting_place", "name_of", "packed", "parcels"]
+__all__ = [
+    "ADAPTER",
+    "PATIENCE",
+    "Broken",
+    "Channel",
+    "arrive",
+    "await_arrivals",
+    "meeting_place",
+    "name_of",
+    "packed",
+    "parcels",
+]

@@ -79,8 +79,9 @@ class Receiver:
         try:
             if place["size"] != group.world_size + 1 or place["backend"] not in ("gloo", "nccl"):
                 raise ValueError("the trainer counts other workers than there are, or knows another way to them")
-            store = arrive(place["address"], place["port"])
-            self.channel = Channel(store, group.rank + 1, place["size"], place["backend"], device, place["own_address"])
+            rank = group.rank + 1  # the trainer is the first
+            store = arrive(place["address"], place["port"], rank)
+            self.channel = Channel(store, rank, place["size"], place["backend"], device, place["own_address"])
         except Exception as error:  # an exception would end the whole server
             return _account(error)
         return ""
