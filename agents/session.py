@@ -130,4 +130,4 @@ class World:
     def rollout(self, policy: Actor) -> Rollout:
         """A rollout of a policy in this world, with a pool of its own."""
         pool = EnvPool(partial(make_wrapped, self.config, self.panel.split, self.horizon))
-        return Rollout(policy, pool, self.config.env.id, self.config.prompt, self.config.rollout, self.horizon)
+        return Rollout(policy, pool, self.panel.env_id, self.config.prompt, self.config.rollout, self.horizon)

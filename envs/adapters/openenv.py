@@ -13,18 +13,18 @@ import argparse
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
+from threading import Lock
 from typing import Any
 
 import gymnasium
 import yaml
 from gymnasium.error import DependencyNotInstalled
 
-import roleagent  # noqa: F401  (registers the environments)
-from roleagent.panel import Panel
+from roleagent.envs.adapters.splits import Splits
 
 try:
     import uvicorn
@@ -57,17 +57,17 @@ class Session(Environment[Command, Text, State]):
     """One client's environment.
 
     Args:
-        make: builds the environment of a split; None: of the split that is served.
+        env_id: a Gymnasium id.
+        arguments: of the environment.
     """
 
     SUPPORTS_CONCURRENT_SESSIONS = True
     # Sessions share what was read from the disk, and TextWorld's parser: one thread takes their steps in turn.
     REQUIRES_SINGLE_THREAD_EXECUTOR = True
 
-    def __init__(self, make: Callable[[str | None], gymnasium.Env]):
+    def __init__(self, env_id: str, arguments: Mapping[str, Any]):
         super().__init__()
-        self._make = make
-        self._envs: dict[str | None, gymnasium.Env] = {}
+        self._splits = Splits(env_id, arguments)
         self._env: gymnasium.Env | None = None
         self._closed = False
         self._state = State()
@@ -97,9 +97,7 @@ class Session(Environment[Command, Text, State]):
         if unknown:
             raise ValueError(f"reset takes seed, episode_id, task_id, split, options; not {', '.join(unknown)}")
         self._require_open()
-        if split not in self._envs:
-            self._envs[split] = self._make(split)
-        self._env = self._envs[split]
+        self._env = self._splits(split)
         given = dict(options or {}) | ({} if task_id is None else {"task_id": task_id})
         text, info = self._env.reset(seed=seed, options=given)
         self._state = State(episode_id=episode_id, step_count=0, task_id=info["task_id"], split=info["split"])
@@ -125,31 +123,17 @@ class Session(Environment[Command, Text, State]):
         return self._state
 
     def get_metadata(self) -> EnvironmentMetadata:
-        env = self._make(None).unwrapped
-        about = (type(env).__doc__ or "").partition("\n")[0]
-        return EnvironmentMetadata(name=panel_of(env).env_id, description=about, version=version("roleagent"))
+        about = (type(self._splits().unwrapped).__doc__ or "").partition("\n")[0]
+        return EnvironmentMetadata(name=self._splits.env_id, description=about, version=version("roleagent"))
 
     def close(self) -> None:
         """Ends the session, when its client leaves or has long been silent."""
         self._closed = True
-        while self._envs:
-            self._envs.popitem()[1].close()
+        self._splits.close()
 
     def _require_open(self) -> None:
         if self._closed:  # OpenEnv gives the place of a silent client to others, and leaves its connection open
             raise RuntimeError(f"{LOST}: connect again")
-
-
-def panel_of(env: gymnasium.Env) -> Panel:
-    """The tasks of an environment.
-
-    Raises:
-        ValueError: it has no panel, and is none of RoleAgent's kind.
-    """
-    panel = getattr(env.unwrapped, "panel", None)
-    if not isinstance(panel, Panel):
-        raise ValueError(f"{env} has no panel of tasks: only such environments can be served")
-    return panel
 
 
 def application(env_id: str, sessions: int = 16, timeout: float | None = 3600.0, **arguments: Any) -> Any:
@@ -165,26 +149,22 @@ def application(env_id: str, sessions: int = 16, timeout: float | None = 3600.0,
         ValueError: the environment has no panel.
     """
 
-    def make(split: str | None) -> gymnasium.Env:
-        named = arguments if split is None else {**arguments, "split": split}
-        return gymnasium.make(env_id, disable_env_checker=True, **named)
-
-    first = make(None)  # whatever is missing is said before anybody is served
-    panel_of(first)
-    first.close()
+    # Whatever is missing is said before anybody is served; and what is read now, the sessions share.
+    splits = Splits(env_id, arguments)
+    splits.panel()
+    one_at_a_time = Lock()
     config = ConcurrencyConfig(max_concurrent_envs=sessions, session_timeout=timeout)
-    app = create_app(partial(Session, make), Command, Text, env_name=env_id, concurrency_config=config)
+    app = create_app(partial(Session, env_id, arguments), Command, Text, env_name=env_id, concurrency_config=config)
     app.add_middleware(_Departures)
 
     @app.get("/panel", summary="The tasks that can be played")
     def panel(split: str | None = None) -> dict[str, Any]:
         try:
-            env = make(split)
+            with one_at_a_time:
+                found = splits.panel(split)
+                max_steps = getattr(splits(split).unwrapped, "max_steps", None)
         except (gymnasium.error.Error, ValueError, TypeError, OSError) as error:
             raise HTTPException(404, " ".join(str(error).split())) from error
-        found = panel_of(env)
-        max_steps = getattr(env.unwrapped, "max_steps", None)
-        env.close()
         return {**found.manifest(), "max_steps": max_steps, "task_ids": list(found.task_ids)}
 
     return app
@@ -261,4 +241,4 @@ class _Announced(uvicorn.Server):
             print(self._announcement, flush=True)
 
 
-__all__ = ["Command", "Session", "Text", "application", "main", "panel_of"]
+__all__ = ["Command", "Session", "Text", "application", "main"]

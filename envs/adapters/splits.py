@@ -1,0 +1,52 @@
+"""The environments behind an adapter, by split: training and evaluation play different panels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import gymnasium
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.panel import Panel
+
+
+class Splits:
+    """An environment for each split, made when it is first asked for.
+
+    Args:
+        env_id: a Gymnasium id.
+        arguments: of the environment; a ``split`` among them is the one that is played unless told.
+
+    >>> splits = Splits("RoleAgent/Toy-v0", {})
+    >>> splits().unwrapped.panel.split, splits("valid").unwrapped.panel.split, splits("valid") is splits("valid")
+    ('train', 'valid', True)
+    """
+
+    def __init__(self, env_id: str, arguments: Mapping[str, Any]):
+        self.env_id, self.arguments = env_id, dict(arguments)
+        self._envs: dict[str | None, gymnasium.Env] = {}
+
+    def __call__(self, split: str | None = None) -> gymnasium.Env:
+        if split not in self._envs:
+            named = self.arguments if split is None else {**self.arguments, "split": split}
+            self._envs[split] = gymnasium.make(self.env_id, disable_env_checker=True, **named)
+        return self._envs[split]
+
+    def panel(self, split: str | None = None) -> Panel:
+        """The tasks of a split.
+
+        Raises:
+            ValueError: the environment has no panel, and is none of RoleAgent's kind.
+        """
+        panel = getattr(self(split).unwrapped, "panel", None)
+        if not isinstance(panel, Panel):
+            raise ValueError(f"{self.env_id} has no panel of tasks: it is no environment of RoleAgent's kind")
+        return panel
+
+    def close(self) -> None:
+        while self._envs:
+            self._envs.popitem()[1].close()
+
+
+__all__ = ["Splits"]
