@@ -1,0 +1,141 @@
+"""How each command of the documents is run here: one rule per command, which :mod:`test_commands` holds to."""
+
+from dataclasses import dataclass, field
+
+SMALL = (
+    "policy.hidden_size=32 policy.layers=1 policy.heads=2 policy.kv_heads=1 policy.mlp_size=32 policy.vocabulary=600 "
+    "policy.context=2048 warmstart.episodes=6 warmstart.epochs=1 warmstart.failures=2 warmstart.optimiser=adamw "
+    "rollout.tasks=2 rollout.group_size=2 rollout.eval_batch=2 rollout.action_tokens=12 rollout.prediction_tokens=24 "
+    "curriculum.reflection_tokens=200 curriculum.selection_tokens=80 env.eval_tasks=2 train.iterations=1"
+)
+"""What makes any training run one of seconds."""
+TOY = f"--config configs/toy.yaml {SMALL} run_dir=runs/other"
+NEW = {"run_dir=runs/toy": "run_dir=runs/new"}  # the folder runs/toy lies there already
+DATA = {"/path/to/alfworld": "{alfworld}", "/path/to/webshop": "{webshop}", "/path/to/searchqa": "{searchqa}"}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One way to run commands.
+
+    Attributes:
+        pattern: a regular expression for all of a command.
+        how: ``quick``: always run; ``slow``: run when every command is; ``serves``: as slow, and stopped when it
+            answers; ``parsed``: its arguments are read and no more, for the reason ``why``.
+        more: arguments that make it small.
+        put: what takes the place of words, or of parts of words. ``{…}`` names something that the tests make.
+        says: a regular expression that its output must have somewhere.
+        types: what a person types.
+    """
+
+    pattern: str
+    how: str
+    more: str = ""
+    put: dict[str, str] = field(default_factory=dict)
+    why: str = ""
+    says: str = ""
+    types: str = ""
+
+
+def parsed(pattern, why, **put):
+    return Rule(pattern, "parsed", why=why, put={"…": "", **put})
+
+
+RULES = [
+    # --- installing and checking ---
+    parsed(r"pip (un)?install .*", "it changes the environment that the tests run in; .ci installs in fresh ones"),
+    parsed(r"pytest", "it is what runs this test"),
+    parsed(r"\.ci/(run|full|docs)", "it makes an environment of its own, and runs these tests"),
+    parsed(r"mkdocs serve", "what it shows is built strictly by .ci/docs"),
+    parsed(r"benchmarks/gpu_smoke\.sh", "it is for GPUs"),
+    Rule(r"roleagent --help", "quick", says="verbs:"),
+    # --- playing ---
+    Rule(r"python examples/plug_your_agent\.py", "quick", says=r"mean similarity 0\.\d+"),
+    Rule(r"python examples/two_roles\.py", "quick"),
+    Rule(r"roleagent play RoleAgent/ALFWorld-v0 --env-arg size=tiny", "quick", types="?\nlook\n\n", says="go to"),
+    Rule(r"roleagent games .*--out games", "slow", says="game"),
+    # --- training ---
+    Rule(r"python train\.py", "slow", more=f"{SMALL} run_dir=runs/other"),
+    Rule(r"python train\.py (method|estimator)\S*=.*", "slow", more=f"{SMALL} run_dir=runs/other"),
+    Rule(r"python train\.py --config configs/toy\.yaml run_dir=runs/toy", "slow", more=SMALL, put=NEW),
+    Rule(r"python train\.py --config configs/toy\.yaml run_dir=runs/(?!toy)\S+ .*", "slow", more=SMALL),
+    Rule(
+        r"python train\.py --config configs/toy\.yaml run_dir=runs/toy --resume",
+        "slow",
+        more=f"{SMALL} train.iterations=3",
+    ),
+    Rule(
+        r"python train\.py --config configs/alfworld_official\.yaml",
+        "slow",
+        more=f"{SMALL} env.kwargs.max_steps=4 run_dir=runs/other",
+        put=DATA,
+    ),
+    Rule(
+        r"python train\.py … --resume",
+        "slow",
+        more="train.iterations=3",
+        put={"…": f"{SMALL} --config configs/toy.yaml run_dir=runs/toy"},
+    ),
+    Rule(
+        r"python train\.py curriculum\.analyst=endpoint .*",
+        "slow",
+        more=f"{TOY} curriculum.endpoint.timeout=5",
+        put={"https://host/v1": "{server}", "=NAME": "={model}"},
+    ),
+    Rule(
+        r"python train\.py policy\.path=Qwen/\S+ .*lora\.rank=32.*",
+        "slow",
+        more=f"{TOY} warmstart.episodes=0",
+        put={"Qwen/Qwen2.5-1.5B-Instruct": "{policy}"},
+    ),
+    Rule(
+        r"python train\.py \[.*\]",
+        "parsed",
+        put={
+            "[--config": "--config",
+            "FILE]": "configs/toy.yaml",
+            "[key=value": "seed=1",
+            "…]": "",
+            "[--resume]": "--resume",
+        },
+        why="it shows the form of all training commands",
+    ),
+    parsed(
+        r"python train\.py --config configs/published/\S+",
+        "it takes a GPU and a pretrained model; tests/test_configurations.py trains all of these in small",
+    ),
+    parsed(
+        r"(torchrun|deepspeed) .*",
+        "it takes several GPUs or hosts; tests/test_launchers.py and .ci/hosts do it with two processes",
+        HOST0="10.0.0.1",
+    ),
+    parsed(
+        r"python train\.py --config … rollout\.backend=vllm .*",
+        "vLLM is not installed here; .ci/vllm trains with it",
+        **{"…": "configs/toy.yaml"},
+    ),
+    parsed(
+        r"python -m roleagent\.agents\.vllm\.server MODEL .*", "vLLM is not installed here; .ci/vllm starts this server"
+    ),
+    # --- what a run leaves behind ---
+    Rule(r"roleagent failures (list|modes|growth) runs/toy.*", "quick"),
+    Rule(r"roleagent failures show runs/toy 17", "quick", put={"17": "1"}, says="navigation_loop|mode"),
+    Rule(r"roleagent failures export runs/toy .*", "quick"),
+    Rule(r"python -m roleagent\.learners\.halted runs/…/halted/train-000007", "slow", put={"runs/…": "runs/toy"}),
+    Rule(r"roleagent export runs/toy --out policy.*", "slow", put={"step-500004": "step-500001"}),
+    # --- evaluating ---
+    Rule(r"python evaluate\.py .*--agent my_module:MyAgent", "slow", more="--tasks 2"),
+    Rule(r"python evaluate\.py --agent runs/toy", "slow", more="--tasks 2"),
+    Rule(r"python evaluate\.py --agent (random|oracle|expert) .*", "slow", more="--tasks 2", put=DATA),
+    # --- data ---
+    Rule(r"roleagent webshop build --data \$WEBSHOP_DATA", "slow", put=DATA),
+    Rule(
+        r"roleagent index build .* --encoder e5:models/e5-base-v2 .*",
+        "slow",
+        put={"corpus.jsonl": "{searchqa}/corpus.jsonl", "models/e5-base-v2": "{encoder}"},
+    ),
+    Rule(r"roleagent index serve --index wiki --port 8000", "serves", put={"wiki": "{index}", "8000": "0"}),
+    # --- benchmarks ---
+    parsed(r"python benchmarks/overhead\.py", "a minute; .ci/full runs every benchmark"),
+    parsed(r"python benchmarks/(overhead|kills)\.py (.* )?--full", "it takes an hour"),
+]
