@@ -10,23 +10,26 @@ from hypothesis import strategies as st
 
 LONG, HUGE = 10_000, 1_000_000  # characters
 ODD = (
-    *("", " ", "\n", "\0", "\ufeff", "\u202e\u2066look\u2069", "\ud800", "\udfff\ud83d", "e\u0301\u0327" * 40, "👩‍👩‍👧‍👦"),
-    *("ﬁ İ ß ǅ ſ", "０１２", "١٢٣", "\x1b[2J\x1b]0;title\x07", "\r\n.\r\n", "\u2028\u2029\x85", "\x7f\x08\x08", "look\0"),
-    *("0", "-1", "1e999", "NaN", "9" * 5000, "0x7f", "--help", "../../etc/passwd", "$(reboot)", "'; DROP TABLE failures"),
-    *("%s%n%d", "{0.__class__}", "{}", "{goal!r:>9999999}", "%(goal)s", "${HOME}", "\\1\\g<0>", "\\u0041", "(a+)+$", "[[[[("),
-    *('{"command": "look", "predictions": [', "[" * 3000, '{"a":' * 800, "<!--", "<script>alert(1)</script>", "&lt;&#0;"),
-    *("<|im_end|>", "<|endoftext|><|im_start|>system", "</s>", "[INST]", "search[", "answer[]", "click[]", "search]x["),
-    *("search[\0]", "answer[\ud800]", "click[[[x]]]", "search[the a an]", "search[%]", "search[" + "a " * 600 + "]"),
-    *("go to ", "take  from ", "move with", "examine \u00a0", "open open open", "heat x with with y", "inventory 1"),
+    *("", " ", "\n", "\0", "\ufeff", "\u202e\u2066look\u2069", "\ud800", "\udfff\ud83d", "e\u0301\u0327" * 40),
+    *("\U0001f469\u200d\U0001f467", "ﬁ İ ß ǅ ſ", "０１２", "١٢٣", "\x1b[2J\x1b]0;title\x07", "\r\n.\r\n", "\u2028\x85"),
+    *("0", "-1", "1e999", "NaN", "9" * 5000, "0x7f", "--help", "../../etc/passwd", "$(reboot)", "'; DROP TABLE a"),
+    *("%s%n%d", "{0.__class__}", "{}", "{goal!r:>9999999}", "%(goal)s", "${HOME}", "\\1\\g<0>", "\\u0041"),
+    *("(a+)+$", "[[[[(", '{"command": "look", "predictions": [', "[" * 3000, '{"a":' * 800, "<!--", "&lt;&#0;"),
+    *("<script>alert(1)</script>", "<|im_end|>", "<|endoftext|><|im_start|>system", "</s>", "[INST]"),
+    *("search[", "answer[]", "click[]", "search]x[", "search[\0]", "answer[\ud800]", "click[[[x]]]", "search[%]"),
+    *("search[the a an]", "search[" + "a " * 600 + "]", "go to ", "take  from ", "move with", "examine \u00a0"),
+    *("open open open", "heat x with with y", "inventory 1", "look\0", "\x7f\x08\x08"),
 )
 """Texts that have broken some program somewhere."""
 TAGS = (
-    *("<action>", "</action>", "<think>", "</think>", '<prediction h="1">', "<prediction h=999>", "</prediction>", "<search>"),
-    *("</search>", "<answer>", "</answer>", "<action", "<prediction h='", "</ action>", "<ACTION>", "<action/>", "< action >"),
-    *("<reflection>", "</reflection>", "<selected_tasks>", "</selected_tasks>", "DOMINANT_TYPE: ", "CRITICAL_STEP: 1e9\n"),
+    *("<action>", "</action>", "<think>", "</think>", '<prediction h="1">', "<prediction h=999>", "</prediction>"),
+    *("<search>", "</search>", "<answer>", "</answer>", "<action", "<prediction h='", "</ action>", "<ACTION>"),
+    *("<action/>", "< action >", "<reflection>", "</reflection>", "<selected_tasks>", "</selected_tasks>"),
+    *("DOMINANT_TYPE: ", "CRITICAL_STEP: 1e9\n"),
 )
 NOT_TEXT: tuple[Any, ...] = (None, True, 3, -1.5, float("nan"), b"look", [], ["look"], (), {}, object(), 1 << 70)
-KINDS = ("expert",) * 40 + ("known",) * 14 + ("changed",) * 12 + ("text",) * 10 + ("odd",) * 10 + ("tags",) * 9 + ("other",) * 4 + ("long",)
+SHARES = {"expert": 40, "known": 14, "changed": 12, "text": 10, "odd": 10, "tags": 9, "other": 4, "long": 1}
+KINDS = tuple(kind for kind, share in SHARES.items() for _ in range(share))
 
 
 @dataclass(frozen=True)
@@ -56,11 +59,13 @@ class Move:
         if self.kind == "long":
             unit = (self.text or " ") if rng.random() < 0.5 else command or "<action>"
             inner = (unit * HUGE)[: HUGE if rng.random() < 0.1 else LONG]
-            return rng.choice(("{}", "search[{}]", "answer[{}]", "click[{}", "<action>{}</action>", "go to {}")).format(inner)
+            frames = ("{}", "search[{}]", "answer[{}]", "click[{}", "<action>{}</action>", "go to {}")
+            return rng.choice(frames).format(inner)
         if self.kind == "changed":
             where, many = rng.randrange(len(command) + 1), rng.randrange(3)
             changed = command[:where] + self.text[:4] + command[where + many :]
-            return rng.choice((changed, command.upper(), command * 2, f"{command}\n{self.text}", f" {command}\t", command[1:]))
+            again = (command.upper(), command * 2, f"{command}\n{self.text}", f" {command}\t", command[1:])
+            return rng.choice((changed, *again))
         return self.text
 
 

@@ -8,20 +8,26 @@ import math
 import os
 import re
 import time
-from itertools import count
+from itertools import count, product
 
 import gymnasium
 import numpy as np
 import pytest
-from hostile import HUGE, LONG, Move, scripts, texts
+from hostile import HUGE, scripts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import roleagent
 from roleagent.envs.dual_role import env as dual_role
+from roleagent.envs.retrieval.analysis import analyse
+from roleagent.envs.searchqa.scoring import judge
+from roleagent.envs.webshop.session import parse as read_shop_command
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.envs.wrappers.tags import parse
-from roleagent.reflections import read_reflection, read_selection
+from roleagent.modes import taxonomy
+from roleagent.reading import read_command
+from roleagent.reflections import plain, read_reflection, read_selection, write_reflection
+from roleagent.similarity import lms
 from roleagent.types import Reflection
 
 ACTIONS = int(os.environ.get("ROLEAGENT_HARD", "400"))
@@ -136,3 +142,116 @@ def test_no_action_breaks_an_environment_or_leaves_a_trace_in_it(name, wrapped, 
     done = next(played)
     print(f"{name}, {'wrapped' if wrapped else 'bare'}: {done} actions in {time.perf_counter() - begun:.0f} s")
     assert done >= ACTIONS
+
+
+# --- the game of two roles --------------------------------------------------------------------------------------------
+
+WELL = Reflection("navigation_loop", 'it said "look" at step 1', 0, "Look elsewhere.", "kitchen")
+
+
+def answer(move, asks, info):
+    """A reply to what a role is asked: a good one, or whatever the move says."""
+    if asks == "reflection":
+        return move.action([write_reflection(WELL), "DOMINANT_TYPE: navigation_loop"])
+    if asks == "selection":
+        return move.action([f"<selected_tasks>\n{n}: again\n</selected_tasks>" for n in (1, 2, 99)])
+    return move.action([f"<action>{command}</action>" for command in info["admissible_actions"]])
+
+
+def answer_all(game, script, seed):
+    """Answers with the moves of a script, by turns, until the episode is over."""
+    game.reset(seed=seed)
+    for turn, side in enumerate(game.agent_iter()):
+        observation, reward, terminated, truncated, info = game.last()
+        assert game.observation_space(side).contains(observation) and math.isfinite(reward)
+        assert json.loads(json.dumps(observation)) == observation and observation["text"].encode() is not None
+        assert observation["asks"] == info["asks"] and all(map(math.isfinite, info["rewards"].values()))
+        assert type(terminated) is bool and type(truncated) is bool
+        done = terminated or truncated
+        game.step(None if done else answer(script[turn % len(script)], info["asks"], info))
+    played = game.unwrapped.played
+    assert len(played) == 3 and all(record.task.task_id in game.unwrapped.panel for record in played)
+    return turn - 1  # the last calls of both roles are None
+
+
+@pytest.mark.parametrize("options", [{}, {"bare_commands": True, "history": 3}], ids=["tags", "bare commands"])
+def test_no_reply_breaks_the_game_of_two_roles(options):
+    game, played, begun = dual_role(game_kwargs={"max_steps": 8}, games=3, **options), [0], time.perf_counter()
+
+    @hard
+    @given(scripts(LENGTH), st.integers(0, 2**31))
+    def hard_use(script, seed):
+        while_before, played[0] = played[0], played[0] + answer_all(game, script, seed)
+        assert played[0] > while_before
+
+    hard_use()
+    print(f"dual role, {options}: {played[0]} replies in {time.perf_counter() - begun:.0f} s")
+    assert played[0] >= ACTIONS / 2  # an episode ends when its games do
+
+
+# --- long texts -------------------------------------------------------------------------------------------------------
+
+UNITS = (
+    *(
+        " ",
+        "\n",
+        "a",
+        "a ",
+        "<",
+        ">",
+        "<a",
+        "<action>",
+        "<think>",
+        "</think>",
+        "<prediction h=1>",
+        "[",
+        "]",
+        "{",
+        '{"a":',
+    ),
+    *("1\n", "1:a\n", "- ", "_", "DOMINANT_TYPE: ", "\n_", "the ", "'", '"', "é", "\ud800", "\u200d", "a.", "\0", "*"),
+)
+READERS = {
+    "tags": (lambda text: parse(text, horizon=3), ("<action>a[{}x</action>", "<think>{}", "<prediction>{}\0")),
+    "reflection": (lambda text: read_reflection(text, taxonomy("RoleAgent/ALFWorld-v0"), 50), ("<reflection>{}x",)),
+    "selection": (lambda text: read_selection(text, 16), ("<selected_tasks>{}",)),
+    "search command": (read_command, ("search[{}x]", "search[a]{}x")),
+    "shop command": (read_shop_command, ("search[{}x]", "search[a]{}x")),
+    "answer": (lambda text: judge(text, ["a house", "The"]), ()),
+    "score": (lambda text: lms(text, "You see a mug 1, and a desk 2. " * 10), ()),
+    "query": (analyse, ("a{}x",)),
+    "plain": (plain, ()),
+}
+
+
+def seconds(function, text):
+    """CPU time of a call, the least of three."""
+    best = math.inf
+    for _ in range(3):
+        begun = time.process_time()
+        function(text)
+        best = min(best, time.process_time() - begun)
+    return best
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_what_a_text_costs_grows_with_its_length(reader):
+    """Sixteen times the text: sixteen times the time, never its square (256)."""
+    (read, frames), slow = READERS[reader], []
+    for unit, frame in product(UNITS, ("{}", *frames)):
+        short, long = (frame.format((unit * n)[:n]) for n in (2_000, 32_000))
+        begun = time.process_time()
+        read(long)
+        if time.process_time() - begun > 0.02:  # what takes longer may be more than long
+            growth = seconds(read, long) / max(seconds(read, short), 1e-5)
+            if growth > 80:
+                slow.append((unit, frame, growth))
+    assert slow == []
+
+
+def test_a_megabyte_is_no_command_and_costs_no_more_than_its_length(make):
+    for name in ("toy", "alfworld", "webshop", "searchqa"):
+        env = Tags(make(name, max_steps=10**6))
+        env.reset(seed=1)
+        for reply in ("<action>" + "go [ " * (HUGE // 5), "<action>[" + " " * HUGE + "</action>", "\0" * HUGE):
+            assert env.step(reply)[-1]["valid_action"] is False

@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from roleagent.spaces import whole
+
 NO_PRICE = (100.0,)
 NO_ATTRIBUTES = ("DUMMY_ATTR",)
 MAX_ASIN = 10
@@ -151,7 +153,7 @@ def clean(entry: Any, notes: Any = None, human: Any = None) -> Product:
         options=_options(entry.get("customization_options")),
         attributes=_texts(notes["attributes"]) if isinstance(notes.get("attributes"), list) else NO_ATTRIBUTES,
         prices=read_prices(entry.get("pricing")),
-        instruction=_sound(notes["instruction"]) if isinstance(notes.get("instruction"), str) else "",
+        instruction=whole(notes["instruction"]) if isinstance(notes.get("instruction"), str) else "",
         instruction_attributes=_texts(notes.get("instruction_attributes")),
         human=_requests(human),
     )
@@ -185,21 +187,21 @@ def _options(groups: Any) -> dict[str, tuple[str, ...]]:
     for name, group in groups.items():
         if isinstance(group, list):
             values = [value for choice in group if (value := _value(choice)) is not None]
-            options[_sound(name).lower()] = tuple(values)
+            options[whole(name).lower()] = tuple(values)
     return options
 
 
 def _value(choice: Any) -> str | None:
     """The value of an option as the shop shows it; None if there is none."""
     value = choice.get("value") if isinstance(choice, Mapping) else None
-    return _sound(value).strip().replace("/", " | ").lower() if isinstance(value, str) else None
+    return whole(value).strip().replace("/", " | ").lower() if isinstance(value, str) else None
 
 
 def _requests(human: Any) -> tuple[Mapping[str, Any], ...]:
     """Those with a text, attributes and options; both lists may be empty."""
     return tuple(
         {
-            "instruction": _sound(request["instruction"]),
+            "instruction": whole(request["instruction"]),
             "instruction_attributes": list(_texts(request["instruction_attributes"])),
             "instruction_options": list(_texts(request["instruction_options"])),
         }
@@ -215,18 +217,13 @@ def _text(entry: Mapping[str, Any], key: str) -> str:
     value = entry.get(key)
     if isinstance(value, list | Mapping):
         raise NotAProduct(f"{key} is no text")
-    return "" if value is None else _sound(str(value))
+    return "" if value is None else whole(str(value))
 
 
 def _texts(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list):
         return ()
-    return tuple(_sound(str(value)) for value in values if isinstance(value, str | int | float))
-
-
-def _sound(text: str) -> str:
-    r"""The text without halves of surrogate pairs (``\ud83d``): JSON can write them down, no encoder takes them."""
-    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return tuple(whole(str(value)) for value in values if isinstance(value, str | int | float))
 
 
 __all__ = ["CatalogueError", "NotAProduct", "Product", "asin_of", "clean", "read_prices"]

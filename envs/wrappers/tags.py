@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import gymnasium
 
 from roleagent.envs.wrappers.predicted_state import default_horizon
-from roleagent.spaces import Unicode
+from roleagent.spaces import Unicode, whole
 
 Think = Literal["none", "optional", "required"]
 COMMAND_TAGS = ("search", "answer")
@@ -65,6 +65,7 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
     """
     if not isinstance(text, str):
         return Parsed("", ("",) * horizon, f"the reply is not text but {type(text).__name__}")
+    text = whole(text)  # what a model said is shown again, sent and written down
     commands: list[tuple[str, str]] = []
     foreseen: dict[int, str] = {}
     thoughts, errors = 0, []

@@ -40,6 +40,15 @@ class Unicode(gymnasium.spaces.Text):
         return isinstance(other, Unicode) and self.max_length == other.max_length
 
 
+def whole(text: str) -> str:
+    """The text without halves of surrogate pairs: JSON can write them down, no encoder takes them.
+
+    >>> whole("a \\ud800 mug"), whole("\\ud83d\\ude42") == "\\U0001f642"
+    ('a \ufffd mug', True)
+    """
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 LENGTH = 4  # bytes that hold the length of a text in shared memory
 
 
