@@ -58,55 +58,68 @@ function listenToKeys() {
 // News of a run that is watched: asked for while somebody looks, and shown where it does not push things about.
 function watch(address, seconds = 3) {
   const root = new URL(address, location.href);
-  const asked = new Set();
+  const here = new Set(); // iterations of which all episodes came
+  let stamp = "", timer = 0, looking = false;
   const say = (text) => { byId("live").hidden = false; if (byId("live").textContent !== text) byId("live").textContent = text; };
-  const ask = async (url) => {
-    const answer = await fetch(url, { cache: "no-store", credentials: "same-origin" });
-    if (!answer.ok) throw new Error(`${answer.status}`);
-    return answer.json();
-  };
   shelf.live = {
     iterations: stories[0].steps[0],
     async fetch(iteration) {
-      if (asked.has(iteration)) return;
-      asked.add(iteration);
-      try {
-        if (shelve(0, await ask(new URL(`episodes/${iteration}.json`, root)))) drawSections();
-      } catch { asked.delete(iteration); }
+      if (here.has(iteration)) return;
+      const answer = await fetch(new URL(`episodes/${iteration}.json`, root), { cache: "no-store" }).catch(() => null);
+      if (!answer?.ok) { say("Live: the episodes of that iteration did not come"); return; }
+      const cards = await answer.json();
+      if (cards.length) here.add(iteration);
+      if (shelve(0, cards)) drawSections();
     },
   };
+  const bare = (told) => JSON.stringify(told.map((story) => ({ ...story, episodes: null })));
   const take = (news) => {
-    const changed = JSON.stringify(news.map((story) => ({ ...story, episodes: 0 }))) !== JSON.stringify(stories.map((story) => ({ ...story, episodes: 0 })));
+    const changed = bare(news) !== bare(stories);
     const fresh = news.reduce((sum, story, run) => sum + shelve(run, story.episodes), 0);
     stories = news;
     shelf.live.iterations = stories[0].steps[0];
     if (changed) keepingPlace(drawAll);
-    if (fresh) { drawFilters(); offerNews(); }
-  };
-  let missing = 0;
-  const offerNews = () => {
-    if (!shelf.found.length && !shelf.asked.terms?.length) { search(); return; }
-    missing = shelf.all.filter((episode) => matches(episode, shelf.asked)).length - shelf.found.length;
-    if (missing > 0) byId("count").replaceChildren(el("button", { type: "button", class: "plain", click: () => { list(shelf.shown); byId("search").focus(); } }, `Show ${plural(missing, "new episode")}`));
+    if (changed || fresh) drawFilters();
+    if (fresh) offerNews();
   };
   const look = async () => {
-    if (!document.hidden) {
-      try {
-        take((await ask(root)).stories);
-        say(stories[0].state === "training" ? `Live: iteration ${stories[0].steps[0]} of ${stories[0].steps[1]}` : `Live: ${STATES[stories[0].state] ?? stories[0].state}`);
-      } catch { say("Live: nobody answers; what is shown is the last that came"); }
-    }
-    setTimeout(look, 1000 * seconds);
+    clearTimeout(timer);
+    timer = setTimeout(look, 1000 * seconds);
+    if (document.hidden || looking) return;
+    looking = true;
+    try {
+      const answer = await fetch(root, { cache: "no-store", headers: stamp ? { "If-None-Match": stamp } : {} });
+      if (answer.status !== 304) {
+        if (!answer.ok) throw new Error(answer.statusText);
+        take((await answer.json()).stories);
+        stamp = answer.headers.get("ETag") ?? "";
+      }
+      const { state, steps } = stories[0];
+      say(`Live: ${STATES[state] ?? state}, iteration ${steps[0]} of ${steps[1]}`);
+    } catch {
+      say("Live: nobody answers; this is the last that came");
+    } finally { looking = false; }
   };
-  say("Live");
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) byId("live").classList.toggle("seen"); });
+  document.addEventListener("visibilitychange", look);
   look();
+}
+
+// New episodes wait until the reader asks for them, unless there is nothing to read yet.
+function offerNews() {
+  const waiting = shelf.all.filter((episode) => matches(episode, shelf.asked)).length - shelf.found.length;
+  if (waiting <= 0) return;
+  if (!shelf.found.length) list(0);
+  else byId("news").replaceChildren(el("button", { type: "button", class: "plain", click: () => {
+    list(shelf.shown);
+    byId("cards").querySelector("button").focus();
+  } }, `Show ${plural(waiting, "new episode")}`));
 }
 
 stories.forEach((story, run) => shelve(run, story.episodes));
 const theme = memory.get("theme");
 setTheme(THEMES.includes(theme) ? theme : "system");
 drawAll();
+makeFilters();
 drawFilters();
 search();
 listenToKeys();
