@@ -234,7 +234,7 @@ def serving(folder, *options):
 def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("policy")
     policy = small()
-    save_policy(policy, dict(Held(policy.model).weights()), path)
+    save_policy(policy, path)
     return path
 
 

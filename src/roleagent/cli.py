@@ -36,6 +36,13 @@ def serve(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def watch(arguments: Sequence[str]) -> int:
+    """Watch runs while they go on: a page in the browser, or in this terminal."""
+    from roleagent.reports.watch import main
+
+    return main(arguments)
+
+
 def webshop(arguments: Sequence[str]) -> int:
     """Build the store of a large shop, write a generated one, or open a shop for a person."""
     from roleagent.envs.webshop.cli import main
@@ -75,6 +82,7 @@ def export(arguments: Sequence[str]) -> int:
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "games": games,
     "play": play,
+    "watch": watch,
     "serve": serve,
     "webshop": webshop,
     "searchqa": searchqa,
