@@ -1,19 +1,30 @@
-"""Measures an agent on a whole panel: success per task type, with 95 % intervals.
+"""Measures an agent on a whole panel, N times if you like: success per task type, with 95 % intervals.
 
 Every episode becomes a line of a file under evaluations/; the same command, given again after an interruption, plays
-only what is missing. The last line of the output is the result as JSON.
+only what is missing. The last line of the output is the result as JSON, which is also kept beside that file.
+docs/evaluation.md tells what the figures mean and which of them may be compared.
 
 examples:
   the newest checkpoint of a training run, on the panel and with the environment that the run was measured with
       python evaluate.py --agent runs/role_agent-alfworld-v0-seed0
-  the same policy on official games
-      python evaluate.py --agent runs/role_agent-alfworld-v0-seed0 --split valid_seen --data-dir ~/alfworld
+  the same policy on official games, three times, sampling at temperature 1
+      python evaluate.py --agent runs/role_agent-alfworld-v0-seed0 --split valid_seen --data-dir ~/alfworld \\
+          --temperature 1 --repeats 3
+  any model of Hugging Face, from a folder or the hub, by the published prompts
+      python evaluate.py --agent Qwen/Qwen2.5-1.5B-Instruct --config configs/published/alfworld.yaml
+  a model behind an OpenAI-compatible server (the key is in OPENAI_API_KEY), and what it costs per million tokens
+      python evaluate.py --base-url http://127.0.0.1:8000/v1 --env RoleAgent/WebShop-v0 --split test --prices 0.5 1.5
+  prompting agents: plain, react and reflexion, against a server, a model or a run's policy
+      python evaluate.py --agent react --base-url http://127.0.0.1:8000/v1 --split valid_seen
+      python evaluate.py --agent reflexion --model-path ~/models/small --split valid_seen
   what is easy and what is possible: random commands, the scripted expert, the games' own solutions
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent random
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent expert
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent oracle --env-arg size=small
   your own agent: a class with reset(observation, info) and act(observation, info) -> command
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent my_module:MyAgent
+  two evaluations, task by task (record files or run folders)
+      python evaluate.py compare evaluations/a.jsonl evaluations/b.jsonl
 """
 
 from __future__ import annotations
@@ -22,99 +33,103 @@ import argparse
 import hashlib
 import json
 import os
+import platform
 import re
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import transformers
-import yaml
+
+from roleagent.patience import waiting
+
+with waiting("PyTorch and transformers to load"):
+    import torch
+    import transformers
+
+    from roleagent.agents.hf import HFPolicy, PolicyError, own_device
 
 import roleagent
-from roleagent.agents.baselines import build_agent
-from roleagent.agents.evaluation import (
-    Record,
-    RecordFile,
-    evaluate_agent,
-    evaluate_policy,
-    result_rows,
-    summarise,
-)
-from roleagent.agents.hf import own_device
-from roleagent.agents.session import World
-from roleagent.config import Config, ConfigError
+from roleagent.agents.baselines import build_prompting_agent
+from roleagent.agents.chat import ChatAgent
+from roleagent.agents.comparison import Measured, compare
+from roleagent.agents.contenders import STANDARD, Contender, contender, source_digest, weights_digest
+from roleagent.agents.endpoint import Endpoint, EndpointError
+from roleagent.agents.evaluation import agent_attempts, policy_attempts, speaker_attempts
+from roleagent.agents.evaluation_options import compare_parser, evaluation_parser, pairs
+from roleagent.agents.records import PROTOCOL, Attempt, Record, RecordFile
+from roleagent.agents.session import World, make_base, make_wrapped
+from roleagent.agents.speakers import PolicySpeaker
+from roleagent.agents.summary import spending, summarise
+from roleagent.config import Config, ConfigError, load
 from roleagent.learners.checkpoints import CheckpointError, Checkpoints
+from roleagent.learners.disk import write_whole
 from roleagent.learners.display import Display
 from roleagent.learners.run_folder import read_config
+from roleagent.reports.measured import Telling, report, report_comparison
 
-PROTOCOL = 1  # of the record files: raised when records of one version cannot stand beside those of another
+PRETRAINED = (
+    *("wia=off", "prompt.style=window", "prompt.think=optional"),
+    *("rollout.action_tokens=512", "rollout.eval_batch=16", "policy.context=8192"),
+)
+"""How a model plays that no run of ours has trained, where no --config says otherwise."""
 
 
 def evaluate(options: argparse.Namespace) -> dict[str, Any]:
     """Plays what is missing of the panel, prints the table, returns the result."""
-    run = run_folder(options.agent)
-    config = configuration(options, run)
-    checkpoint = newest_checkpoint(run) if run else None
+    who = contender(options.agent, options.run, options.model_path, options.base_url)
+    config = configuration(options, who)
     world = World.open(config, config.env.eval_split, config.env.eval_tasks)
-    header = {
-        "protocol": PROTOCOL,
-        "roleagent": roleagent.__version__,
-        **world.panel.manifest(),
-        "kwargs": dict(config.env.kwargs),
-        "agent": options.agent,
-        "checkpoint": checkpoint.name if checkpoint else None,
-        "weights": digest_of(checkpoint) if checkpoint else None,
-        "temperature": config.rollout.eval_temperature if run else None,
-        "batch": config.rollout.eval_batch if run else None,
-        "seed": options.seed,
-    }
+    model = open_model(options, who, config)
+    header = describe(options, who, model, world)
     file = RecordFile(options.out or default_file(header), header)
-    missing = set(file.missing(world.panel))
-    with Display(f"{options.agent} on {config.env.id}:{world.panel.split}, records in {file.path}") as display:
-        done = len(world.panel) - len(missing)
-        display.stage("evaluate", len(world.panel), done)
+    missing = set(file.missing(world.panel, options.repeats))
+    total = options.repeats * len(world.panel)
+    name = header["agent"]["name"]
+    shown = Display(f"{name} on {config.env.id}:{world.panel.split}, records in {file.path}")
+    with shown as display, warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: display.warn(str(message))  # a server's troubles, in our voice
+        done = total - len(missing)
+        display.stage("evaluate", total, done)
         if done and missing:
-            display.say(f"going on: {done} of {len(world.panel)} episodes are there already")
-        if checkpoint:
-            records = policy_records(world, checkpoint, missing, options.seed, display)
-        else:
-            records = agent_records(world, options.agent, missing, options.seed)
-        for record in records:
-            file.append(record)
-            display.advance(len(file.records))
-        summary = summarise(file.records)
+            display.say(f"going on: {done} of {total} episodes are there already")
+        tell = Telling(display, total, options.prices)
+        if missing:
+            for record in played(options, who, model, world, missing, display):
+                file.append(record)
+                done += record.sound
+                tell(file, done)
+        counting = [record for record in file.records if record.repeat < options.repeats]
+        summary = summarise(sorted(counting, key=lambda record: record.attempt))
         if not summary["n"]:
-            raise ValueError(f"every episode failed in the environment, the first with {file.records[0].error}")
-        report(display, options.agent, world, summary)
-    return {**header, "records": str(file.path), **summary}
+            raise ValueError(f"every episode failed, the first with {counting[0].error}")
+        summary["usage"] = spending(file.written, options.prices)
+        report(display, name, summary, counting, world.panel)
+    result = {**header, "records": str(file.path), **summary}
+    write_whole(file.path.with_suffix(".result.json"), json.dumps(result, indent=1))
+    return result
 
 
-def run_folder(agent: str) -> Path | None:
-    """The run folder that ``--agent`` names; None if it names something else."""
-    path = Path(agent).expanduser()
-    if path.is_dir():
-        return path
-    if os.sep in agent:
-        raise ConfigError(f"no run folder {agent!r}: there is no such directory")
-    return None
-
-
-def configuration(options: argparse.Namespace, run: Path | None) -> Config:
-    """The run's configuration (or the defaults), with what the command line says put over it."""
-    config = read_config(run) if run else Config()
-    env = config.env if run else replace(config.env, eval_split="valid_seen")
+def configuration(options: argparse.Namespace, who: Contender) -> Config:
+    """The run's configuration (or --config, or the defaults), with what the command line says put over it."""
+    if who.run is not None:
+        if options.config is not None:
+            raise ConfigError("a run brings its configuration: leave --config out, or change options with --set")
+        read_config(who.run)  # says in a line what is wrong with it
+        config = load(who.run / "config.yaml", options.set)
+    else:
+        config = load(options.config, [*(() if options.config else PRETRAINED), *options.set])
+    env = config.env if who.run or options.config else replace(config.env, eval_split="valid_seen")
     if options.env and options.env != env.id:
         env = replace(env, id=options.env, kwargs={})
-    given = dict(map(env_argument, options.env_arg))
-    if options.data_dir is not None:
-        given["data_dir"] = str(options.data_dir)
+    data = {} if options.data_dir is None else {"data_dir": str(options.data_dir)}
     env = replace(
         env,
-        kwargs={**env.kwargs, **given},
+        kwargs={**env.kwargs, **pairs(options.env_arg), **data},
         eval_split=options.split or env.eval_split,
         eval_tasks=env.eval_tasks if options.tasks is None else options.tasks,
     )
@@ -122,156 +137,148 @@ def configuration(options: argparse.Namespace, run: Path | None) -> Config:
         config.rollout,
         eval_temperature=config.rollout.eval_temperature if options.temperature is None else options.temperature,
         eval_batch=options.batch or config.rollout.eval_batch,
+        action_tokens=options.max_tokens or config.rollout.action_tokens,
     )
     return replace(config, env=env, rollout=rollout)
 
 
-def env_argument(text: str) -> tuple[str, Any]:
-    """``key=value`` with a YAML value.
+def open_model(options: argparse.Namespace, who: Contender, config: Config) -> HFPolicy | Endpoint | None:
+    """The model behind the contender; None where there is none."""
+    generator, policy = torch.Generator(own_device()), config.policy
+    if who.run is not None:
+        return Checkpoints.policy(chosen_checkpoint(who.run, options.checkpoint), generator, policy)
+    if who.model:
+        with waiting(f"the model {who.model}"):
+            return HFPolicy.from_path(who.model, generator, policy.dtype, policy.context, policy.trust_remote_code)
+    if not who.url:
+        return None
+    # A conversation may wait for all of its attempts, and for the pauses between them.
+    deadline = 8 * options.timeout + 120
+    server = Endpoint(
+        who.url, options.model, concurrency=options.concurrency, timeout=options.timeout, deadline=deadline
+    )
+    if not server.model:
+        server.check(config.rollout.eval_temperature)  # finds out the model's name
+    return server
 
-    >>> env_argument("max_steps=30")
-    ('max_steps', 30)
-    """
-    key, separator, value = text.partition("=")
-    if not separator or not key.isidentifier():
-        raise ConfigError(f"--env-arg {text!r} is not of the form key=value, e.g. max_steps=30")
-    try:
-        return key, yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"the value of --env-arg {text!r} cannot be read as YAML") from error
 
-
-def newest_checkpoint(run: Path) -> Path:
-    """The run's newest whole checkpoint."""
-    checkpoint = Checkpoints(run / "checkpoints").latest()
-    if checkpoint is None:
+def chosen_checkpoint(run: Path, name: str | None) -> Path:
+    """The run's newest whole checkpoint, or the one of that name."""
+    found = {path.name: path for path in Checkpoints(run / "checkpoints").all()}
+    if not found:
         raise CheckpointError(f"the run {run} has no checkpoint yet; train it, or go on with train.py --resume")
-    return checkpoint
+    if name is not None and name not in found:
+        raise CheckpointError(f"the run {run} has no checkpoint {name!r}; there are {', '.join(found)}")
+    return found[name or max(found)]
 
 
-def digest_of(checkpoint: Path) -> str:
-    """A digest of the weights: a later run in the same folder is another agent, whatever its checkpoints are called."""
-    digest = hashlib.sha256()
-    for path in sorted((checkpoint / "policy").glob("*.safetensors")):
-        with path.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()[:16]
+def describe(
+    options: argparse.Namespace, who: Contender, model: HFPolicy | Endpoint | None, world: World
+) -> dict[str, Any]:
+    """What is measured, and with what: the head of the record file. Nothing secret is in it."""
+    config = world.config
+    agent: dict[str, Any] = {"name": who.name(), "plays": who.plays, **source_digest(who.plays)}
+    if options.agent_arg:
+        agent["arguments"] = pairs(options.agent_arg)
+    if who.run is not None:
+        checkpoint = chosen_checkpoint(who.run, options.checkpoint)
+        agent |= {"run": str(who.run), "checkpoint": checkpoint.name, "weights": weights_digest(checkpoint / "policy")}
+    elif isinstance(model, Endpoint):
+        agent |= {"name": who.name(model.model), "model": model.model, "url": model.url}
+    elif model is not None:
+        agent |= {"model": who.model, "weights": weights_digest(who.model)}
+    settings: dict[str, Any] = {"temperature": None, "max_tokens": None, "batch": None, "prompt": None}
+    if model is not None:
+        rollout, local = config.rollout, isinstance(model, HFPolicy)
+        settings = {
+            "temperature": rollout.eval_temperature,
+            "max_tokens": rollout.action_tokens,
+            "batch": rollout.eval_batch if local else None,
+            "prompt": asdict(config.prompt) if who.plays == STANDARD else None,
+            "horizon": world.horizon if who.plays == STANDARD and local else 0,
+        }
+    return {
+        "protocol": PROTOCOL,
+        "versions": {
+            "roleagent": roleagent.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+            "platform": f"{platform.system()} {platform.machine()}",
+        },
+        **world.panel.manifest(),
+        "kwargs": dict(config.env.kwargs),
+        "agent": agent,
+        **settings,
+        "seed": options.seed,
+    }
 
 
 def default_file(header: dict[str, Any]) -> Path:
     """A file that the same command finds again, and no other."""
-    shown = [Path(header["agent"]).name, header["checkpoint"], header["env_id"].split("/")[-1], header["split"]]
+    agent = header["agent"]
+    shown = [agent["name"], agent.get("checkpoint"), header["env_id"].split("/")[-1], header["split"]]
     name = "-".join(re.sub(r"[^\w.]+", "-", part) for part in shown if part)
     key = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:8]
     return Path("evaluations") / f"{name}-{key}.jsonl"
 
 
-def policy_records(world: World, checkpoint: Path, missing: set[str], seed: int, display: Display) -> Iterator[Record]:
-    """Plays a checkpoint, batch by batch. Each batch has random numbers of its own and is played whole, so that an
-    evaluation that was interrupted ends with the records of one that was not."""
-    config, task_ids = world.config, world.panel.task_ids
-    policy = Checkpoints.policy(checkpoint, torch.Generator(own_device()), config.policy)
-    rollout = world.rollout(policy)
-    for start in range(0, len(task_ids), config.rollout.eval_batch):
-        part = task_ids[start : start + config.rollout.eval_batch]
-        if missing.isdisjoint(part):
-            continue
-        policy.reseed(int(np.random.default_rng([seed, start]).integers(2**62)))
-        temperature = config.rollout.eval_temperature
-        for record in evaluate_policy(
-            rollout,
-            part,
-            temperature,
-            len(part),
-            lambda done, total: display.inner("episodes of the batch", done, total),
-        ):
-            if record.task_id in missing:
-                yield record
-
-
-def agent_records(world: World, name: str, missing: set[str], seed: int) -> Iterator[Record]:
-    """Plays an agent that gives bare commands; each task has random numbers of its own."""
-    rng = np.random.default_rng(seed)
-    agent = build_agent(name, world.base, rng)
-    for position, task_id in enumerate(world.panel.task_ids):
-        if task_id in missing:
-            rng.bit_generator.state = np.random.default_rng([seed, position]).bit_generator.state
-            yield from evaluate_agent(world.base, agent, [task_id])
-
-
-def report(display: Display, agent: str, world: World, summary: dict[str, Any]) -> None:
-    """What a person reads."""
-    panel = world.panel
-    title = (
-        f"{agent}: success on {panel.env_id}:{panel.split} ({len(panel)} tasks, panel {panel.digest}), 95 % intervals"
+def played(
+    options: argparse.Namespace,
+    who: Contender,
+    model: HFPolicy | Endpoint | None,
+    world: World,
+    missing: set[Attempt],
+    display: Display,
+) -> Iterator[Record]:
+    """Plays what is missing, in the way of the contender."""
+    config, split, seed = world.config, world.panel.split, options.seed
+    if model is None:
+        return agent_attempts(world, who.plays, missing, seed)
+    if isinstance(model, Endpoint):
+        model.check(config.rollout.eval_temperature)
+    if who.plays == STANDARD:
+        if isinstance(model, HFPolicy):
+            progress = partial(display.inner, "episodes of the batch")
+            return policy_attempts(world, model, missing, seed, progress)
+        return speaker_attempts(
+            world, ChatAgent(config.prompt), model, partial(make_wrapped, config, split, 0), missing, seed
+        )
+    agent = build_prompting_agent(who.plays, world.base, **pairs(options.agent_arg))
+    make = partial(make_base, config, split)
+    if isinstance(model, Endpoint):
+        return speaker_attempts(world, agent, model, make, missing, seed)
+    return speaker_attempts(
+        world, agent, PolicySpeaker(model, config.rollout.eval_batch), make, missing, seed, policy=model
     )
-    display.table(title, ["task type", "success", "steps"], result_rows({"success": summary}, steps=True))
-    if summary["prediction"] is not None:
-        display.say(f"predictions: mean similarity {summary['prediction']:.3f}")
-    if summary["errors"]:
-        display.warn(f"{summary['errors']} episodes failed in the environment; they are in no rate")
 
 
-def parser() -> argparse.ArgumentParser:
-    summary, _, rest = (__doc__ or "").partition("examples:")
-    parser = argparse.ArgumentParser(
-        description=summary, epilog=f"examples:{rest}", formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--agent",
-        required=True,
-        metavar="AGENT",
-        help="a run folder (its newest checkpoint plays), random, oracle (the game's own solution), expert (scripted, "
-        "sees only what an agent sees), or module:Class",
-    )
-    parser.add_argument("--env", metavar="ID", help="Gymnasium id (default: the run's, else RoleAgent/ALFWorld-v0)")
-    parser.add_argument("--split", help="panel to play (default: the run's evaluation split, else valid_seen)")
-    parser.add_argument(
-        "--data-dir",
-        type=Path,
-        metavar="DIR",
-        help="official data (default: what $ALFWORLD_DATA, $WEBSHOP_DATA or $SEARCHQA_DATA names, else none)",
-    )
-    parser.add_argument(
-        "--env-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the environment; repeatable"
-    )
-    parser.add_argument("--tasks", type=natural, metavar="N", help="only the first N tasks of the panel")
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
-    parser.add_argument(
-        "--temperature", type=temperature, metavar="T", help="of a policy (default: the run's, mostly 0)"
-    )
-    parser.add_argument("--batch", type=natural, metavar="N", help="episodes of a policy side by side")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="record file (default: a name under evaluations/)")
-    return parser
-
-
-def natural(text: str) -> int:
-    """A whole number from 1 on."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return int(text)
-
-
-def temperature(text: str) -> float:
-    """A number from 0 on."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
-    return value
+def compared(options: argparse.Namespace) -> dict[str, Any]:
+    """Compares two sides, prints the table, returns the result."""
+    first, second = options.records, options.against
+    if not second:
+        if len(first) != 2:
+            raise ConfigError("name two record files, or several and after --against those of the other side")
+        first, second = first[:1], first[1:]
+    sides = [[Measured.read(path) for path in side] for side in (first, second)]
+    result = compare(*sides, np.random.default_rng(options.seed))
+    with Display(f"A: {', '.join(result['first'])}\nB: {', '.join(result['second'])}") as display:
+        report_comparison(display, result)
+    return result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    options = parser().parse_args(arguments)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    if given[:1] == ["compare"]:
+        work, options = compared, compare_parser().parse_args(given[1:])
+    else:
+        work, options = evaluate, evaluation_parser(__doc__ or "").parse_args(given)
     transformers.logging.disable_progress_bar()  # there is one display, and it is ours
     sys.path.insert(0, os.getcwd())  # where module:Class is looked for first
     try:
-        result = evaluate(options)
-    except (ConfigError, CheckpointError, ValueError, OSError) as error:
+        result = work(options)
+    except (ConfigError, CheckpointError, PolicyError, EndpointError, ValueError, OSError) as error:
         print(f"evaluate.py: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -1,69 +1,42 @@
-"""Measuring an agent on a fixed panel: episode records, success per task type, intervals."""
+"""Playing an agent on a fixed panel: one record per task and repeat, for training runs and ``evaluate.py`` alike.
+
+The generators named ``*_attempts`` play what is wanted of an evaluation, so that one that was interrupted ends with the
+records of one that was not: what is random in repeat r is drawn from the seed s + r and from the place in the panel,
+and never from what was played before.
+"""
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+from typing import Protocol
 
 import gymnasium
+import numpy as np
 
-from roleagent.agents.baselines import Agent
+from roleagent.agents.baselines import Agent, build_agent
+from roleagent.agents.dialogue import PromptingAgent
+from roleagent.agents.driving import play_all
+from roleagent.agents.hf import HFPolicy
+from roleagent.agents.records import PROTOCOL, Attempt, Record, RecordFile, measures
 from roleagent.agents.rollout import Rollout
+from roleagent.agents.session import World
+from roleagent.agents.speakers import Speaker
+from roleagent.agents.summary import result_rows, summarise
 from roleagent.envs.pool import EnvPool
-from roleagent.panel import Panel, wilson
-from roleagent.types import Trajectory
+
+Progress = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """One evaluated episode.
+class Reseeded(Protocol):
+    """Whoever samples from a stream that can be begun anew."""
 
-    Attributes:
-        reward: sum of the ``task`` terms.
-        steps: turns taken.
-        prediction: mean score of the episode's predictions in [0, 1]; None where none were asked for.
-        error: what the environment raised, where the stop reason is ``error``.
-    """
-
-    task_id: str
-    task_type: str
-    won: bool
-    reward: float
-    steps: int
-    stop_reason: str
-    prediction: float | None = None
-    error: str = ""
-
-    @classmethod
-    def failed(cls, task_id: str, task_type: str, error: str) -> Record:
-        """The record of an episode whose environment failed: reported, and in no rate."""
-        return cls(task_id, task_type, False, 0.0, 0, "error", error=error)
-
-    @classmethod
-    def of(cls, trajectory: Trajectory) -> Record:
-        """The record of a played trajectory."""
-        scores = [s.score for turn in trajectory.turns if turn.prediction for s in turn.prediction.scores]
-        return cls(
-            trajectory.task.task_id,
-            trajectory.task.task_type,
-            trajectory.success,
-            trajectory.outcome,
-            len(trajectory.turns),
-            trajectory.stop_reason,
-            sum(scores) / len(scores) if scores else None,
-        )
+    def reseed(self, seed: int) -> None: ...
 
 
 def evaluate_policy(
-    rollout: Rollout,
-    task_ids: Sequence[str],
-    temperature: float,
-    side_by_side: int,
-    progress: Callable[[int, int], None] | None = None,
+    rollout: Rollout, task_ids: Sequence[str], temperature: float, side_by_side: int, progress: Progress | None = None
 ) -> Iterator[Record]:
     """Plays every task once, ``side_by_side`` episodes at a time; yields a record per task as batches finish.
 
@@ -86,7 +59,7 @@ def evaluate_policy(
         done += len(part)
 
 
-def evaluate_agent(env: gymnasium.Env, agent: Agent, task_ids: Iterable[str]) -> Iterator[Record]:
+def evaluate_agent(env: gymnasium.Env, agent: Agent, task_ids: Iterable[str], repeat: int = 0) -> Iterator[Record]:
     """Plays every task once with an agent that gives bare commands to a base environment.
 
     A task whose environment fails yields a record with the stop reason ``error``; what the agent raises is raised.
@@ -94,114 +67,112 @@ def evaluate_agent(env: gymnasium.Env, agent: Agent, task_ids: Iterable[str]) ->
     pool = EnvPool(lambda: env)
     for task_id in task_ids:
         outcome = pool.reset(0, task_id)
-        task_type, reward, steps = outcome.info.get("task_type", ""), 0.0, 0
+        task_type, reward, steps, invalid = outcome.info.get("task_type", ""), 0.0, 0, 0
         if outcome.error is None:
             agent.reset(outcome.observation, outcome.info)
         while outcome.error is None and not (outcome.terminated or outcome.truncated):
             outcome = pool.step(0, agent.act(outcome.observation, outcome.info))
             reward += outcome.info.get("rewards", {}).get("task", 0.0)
+            invalid += not outcome.info.get("valid_action", True)
             steps += 1
         if outcome.error is not None:
-            yield Record.failed(task_id, task_type, outcome.error)
+            yield Record.failed(task_id, task_type, outcome.error, repeat)
             continue
         won = bool(outcome.info["won"])
         reason = "won" if won else ("lost" if outcome.terminated else "max_steps")
-        yield Record(task_id, task_type, won, reward, steps, reason)
+        found = measures(outcome.info)
+        yield Record(task_id, task_type, won, reward, steps, reason, repeat=repeat, invalid=invalid, metrics=found)
 
 
-def summarise(records: Sequence[Record]) -> dict[str, Any]:
-    """Success with Wilson's 95 % interval, over all and per task type.
-
-    Episodes that ended in an error of the environment are counted apart and in no rate.
-    """
-    sound = [record for record in records if record.stop_reason != "error"]
-    by_type: dict[str, list[Record]] = defaultdict(list)
-    for record in sound:
-        by_type[record.task_type].append(record)
-
-    def rate(part: Sequence[Record]) -> dict[str, Any]:
-        won = sum(record.won for record in part)
-        low, high = wilson(won, len(part))
-        return {
-            "n": len(part),
-            "success": won / len(part) if part else 0.0,
-            "interval": [low, high],
-            "steps": sum(record.steps for record in part) / len(part) if part else 0.0,
-        }
-
-    foreseen = [record.prediction for record in sound if record.prediction is not None]
-    return {
-        **rate(sound),
-        "reward": sum(record.reward for record in sound) / len(sound) if sound else 0.0,
-        "prediction": sum(foreseen) / len(foreseen) if foreseen else None,
-        "errors": len(records) - len(sound),
-        "by_type": {name: rate(by_type[name]) for name in sorted(by_type)},
-    }
-
-
-def result_rows(summaries: Mapping[str, Mapping[str, Any]], steps: bool = False) -> list[list[str]]:
-    """Rows of summaries side by side, for a table: everything first, then each task type.
-
-    Args:
-        summaries: by the name of their column, from :func:`summarise`.
-        steps: whether a column with the mean number of steps follows each.
-
-    >>> result_rows({"random": summarise([Record("t", "heat", True, 1.0, 4, "won")])}, steps=True)[1]
-    ['heat', '100.0%  [20.7%, 100.0%]  n=1', '4.0']
-    """
-    names = sorted({name for summary in summaries.values() for name in summary["by_type"]})
-    rows = []
-    for label in ["all", *names]:
-        row = [label]
-        for summary in summaries.values():
-            part = summary if label == "all" else summary["by_type"].get(label)
-            low, high = part["interval"] if part else (0.0, 1.0)
-            row.append(f"{part['success']:.1%}  [{low:.1%}, {high:.1%}]  n={part['n']}" if part else "–")
-            if steps:
-                row.append(f"{part['steps']:.1f}" if part else "–")
-        rows.append(row)
-    return rows
-
-
-class RecordFile:
-    """Records as JSON lines behind a header that says what was measured; an interrupted evaluation goes on.
-
-    Args:
-        path: the file.
-        header: protocol, panel digest, agent; a file with another header is refused.
+def agent_attempts(world: World, name: str, wanted: Set[Attempt], seed: int) -> Iterator[Record]:
+    """Plays an agent that gives bare commands; each attempt has random numbers of its own.
 
     Raises:
-        ValueError: the file belongs to another evaluation, or is damaged.
+        ValueError: there is no such agent (see :func:`roleagent.agents.baselines.build_agent`).
     """
+    rng = np.random.default_rng(seed)
+    agent = build_agent(name, world.base, rng)
+    places = {task_id: place for place, task_id in enumerate(world.panel.task_ids)}
+    for attempt in _in_order(wanted, places):
+        stream = np.random.default_rng([seed + attempt.repeat, places[attempt.task_id]])
+        rng.bit_generator.state = stream.bit_generator.state
+        yield from evaluate_agent(world.base, agent, [attempt.task_id], attempt.repeat)
 
-    def __init__(self, path: Path, header: dict[str, Any]):
-        self.path, self.header = path, header
-        self.records: list[Record] = []
-        if path.exists() and path.stat().st_size:
-            lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-            sound = "".join(line for line in lines if line.endswith("\n"))
-            try:
-                found, *rows = [json.loads(line) for line in sound.splitlines()]
-                self.records = [Record(**row) for row in rows]
-            except (ValueError, TypeError) as error:
-                raise ValueError(f"{path} is no evaluation file; move it away or name another with --out") from error
-            if found != header:
-                changed = sorted(key for key in {*found, *header} if found.get(key) != header.get(key))
-                raise ValueError(
-                    f"{path} holds another evaluation ({', '.join(changed)} differ); name another file with --out"
-                )
-            if len(sound) != sum(map(len, lines)):  # killed in the middle of a line
-                path.write_text(sound, encoding="utf-8")
 
-    def missing(self, panel: Panel) -> list[str]:
-        """Tasks of the panel without a record, in order."""
-        done = {record.task_id for record in self.records}
-        return [task_id for task_id in panel.task_ids if task_id not in done]
+def policy_attempts(
+    world: World, policy: HFPolicy, wanted: Set[Attempt], seed: int, progress: Progress | None = None
+) -> Iterator[Record]:
+    """Plays a policy by the standard prompts, batch by batch; a batch of which anything is wanted is played whole."""
+    rollout, options = world.rollout(policy), world.config.rollout
+    for repeat, part in _batches(world, policy, wanted, seed):
+        for record in evaluate_policy(rollout, part, options.eval_temperature, len(part), progress):
+            record = replace(record, repeat=repeat)
+            if record.attempt in wanted:
+                yield record
 
-    def append(self, record: Record) -> None:
-        """Adds one record to memory and disk; the first one brings the header."""
-        self.records.append(record)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as stream:
-            header = "" if stream.tell() else json.dumps(self.header) + "\n"
-            stream.write(header + json.dumps(asdict(record)) + "\n")
+
+def speaker_attempts(
+    world: World,
+    agent: PromptingAgent,
+    speaker: Speaker,
+    make: Callable[[], gymnasium.Env],
+    wanted: Set[Attempt],
+    seed: int,
+    policy: Reseeded | None = None,
+) -> Iterator[Record]:
+    """Plays an agent that prompts a model, in the world's temperature and with its most tokens to a reply.
+
+    Args:
+        make: builds the environment as the agent wants it.
+        policy: the local model behind the speaker, which plays whole batches; None: a server, which is asked for
+            everything that is wanted, and whose answers no seed repeats.
+
+    Raises:
+        EndpointError: the server cannot be used as it is configured, or has stopped answering.
+    """
+    options = world.config.rollout
+    play = partial(
+        play_all, agent, speaker, make, max_tokens=options.action_tokens, temperature=options.eval_temperature
+    )
+    if policy is None:
+        places = {task_id: place for place, task_id in enumerate(world.panel.task_ids)}
+        attempts = _in_order(wanted, places)
+        for place, played in play([attempt.task_id for attempt in attempts]):
+            yield Record.of_dialogue(played, attempts[place].repeat, timed=True)
+        return
+    for repeat, part in _batches(world, policy, wanted, seed):
+        batch = sorted(play(part), key=lambda found: found[0])
+        for _, played in batch:
+            record = Record.of_dialogue(played, repeat, timed=False)
+            if record.attempt in wanted:
+                yield record
+
+
+def _batches(world: World, policy: Reseeded, wanted: Set[Attempt], seed: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Repeats and the tasks of batches of which something is wanted; the policy has begun each one's random stream."""
+    task_ids, size = world.panel.task_ids, world.config.rollout.eval_batch
+    for repeat in sorted({attempt.repeat for attempt in wanted}):
+        for start in range(0, len(task_ids), size):
+            part = task_ids[start : start + size]
+            if wanted.isdisjoint(Attempt(repeat, task_id) for task_id in part):
+                continue
+            policy.reseed(int(np.random.default_rng([seed + repeat, start]).integers(2**62)))
+            yield repeat, part
+
+
+def _in_order(wanted: Set[Attempt], places: Mapping[str, int]) -> list[Attempt]:
+    return sorted(wanted, key=lambda attempt: (attempt.repeat, places[attempt.task_id]))
+
+
+__all__ = [
+    "PROTOCOL",
+    "Record",
+    "RecordFile",
+    "agent_attempts",
+    "evaluate_agent",
+    "evaluate_policy",
+    "policy_attempts",
+    "result_rows",
+    "speaker_attempts",
+    "summarise",
+]

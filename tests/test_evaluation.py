@@ -44,7 +44,9 @@ def test_the_summary_by_hand():
     assert summary["steps"] == pytest.approx(20 / 3)
     assert summary["prediction"] == pytest.approx(0.6)  # over the episodes that made any
     assert list(summary["by_type"]) == ["cool", "heat"]
-    assert summary["by_type"]["cool"] == {"n": 1, "success": 1.0, "interval": list(wilson(1, 1)), "steps": 6.0}
+    cool = summary["by_type"]["cool"]
+    assert (cool["n"], cool["tasks"], cool["success"], cool["steps"]) == (1, 1, 1.0, 6.0)
+    assert cool["interval"] == pytest.approx(wilson(1, 1))
     assert summary["by_type"]["heat"]["success"] == 0.5
 
 
@@ -60,7 +62,7 @@ def test_rows_stand_side_by_side():
     assert [row[0] for row in rows] == ["all", "cool", "heat"]
     assert rows[0][1].startswith("50.0%") and rows[0][2].startswith("0.0%")
     assert rows[1][2] == "–"
-    assert [row[2] for row in result_rows({"one": one}, steps=True)] == ["4.0", "4.0", "4.0"]
+    assert [row[2] for row in result_rows({"one": one}, details=True)] == ["4.0", "4.0", "4.0"]
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
@@ -69,7 +71,7 @@ def test_rows_stand_side_by_side():
 def test_a_file_goes_on_where_it_was_cut(tmp_path):
     path = tmp_path / "deep" / "records.jsonl"
     file = RecordFile(path, HEADER)
-    assert file.missing(PANEL) == ["a", "b", "c"]
+    assert file.missing(PANEL) == [(0, "a"), (0, "b"), (0, "c")]
     assert not path.exists()  # nothing measured, nothing written
     for task_id in ("a", "b"):
         file.append(record(task_id, prediction=0.25))
@@ -77,7 +79,7 @@ def test_a_file_goes_on_where_it_was_cut(tmp_path):
     path.write_text(whole[:-20])  # killed in the middle of a line
     again = RecordFile(path, HEADER)
     assert again.records == [record("a", prediction=0.25)]
-    assert again.missing(PANEL) == ["b", "c"]
+    assert again.missing(PANEL) == [(0, "b"), (0, "c")]
     again.append(record("b", prediction=0.25))
     assert path.read_text() == whole
     assert [json.loads(line) for line in whole.splitlines()[1:]] == [asdict(entry) for entry in again.records]
@@ -278,7 +280,7 @@ def test_another_seed_is_another_evaluation(here, capsys):
 def test_a_run_folder_brings_its_environment_and_its_checkpoint(here, capsys, trained):
     result = measure(capsys, "--agent", trained, "--tasks", 10, "--temperature", 1, "--out", "records.jsonl")
     assert (result["env_id"], result["split"], result["tasks"]) == ("RoleAgent/Toy-v0", "valid", 10)
-    assert (result["checkpoint"], result["kwargs"]) == ("step-500003", {"max_steps": 3})
+    assert (result["agent"]["checkpoint"], result["kwargs"]) == ("step-500003", {"max_steps": 3})
     assert (result["steps"], result["prediction"]) == (3.0, 0.0)
     whole = halve(here / "records.jsonl")
     again = measure(capsys, "--agent", trained, "--tasks", 10, "--temperature", 1, "--out", "records.jsonl")
@@ -300,7 +302,7 @@ def test_new_weights_under_an_old_name_are_another_agent(here, capsys, trained):
     arguments = ("--agent", copy, "--tasks", 1, "--out", "records.jsonl")
     measure(capsys, *arguments)
     qwen(context=512, seed=1).model.save_pretrained(copy / "checkpoints" / "step-500003" / "policy")
-    assert "(weights differ)" in complaint(capsys, *arguments)
+    assert "(agent.weights differ)" in complaint(capsys, *arguments)
 
 
 @pytest.mark.parametrize(
@@ -308,7 +310,7 @@ def test_new_weights_under_an_old_name_are_another_agent(here, capsys, trained):
     [
         ([*TOY, "--agent", "nobody"], "no agent 'nobody'"),
         ([*TOY, "--agent", "runs/nobody"], "no run folder 'runs/nobody'"),
-        ([*TOY, "--agent", "."], "is no run folder: it has no config.yaml"),
+        ([*TOY, "--agent", "."], "is no run folder (it has no config.yaml) and no model"),
         ([*TOY, "--agent", "nowhere:Agent"], "cannot build the agent"),
         (["--env", "RoleAgent/Toy-v0", "--split", "test", "--agent", "random"], "unknown split 'test'"),
         (["--split", "valid", "--agent", "random"], "unknown split 'valid'"),

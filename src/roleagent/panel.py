@@ -78,7 +78,7 @@ def assert_disjoint(panels: Iterable[Panel], key: Callable[[str], str] = str) ->
                 raise ValueError(f"the panels {other} and {panel.split} share {value!r}")
 
 
-def wilson(successes: int, n: int, z: float = 1.959964) -> tuple[float, float]:
+def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, float]:
     """Wilson's score interval of a proportion, at 95 % unless told.
 
     >>> low, high = wilson(90, 100)

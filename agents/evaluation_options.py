@@ -1,0 +1,162 @@
+"""The options of ``evaluate.py`` and of ``evaluate.py compare``."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roleagent.config import ConfigError
+
+_COMPARE = """\
+Compares two evaluations of the same panel, task by task: the difference in success with a bootstrap interval over
+tasks, over all and per task type, McNemar's exact test where each task was played once, and the environment's measures.
+The last line of the output is the result as JSON."""
+_COMPARE_EXAMPLES = """\
+examples:
+  two agents, measured by evaluate.py
+      python evaluate.py compare evaluations/a.jsonl evaluations/b.jsonl
+  two training runs, each as it was measured at its end; and one run before and after
+      python evaluate.py compare runs/gigpo runs/role_agent
+      python evaluate.py compare runs/role_agent/before.json runs/role_agent/after.json
+  several seeds on each side
+      python evaluate.py compare runs/gigpo-0 runs/gigpo-1 --against runs/role_agent-0 runs/role_agent-1
+"""
+
+
+def evaluation_parser(text: str) -> argparse.ArgumentParser:
+    """The parser of ``evaluate.py``, whose docstring is ``text``."""
+    summary, _, rest = text.partition("examples:")
+    parser = argparse.ArgumentParser(
+        description=summary,
+        epilog=f"examples:{rest}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    who = parser.add_argument_group("who plays")
+    who.add_argument(
+        "--agent",
+        metavar="AGENT",
+        help="a run folder (its newest checkpoint plays), a Hugging Face folder or hub name, random, oracle (the "
+        "game's own solution), expert (scripted, sees only what an agent sees), plain, react or reflexion (prompt the "
+        "model that one of the next three options names), or module:Class; left out, that model plays by the standard "
+        "prompts",
+    )
+    who.add_argument("--run", type=Path, metavar="RUN", help="model: the checkpoint of a run folder")
+    who.add_argument("--model-path", default="", metavar="MODEL", help="model: a Hugging Face folder or hub name")
+    who.add_argument("--base-url", default="", metavar="URL", help="model: behind an OpenAI-compatible server")
+    who.add_argument("--model", default="", metavar="NAME", help="its name there (default: the only one it offers)")
+    who.add_argument("--checkpoint", metavar="NAME", help="of a run, e.g. step-000020 (default: the newest)")
+    who.add_argument(
+        "--agent-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the agent, e.g. trials=2"
+    )
+    where = parser.add_argument_group("where")
+    where.add_argument("--env", metavar="ID", help="Gymnasium id (default: the run's, else RoleAgent/ALFWorld-v0)")
+    where.add_argument("--split", help="panel to play (default: the run's evaluation split, else valid_seen)")
+    where.add_argument("--tasks", type=natural, metavar="N", help="only the first N tasks of the panel")
+    where.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="official data (default: what $ALFWORLD_DATA, $WEBSHOP_DATA or $SEARCHQA_DATA names, else none)",
+    )
+    where.add_argument(
+        "--env-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the environment; repeatable"
+    )
+    how = parser.add_argument_group("how")
+    how.add_argument("--repeats", type=natural, default=1, metavar="N", help="play the panel N times, with other seeds")
+    how.add_argument("--seed", type=int, default=0, help="of repeat 0; the next has the next (default: %(default)s)")
+    how.add_argument("--temperature", type=from_zero, metavar="T", help="of a model (default: the run's, mostly 0)")
+    how.add_argument("--max-tokens", type=natural, metavar="N", help="most tokens of a reply, thoughts included")
+    how.add_argument("--batch", type=natural, metavar="N", help="episodes of a local model side by side")
+    how.add_argument("--config", type=Path, metavar="FILE", help="environment, prompts and limits of a configuration")
+    how.add_argument(
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any option of train.py, e.g. prompt.think=none"
+    )
+    server = parser.add_argument_group("a server")
+    server.add_argument("--concurrency", type=natural, default=8, metavar="N", help="episodes at once (default: 8)")
+    server.add_argument(
+        "--timeout",
+        type=positive,
+        default=120.0,
+        metavar="S",
+        help="seconds for one attempt at an answer (default: 120)",
+    )
+    server.add_argument(
+        "--prices",
+        type=from_zero,
+        nargs=2,
+        metavar=("IN", "OUT"),
+        help="per million tokens read and written: shows the cost",
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="record file (default: a name under evaluations/)")
+    return parser
+
+
+def compare_parser() -> argparse.ArgumentParser:
+    """The parser of ``evaluate.py compare``."""
+    parser = argparse.ArgumentParser(
+        prog="evaluate.py compare",
+        description=_COMPARE,
+        epilog=_COMPARE_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "records",
+        nargs="+",
+        type=Path,
+        help="record files, run folders (their after.json), or a run's before.json, iteration-….json or after.json",
+    )
+    parser.add_argument("--against", nargs="+", type=Path, default=[], metavar="RECORDS", help="the other side")
+    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: %(default)s)")
+    return parser
+
+
+def pairs(texts: Iterable[str]) -> dict[str, Any]:
+    """``key=value`` each, with YAML values.
+
+    Raises:
+        ConfigError: one is of another form.
+
+    >>> pairs(["max_steps=30", "size=tiny"])
+    {'max_steps': 30, 'size': 'tiny'}
+    """
+    found = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key.isidentifier():
+            raise ConfigError(f"{text!r} is not of the form key=value, e.g. max_steps=30")
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"the value of {text!r} cannot be read as YAML") from error
+    return found
+
+
+def natural(text: str) -> int:
+    """A whole number from 1 on."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def from_zero(text: str) -> float:
+    """A number from 0 on."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
+    return value
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    value = from_zero(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return value

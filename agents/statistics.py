@@ -1,0 +1,193 @@
+"""What episodes say about an agent, with intervals: rates, means, differences. Everything is numpy.
+
+Episodes of one task are no independent draws: a task that is hard is hard every time. So tasks, not episodes, are what
+is sampled here. An episode comes with the number of its task, and all intervals hold for other tasks of the same kind.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from roleagent.panel import wilson
+
+Z = 1.959964
+"""The 97.5 % quantile of the normal distribution: intervals are of 95 %."""
+_DRAWS = 1 << 22  # of a bootstrap that are held at the same time
+
+Numbers = npt.ArrayLike
+
+
+class Estimate(NamedTuple):
+    """A value and its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def rate(won: Numbers, task: Numbers) -> Estimate:
+    """A share of successes with Wilson's interval over tasks.
+
+    Where tasks were played more than once, Wilson's formula is given the *effective* number of episodes: n divided by
+    the design effect (the variance of the share with tasks as clusters, relative to independent episodes). It lies
+    between the number of tasks, as if repeats said nothing new, and that of episodes, as if they were other tasks. With
+    every task played once it is plain Wilson.
+
+    Args:
+        won: ``(n,)``, 0 or 1.
+        task: ``(n,)``, which task each episode played, in any numbering.
+
+    >>> rate([1, 0, 1, 1], [0, 1, 2, 3]) == (0.75, *wilson(3, 4))
+    True
+    >>> rate([1, 1, 0, 0], [0, 0, 1, 1]) == (0.5, *wilson(1, 2))  # repeats that always agree count once
+    True
+    """
+    values = np.asarray(won, float)
+    n = values.size
+    if not n:
+        return Estimate(0.0, *wilson(0, 0))
+    p = float(values.mean())
+    sums, counts = _by_task(values - p, task)
+    independent, clustered = p * (1 - p) / n, _variance_of_mean(sums, n)
+    effective = n * independent / clustered if clustered > 0 else float(n if independent > 0 else len(counts))
+    effective = min(max(effective, float(len(counts))), float(n))
+    return Estimate(p, *wilson(p * effective, effective))
+
+
+def mean(values: Numbers, task: Numbers) -> Estimate:
+    """A mean with Student's interval, from the variance between tasks; without an interval for a single task.
+
+    Args:
+        values: ``(n,)``.
+        task: ``(n,)``, which task each episode played.
+
+    >>> [round(x, 3) for x in mean([1.0, 2.0, 3.0], [0, 1, 2])]
+    [2.0, -0.484, 4.484]
+    """
+    numbers = np.asarray(values, float)
+    if not numbers.size:
+        return Estimate(0.0, -math.inf, math.inf)
+    centre = float(numbers.mean())
+    sums, counts = _by_task(numbers - centre, task)
+    if len(counts) < 2:
+        return Estimate(centre, -math.inf, math.inf)
+    half = student(len(counts) - 1) * math.sqrt(_variance_of_mean(sums, numbers.size))
+    return Estimate(centre, centre - half, centre + half)
+
+
+def difference(values: Numbers, rng: np.random.Generator, draws: int = 10_000) -> Estimate:
+    """The mean of paired differences, with the bootstrap's percentile interval over tasks.
+
+    To draw tasks with replacement is to draw how often each *value* occurs, and where tasks are won or lost few values
+    are different: ten thousand draws of a panel of fifty thousand tasks are then a matter of milliseconds.
+
+    Args:
+        values: ``(T,)``, one difference per task.
+        rng: of the draws.
+        draws: resampled panels.
+    """
+    numbers = np.asarray(values, float)
+    if not numbers.size:
+        return Estimate(0.0, -math.inf, math.inf)
+    different, counts = np.unique(numbers, return_counts=True)
+    at_once, means = max(1, _DRAWS // numbers.size), []
+    for start in range(0, draws, at_once):
+        some = min(at_once, draws - start)
+        if 16 * len(different) < numbers.size:
+            drawn = rng.multinomial(numbers.size, counts / numbers.size, size=some) @ different / numbers.size
+        else:
+            drawn = numbers[rng.integers(numbers.size, size=(some, numbers.size))].mean(axis=1)
+        means.append(drawn)
+    low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
+    return Estimate(float(numbers.mean()), float(low), float(high))
+
+
+def mcnemar(only_first: int, only_second: int) -> float:
+    """McNemar's exact test: the p-value of so uneven a split, were both agents equally good.
+
+    Args:
+        only_first: tasks that the first agent alone solved.
+        only_second: tasks that the second one alone solved.
+
+    >>> mcnemar(1, 9), mcnemar(5, 5)
+    (0.021484375, 1.0)
+    """
+    n, few = only_first + only_second, min(only_first, only_second)
+    term = tail = 1  # whole numbers, divided once: no rounding, however many tasks
+    for k in range(few):
+        term = term * (n - k) // (k + 1)
+        tail += term
+    return min(1.0, 2 * tail / 2**n)
+
+
+def spread(values: Numbers) -> Estimate | None:
+    """The mean over repeats or seeds with Student's interval; None for less than two.
+
+    >>> [round(x, 2) for x in spread([35.0, 31.5, 52.0])]
+    [39.5, 12.26, 66.74]
+    """
+    numbers = np.asarray(values, float)
+    if numbers.size < 2:
+        return None
+    half = student(numbers.size - 1) * float(numbers.std(ddof=1)) / math.sqrt(numbers.size)
+    return Estimate(float(numbers.mean()), float(numbers.mean()) - half, float(numbers.mean()) + half)
+
+
+def spread_difference(first: Numbers, second: Numbers) -> Estimate | None:
+    """The difference of two means over seeds (first minus second), by Welch; None where a side has less than two.
+
+    >>> [round(x, 3) for x in spread_difference([3.0, 4.0, 5.0], [1.0, 2.0, 3.0])]
+    [2.0, -0.267, 4.267]
+    """
+    a, b = np.asarray(first, float), np.asarray(second, float)
+    if min(a.size, b.size) < 2:
+        return None
+    gap = float(a.mean() - b.mean())
+    parts = [float(side.var(ddof=1)) / side.size for side in (a, b)]
+    if not sum(parts):
+        return Estimate(gap, gap, gap)
+    freedom = sum(parts) ** 2 / sum(part**2 / (side.size - 1) for part, side in zip(parts, (a, b), strict=True))
+    half = student(freedom) * math.sqrt(sum(parts))
+    return Estimate(gap, gap - half, gap + half)
+
+
+def student(freedom: float) -> float:
+    """The 97.5 % quantile of Student's t distribution, to five digits; found by bisection.
+
+    Args:
+        freedom: degrees of freedom, > 0.
+
+    >>> [round(student(freedom), 3) for freedom in (1, 2, 10, 1000)]
+    [12.706, 4.303, 2.228, 1.962]
+    """
+    low, high = Z, 1e6
+    while high - low > 1e-6 * low:
+        middle = math.sqrt(low * high)
+        low, high = (middle, high) if _student_tail(middle, freedom) > 0.025 else (low, middle)
+    return low
+
+
+def _student_tail(t: float, freedom: float) -> float:
+    """P(T > t), by Simpson's rule: with t = √ν tan θ the density is a power of a cosine."""
+    angles = np.linspace(math.atan(t / math.sqrt(freedom)), math.pi / 2, 2001)
+    heights = np.cos(angles).clip(0.0) ** (freedom - 1)
+    weights = np.ones(2001)
+    weights[1:-1:2], weights[2:-1:2] = 4, 2
+    scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
+    return float(scale * (angles[1] - angles[0]) / 3 * (weights @ heights))
+
+
+def _by_task(values: npt.NDArray[np.float64], task: Numbers) -> tuple[npt.NDArray, npt.NDArray]:
+    """Sums and counts of the values of each task."""
+    _, place = np.unique(np.asarray(task), return_inverse=True)
+    return np.bincount(place, values), np.bincount(place)
+
+
+def _variance_of_mean(sums: npt.NDArray, n: int) -> float:
+    """Of a mean over n values whose deviations from it have these sums per task (the ratio estimator's)."""
+    tasks = len(sums)
+    return float(sums @ sums) / n**2 * (tasks / (tasks - 1) if tasks > 1 else 1.0)
