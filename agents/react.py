@@ -9,8 +9,10 @@ from typing import Any
 from roleagent.agents.act import PlainAgent, tidy
 from roleagent.agents.guides import Guide, Step
 
-_ACTION = re.compile(r"^[\W_]*action[ \t]*\d*[*_]{0,2}[ \t]*[:：][*_]{0,2}[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
-_IMAGINED = re.compile(r"^[\W_]*observation[ \t]*\d*[*_]{0,2}[ \t]*[:：]", re.IGNORECASE | re.MULTILINE)
+# Lists, quotes and emphasis stand around these words, numbers behind them; bounded, for replies may be pathological.
+_HEADED = r"^[ \t>#*_`•-]{{0,12}}{}[ \t]{{0,4}}\d{{0,3}}[*_`]{{0,3}}[ \t]{{0,4}}[:：][*_]{{0,3}}(.*)$"
+_ACTION = re.compile(_HEADED.format("action"), re.IGNORECASE | re.MULTILINE)
+_IMAGINED = re.compile(_HEADED.format("observation"), re.IGNORECASE | re.MULTILINE)
 
 
 class ReAct(PlainAgent):

@@ -64,8 +64,8 @@ class PolicySpeaker:
 
     What stands in a user's message cannot pass for the template's own markers: their brackets are replaced.
 
-    A conversation that goes on from one call to the next costs only its new tokens: it is found again by its first two
-    messages, and what the policy computed for it is used as far as the prompts are the same.
+    A conversation that goes on from one call to the next costs only its new tokens: it is found again by how it begins,
+    and what the policy computed for it is used as far as the prompts are the same.
 
     Args:
         policy: who continues token sequences.
@@ -112,7 +112,7 @@ class PolicySpeaker:
     ) -> list[Answer | None]:
         prompts = [self.prompt(messages) for messages in conversations]
         fits = [place for place, prompt in enumerate(prompts) if len(prompt) < self.policy.context_length]
-        beginnings = [tuple(message["content"] for message in messages[:2]) for messages in conversations]
+        beginnings = [_beginning(messages) for messages in conversations]
         slots = self._seated([(beginnings[place], prompts[place]) for place in fits])
         stops = frozenset({self.policy.eos_id})
         requests = [
@@ -167,6 +167,17 @@ def plain_prompt(messages: Sequence[Message]) -> str:
 
 def _content(message: Message) -> str:
     return untagged(message["content"]) if message["role"] == "user" else message["content"]
+
+
+def _beginning(messages: Sequence[Message]) -> tuple[str, ...]:
+    """What stays as it is while a conversation grows: all up to the first paragraph that the user says.
+
+    >>> _beginning([{"role": "user", "content": "A door.\\n\\nCommands:"}, {"role": "assistant", "content": "open"}])
+    ('A door.',)
+    """
+    place = next((place for place, message in enumerate(messages) if message["role"] == "user"), 0)
+    said = [message["content"] for message in messages[: place + 1]]
+    return (*said[:-1], said[-1].partition("\n\n")[0]) if said else ()
 
 
 def _common(some: Sequence[int], others: Sequence[int]) -> int:

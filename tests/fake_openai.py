@@ -1,4 +1,8 @@
-"""A server on loopback that speaks OpenAI's chat protocol, and misbehaves as it is told to."""
+"""A server on loopback that speaks OpenAI's chat protocol, and misbehaves as it is told to.
+
+Of the protocol it knows what is asked without streaming: ``/v1/models`` and ``/v1/chat/completions``. What a real
+server refuses (another method, streaming where it is switched off, messages without role or content) it refuses too.
+"""
 
 import json
 import threading
@@ -23,6 +27,22 @@ def error(status, text="no", headers=None, **fields):
     return status, headers or {}, {"error": {"message": text, "type": "error", "param": None, "code": None, **fields}}
 
 
+def fault_of(body):
+    """What is wrong with a request, as the protocol words it; None if nothing is."""
+    messages = body.get("messages") if isinstance(body, dict) else None
+    if not isinstance(messages, list) or not messages:
+        return error(400, "Missing required parameter: 'messages'.", param="messages")
+    for place, message in enumerate(messages):
+        sound = isinstance(message, dict) and message.get("role") in ("system", "user", "assistant")
+        if not sound or not isinstance(message.get("content"), str):
+            return error(400, f"Invalid value: 'messages[{place}]'.", param="messages")
+    if body.get("stream"):
+        return error(400, "Streaming is switched off on this server.", param="stream")
+    if not isinstance(body.get("max_tokens", 1), int) or body.get("max_tokens", 1) < 1:
+        return error(400, "Invalid value: 'max_tokens'.", param="max_tokens")
+    return None
+
+
 class Fake:
     """What the server says and what it was asked.
 
@@ -31,14 +51,15 @@ class Fake:
             body), raw bytes, or one of the words "drop" (half an answer, then the line is cut), "hang", "dribble" and
             "dribble headers" (blanks, one after the other, for ever).
         key: that it wants, or None.
+        context: most words that it reads, or None.
         asked: bodies of the requests, in order.
         headers: of the requests.
         most: requests that it worked on at the same time, at most.
     """
 
-    def __init__(self, reply="yes", key=None, models=(MODEL,)):
+    def __init__(self, reply="yes", key=None, models=(MODEL,), context=None):
         self.reply = reply if callable(reply) else lambda body, number: reply
-        self.key, self.models = key, models
+        self.key, self.models, self.context = key, models, context
         self.asked, self.headers = [], []
         self.now = self.most = 0
         self.lock = threading.Lock()
@@ -52,8 +73,14 @@ class Fake:
             self.now += 1
             self.most = max(self.most, self.now)
         try:
+            if fault := fault_of(body):
+                return fault
             if body["model"] not in self.models:
                 return error(404, f"The model `{body['model']}` does not exist", code="model_not_found")
+            read = sum(len(message["content"].split()) for message in body["messages"])
+            if self.context is not None and read > self.context:
+                why = f"This model's maximum context length is {self.context} tokens. Your messages have {read}."
+                return error(400, why, code="context_length_exceeded", param="messages")
             return self.reply(body, number)
         finally:
             with self.lock:
@@ -160,3 +187,17 @@ def slowly(seconds, text="yes"):
         return text
 
     return reply
+
+
+def disturbed(reply, *troubles):
+    """The same reply, but that every question is first met with one of the troubles, one after the other."""
+    met, lock = {}, threading.Lock()
+
+    def disturbing(body, number):
+        with lock:
+            question = json.dumps(body["messages"])
+            first = question not in met
+            trouble = met.setdefault(question, troubles[len(met) % len(troubles)])
+        return trouble if first else reply(body, number)
+
+    return disturbing
