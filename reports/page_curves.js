@@ -23,8 +23,8 @@ const CHARTS = [
     { title: "Length of episodes", unit: "turns", lines: of("turns"), marks: evaluated((s) => s.steps),
       hint: "Falls when tasks are solved sooner. A rise to the limit means wandering." },
   ]],
-  ["Success by type of task", "types", "types"],
-  ["Rewards by name", "rewards", "rewards"],
+  ["Success by type of task", "types", "types", "Share of episodes won. Types that stay low are what the policy cannot do yet. Lines bridge iterations in which no such task was played."],
+  ["Rewards by name", "rewards", "rewards", "Mean sum of an episode, by the terms that estimator.rewards weighs. A term that only one trick raises is being gamed."],
   ["Is there something to learn from?", "signal", [
     { title: "Dead groups", unit: "share of groups", ...SHARE, lines: shareOf("dead_groups", "groups"),
       hint: "Groups whose episodes all ended alike teach nothing. Near 100 % the batch is wasted." },
@@ -48,31 +48,30 @@ const CHARTS = [
     { title: "Norm of the gradient", unit: "before clipping", lines: of("grad_norm"), hint: "Spikes go with broken batches." },
   ]],
   ["Agent-In-World", "aiw", [
+    { title: "Failure library", unit: "entries", stack: true, lines: layers("modes"), hint: "Grows by mode of failure. One mode alone: the analyst sees no difference." },
+    { title: "Failures filed", unit: "in an iteration", stack: true, lines: layers("mode_failures"), hint: "Fewer as the policy improves; modes that stay are what it cannot do yet." },
     { title: "Tasks from the failure library", unit: "share of sampled tasks", ...SHARE, lines: of("curriculum_share"),
       hint: "Near curriculum.epsilon once there are failures. 0: the curriculum does nothing." },
     { title: "Reflections read as written", unit: "share of reflections", ...SHARE, lines: of("curriculum_reflections_valid_share"),
       hint: "The rest was repaired or fell back to text search." },
-    { title: "Failure library", unit: "entries", stack: true, lines: layers("modes"), hint: "Grows by mode of failure. One mode alone: the analyst sees no difference." },
-    { title: "Failures filed", unit: "in an iteration", stack: true, lines: layers("mode_failures"), hint: "Fewer as the policy improves; modes that stay are what it cannot do yet." },
   ]],
   ["Where does the time go?", "time", [
     { title: "Time", unit: "seconds an iteration", stack: true, lines: layers("time"), hint: "The thickest layer is what to make faster." },
     { title: "Sampling speed", unit: "tokens a second", lines: of("tokens_per_second"), hint: "A fall goes with longer contexts or a busy machine." },
   ]],
-  ["Warm start", "warmstart", "warmstart"],
+  ["Warm start", "warmstart", "warmstart", "Nats a token, by update, on demonstrations. Should fall and flatten out."],
 ];
 
 // The charts that only a run itself can name.
 const NAMED = {
   types: (stories) => namesIn(stories, "success_by_type").map((type) => ({
-    title: spaced(type), unit: "share of episodes won", ...SHARE,
+    title: spaced(type), unit: "", ...SHARE,
     lines: (story) => [{ name: "", step: story.success_by_type.step, y: story.success_by_type.values[type] }],
-    marks: evaluated((s) => s.by_type?.[type]?.success, (s) => s.by_type?.[type]?.interval),
-    hint: "Should rise; gaps are bridged where no such task was played." })),
+    marks: evaluated((s) => s.by_type?.[type]?.success, (s) => s.by_type?.[type]?.interval) })),
   rewards: (stories) => namesIn(stories, "training").filter((name) => name.startsWith("reward_")).map((name) => ({
-    title: spaced(name.slice(7)), unit: "mean sum of an episode", lines: of(name), hint: `The reward term “${name.slice(7)}” as estimator.rewards weighs it.` })),
+    title: spaced(name.slice(7)), unit: "", lines: of(name) })),
   warmstart: (stories) => ["loss", "action_loss", "prediction_loss", "text_loss"].map((name) => ({
-    title: spaced(name), unit: "nats a token, by update", own: true, hint: "Should fall and flatten out.",
+    title: spaced(name), unit: "", own: true,
     lines: (story) => [{ name: "", step: story.warmstart.step, y: story.warmstart.values[name] }] })),
 };
 const namesIn = (stories, key) => [...new Set(stories.flatMap((story) => Object.keys(story[key].values)))].sort();
@@ -120,6 +119,7 @@ const faint = (rgb) => rgb.replace("rgb(", "rgba(").replace(")", ", 0.45)");
 
 function overlaid(stories, chart, smooth) {
   const traces = [];
+  const beside = 0.02 * Math.max(1, ...stories.map((story) => story.training.step.at(-1) ?? 0)); // marks of two runs at one iteration
   stories.forEach((story, place) => {
     const own = colour(`run-${place % 4}`);
     const dash = DASHES[place % 4];
@@ -133,7 +133,7 @@ function overlaid(stories, chart, smooth) {
     }
     const marks = chart.marks?.(story) ?? [];
     if (marks.length) traces.push({
-      x: marks.map((mark) => mark.step), y: marks.map((mark) => mark.y), name: `${name}, held out`, type: "scatter", mode: "markers",
+      x: marks.map((mark) => mark.step + (place - (stories.length - 1) / 2) * beside), y: marks.map((mark) => mark.y), name: `${name}, held out`, type: "scatter", mode: "markers",
       marker: { color: colour("surface"), size: 8, symbol: MARKERS[place % 4], line: { color: own, width: 2 } }, hovertemplate: "%{y:.4~g}",
       error_y: marks.some((mark) => mark.interval) ? { type: "data", symmetric: false, color: own, thickness: 1.4, width: 4,
         array: marks.map((mark) => (mark.interval ? mark.interval[1] - mark.y : 0)), arrayminus: marks.map((mark) => (mark.interval ? mark.y - mark.interval[0] : 0)) } : undefined,
@@ -176,7 +176,7 @@ function numbersOf(stories, chart) {
     ...((marks) => (marks.length ? [[`${story.name}, held out`, new Map(marks.map((mark) => [mark.step, mark.y]))]] : []))(chart.marks?.(story) ?? []),
   ]);
   const steps = [...new Set(columns.flatMap(([, values]) => [...values.keys()]))].sort((a, b) => a - b);
-  return table(`${chart.title}, ${chart.unit}`, [[chart.own ? "Update" : "Iteration", true], ...columns.map(([name]) => [name, true])],
+  return table([chart.title, chart.unit].filter(Boolean).join(", "), [[chart.own ? "Update" : "Iteration", true], ...columns.map(([name]) => [name, true])],
     steps.map((step) => [String(step), ...columns.map(([, values]) => (known(values.get(step)) ? say(values.get(step)) : ""))]));
 }
 
@@ -200,7 +200,7 @@ function figureOf(board, chart, stories) {
     });
     const last = all.map((layer) => layer.map((line) => line.y.filter(known).at(-1)));
     parts.push(el("ul", { class: "layers", "aria-label": "Layers from top to bottom, with their newest values" },
-      all[0].map((line, at) => el("li", null, el("i", { class: `layer-${at % LAYERS}`, "aria-hidden": "true" }), `${line.name} `,
+      all[0].map((line, at) => el("li", null, el("i", { class: `layer-${at % LAYERS}`, "aria-hidden": "true" }), el("span", null, line.name), " ",
         el("span", { class: "muted" }, last.map((values) => figure(values[at])).join(" / ")))).reverse()));
   } else {
     const lines = stories.flatMap((story) => chart.lines(story).map((line) => ({ ...line, name: stories.length > 1 ? story.name : "" })));
@@ -208,7 +208,7 @@ function figureOf(board, chart, stories) {
     parts.push(plot(board, chart.title, chart, chart.title, lines, marks, () => overlaid(stories, chart, board.smooth)));
   }
   return el("figure", { class: `chart${chart.stack ? " wide" : ""}${stories.length > 1 ? " several" : ""}` },
-    el("figcaption", null, el("h4", null, chart.title), el("p", null, chart.hint)),
+    el("figcaption", null, el("h4", null, chart.title), chart.hint && el("p", null, chart.hint)),
     el("p", { class: "unit" }, chart.unit),
     el("div", { class: "plots" }, parts),
     folded(el("span", null, "Numbers", hidden(` of ${chart.title}`)), () => numbersOf(stories, chart), { "data-keep": `numbers ${chart.title}` }));
@@ -249,19 +249,19 @@ function drawCurves(board, stories) {
       if (item && !item.seen) drawPlot(board, item);
     }
   }, { rootMargin: "300px" });
-  const groups = CHARTS.map(([title, id, charts]) => {
+  const groups = CHARTS.map(([title, id, charts, lead]) => {
     const drawn = (typeof charts === "string" ? NAMED[charts](stories) : charts).filter((chart) =>
       (chart.needed?.(stories) ?? true) && stories.some((story) => chart.lines(story).some((line) => filled(line) && (!chart.stack || line.y.some(Boolean))) || (chart.marks?.(story) ?? []).length));
     return drawn.length > 0 && el("section", { class: "group", "aria-labelledby": `curves-${id}` },
-      el("h3", { id: `curves-${id}` }, title), el("div", { class: "grid" }, drawn.map((chart) => figureOf(board, chart, stories))));
+      el("h3", { id: `curves-${id}` }, title), lead && el("p", { class: "muted" }, lead), el("div", { class: "grid" }, drawn.map((chart) => figureOf(board, chart, stories))));
   }).filter(Boolean);
   byId("charts").replaceChildren(...(groups.length ? groups : [el("p", { class: "muted" }, "No iteration has been logged yet.")]));
   const mark = (place) => svg("svg", { viewBox: "0 0 14 20", class: `swatch mark run-${place % 4}`, "aria-hidden": "true" },
-    svg("line", { x1: 7, x2: 7, y1: 2, y2: 18, class: "whisker" }), svg("circle", { cx: 7, cy: 10, r: 4, class: "hollow" }));
+    svg("line", { x1: 7, x2: 7, y1: 2, y2: 18, class: "whisker" }), svg("path", { d: place % 4 ? "M7 5 L12 10 L7 15 L2 10 Z" : "M3 10 a4 4 0 1 0 8 0 a4 4 0 1 0 -8 0", class: "hollow" }));
   byId("legend").replaceChildren(
     ...stories.map((story, place) => el("li", null, swatch(place), story.name)),
     el("li", null, el("span", null, "thin: each iteration; thick: mean of five around it")),
-    el("li", null, mark(0), "held-out tasks with 95 % interval"),
+    el("li", null, stories.map((_, place) => mark(place)), "held-out tasks with 95 % interval"),
     el("li", { class: "fine" }, "drag to zoom all charts, double click to go back"));
   redraw(board);
 }

@@ -60,7 +60,7 @@ function table(caption, columns, rows) {
       place === 0
         ? el("th", { scope: "row", class: columns[0][1] && "num" }, cell)
         : el("td", { class: columns[place][1] && "num" }, cell))));
-  return el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+  return el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": caption },
     el("table", null,
       el("caption", null, el("div", null, caption)),
       el("thead", null, el("tr", null, head)),

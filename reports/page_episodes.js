@@ -43,33 +43,34 @@ function matches(episode, asked) {
   return (asked.terms ?? []).every((term) => haystack(episode).includes(term));
 }
 
-function select(label, name, options) {
-  return el("label", null, el("span", null, label), el("select", { name, change: search }, options.map(([value, text]) => el("option", { value }, text))));
+const naturally = (a, b) => a.localeCompare(b, undefined, { numeric: true });
+const asking = () => [...byId("filters").querySelectorAll("select, input")];
+
+function makeFilters() {
+  const select = (name, label, options) =>
+    el("label", { id: `f-${name}` }, el("span", null, label), el("select", { name, change: search }, options.map(([value, text]) => el("option", { value }, text))));
+  byId("filters").append(
+    el("label", { class: "find" }, el("span", null, "Search"), el("input", { type: "search", name: "terms", id: "search", autocomplete: "off", spellcheck: "false",
+      placeholder: "goal, command, observation, lesson", input: soon })),
+    ...FIELDS.map(([name, label]) => select(name, label, [["", "all"]])),
+    select("sort", "Order", Object.entries(SORTS).map(([value, [text]]) => [value, text])),
+    el("button", { type: "button", class: "plain", click: () => { clearFilters(); byId("search").focus(); } }, "Clear"));
 }
 
-const naturally = (a, b) => a.localeCompare(b, undefined, { numeric: true });
-
+// What there is to choose from; what was chosen stays chosen.
 function drawFilters() {
-  const place = byId("filters");
-  const old = Object.fromEntries([...place.querySelectorAll("select, input")].map((field) => [field.name, field.value]));
-  const focused = place.contains(document.activeElement) && document.activeElement.name;
-  const lists = FIELDS.filter(([name]) => name !== "run" || shelf.runs.length > 1).map(([name, label, read, say]) => {
+  for (const [name, , read, say] of FIELDS) {
     const values = new Set(shelf.all.map(read).filter(Boolean));
     // A watched run can be asked for iterations that are not here yet.
     if (name === "iteration" && shelf.live) for (let step = 1; step <= shelf.live.iterations; step += 1) values.add(String(step));
-    if (name !== "iteration" && values.size < 2) return null;
-    return select(label, name, [["", "all"], ...[...values].sort(naturally).map((value) => [value, say(value)])]);
-  });
-  place.replaceChildren(
-    el("label", { class: "find" }, el("span", null, "Search"), el("input", { type: "search", name: "terms", id: "search", autocomplete: "off", spellcheck: "false",
-      placeholder: "goal, command, observation, lesson", input: soon })),
-    ...lists.filter(Boolean),
-    select("Order", "sort", Object.entries(SORTS).map(([value, [text]]) => [value, text])),
-    el("button", { type: "button", class: "plain", click: () => { clearFilters(); byId("search").focus(); } }, "Clear"));
-  for (const field of place.querySelectorAll("select, input")) {
-    if (old[field.name]) field.value = old[field.name];
-    if (field.selectedIndex === -1) field.selectedIndex = 0;
-    if (field.name === focused) field.focus();
+    const label = byId(`f-${name}`), field = label.querySelector("select");
+    label.hidden = values.size < 2;
+    const there = new Set([...field.options].map((option) => option.value));
+    for (const value of values) if (!there.has(value)) field.append(el("option", { value }, say(value)));
+    const [all, ...rest] = field.options;
+    const chosen = field.value;
+    all.after(...rest.sort((one, other) => naturally(one.value, other.value)));
+    field.value = chosen;
   }
 }
 
@@ -80,7 +81,7 @@ function soon() {
 }
 
 function clearFilters() {
-  for (const field of byId("filters").querySelectorAll("select, input")) {
+  for (const field of asking()) {
     if (field.type === "search") field.value = "";
     else field.selectedIndex = 0;
   }
@@ -88,7 +89,7 @@ function clearFilters() {
 }
 
 async function search() {
-  const asked = Object.fromEntries([...byId("filters").querySelectorAll("select, input")].map((field) => [field.name, field.value]));
+  const asked = Object.fromEntries(asking().map((field) => [field.name, field.value]));
   asked.terms = asked.terms.toLowerCase().split(/\s+/).filter(Boolean);
   shelf.asked = asked;
   if (asked.iteration && shelf.live) await shelf.live.fetch(asked.iteration);
@@ -102,6 +103,7 @@ function list(least) {
   const { asked } = shelf;
   shelf.found = shelf.all.filter((episode) => matches(episode, asked)).sort((a, b) => compare(a, b) || a.run - b.run || a.iteration - b.iteration || a.group - b.group || a.member - b.member);
   const won = shelf.found.filter((episode) => episode.won).length;
+  byId("news").replaceChildren();
   byId("count").textContent = `${plural(shelf.found.length, "episode")} of ${shelf.all.length} shown here, ${won} won`;
   const keep = shelf.found.slice(0, Math.max(CHUNK, least)).map(cardOf);
   byId("cards").replaceChildren(...keep);

@@ -21,7 +21,8 @@ function evaluationsOf(story) {
 
 function firstAndLast(story) {
   const all = evaluationsOf(story);
-  return { before: all.find(([name]) => name === "before")?.[2], after: all.filter(([name]) => name !== "before").at(-1)?.[2] };
+  const last = all.filter(([name]) => name !== "before").at(-1);
+  return { before: all.find(([name]) => name === "before")?.[2], after: last?.[2], when: !last || last[0] === "after" ? "after" : `at iteration ${last[1]}` };
 }
 
 // Newcombe's interval of the difference of two shares, from their own (Wilson) intervals.
@@ -47,7 +48,7 @@ function tile(name, value, note) {
 }
 
 function runPanel(story, place, several) {
-  const { before, after } = firstAndLast(story);
+  const { before, after, when } = firstAndLast(story);
   const gain = difference(before, after);
   const score = story.training.values.prediction_score?.filter(known) ?? [];
   const head = [
@@ -58,7 +59,7 @@ function runPanel(story, place, several) {
   ];
   const tiles = [
     tile("Success before", before ? percent(before.success) : "–", before?.interval && interval(before.interval)),
-    tile("Success after", after ? percent(after.success) : "–", after?.interval && interval(after.interval)),
+    tile(`Success ${when}`, after ? percent(after.success) : "–", after?.interval && interval(after.interval)),
     tile("Gain", gain ? `${points(gain.gain)} points` : "–", gain?.interval && pointsInterval(gain.interval)),
     tile("Predictive reward", score.length ? `${number(score[0])} → ${number(score.at(-1))}` : "–", "first → last iteration"),
     tile("Wall-clock", duration(story.seconds), story.steps[0] ? `${duration(story.seconds / story.steps[0])} an iteration` : ""),
@@ -99,7 +100,7 @@ const typesOf = (summaries) => [...new Set(summaries.flatMap((summary) => Object
 function evaluationTable(story, place, several) {
   const all = evaluationsOf(story);
   if (!all.length) return el("p", { class: "muted" }, `${story.name} has not been measured on held-out tasks.`);
-  const { before, after } = firstAndLast(story);
+  const { before, after, when } = firstAndLast(story);
   const panel = (after ?? before).panel;
   const row = (name, first, second) => {
     const gain = difference(first, second);
@@ -112,13 +113,15 @@ function evaluationTable(story, place, several) {
     ...typesOf([before, after]).map((type) => row(spaced(type), before?.by_type?.[type], after?.by_type?.[type])),
   ];
   const where = panel ? `${panel.tasks} tasks of ${panel.split}, panel ${panel.digest}` : "held-out tasks";
-  const made = all.map(([name, step, summary]) => [name, String(step), String(summary.n ?? "–"), withInterval(summary), number(summary.reward, 3), number(summary.steps, 1), number(summary.prediction, 3)]);
+  const measures = [...new Set(all.flatMap(([, , summary]) => Object.keys(summary.metrics ?? {})))];
+  const made = all.map(([name, step, summary]) => [name, String(step), String(summary.n ?? "–"), withInterval(summary), number(summary.reward, 3), number(summary.steps, 1), number(summary.prediction, 3),
+    ...measures.map((name) => number(summary.metrics?.[name]?.mean, 3))]);
   return el("div", null,
     several && el("h3", { class: "run-title" }, swatch(place), story.name),
     table(`Success by type of task, before and after training (${where})`,
-      [["Type of task"], ["Tasks", true], ["Before", true], ["After", true], ["Gain in points", true], ["0 to 100 % (ring: before, disc: after)"]], rows),
+      [["Type of task"], ["Tasks", true], ["Before", true], [`${when[0].toUpperCase()}${when.slice(1)}`, true], ["Gain in points", true], ["0 to 100 % (ring: before, disc: after)"]], rows),
     folded(`All ${plural(all.length, "evaluation")}`, () => table("Every evaluation of the run",
-      [["Evaluation"], ["Iteration", true], ["Tasks", true], ["Success", true], ["Reward", true], ["Steps", true], ["Predictive reward", true]], made)));
+      [["Evaluation"], ["Iteration", true], ["Tasks", true], ["Success", true], ["Reward", true], ["Steps", true], ["Predictive reward", true], ...measures.map((name) => [spaced(name), true])], made)));
 }
 
 function comparison(stories) {

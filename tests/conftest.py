@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import os
+import shutil
 import tarfile
 from pathlib import Path
 
@@ -84,3 +85,21 @@ def kept(tmp_path):
     from roleagent.curricula import FailureLibrary
 
     return FailureLibrary(f"sqlite:///{tmp_path}/failures.db")
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    """A browser that nobody sees, for pages that people see; its log of the console is kept."""
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
+    if not program or not driver:
+        pytest.skip("no chromium and chromedriver here; on Debian: apt-get install chromium chromium-driver")
+    options = webdriver.ChromeOptions()
+    options.binary_location = program
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    profile = tmp_path_factory.mktemp("profile")
+    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--user-data-dir={profile}"):
+        options.add_argument(argument)
+    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
+    yield browser
+    browser.quit()

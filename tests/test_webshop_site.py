@@ -6,7 +6,6 @@ import http.client
 import json
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -287,22 +286,6 @@ def test_a_shop_that_cannot_open_says_why_in_a_line(arguments, capsys):
 
 
 # --- a real browser ---------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
-    program, driver = shutil.which("chromium"), shutil.which("chromedriver")
-    if not program or not driver:
-        pytest.skip("no chromium and chromedriver here; on Debian: apt-get install chromium chromium-driver")
-    options = webdriver.ChromeOptions()
-    options.binary_location = program
-    profile = tmp_path_factory.mktemp("profile")
-    for argument in ("--headless=new", "--no-sandbox", "--disable-dev-shm-usage", f"--user-data-dir={profile}"):
-        options.add_argument(argument)
-    browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
-    yield browser
-    browser.quit()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
