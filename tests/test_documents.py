@@ -1,16 +1,22 @@
-"""What the pages under ``docs/`` name exists: options, thresholds, files."""
+"""What the documents name exists, options, thresholds, files, functions, and their Python programs run."""
 
 import dataclasses
+import doctest
+import importlib.util
+import operator
+import os
 import re
+import subprocess
+import sys
 
 import pytest
+from commands import PAGES
 from programs import ROOT
 
 from roleagent.config import Config
 from roleagent.learners.watchdog import SIGNS
 from roleagent.settings import WatchdogConfig
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 SECTIONS = [
     field.name for field in dataclasses.fields(Config) if dataclasses.is_dataclass(getattr(Config(), field.name))
 ]
@@ -31,7 +37,7 @@ def is_option(path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_option_that_a_page_names_exists(page):
     named = set(re.findall(rf"(?<![\w./-])((?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+)(?![\w(.])", page.read_text("utf-8")))
-    others = re.compile(r".*\.(py|json)|env\.unwrapped\..*")  # files, and the environment itself
+    others = re.compile(r".*\.(py|json|md|parquet)|env\.unwrapped(\..*)?")  # files, and the environment itself
     assert {path for path in named if not is_option(path) and not others.fullmatch(path)} == set()
 
 
@@ -45,11 +51,138 @@ def test_the_page_on_monitoring_knows_every_alarm_and_its_thresholds():
     assert told | {"stop": False} == dataclasses.asdict(WatchdogConfig())
 
 
+def without_code(page):
+    return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_a_page_points_to_exists(page):
-    text = re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+    text = without_code(page)
     links = {page.parent / link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link}
+    links -= {ROOT / "docs" / "options.md"}  # made when the site is built
     named = re.findall(
-        r"(?<![\w./])(?:configs|benchmarks|examples|tests|learners|agents|envs|curricula|src)/[\w/]+\.\w+", text
+        r"(?<![\w./])(?:configs|benchmarks|examples|tests|learners|agents|envs|curricula|reports|src)/[\w/]+\.\w+", text
     )
     assert [str(path) for path in sorted(links | {ROOT / name for name in named}) if not path.exists()] == []
+
+
+def resolved(name):
+    """What a full name stands for: a module, or something within one."""
+    parts, rest = name.split("."), []
+    while True:
+        try:
+            module = importlib.import_module(".".join(parts))
+        except ModuleNotFoundError as error:
+            if error.name is None or not name.startswith(error.name):
+                raise
+            rest.insert(0, parts.pop())
+        else:
+            return operator.attrgetter(".".join(rest))(module) if rest else module
+
+
+NAMES = {name: page for page in PAGES for name in re.findall(r"`(roleagent(?:\.\w+)+)`", without_code(page))}
+
+
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_what_a_page_names_in_full_exists(name):
+    resolved(name)
+
+
+def test_every_equation_and_every_step_has_a_place_in_the_code():
+    page = (ROOT / "docs" / "paper_to_code.md").read_text("utf-8")
+    first, second = (
+        re.findall(r"^\| (.+?) \| .+ \| (.*`roleagent\..*) \|$", part, re.MULTILINE) for part in page.split("## ")[1:3]
+    )
+    assert {number for label, _ in first for number in re.findall(r"\d", label)} == set("123456789")
+    assert {number for label, _ in second for number in re.findall(r"\d", label)} == set("123456")
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+PROGRAMS = [page for page in PAGES if "\n```python\n" in page.read_text("utf-8")]
+SERVERS = "http://one:8000,http://two:8000"  # those of docs/retrieval.md
+
+
+@pytest.fixture
+def passages():
+    """The address of a retrieval server with a passage that fits."""
+    from test_retrieval_service import serving
+
+    from roleagent.envs.retrieval.passages import Passage
+    from roleagent.envs.retrieval.retriever import Hit
+
+    class Known:
+        name = "known"
+
+        def retrieve(self, queries, k):
+            return [[Hit(Passage("1", "Fantagraphics", "Gary Groth founded it."), 1.0)] for _ in queries]
+
+    with serving(Known()) as server:
+        yield f"http://127.0.0.1:{server.port}"
+
+
+@pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: page.stem)
+def test_the_programs_of_a_page_run(page, tmp_path, request):
+    """Its Python blocks, one after the other, as one program."""
+    blocks = re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    program = "\n".join(blocks)
+    if SERVERS in program:
+        program = program.replace(SERVERS, request.getfixturevalue("passages"))
+    command = [sys.executable, "-W", "error::UserWarning", "-c", program]
+    generated = {name: value for name, value in os.environ.items() if not name.endswith("_DATA")}
+    done = subprocess.run(command, cwd=tmp_path, env=generated, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+
+
+# --- the site ---------------------------------------------------------------------------------------------------------
+
+
+def building(name):
+    """A module of docs/building, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"building_{name}", ROOT / "docs" / "building" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
+    assert set(re.findall(r"(\w+\.md)$", navigation, re.MULTILINE)) == pages | {"options.md"}
+
+
+def test_the_page_of_options_has_every_option_with_its_default():
+    def options(place, prefix=""):
+        for field in dataclasses.fields(place):
+            value = getattr(place, field.name)
+            if dataclasses.is_dataclass(value):
+                yield from options(value, f"{prefix}{field.name}.")
+            else:
+                yield f"{prefix}{field.name}", value
+
+    shown = {False: "off", True: "on"}
+    # Without a method's own options: the page shows what the code says.
+    told = {
+        f"{section}.{option.name}" if section else option.name: option.default
+        for section, _, listed in building("pages").sections()
+        for option in listed
+    }
+    known = {
+        name: shown.get(value, str(value)) if isinstance(value, bool) else str(value)
+        for name, value in options(Config())
+    }
+    assert told.keys() == known.keys()
+    numbers = {name: value for name, value in told.items() if re.fullmatch(r"[\d.e_-]+", value)}
+    assert len(numbers) > 60
+    assert all(float(value) == float(known[name]) for name, value in numbers.items())
+    assert {name: value for name, value in told.items() if name not in numbers} == {
+        name: value for name, value in known.items() if name not in numbers
+    }
+
+
+@pytest.mark.parametrize("name", ["docstrings", "pages"])
+def test_the_doctests_of_what_builds_the_site(name):
+    pytest.importorskip("griffe", reason="the extra roleagent[docs] is not installed")
+    result = doctest.testmod(building(name))
+    assert result.attempted > 2 and result.failed == 0

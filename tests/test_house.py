@@ -229,24 +229,6 @@ def test_doctests(name):
     assert result.failed == 0
 
 
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
-def test_the_documents_programs_run(document, tmp_path):
-    """The Python blocks of a document, one after the other, as one program."""
-    blocks = re.findall(r"^```python\n(.*?)^```", (ROOT / document).read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    assert blocks
-    run(sys.executable, "-W", "error::UserWarning", "-c", "\n".join(blocks), cwd=tmp_path)
-
-
-@pytest.mark.parametrize("document", ["README.md", "CONTRIBUTING.md"])
-def test_what_the_documents_point_to_exists(document):
-    text = (ROOT / document).read_text("utf-8")
-    programs = set(re.findall(r"python (\w+\.py)", text))
-    text = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    links = {link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link}
-    named = set(re.findall(r"(?:configs|benchmarks|examples|tests|learners)/\w+\.\w+", text))
-    assert [path for path in sorted(links | named | programs) if not (ROOT / path).exists()] == []
-
-
 def test_the_checks_run_the_commands_of_the_readme():
     shown = run("bash", ".ci/run", "--show")
     assert re.search(r"^install: pip install -e \. *$", shown, re.MULTILINE)

@@ -1,0 +1,130 @@
+"""The pictures of the method: what they show is what the code computes, and everybody can read them."""
+
+import re
+import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from programs import ROOT
+
+from roleagent.curricula.curriculum import CurriculumSampler
+from roleagent.learners.advantages import (
+    EstimatorConfig,
+    grpo,
+    modulated_returns,
+    predictive_return,
+    role_agent,
+    task_returns,
+)
+from roleagent.panel import Panel
+from roleagent.similarity import lms
+from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
+
+PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
+SVG = "{http://www.w3.org/2000/svg}"
+TASK = Task("RoleAgent/Toy-v0", "bring-egg-table-1")
+GAMMA = EstimatorConfig().gamma
+
+
+def picture(name):
+    return ElementTree.parse(ROOT / "docs" / "pictures" / f"{name}.svg").getroot()
+
+
+def named(name):
+    """The texts of a picture that have a name."""
+    return {text.get("id"): text.text for text in picture(name).iter(f"{SVG}text") if text.get("id")}
+
+
+def turn(state, scores, reward):
+    scores = tuple(PredictionScore(0, horizon, score) for horizon, score in scores.items())
+    prediction = Prediction((), None, ("",) * len(scores), scores)
+    return Turn((), Completion((), (), "stop"), "look", "", state, prediction, {"task": reward})
+
+
+def trajectory(*turns):
+    return Trajectory(TASK, turns, True, False, "won")
+
+
+@pytest.mark.parametrize("path", PICTURES, ids=lambda path: path.stem)
+def test_a_picture_says_what_it_shows_and_has_colours_for_light_and_dark(path):
+    root = picture(path.stem)
+    said = {tag: root.find(f"{SVG}{tag}").text for tag in ("title", "desc", "style")}
+    assert root.get("role") == "img" and len(said["desc"]) > len(said["title"]) > 10
+    light, dark = said["style"].split("@media (prefers-color-scheme:dark)")
+    used = {name for element in root.iter() for name in (element.get("class") or "").split()}
+    coloured = {
+        style: set(re.findall(r"\.(\w+)\{[^}]*(?:fill|stroke):#", text))
+        for style, text in (("light", light), ("dark", dark))
+    }
+    assert coloured["light"] == coloured["dark"]
+    assert used - {"s", "b", "m"} <= coloured["light"]
+    assert not re.search(r'(href|src)="|url\((?!#)', path.read_text("utf-8"))  # nothing comes from elsewhere
+
+
+def test_every_picture_is_shown_with_words_in_its_place():
+    shown = {}
+    for page in (ROOT / "docs").glob("*.md"):
+        shown |= {
+            name: words for words, name in re.findall(r"!\[([^]]*)\]\(pictures/(\w+)\.svg\)", page.read_text("utf-8"))
+        }
+    assert set(shown) == {path.stem for path in PICTURES}
+    assert min(map(len, shown.values())) > 40
+
+
+def test_the_forecasts_have_the_scores_that_the_picture_says():
+    told = named("turn")
+    scores = {name: text for name, text in told.items() if name.startswith("score-")}
+    assert len(scores) == 5
+    for name, text in scores.items():
+        at, horizon = map(int, name.split("-")[1:])
+        assert text == f"{lms(told[f'foreseen-{at}-{horizon}'], told[f'state-{at + horizon}']):.2f}", name
+
+
+def test_the_returns_are_modulated_as_the_picture_says():
+    told, texts = named("modulation"), named("turn")
+    turns = []
+    for at in (1, 2, 3):
+        scores = {
+            horizon: lms(texts[f"foreseen-{at}-{horizon}"], texts[f"state-{at + horizon}"])
+            for horizon in (1, 2)
+            if f"foreseen-{at}-{horizon}" in texts
+        }
+        turns.append(turn(None, scores, float(at == 3)))
+    episode = trajectory(*turns)
+    values = {
+        "task": task_returns(episode, GAMMA),
+        "predictive": [predictive_return(one, GAMMA) for one in turns],
+        "return": modulated_returns(episode, GAMMA),
+    }
+    assert told == {f"{name}-{at}": f"{value:.3f}" for name, row in values.items() for at, value in enumerate(row, 1)}
+
+
+def test_the_rollouts_have_the_advantages_that_the_picture_says():
+    told = named("states")
+    episodes = []
+    for i in range(3):
+        turns = sum(name.startswith(f"place-{i}-") for name in told)
+        won = told[f"outcome-{i}"] == "solved"
+        rows = (
+            turn(told[f"place-{i}-{t}"], {1: float(told[f"forecast-{i}-{t}"])}, float(won and t == turns - 1))
+            for t in range(turns)
+        )
+        episodes.append(trajectory(*rows))
+    group, config = Group(TASK, tuple(episodes)), EstimatorConfig()
+    joint, outcome = role_agent(group, config), grpo(group, config)
+    for i, episode in enumerate(episodes):
+        assert told[f"outcome-advantage-{i}"] == f"{outcome[i][0]:+.2f}"
+        for t, value in enumerate(modulated_returns(episode, GAMMA)):
+            assert told[f"step-return-{i}-{t}"] == f"{value:.2f}"
+            assert told[f"advantage-{i}-{t}"] == f"{joint[i][t]:+.2f}"
+            assert told[f"state-advantage-{i}-{t}"] == f"{joint[i][t] - outcome[i][t]:+.2f}"
+
+
+def test_the_next_tasks_have_the_probabilities_that_the_picture_says():
+    told = named("library")
+    names = [told[f"task-{i}"] for i in range(6)]
+    nobody = SimpleNamespace()  # neither library nor analyst is asked
+    sampler = CurriculumSampler(Panel(TASK.env_id, "train", tuple(names)), nobody, nobody, np.random.default_rng(0))
+    sampler.weights = {name: weight for i, name in enumerate(names) if (weight := float(told[f"weight-{i}"]))}
+    assert [told[f"p-{i}"] for i in range(6)] == [f"{p:.3f}" for p in sampler.probabilities()]
