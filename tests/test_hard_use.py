@@ -7,17 +7,21 @@ import json
 import math
 import os
 import re
+import subprocess
+import sys
 import time
 from itertools import count, product
+from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
-from hostile import HUGE, scripts
+from hostile import HUGE, ODD, TAGS, scripts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import roleagent
+from roleagent.envs.adapters.vector import make_vector
 from roleagent.envs.dual_role import env as dual_role
 from roleagent.envs.retrieval.analysis import analyse
 from roleagent.envs.searchqa.scoring import judge
@@ -192,23 +196,7 @@ def test_no_reply_breaks_the_game_of_two_roles(options):
 # --- long texts -------------------------------------------------------------------------------------------------------
 
 UNITS = (
-    *(
-        " ",
-        "\n",
-        "a",
-        "a ",
-        "<",
-        ">",
-        "<a",
-        "<action>",
-        "<think>",
-        "</think>",
-        "<prediction h=1>",
-        "[",
-        "]",
-        "{",
-        '{"a":',
-    ),
+    *(" ", "\n", "a", "a ", "<", ">", "<a", "<action>", "<think>", "</think>", "<prediction h=1>", "[", "]", "{"),
     *("1\n", "1:a\n", "- ", "_", "DOMINANT_TYPE: ", "\n_", "the ", "'", '"', "é", "\ud800", "\u200d", "a.", "\0", "*"),
 )
 READERS = {
@@ -255,3 +243,48 @@ def test_a_megabyte_is_no_command_and_costs_no_more_than_its_length(make):
         env.reset(seed=1)
         for reply in ("<action>" + "go [ " * (HUGE // 5), "<action>[" + " " * HUGE + "</action>", "\0" * HUGE):
             assert env.step(reply)[-1]["valid_action"] is False
+
+
+# --- for a long time, many at a time ----------------------------------------------------------------------------------
+
+MEGABYTE = 1 << 20
+LONG_USE = ACTIONS >= 1000
+ALL = ["Toy", "WebShop", "ALFWorld", "SearchQA"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
+@pytest.mark.parametrize("env_id", ALL if LONG_USE else ALL[:2])
+def test_memory_stays_flat_and_environments_share_what_is_large(env_id):
+    """A process grows no more over as many episodes again; another environment costs a state, not a catalogue."""
+    episodes, many = (1000, 256) if LONG_USE else (40, 64)
+    program = Path(__file__).with_name("long_use.py")
+    command = [sys.executable, program, f"RoleAgent/{env_id}-v0", str(episodes), str(many)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    print(done.stdout, end="")
+    told = json.loads(done.stdout)
+    # With a few episodes, games are still being kept for the next time (128 of ALFWorld).
+    assert told["grown"] < (4 if LONG_USE else 16) * MEGABYTE
+    assert told["each"] < MEGABYTE / 2
+
+
+@pytest.mark.parametrize("env_id", ALL if LONG_USE else ALL[:1])
+def test_spawned_workers_take_hostile_actions_and_one_that_is_killed_is_named(env_id):
+    """Eight processes, fifty episodes each; then one is killed."""
+    episodes, rng = 50 if LONG_USE else 2, np.random.default_rng(0)
+    vector = make_vector(f"RoleAgent/{env_id}-v0", 8, "async", timeout=300)
+    try:
+        _, infos = vector.reset(seed=1)
+        over = np.zeros(8, int)
+        while over.min() < episodes:
+            works = [list(said) or ["search[a town]", "answer[nobody]"] for said in infos["admissible_actions"]]
+            actions = [str(rng.choice(own if rng.random() < 0.6 else (*ODD, *TAGS))) for own in works]
+            observations, rewards, terminated, truncated, infos = vector.step(tuple(actions))
+            over += terminated | truncated
+            assert all(type(text) is str for text in observations) and np.isfinite(rewards).all()
+        vector.env.processes[3].kill()
+        vector.env.processes[3].join(60)
+        with pytest.raises(RuntimeError, match=r"worker of environment 3 has ended .*-9"):
+            vector.step(("look",) * 8)
+    finally:
+        vector.close()
+    assert not any(process.is_alive() for process in vector.env.processes)
