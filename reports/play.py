@@ -38,6 +38,7 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.patience import waiting
 from roleagent.reports.guide import FORMS, Guide, columns, meant
+from roleagent.reports.terminal import clean
 
 WORDS = ("?", "hint", "goal", "quit")
 """What a player can say that is no command of the game."""
@@ -237,7 +238,8 @@ class Game:
     def _show(self, text: str) -> None:
         """What there is to read; on a terminal its lines are broken between words."""
         if self._at_terminal:
-            text = "\n".join(textwrap.fill(line, self._width, break_on_hyphens=False) for line in text.split("\n"))
+            lines = [clean(line) for line in text.split("\n")]  # a shop's texts are not to move the cursor
+            text = "\n".join(textwrap.fill(line, self._width, break_on_hyphens=False) for line in lines)
         print(text)
 
 

@@ -149,9 +149,8 @@ class Picture:
         most = sorted(latest.items(), key=lambda item: -item[1])
         table = _table("failure modes", "filed", "")
         for mode, count in most[:_MODES]:
-            table.add_row(
-                clean(mode), f"{count:.0f}", Text(ramp[-1] * round(20 * count / (most[0][1] or 1)), "magenta")
-            )
+            bar = ramp[-1] * round(20 * count / (most[0][1] or 1))
+            table.add_row(clean(mode), f"{count:.0f}", Text(bar, "magenta"))
         if len(most) > _MODES:
             table.add_row(f"{len(most) - _MODES} more", f"{sum(count for _, count in most[_MODES:]):.0f}", "")
         return table
@@ -161,7 +160,7 @@ class Picture:
         if card is None:
             return None
         end = "won" if card["won"] else f"not won ({card['stop_reason']})"
-        head = f"newest episode  {card['id']}: {end} after {len(card['turns'])} turns, reward {number(card['reward'])}"
+        head = f"newest episode {card['id']}: {end} after {len(card['turns'])} turns, reward {number(card['reward'])}"
         lines = [Text(clean(head), "bold"), Text(cut(f"task: {card['goal']}", width))]
         if len(card["turns"]) > _TURNS:
             lines.append(Text(f"… {len(card['turns']) - _TURNS} turns before", "dim"))

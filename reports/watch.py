@@ -40,7 +40,7 @@ from roleagent.reports.watched import Watched
 
 PORT = 8900
 LOOPBACK = "127.0.0.1"
-EVERY = 2.0
+EVERY = 1.0
 """Seconds between two looks at the files."""
 
 
@@ -93,8 +93,8 @@ def serve(watched: Watched, host: str, port: int | None) -> int:
         print(f"the report is at {server.url} (Ctrl-C ends)", flush=True)
         if not _is_loopback(host):
             print(
-                f"warning: whoever reaches {host} reads this run, and nobody is asked for a password; on a network that "
-                "is not yours alone, leave --host out and forward the port with ssh -L",
+                f"warning: whoever reaches {host} can read these runs without a password; on a network that is not "
+                "yours alone, leave --host out and forward the port with ssh -L",
                 file=sys.stderr,
             )
         try:
