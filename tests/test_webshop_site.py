@@ -7,6 +7,8 @@ import json
 import random
 import re
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -244,6 +246,8 @@ def test_another_task(address, task_ids, shop):
         ("GET", "/", None, {"Cookie": "webshop=" + "x" * 1000}, 200),
         ("POST", "/", "command=%FF%FE%00", {}, 303),
         ("DELETE", "/", None, {}, 501),
+        ("GET", "http://[", None, {}, 404),
+        ("POST", "/", None, {"Content-Length": "9" * 5000}, 413),
     ],
 )
 def test_odd_requests_get_an_answer(address, method, path, body, headers, status):
@@ -251,6 +255,15 @@ def test_odd_requests_get_an_answer(address, method, path, body, headers, status
     assert answer.status == status
     assert "<script>" not in text and "Traceback" not in text
     assert Browser(address).open()[0].status == 200
+
+
+def test_who_hangs_up_leaves_no_trace(address, capfd):
+    for request in (b"GET /", b"GET / HTTP/1.0\r\n\r\n", b"POST / HTTP/1.0\r\nContent-Length: 9\r\n\r\nq"):
+        with socket.create_connection(address) as client:
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset, not an end
+            client.sendall(request)
+    assert Browser(address).open()[0].status == 200
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_headers_forbid_what_is_not_needed(address):

@@ -13,11 +13,12 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from roleagent.envs.webshop.goals import SPLITS, panels
 from roleagent.envs.webshop.session import Session
@@ -125,8 +126,12 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "WebShop", ""
     timeout = 30  # seconds for a request to arrive
 
+    def handle(self) -> None:
+        with suppress(ConnectionError):  # who hangs up does not wait for the answer
+            super().handle()
+
     def do_GET(self) -> None:
-        where = urlsplit(self.path)
+        where = self._where()
         if where.path == "/style.css":
             self._send(HTTPStatus.OK, STYLE, "text/css")
         elif where.path != "/":
@@ -138,7 +143,7 @@ class Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, page, token=token)
 
     def do_POST(self) -> None:
-        path = urlsplit(self.path).path
+        path = self._where().path
         form = self._form()
         if form is None:
             return
@@ -151,6 +156,12 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._redirect(self.site.act(self._token(), command))
 
+    def _where(self) -> SplitResult:
+        try:
+            return urlsplit(self.path)
+        except ValueError:  # half of a pair of brackets: there is no such page
+            return urlsplit("")
+
     def _begin(self, task_id: str | None) -> None:
         try:
             self._redirect(self.site.begin(self._token(), task_id))
@@ -160,7 +171,7 @@ class Handler(BaseHTTPRequestHandler):
     def _form(self) -> dict[str, list[str]] | None:
         """The fields of a posted form; None (and an answer) if it cannot be read."""
         length = self.headers.get("Content-Length", "")
-        if not length.isdecimal() or int(length) > MOST_BYTES:
+        if not length.isdecimal() or len(length) > 9 or int(length) > MOST_BYTES:
             self.close_connection = True
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A form may have {MOST_BYTES} bytes, and says how many.")
             return None
