@@ -73,6 +73,7 @@ class CurriculumSampler(UniformSampler):
         self.counters: dict[str, float] = dict.fromkeys(self.COUNTED, 0.0)  # and what the analyst's work cost
         self._unseen = dict.fromkeys(panel.task_ids)  # never sampled yet; a set in the panel's order
         self._share = 0.0  # of the last batch
+        self._sought: dict[str, None] = {}  # drawn because of a failure since the last iteration ended
         self._read: dict[str, float] = {}  # how well the last analyses could be read
 
     # --- drawing ---
@@ -93,7 +94,9 @@ class CurriculumSampler(UniformSampler):
             if free:
                 weights = np.array([self.weights[task_id] for task_id in free])
                 self.counters["from_curriculum"] += 1
-                return free[int(rng.choice(len(free), p=weights / weights.sum()))]
+                task_id = free[int(rng.choice(len(free), p=weights / weights.sum()))]
+                self._sought[task_id] = None
+                return task_id
         return super()._draw(rng, taken)
 
     def probabilities(self) -> np.ndarray:
@@ -104,10 +107,18 @@ class CurriculumSampler(UniformSampler):
         weights = np.array([self.weights.get(task_id, 0.0) for task_id in self.panel.task_ids])
         return (1 - self.epsilon) * uniform + self.epsilon * weights / weights.sum()
 
+    def choices(self) -> dict[str, tuple[str, str]]:
+        """Of the tasks drawn from the retrieved part since the last :meth:`observe`, the mode of the failure that led
+        to each and the analyst's reason. Where several did, the newest is told."""
+        return {task_id: (r.mode, r.reason) for task_id, r in self.library.led_to(self._sought).items()}
+
     # --- learning ---
 
-    def observe(self, groups: Sequence[Group]) -> None:
+    def observe(self, groups: Sequence[Group]) -> dict[tuple[int, int], Reflection]:
         """Ends an iteration: forgets a little, shrinks what was solved, records and retrieves what failed.
+
+        Returns:
+            the analysis of each failed trajectory, by the number of its group and its own within it.
 
         Raises:
             ValueError: a group's task is not in the panel (evaluation must never write the curriculum).
@@ -116,20 +127,24 @@ class CurriculumSampler(UniformSampler):
             if group.task.task_id not in self.panel:
                 raise ValueError(f"the curriculum learns from its own tasks only; {group.task.task_id!r} is not one")
         self.iteration += 1
+        self._sought = {}
         self.weights = {task_id: weight * self.decay for task_id, weight in self.weights.items()}
-        failed: list[Trajectory] = []
-        for group in groups:
+        failed: dict[tuple[int, int], Trajectory] = {}
+        for number, group in enumerate(groups):
             played = [trajectory for trajectory in group.trajectories if trajectory.stop_reason != "error"]
-            failed += [trajectory for trajectory in played if not trajectory.success]
+            for member, trajectory in enumerate(group.trajectories):
+                if trajectory.stop_reason != "error" and not trajectory.success:
+                    failed[number, member] = trajectory
             if group.task.task_id in self.weights and played:
                 solved = sum(trajectory.success for trajectory in played) / len(played)
                 self.weights[group.task.task_id] *= self.success_factor**solved
-        self._learn_from(failed)
+        reflections = self._learn_from([*failed.values()])
         self.weights = {task_id: weight for task_id, weight in self.weights.items() if weight >= _FORGOTTEN}
+        return dict(zip(failed, reflections, strict=True))
 
-    def _learn_from(self, failed: Sequence[Trajectory]) -> None:
+    def _learn_from(self, failed: Sequence[Trajectory]) -> Sequence[Reflection]:
         if not failed:
-            return
+            return []
         before = dict(self.counters)
         reflections = self.analyst.reflect(failed)
         known = set(self.library.modes(self.panel.env_id))
@@ -153,6 +168,7 @@ class CurriculumSampler(UniformSampler):
         for name, cost in self.analyst.costs().items():
             self._count(name, cost)
         self._read = self._shares({name: self.counters[name] - before[name] for name in self.COUNTED})
+        return reflections
 
     @staticmethod
     def _shares(counted: Mapping[str, float]) -> dict[str, float]:

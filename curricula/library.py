@@ -212,6 +212,18 @@ class FailureLibrary:
                 Retrieval(*row) for row in session.execute(sa.select(*columns).where(*equal).order_by(RetrievalRow.id))
             ]
 
+    def led_to(self, task_ids: Iterable[str]) -> dict[str, Retrieval]:
+        """Of each of these tasks the newest retrieval by this run that chose it; what was never chosen is left out."""
+        named = {clean(task_id): task_id for task_id in task_ids}
+        if not named:
+            return {}
+        own = RetrievalRow.run == self.run, RetrievalRow.chosen_task_id.in_(named)
+        newest = sa.select(sa.func.max(RetrievalRow.id)).where(*own).group_by(RetrievalRow.chosen_task_id)
+        columns = [getattr(RetrievalRow, name) for name in Retrieval.__dataclass_fields__]
+        with self.database.read() as session:
+            found = [Retrieval(*row) for row in session.execute(sa.select(*columns).where(RetrievalRow.id.in_(newest)))]
+        return {named[retrieval.chosen_task_id]: retrieval for retrieval in found}
+
     def __len__(self) -> int:
         """The number of entries."""
         with self.database.read() as session:

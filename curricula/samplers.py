@@ -9,7 +9,7 @@ import numpy as np
 from numpy.random import Generator
 
 from roleagent.panel import Panel
-from roleagent.types import Group
+from roleagent.types import Group, Reflection
 
 
 class UniformSampler:
@@ -52,8 +52,13 @@ class UniformSampler:
         """The probability of each task of the panel to be drawn first, shape ``(len(panel),)``, sum 1."""
         return np.full(len(self.panel), 1 / len(self.panel))
 
-    def observe(self, groups: Sequence[Group]) -> None:
+    def choices(self) -> Mapping[str, tuple[str, str]]:
+        """No task is chosen for a reason."""
+        return {}
+
+    def observe(self, groups: Sequence[Group]) -> Mapping[tuple[int, int], Reflection]:
         """Learns nothing."""
+        return {}
 
     def metrics(self) -> dict[str, float]:
         """``entropy``: of :meth:`probabilities`, in nats."""

@@ -24,6 +24,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from roleagent.learners.rewards import Rewards
 from roleagent.similarity import group_states
@@ -31,6 +32,9 @@ from roleagent.types import Group, Trajectory, Turn
 
 Values = list[list[float]]
 """One list per trajectory, one value per turn."""
+
+States = list[list[int]]
+"""One list per trajectory, per turn which of the group's states it was taken in: 0, 1, …; -1: nobody could know it."""
 
 EPSILON = 1e-6
 """Added to a standard deviation before dividing by it."""
@@ -73,7 +77,9 @@ Estimator = Callable[[Group, EstimatorConfig], Values]
 
 def grpo(group: Group, config: EstimatorConfig) -> Values:
     """Every turn gets its trajectory's advantage A^E(τ) (Eq. 1)."""
-    return [[value] * len(t.turns) for value, t in zip(_outcomes(group, config), group.trajectories, strict=True)]
+    return [
+        [value] * len(t.turns) for value, t in zip(outcome_advantages(group, config), group.trajectories, strict=True)
+    ]
 
 
 def rloo(group: Group, config: EstimatorConfig) -> Values:
@@ -193,48 +199,7 @@ def is_dead(group: Group) -> bool:
     return _flat([trajectory.outcome for trajectory in group.trajectories])
 
 
-def summary(groups: Sequence[Group], config: EstimatorConfig | None = None) -> dict[str, float]:
-    """Counters that show whether the mechanism did anything in this batch.
-
-    Returns:
-        ``dead_groups``; ``returns_modulated`` (turns whose return their own prediction changed); ``state_group_size``
-        (mean number of turns per distinct state); ``state_group_share`` (turns that share their state with another
-        turn, in [0, 1]); ``predictions_scored`` and ``predictions_absent`` (asked for and given, asked for and not
-        given); ``prediction_score`` (mean over both, in [0, 1]: an absent prediction scores 0).
-    """
-    config = config or EstimatorConfig()
-    turns = modulated = comparable = 0
-    sizes: list[int] = []
-    for group in groups:
-        turns += sum(len(trajectory.turns) for trajectory in group.trajectories)
-        for trajectory in group.trajectories:
-            plain = task_returns(trajectory, config.gamma)
-            changed = modulated_returns(trajectory, config.gamma)
-            modulated += sum(a != b for a, b in zip(plain, changed, strict=True))
-        members = [len(positions) for positions in _state_groups(group, config)]
-        sizes += members
-        comparable += sum(size for size in members if size > 1)
-    scores = [
-        score
-        for group in groups
-        for trajectory in group.trajectories
-        for turn in trajectory.turns
-        if turn.prediction is not None
-        for score in turn.prediction.scores
-    ]
-    absent = sum(score.absent for score in scores)
-    return {
-        "dead_groups": float(sum(map(is_dead, groups))),
-        "returns_modulated": float(modulated),
-        "state_group_size": sum(sizes) / len(sizes) if sizes else 0.0,
-        "state_group_share": comparable / turns if turns else 0.0,
-        "predictions_scored": float(len(scores) - absent),
-        "predictions_absent": float(absent),
-        "prediction_score": math.fsum(score.score for score in scores) / len(scores) if scores else 0.0,
-    }
-
-
-def _outcomes(group: Group, config: EstimatorConfig) -> list[float]:
+def outcome_advantages(group: Group, config: EstimatorConfig) -> list[float]:
     """A^E(τ): one value per *trajectory* enters the statistics, so that a long one does not count more often."""
     return standardise([config.rewards.outcome(trajectory) for trajectory in group.trajectories], config.norm)
 
@@ -242,23 +207,32 @@ def _outcomes(group: Group, config: EstimatorConfig) -> list[float]:
 def _joint(group: Group, step_returns: Values, config: EstimatorConfig) -> Values:
     """A(a_t) = A^S(a_t) + α·A^E(τ) (Eq. 7 and 8)."""
     advantages = [[config.alpha * value for value in row] for row in grpo(group, config)]
-    for positions in _state_groups(group, config):
+    for positions in by_state(states_of(group, config)):
         peers = standardise([step_returns[i][t] for i, t in positions], config.norm)
         for (i, t), value in zip(positions, peers, strict=True):
             advantages[i][t] += value
     return advantages
 
 
-def _state_groups(group: Group, config: EstimatorConfig) -> list[list[tuple[int, int]]]:
-    """Positions (trajectory, turn) of the turns that were taken in the same state, over all rollouts of the task."""
-    positions = [(i, t) for i, trajectory in enumerate(group.trajectories) for t in range(len(trajectory.turns))]
-    labels = group_states(
-        [group.trajectories[i].turns[t].state for i, t in positions], threshold=config.similarity_threshold
-    )
+def states_of(group: Group, config: EstimatorConfig) -> States:
+    """Which turns of a group were taken in the same state, over all rollouts of the task (Eq. 7)."""
+    states = tuple(turn.state for trajectory in group.trajectories for turn in trajectory.turns)
+    labels = iter(_labels(states, config.similarity_threshold))
+    return [[next(labels) for _ in trajectory.turns] for trajectory in group.trajectories]
+
+
+@lru_cache(maxsize=1)  # an estimator and whoever tells its parts apart ask for the same, one after the other
+def _labels(states: tuple[str | None, ...], threshold: float | None) -> list[int]:
+    return group_states(states, threshold)
+
+
+def by_state(states: States) -> list[list[tuple[int, int]]]:
+    """Positions (trajectory, turn) by state; one that nobody could know is compared with nothing."""
     members: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
-    for position, label in zip(positions, labels, strict=True):
-        if label >= 0:  # -1: a state that nobody could know is compared with nothing
-            members[label].append(position)
+    for i, row in enumerate(states):
+        for t, label in enumerate(row):
+            if label >= 0:
+                members[label].append((i, t))
     return list(members.values())
 
 
@@ -270,18 +244,20 @@ __all__ = [
     "ESTIMATORS",
     "Estimator",
     "EstimatorConfig",
+    "by_state",
     "discounted",
     "gae",
     "gigpo",
     "grpo",
     "is_dead",
     "modulated_returns",
+    "outcome_advantages",
     "predictive_return",
     "reinforce",
     "returns",
     "rloo",
     "role_agent",
     "standardise",
-    "summary",
+    "states_of",
     "task_returns",
 ]

@@ -23,10 +23,10 @@ SILENCE = 3600.0
 """Seconds."""
 
 
-def write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, content: str | bytes) -> None:
     """Writes a file beside its name and renames it, so that a reader never sees half of it."""
     partial = path.with_name(f".{path.name}{PARTIAL}")
-    partial.write_text(text, encoding="utf-8")
+    partial.write_bytes(content.encode() if isinstance(content, str) else content)
     settle(partial)
     partial.replace(path)
     settle(path.parent)

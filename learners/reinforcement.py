@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -12,13 +13,15 @@ from roleagent.agents.hf import HFPolicy
 from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import Config, ConfigError
 from roleagent.learners.adapters import Adapter, adapted
-from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, Values, is_dead, summary
+from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, Values, is_dead
 from roleagent.learners.conduct import conduct
+from roleagent.learners.credit import Credit, summary
 from roleagent.learners.disk import make_whole
+from roleagent.learners.episodes import Played
 from roleagent.learners.rewards import Rewards
 from roleagent.learners.run import Run
 from roleagent.stopwatch import PARTS, Stopwatch
-from roleagent.types import Group, Sampler
+from roleagent.types import Group, Sampler, Trajectory
 
 
 def reference(run: Run, policy: HFPolicy) -> PreTrainedModel | Adapter | None:
@@ -94,36 +97,41 @@ def dealt_out(items: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:
 
 
 def together(
-    run: Run, groups: Sequence[Group], advantages: Sequence[Values], replaced: Sequence[Group], stats: RolloutStats
-) -> tuple[list[Group], list[Values], RolloutStats]:
+    run: Run, learnt: Sequence[Played], replaced: Sequence[Group], stats: RolloutStats
+) -> tuple[list[Played], RolloutStats]:
     """What all ranks played, on the first rank; elsewhere nothing. Replaced groups come last, credited with nothing.
 
     Raises:
         ConfigError: the environment failed in every episode.
     """
-    uncredited = [[[0.0] * len(trajectory.turns) for trajectory in group.trajectories] for group in replaced]
-    played = run.ranks.collect(list(zip(groups, advantages, strict=True)))
-    played += run.ranks.collect(list(zip(replaced, uncredited, strict=True)))
+    nothing = [Credit.nothing(group, estimator_config(run.config)) for group in replaced]
+    played = run.ranks.collect(learnt)
+    played += run.ranks.collect(
+        [Played(group, credit, credit.values, True) for group, credit in zip(replaced, nothing, strict=True)]
+    )
     stats = RolloutStats.together(run.ranks.gather(stats))
 
     def check() -> None:
-        if not any(group.trajectories for group, _ in played):
+        if not any(one.group.trajectories for one in played):
             reason = next(iter(stats.failures.values()), "")
             raise ConfigError(f"every episode of an iteration failed in the environment: {reason}")
 
     run.ranks.once(check)
-    return [group for group, _ in played], [values for _, values in played], stats
+    return played, stats
 
 
-def credit(run: Run, groups: Sequence[Group], rng: np.random.Generator) -> list[Values]:
-    """Each turn's advantage, by the configured estimator.
+def credit(run: Run, groups: Sequence[Group], rng: np.random.Generator) -> list[Credit]:
+    """Each turn's advantage, by the configured estimator, and what it is made of.
 
     Args:
         rng: shuffles them over the turns in the control ``train.shuffle_advantages``.
     """
     config = run.config
-    advantages = [ESTIMATORS[config.estimator.kind](group, estimator_config(config)) for group in groups]
-    return shuffled(advantages, rng) if config.train.shuffle_advantages else advantages
+    credits = [Credit.of(group, config.estimator.kind, estimator_config(config)) for group in groups]
+    if not config.train.shuffle_advantages:
+        return credits
+    moved = shuffled([one.values for one in credits], rng)
+    return [replace(one, values=values) for one, values in zip(credits, moved, strict=True)]
 
 
 def estimator_config(config: Config) -> EstimatorConfig:
@@ -167,17 +175,19 @@ def shuffled(advantages: Sequence[Values], rng: np.random.Generator) -> list[Val
     return [[[next(values) for _ in row] for row in group] for group in advantages]
 
 
-def account(config: Config, groups: Sequence[Group], stats: RolloutStats, sampler: Sampler) -> dict[str, float]:
+def account(config: Config, played: Sequence[Played], stats: RolloutStats, sampler: Sampler) -> dict[str, float]:
     """What the iteration's episodes were like, what the mechanisms made of them, and what the sampler says."""
+    groups = [one.group for one in played]
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
     turns = [turn for trajectory in episodes for turn in trajectory.turns]
     # `curriculum_share` names itself; the rest gets the room's name, for entropy is also a property of the policy.
     told = {name.removeprefix("curriculum_"): value for name, value in sampler.metrics().items()}
     rewards, named = estimator_config(config).rewards, config.estimator.rewards
     return {
-        **summary(groups, estimator_config(config)),
+        **summary(groups, estimator_config(config), [one.credit.states for one in played]),
         "groups": float(len(groups)),
         "success": float(np.mean([trajectory.success for trajectory in episodes])),
+        **success_by_type(episodes),
         "turns": float(np.mean([len(trajectory.turns) for trajectory in episodes])),
         "environment_steps": float(len(turns)),
         "format_errors": float(sum(turn.info.get("format_error") is not None for turn in turns)),
@@ -190,6 +200,14 @@ def account(config: Config, groups: Sequence[Group], stats: RolloutStats, sample
         **{f"reward_{name}": float(sum(rewards.term(name, turn) for turn in turns)) / len(episodes) for name in named},
         **{f"curriculum_{name}": value for name, value in told.items()},
     }
+
+
+def success_by_type(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """Share of won episodes by kind of task, as ``success/…``."""
+    won: dict[str, list[bool]] = {}
+    for trajectory in episodes:
+        won.setdefault(trajectory.task.task_type, []).append(trajectory.success)
+    return {f"success/{name}": sum(won[name]) / len(won[name]) for name in sorted(won)}
 
 
 def times(watches: Sequence[Stopwatch], stats: RolloutStats, seconds: float) -> dict[str, float]:

@@ -42,6 +42,8 @@ def check_counts(config: Config) -> None:
         section, _, name = option.partition(".")
         if (value := getattr(getattr(config, section), name)) < 1:
             raise ConfigError(f"{option} must be at least 1, not {value}")
+    if config.train.token_groups < 0:
+        raise ConfigError(f"train.token_groups is a number of groups, 0 for none, not {config.train.token_groups}")
 
 
 @dataclass

@@ -5,7 +5,8 @@
 ``metrics.jsonl``      one JSON object per ten updates of imitation, and per iteration
 ``tensorboard/``       the same numbers for TensorBoard (:mod:`roleagent.learners.tracking`)
 ``tracking.json``      what the trackers were told so far
-``trajectories/``      one JSON-lines file per iteration, an episode a line
+``trajectories/``      one file of JSON lines per iteration, packed (``zcat``), an episode a line: see
+                       :mod:`roleagent.learners.episodes`
 ``failures.db``        the failure library (SQLite, unless the configuration names another database)
 ``identity``           the run's name in a failure library that it shares with others
 ``before.json`` …      evaluations on the held-out panel
@@ -17,11 +18,12 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import shutil
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +31,6 @@ import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, to_dict
 from roleagent.learners.disk import PARTIAL, make_folder, settle, write_whole
-from roleagent.types import Group
 
 
 class RunFolder:
@@ -76,7 +77,7 @@ class RunFolder:
         for leftover in self.path.rglob(f".*{PARTIAL}"):
             leftover.unlink()
         last = step if stage == "train" else 0
-        for file in [*self.path.glob("trajectories/iteration-*.jsonl"), *self.path.glob("iteration-*.json")]:
+        for file in [*self.path.glob("trajectories/iteration-*.jsonl*"), *self.path.glob("iteration-*.json")]:
             if int(re.sub(r"\D", "", file.name)) > last:
                 file.unlink()
         if stage == "warmstart":
@@ -99,38 +100,13 @@ class RunFolder:
                 kept.append(line)
         write_whole(path, "".join(kept))
 
-    def trajectories(self, iteration: int, groups: Sequence[Group], advantages: Sequence[Sequence[Sequence[float]]]):
-        """Writes the iteration's episodes, readable without the tokenizer."""
-        lines = []
-        for number, (group, values) in enumerate(zip(groups, advantages, strict=True)):
-            for trajectory, row in zip(group.trajectories, values, strict=True):
-                lines.append(
-                    {
-                        "group": number,
-                        "task_id": trajectory.task.task_id,
-                        "goal": trajectory.task.goal,
-                        "stop_reason": trajectory.stop_reason,
-                        "reward": trajectory.outcome,
-                        "initial_observation": trajectory.initial_observation,
-                        "turns": [
-                            {
-                                "action": turn.action,
-                                "format_error": turn.info.get("format_error"),
-                                "observation": turn.observation,
-                                "predictions": list(turn.prediction.texts) if turn.prediction else [],
-                                "scores": [round(s.score, 4) for s in turn.prediction.scores]
-                                if turn.prediction
-                                else [],
-                                "advantage": round(advantage, 4),
-                            }
-                            for turn, advantage in zip(trajectory.turns, row, strict=True)
-                        ],
-                    }
-                )
+    def trajectories(self, iteration: int, episodes: Iterable[Mapping[str, Any]]) -> None:
+        """Writes the iteration's episodes (:mod:`roleagent.learners.episodes`), whole or not at all."""
+        text = "".join(json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes)
         folder = self.path / "trajectories"
         folder.mkdir(exist_ok=True)
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        write_whole(folder / f"iteration-{iteration:06d}.jsonl", text)
+        packed = gzip.compress(text.encode("utf-8", "replace"), compresslevel=5, mtime=0)  # the same bytes whenever
+        write_whole(folder / f"iteration-{iteration:06d}.jsonl.gz", packed)
 
     @property
     def identity(self) -> str:
@@ -168,7 +144,14 @@ def read_config(path: Path) -> Config:
 # pieces it is computed (or a run that is out of memory could not go on), not what it does.
 _FREE = frozenset(
     {
-        *("run_dir", "train.iterations", "train.minutes", "train.checkpoint_every", "train.keep_checkpoints"),
+        *(
+            "run_dir",
+            "train.iterations",
+            "train.minutes",
+            "train.checkpoint_every",
+            "train.keep_checkpoints",
+            "train.token_groups",
+        ),
         *("optim.micro_batch_tokens", "deepspeed.activation_checkpointing", "curriculum.endpoint.url"),
     }
 )

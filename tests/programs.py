@@ -1,6 +1,8 @@
 """The programs at the top of the project, for tests: loaded as modules, or run as processes of their own."""
 
+import gzip
 import importlib.util
+import json
 import os
 import subprocess
 import sys
@@ -48,6 +50,12 @@ def start(name, *arguments, variables=None, **options):
         text=True,
         **options,
     )
+
+
+def episodes_of(folder, iteration):
+    """What a run wrote down of an iteration, an episode each."""
+    packed = (folder / "trajectories" / f"iteration-{iteration:06d}.jsonl.gz").read_bytes()
+    return [json.loads(line) for line in gzip.decompress(packed).splitlines()]
 
 
 def run(name, *arguments, **options):

@@ -21,9 +21,9 @@ from roleagent.learners.advantages import (
     rloo,
     role_agent,
     standardise,
-    summary,
     task_returns,
 )
+from roleagent.learners.credit import summary
 from roleagent.learners.rewards import Rewards
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 

@@ -9,7 +9,7 @@ from fnmatch import fnmatch
 
 import pytest
 import torch
-from programs import ROOT, load
+from programs import ROOT, episodes_of, load
 from test_configurations import SMALL, overrides
 from test_ranks import run_both
 
@@ -72,9 +72,9 @@ def test_it_trains_two_iterations(method, arguments, tmp_path):
         told = DOCUMENTED - (set() if method == "ppo" else {"value_loss", "value_error", "critic_grad_norm"})
         assert {name for name in row if not any(fnmatch(name, pattern) for pattern in told)} == {"stage", "step"}
         assert {pattern for pattern in told if not any(fnmatch(name, pattern) for name in row)} <= CLOCKS
-    episodes = (tmp_path / "run" / "trajectories" / "iteration-000001.jsonl").read_text().splitlines()
+    episodes = episodes_of(tmp_path / "run", 1)
     assert len(episodes) == 2 * (2 + one["replaced_groups"])
-    assert any(turn["advantage"] for line in episodes for turn in json.loads(line)["turns"])
+    assert any(turn["advantage"] for episode in episodes for turn in episode["turns"])
 
 
 def test_ppo_goes_on_with_its_critic(arguments, tmp_path):
@@ -103,9 +103,7 @@ def test_two_ranks_agree_on_what_replaces_their_dead_groups(arguments, tmp_path)
     assert [status for status, _, _ in done] == [0, 0], done
     failures = 0
     for number, row in enumerate(rows(folder), start=1):
-        lines = (folder / "trajectories" / f"iteration-00000{number}.jsonl").read_text().splitlines()
-        episodes = [json.loads(line) for line in lines]
-        groups = {}
+        episodes, groups = episodes_of(folder, number), {}
         for episode in episodes:
             groups.setdefault(episode["group"], []).append(episode)
         assert all(len(group) == 2 and len({e["task_id"] for e in group}) == 1 for group in groups.values())

@@ -9,7 +9,7 @@ import time
 
 import pytest
 import yaml
-from programs import TOY_POLICY, load, start
+from programs import TOY_POLICY, episodes_of, load, start
 
 from roleagent.learners.ranks import Ranks, dealt_back, portable
 
@@ -104,8 +104,7 @@ def test_the_ranks_share_an_iteration_of_whole_groups(both):
     assert [row["step"] for row in rows] == [1, 2]
     assert [row["curriculum_sampled"] for row in rows] == [3, 6]
     for number, row in enumerate(rows, start=1):
-        lines = (both[0] / "trajectories" / f"iteration-00000{number}.jsonl").read_text().splitlines()
-        episodes = [json.loads(line) for line in lines]
+        episodes = episodes_of(both[0], number)
         assert [episode["group"] for episode in episodes] == [0, 0, 1, 1, 2, 2]
         assert len({(episode["group"], episode["task_id"]) for episode in episodes}) == 3
         assert len({episode["task_id"] for episode in episodes}) == 3  # no two ranks played the same

@@ -106,7 +106,7 @@ def spoil_library(folder):
 
 
 def spoil_trajectories(folder):
-    (folder / "trajectories" / "iteration-000002.jsonl").unlink()
+    (folder / "trajectories" / "iteration-000002.jsonl.gz").unlink()
 
 
 @pytest.mark.parametrize("spoil", [spoil_weights, spoil_optimiser, spoil_log, spoil_library, spoil_trajectories])

@@ -12,7 +12,7 @@ import time
 
 import pytest
 import yaml
-from programs import load, run, start
+from programs import episodes_of, load, run, start
 from safetensors.torch import load_file
 
 from roleagent.stopwatch import PARTS
@@ -114,12 +114,12 @@ def test_a_run_leaves_everything_it_promises(finished):
         assert measured["success"] == result[name]
     assert load_config(folder)["policy"]["hidden_size"] == 48
     assert sorted(path.name for path in (folder / "trajectories").iterdir()) == [
-        f"iteration-00000{number}.jsonl" for number in (1, 2, 3)
+        f"iteration-00000{number}.jsonl.gz" for number in (1, 2, 3)
     ]
     assert list((folder / "tensorboard").iterdir())
-    episodes = (folder / "trajectories" / "iteration-000001.jsonl").read_text().splitlines()
+    episodes = episodes_of(folder, 1)
     assert len(episodes) == 9
-    assert {len(turn["predictions"]) for turn in json.loads(episodes[0])["turns"]} == {1}
+    assert {len(turn["predictions"]) for turn in episodes[0]["turns"]} == {1}
 
 
 def load_config(folder):
@@ -178,7 +178,7 @@ def test_killed_in_both_stages_it_ends_as_if_nothing_had_happened(finished, conf
     folder = tmp_path / "killed"
     arguments = ("--config", config, f"run_dir={folder}")
     kill_when(folder / "checkpoints" / "step-000050", *arguments)
-    kill_when(folder / "trajectories" / "iteration-000002.jsonl", *arguments, "--resume")
+    kill_when(folder / "trajectories" / "iteration-000002.jsonl.gz", *arguments, "--resume")
     status, out, err = run("train", *arguments, "--resume")
     assert status == 0, err
     assert "going on from" in out

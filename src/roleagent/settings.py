@@ -215,6 +215,7 @@ class TrainConfig:
     evaluate_every: int = 0  # iterations; 0: only before and after
     checkpoint_every: int = 1  # iterations
     keep_checkpoints: int = 2
+    token_groups: int = 1  # groups per iteration that are written down token by token, those that teach first
     shuffle_advantages: bool = False  # a control: credit goes to the wrong turns, and nothing may be learnt
     stage: Literal["rl", "sft"] = "rl"  # a control: sft goes on imitating instead
 

@@ -307,8 +307,17 @@ class Sampler(Protocol):
         """``n`` task ids, drawn from the sampler's own generator unless another is passed."""
         ...
 
-    def observe(self, groups: Sequence[Group]) -> None:
-        """Takes in the outcomes of training groups. Never called with evaluation episodes."""
+    def choices(self) -> Mapping[str, tuple[str, str]]:
+        """Of the tasks sampled since the last :meth:`observe`, those that an earlier failure led to: by task id the
+        failure's mode, and why it led there."""
+        ...
+
+    def observe(self, groups: Sequence[Group]) -> Mapping[tuple[int, int], Reflection]:
+        """Takes in the outcomes of training groups. Never called with evaluation episodes.
+
+        Returns:
+            what was found of failed episodes, by the number of the group and of the episode within it.
+        """
         ...
 
     def metrics(self) -> dict[str, float]:
