@@ -36,6 +36,13 @@ def serve(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def report(arguments: Sequence[str]) -> int:
+    """Write what runs did as one HTML file: curves, episodes turn by turn, failures."""
+    from roleagent.reports.report import main
+
+    return main(arguments)
+
+
 def watch(arguments: Sequence[str]) -> int:
     """Watch runs while they go on: a page in the browser, or in this terminal."""
     from roleagent.reports.watch import main
@@ -82,6 +89,7 @@ def export(arguments: Sequence[str]) -> int:
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "games": games,
     "play": play,
+    "report": report,
     "watch": watch,
     "serve": serve,
     "webshop": webshop,

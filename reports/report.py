@@ -1,0 +1,71 @@
+"""Write what runs did as one HTML file, which needs no network: curves, episodes turn by turn, failures, measurements.
+
+RUN is the folder of a run that is finished, still going on, or was stopped. Of several runs the first is told in full,
+and the others beside it. Nothing in the folders changes but the report itself.
+
+examples:
+  roleagent report runs/toy
+  roleagent report runs/role_agent runs/gigpo --out comparison.html --open
+  roleagent report runs/toy --episodes 1000        # more of them in the file, which grows by some 5 KB each
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import webbrowser
+from collections.abc import Sequence
+from pathlib import Path
+
+from roleagent.learners.disk import write_whole
+from roleagent.reports.page import render
+from roleagent.reports.reading import EPISODES, story_of
+from roleagent.reports.recorded import StoryError
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The verb ``report``; returns the exit status."""
+    about, _, examples = str(__doc__).partition("\nexamples:")
+    parser = argparse.ArgumentParser(
+        prog="roleagent report",
+        description=about,
+        epilog=f"examples:{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="where to (default: report.html in the first folder)")
+    parser.add_argument(
+        "--episodes", type=_count, default=EPISODES, metavar="N", help="about how many of a run (default: %(default)s)"
+    )
+    parser.add_argument("--open", action="store_true", help="and show it in the browser")
+    options = parser.parse_args(arguments)
+    out = options.out or options.runs[0] / "report.html"
+    try:
+        stories = [story_of(run, options.episodes) for run in options.runs]
+        write_whole(out, render(stories))
+    except StoryError as error:
+        return _complain(str(error))
+    except OSError as error:
+        return _complain(f"cannot write {out}: {error.strerror or error}; name another file with --out")
+    for story in stories:
+        told, recorded = len(story["episodes"]), story["episodes_recorded"]
+        print(f"{story['name']}: {story['state']}, {story['steps'][0]} of {story['steps'][1]} iterations, ", end="")
+        print(f"{told:,} of {recorded:,} episodes")
+        for note in story["notes"]:
+            print(f"roleagent report: {story['name']}: {note}", file=sys.stderr)
+    print(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")
+    if options.open and not webbrowser.open(out.resolve().as_uri()):
+        return _complain("no browser was found here; the file can be opened in any other")
+    return 0
+
+
+def _count(text: str) -> int:
+    if not (text.isdecimal() and len(text) < 9):
+        raise argparse.ArgumentTypeError(f"a number of episodes is wanted, not {text!r}")
+    return int(text)
+
+
+def _complain(what: str) -> int:
+    """One line about what went wrong; returns the exit status."""
+    print(f"roleagent report: {' '.join(what.split())}", file=sys.stderr)
+    return 2
