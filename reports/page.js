@@ -7,12 +7,14 @@ let stories = given.stories;
 // Draws anew without taking the reader's place: what was open stays open, what had the focus keeps it.
 function keepingPlace(draw) {
   const kept = (root) => [...root.querySelectorAll("details[open]")].map(nameOf);
-  const nameOfFocus = document.activeElement?.tagName === "SUMMARY" ? nameOf(document.activeElement.parentElement) : null;
+  const nameOfFocus =
+    document.activeElement?.tagName === "SUMMARY" ? nameOf(document.activeElement.parentElement) : null;
   const opened = new Set(kept(byId("main")));
   draw();
   for (const details of byId("main").querySelectorAll("details")) {
     if (!details.open && opened.has(nameOf(details))) details.open = true;
-    if (nameOfFocus === nameOf(details) && document.activeElement === document.body) details.firstElementChild.focus({ preventScroll: true });
+    if (nameOfFocus === nameOf(details) && document.activeElement === document.body)
+      details.firstElementChild.focus({ preventScroll: true });
   }
 }
 const nameOf = (details) => {
@@ -22,10 +24,14 @@ const nameOf = (details) => {
 
 function drawSections() {
   const links = [...document.querySelectorAll("main > section:not([hidden])")].map((section) =>
-    el("li", null, el("a", { href: `#${section.id}` }, section.dataset.short)));
+    el("li", null, el("a", { href: `#${section.id}` }, section.dataset.short)),
+  );
   byId("sections").replaceChildren(...links);
   const [played, here] = [stories.reduce((sum, story) => sum + story.episodes_recorded, 0), shelf.all.length];
-  byId("episodes-lead").textContent = played > here ? `${here} of the ${played} training episodes that were recorded are in this report.` : "All recorded training episodes are in this report.";
+  byId("episodes-lead").textContent =
+    played > here
+      ? `${here} of the ${played} training episodes that were recorded are in this report.`
+      : "All recorded training episodes are in this report.";
 }
 
 function drawAll() {
@@ -46,10 +52,14 @@ function setTheme(name) {
 
 function listenToKeys() {
   document.addEventListener("keydown", (event) => {
-    const typing = event.target.closest?.("input, select, textarea");
+    const typing = event.target.closest?.("input:not([type=checkbox]), select");
     if (event.key === "Escape" && typing) typing.blur();
     if (typing || event.ctrlKey || event.metaKey || event.altKey || !byId("keys").checked) return;
-    if (event.key === "/") { event.preventDefault(); byId("search").focus(); byId("search").select(); }
+    if (event.key === "/") {
+      event.preventDefault();
+      byId("search").focus();
+      byId("search").select();
+    }
     if (event.key === "j") step(1);
     if (event.key === "k") step(-1);
   });
@@ -59,14 +69,22 @@ function listenToKeys() {
 function watch(address, seconds = 3) {
   const root = new URL(address, location.href);
   const here = new Set(); // iterations of which all episodes came
-  let stamp = "", timer = 0, looking = false;
-  const say = (text) => { byId("live").hidden = false; if (byId("live").textContent !== text) byId("live").textContent = text; };
+  let stamp = "",
+    timer = 0,
+    looking = false;
+  const say = (text) => {
+    byId("live").hidden = false;
+    if (byId("live").textContent !== text) byId("live").textContent = text;
+  };
   shelf.live = {
     iterations: stories[0].steps[0],
     async fetch(iteration) {
       if (here.has(iteration)) return;
       const answer = await fetch(new URL(`episodes/${iteration}.json`, root), { cache: "no-store" }).catch(() => null);
-      if (!answer?.ok) { say("Live: the episodes of that iteration did not come"); return; }
+      if (!answer?.ok) {
+        say("Live: the episodes of that iteration did not come");
+        return;
+      }
       const cards = await answer.json();
       if (cards.length) here.add(iteration);
       if (shelve(0, cards)) drawSections();
@@ -87,18 +105,21 @@ function watch(address, seconds = 3) {
     timer = setTimeout(look, 1000 * seconds);
     if (document.hidden || looking) return;
     looking = true;
-    try {
-      const answer = await fetch(root, { cache: "no-store", headers: stamp ? { "If-None-Match": stamp } : {} });
-      if (answer.status !== 304) {
-        if (!answer.ok) throw new Error(answer.statusText);
-        take((await answer.json()).stories);
-        stamp = answer.headers.get("ETag") ?? "";
-      }
-      const { state, steps } = stories[0];
-      say(`Live: ${STATES[state] ?? state}, iteration ${steps[0]} of ${steps[1]}`);
-    } catch {
+    const answer = await fetch(root, { cache: "no-store", headers: stamp ? { "If-None-Match": stamp } : {} }).catch(
+      () => null,
+    );
+    const news = answer?.ok ? await answer.json().catch(() => null) : null;
+    looking = false;
+    if (!news && answer?.status !== 304) {
       say("Live: nobody answers; this is the last that came");
-    } finally { looking = false; }
+      return;
+    }
+    if (news) {
+      take(news.stories);
+      stamp = answer.headers.get("ETag") ?? "";
+    }
+    const { state, steps } = stories[0];
+    say(`Live: ${STATES[state] ?? state}, iteration ${steps[0]} of ${steps[1]}`);
   };
   document.addEventListener("visibilitychange", look);
   look();
@@ -109,10 +130,21 @@ function offerNews() {
   const waiting = shelf.all.filter((episode) => matches(episode, shelf.asked)).length - shelf.found.length;
   if (waiting <= 0) return;
   if (!shelf.found.length) list(0);
-  else byId("news").replaceChildren(el("button", { type: "button", class: "plain", click: () => {
-    list(shelf.shown);
-    byId("cards").querySelector("button").focus();
-  } }, `Show ${plural(waiting, "new episode")}`));
+  else
+    byId("news").replaceChildren(
+      el(
+        "button",
+        {
+          type: "button",
+          class: "plain",
+          click: () => {
+            list(shelf.shown);
+            byId("cards").querySelector("button").focus();
+          },
+        },
+        `Show ${plural(waiting, "new episode")}`,
+      ),
+    );
 }
 
 stories.forEach((story, run) => shelve(run, story.episodes));
@@ -123,10 +155,17 @@ makeFilters();
 drawFilters();
 search();
 listenToKeys();
-byId("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(memory.get("theme") ?? "system") + 1) % 3]));
-byId("smooth").addEventListener("change", (event) => { board.smooth = event.target.checked; redraw(board); });
+byId("theme").addEventListener("click", () =>
+  setTheme(THEMES[(THEMES.indexOf(memory.get("theme") ?? "system") + 1) % 3]),
+);
+byId("smooth").addEventListener("change", (event) => {
+  board.smooth = event.target.checked;
+  redraw(board);
+});
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => redraw(board));
 addEventListener("hashchange", follow);
-addEventListener("beforeprint", () => { for (const item of board.plots.values()) if (!item.seen) drawPlot(board, item); });
+addEventListener("beforeprint", () => {
+  for (const item of board.plots.values()) if (!item.seen) drawPlot(board, item);
+});
 follow();
 if (given.live) watch(given.live);

@@ -21,7 +21,19 @@ from plotly.offline import get_plotlyjs
 
 from roleagent.reports.story import Story
 
-SCRIPTS = ("page_dom.js", "page_runs.js", "page_curves.js", "page_turns.js", "page_episodes.js", "page.js")
+SCRIPTS = (
+    "page_dom.js",
+    "page_evaluation.js",
+    "page_runs.js",
+    "page_charts.js",
+    "page_plots.js",
+    "page_curves.js",
+    "page_forecasts.js",
+    "page_turns.js",
+    "page_list.js",
+    "page_episodes.js",
+    "page.js",
+)
 """In the order in which they are read; the last one starts the page."""
 
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}

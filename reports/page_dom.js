@@ -41,7 +41,8 @@ function figure(value) {
 }
 
 const percent = (value, digits = 1) => (known(value) ? `${number(100 * value, digits)}\u202f%` : "–");
-const interval = (pair, digits = 1) => (pair ? `${number(100 * pair[0], digits)} to ${number(100 * pair[1], digits)}\u202f%` : "");
+const interval = (pair, digits = 1) =>
+  pair ? `${number(100 * pair[0], digits)} to ${number(100 * pair[1], digits)}\u202f%` : "";
 const span = (step, until) => (known(until) && until !== step ? `iterations ${step} to ${until}` : `iteration ${step}`);
 const plural = (count, word, words = `${word}s`) => `${count} ${count === 1 ? word : words}`;
 const spaced = (name) => name.replaceAll("_", " ");
@@ -56,15 +57,27 @@ function duration(seconds) {
 function table(caption, columns, rows) {
   const head = columns.map(([name, numeric]) => el("th", { scope: "col", class: numeric && "num" }, name));
   const body = rows.map((cells) =>
-    el("tr", null, cells.map((cell, place) =>
-      place === 0
-        ? el("th", { scope: "row", class: columns[0][1] && "num" }, cell)
-        : el("td", { class: columns[place][1] && "num" }, cell))));
-  return el("div", { class: "scroll", tabindex: 0, role: "group", "aria-label": caption },
-    el("table", null,
+    el(
+      "tr",
+      null,
+      cells.map((cell, place) =>
+        place === 0
+          ? el("th", { scope: "row", class: columns[0][1] && "num" }, cell)
+          : el("td", { class: columns[place][1] && "num" }, cell),
+      ),
+    ),
+  );
+  return el(
+    "div",
+    { class: "scroll", tabindex: 0, role: "group", "aria-label": caption },
+    el(
+      "table",
+      null,
       el("caption", null, el("div", null, caption)),
       el("thead", null, el("tr", null, head)),
-      el("tbody", null, body)));
+      el("tbody", null, body),
+    ),
+  );
 }
 
 // Contents that are made when somebody first looks at them.
@@ -80,10 +93,18 @@ function folded(summary, make, attributes) {
 const chosen = new Map();
 const memory = {
   get(name) {
-    try { return localStorage.getItem(`roleagent.${name}`) ?? chosen.get(name) ?? null; } catch { return chosen.get(name) ?? null; }
+    try {
+      return localStorage.getItem(`roleagent.${name}`) ?? chosen.get(name) ?? null;
+    } catch {
+      return chosen.get(name) ?? null;
+    }
   },
   set(name, value) {
     chosen.set(name, value);
-    try { localStorage.setItem(`roleagent.${name}`, value); } catch { /* only as long as the page is open */ }
+    try {
+      localStorage.setItem(`roleagent.${name}`, value);
+    } catch {
+      /* only as long as the page is open */
+    }
   },
 };

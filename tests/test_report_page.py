@@ -301,7 +301,7 @@ def test_a_card_shows_what_was_predicted_what_came_and_the_credit(reader, pages)
     reader.click(".card-head")
     [card] = [text for text in reader.see(".card") if "Turn 1" in text]
     assert reader.see(".card del") == ["a mug 2"] and reader.see(".card ins") == ["an egg 1"]
-    assert "0.75 alike" in card and "just so" in card  # the second forecast came true
+    assert "0.75 alike" in card and "as predicted" in card  # the second forecast came true
     assert "0.500 × (1 + 0.75) → 0.875" in " ".join(reader.see(".credit")[0].split())
     assert "−2.50" in card and "+1.00" in card and "−1.50" in card
     assert "critical step" in reader.see(".turn")[1] and "critical step" not in reader.see(".turn")[0]

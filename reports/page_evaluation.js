@@ -1,0 +1,208 @@
+// What was measured on held-out tasks: by type, before and after, and two runs beside each other.
+
+// Evaluations in the order in which they were made: [name, iteration, summary].
+function evaluationsOf(story) {
+  const last = story.steps[0];
+  const at = (name) => (name === "before" ? 0 : name === "after" ? last : Number(/\d+/.exec(name)?.[0] ?? last));
+  const rank = (name) => (name === "before" ? 0 : name === "after" ? 2 : 1);
+  return Object.entries(story.evaluations)
+    .filter(([, summary]) => known(summary?.success))
+    .map(([name, summary]) => [name, at(name), summary])
+    .sort((a, b) => rank(a[0]) - rank(b[0]) || a[1] - b[1]);
+}
+
+function firstAndLast(story) {
+  const all = evaluationsOf(story);
+  const last = all.filter(([name]) => name !== "before").at(-1);
+  return {
+    before: all.find(([name]) => name === "before")?.[2],
+    after: last?.[2],
+    when: !last || last[0] === "after" ? "after" : `at iteration ${last[1]}`,
+  };
+}
+
+// Newcombe's interval of the difference of two shares, from their own (Wilson) intervals.
+function difference(first, second) {
+  if (!first || !second) return null;
+  const gain = second.success - first.success;
+  if (!first.interval || !second.interval) return { gain, interval: null };
+  const down = Math.hypot(second.success - second.interval[0], first.interval[1] - first.success);
+  const up = Math.hypot(second.interval[1] - second.success, first.success - first.interval[0]);
+  return { gain, interval: [gain - down, gain + up] };
+}
+
+const points = (value) => (known(value) ? signed(100 * value, 1) : "–");
+const pointsInterval = (pair) => (pair ? `${points(pair[0])} to ${points(pair[1])}` : "");
+
+function withInterval(summary) {
+  if (!summary) return "–";
+  return el(
+    "span",
+    null,
+    percent(summary.success),
+    " ",
+    el("span", { class: "muted aside" }, summary.interval ? `(${interval(summary.interval)})` : ""),
+  );
+}
+
+function gainWithInterval(found) {
+  if (!found) return "–";
+  const between = found.interval ? `(${pointsInterval(found.interval)})` : "";
+  return el("span", null, el("b", null, points(found.gain)), " ", el("span", { class: "muted aside" }, between));
+}
+
+// Before and after on one line from 0 to 100 %: rings and discs with their intervals.
+function track(marks) {
+  const x = (share) => 4 + 192 * Math.min(1, Math.max(0, share));
+  const picture = svg(
+    "svg",
+    { viewBox: "0 0 200 24", class: "track", "aria-hidden": "true" },
+    [0, 0.25, 0.5, 0.75, 1].map((share) => svg("line", { x1: x(share), x2: x(share), y1: 2, y2: 22, class: "grid" })),
+  );
+  marks.forEach(({ summary, hollow, place }, row) => {
+    if (!summary) return;
+    const y = marks.length === 1 ? 12 : 7 + (10 * row) / (marks.length - 1);
+    const group = svg("g", { class: `run-${place % 4}` });
+    if (summary.interval)
+      group.append(
+        svg("line", { x1: x(summary.interval[0]), x2: x(summary.interval[1]), y1: y, y2: y, class: "whisker" }),
+      );
+    group.append(svg("circle", { cx: x(summary.success), cy: y, r: 3.6, class: hollow ? "hollow" : "disc" }));
+    picture.append(group);
+  });
+  return picture;
+}
+
+const typesOf = (summaries) => [...new Set(summaries.flatMap((summary) => Object.keys(summary?.by_type ?? {})))].sort();
+
+function evaluationTable(story, place, several) {
+  const all = evaluationsOf(story);
+  if (!all.length) return el("p", { class: "muted" }, `${story.name} has not been measured on held-out tasks.`);
+  const { before, after, when } = firstAndLast(story);
+  const panel = (after ?? before).panel;
+  const row = (name, first, second) => {
+    const gain = difference(first, second);
+    return [
+      name,
+      String((second ?? first)?.n ?? "–"),
+      withInterval(first),
+      withInterval(second),
+      gainWithInterval(gain),
+      track([
+        { summary: first, hollow: true, place },
+        { summary: second, place },
+      ]),
+    ];
+  };
+  const rows = [
+    row(el("strong", null, "all tasks"), before, after),
+    ...typesOf([before, after]).map((type) => row(spaced(type), before?.by_type?.[type], after?.by_type?.[type])),
+  ];
+  const where = panel ? `${panel.tasks} tasks of ${panel.split}, panel ${panel.digest}` : "held-out tasks";
+  const measures = [...new Set(all.flatMap(([, , summary]) => Object.keys(summary.metrics ?? {})))];
+  const made = all.map(([name, step, summary]) => [
+    name,
+    String(step),
+    String(summary.n ?? "–"),
+    withInterval(summary),
+    number(summary.reward, 3),
+    number(summary.steps, 1),
+    number(summary.prediction, 3),
+    ...measures.map((name) => number(summary.metrics?.[name]?.mean, 3)),
+  ]);
+  return el(
+    "div",
+    null,
+    several && el("h3", { class: "run-title" }, swatch(place), story.name),
+    table(
+      `Success by type of task, before and after training (${where})`,
+      [
+        ["Type of task"],
+        ["Tasks", true],
+        ["Before", true],
+        [`${when[0].toUpperCase()}${when.slice(1)}`, true],
+        ["Gain in points", true],
+        ["0 to 100 % (ring: before, disc: after)"],
+      ],
+      rows,
+    ),
+    folded(`All ${plural(all.length, "evaluation")}`, () =>
+      table(
+        "Every evaluation of the run",
+        [
+          ["Evaluation"],
+          ["Iteration", true],
+          ["Tasks", true],
+          ["Success", true],
+          ["Reward", true],
+          ["Steps", true],
+          ["Predictive reward", true],
+          ...measures.map((name) => [spaced(name), true]),
+        ],
+        made,
+      ),
+    ),
+  );
+}
+
+function comparison(stories) {
+  const [first, second] = stories;
+  const ends = stories.map(firstAndLast);
+  const row = (name, pick) => {
+    const [a, b] = ends.map((end) => pick(end.after));
+    const gap = difference(a, b);
+    const start = ends.map((end) => percent(pick(end.before)?.success)).join(" / ");
+    return [
+      name,
+      start,
+      withInterval(a),
+      withInterval(b),
+      gainWithInterval(gap),
+      track([
+        { summary: a, place: 0 },
+        { summary: b, place: 1 },
+      ]),
+    ];
+  };
+  const rows = [
+    row(el("strong", null, "all tasks"), (summary) => summary),
+    ...typesOf(ends.map((end) => end.after)).map((type) => row(spaced(type), (summary) => summary?.by_type?.[type])),
+  ];
+  const names = [...new Set([...Object.keys(first.config), ...Object.keys(second.config)])].sort();
+  const unlike = names.filter((name) => name !== "run_dir" && first.config[name] !== second.config[name]);
+  const panels = ends.map((end) => end.after?.panel?.digest);
+  return [
+    panels[0] &&
+      panels[1] &&
+      panels[0] !== panels[1] &&
+      el(
+        "p",
+        { class: "warning" },
+        "The two runs were measured on different panels of tasks: their figures cannot be compared.",
+      ),
+    table(
+      `Success after training: ${second.name} against ${first.name}`,
+      [
+        ["Type of task"],
+        [`Before (${first.name} / ${second.name})`, true],
+        [first.name, true],
+        [second.name, true],
+        ["Difference in points", true],
+        [`0 to 100 % (upper: ${first.name})`],
+      ],
+      rows,
+    ),
+    el(
+      "p",
+      { class: "muted" },
+      "Intervals are of 95 %. Those of differences take the runs for independent: wide, where both played the same tasks.",
+    ),
+    unlike.length === 0 && el("p", null, "The runs differ in no option."),
+    unlike.length > 0 &&
+      table(
+        plural(unlike.length, "option differs", "options differ"),
+        [["Option"], [first.name], [second.name]],
+        unlike.map((name) => [el("code", null, name), first.config[name] ?? "–", second.config[name] ?? "–"]),
+      ),
+  ];
+}

@@ -1,0 +1,159 @@
+// Numbers as what the plotting library draws: lines, layers, marks with intervals, axes.
+
+const WIDTH = 5;
+// Mean over the iteration and two on either side; the ends have fewer neighbours.
+function smoothed(values) {
+  return values.map((value, at) => {
+    const near = values.slice(Math.max(0, at - 2), at + 3).filter(known);
+    return known(value) && near.length ? near.reduce((sum, each) => sum + each, 0) / near.length : null;
+  });
+}
+
+const LAYERS = 8;
+// The largest layers by name, the rest as one; the same names in the same order for every run.
+function largest(stories, chart) {
+  const sums = new Map();
+  for (const line of stories.flatMap(chart.lines))
+    sums.set(line.name, (sums.get(line.name) ?? 0) + line.y.reduce((sum, y) => sum + (y ?? 0), 0));
+  const names = [...sums]
+    .filter(([, sum]) => sum > 0)
+    .sort((a, b) => b[1] - a[1])
+    .map(([name]) => name);
+  return names.length > LAYERS
+    ? { names: names.slice(0, LAYERS - 1), rest: names.slice(LAYERS - 1) }
+    : { names, rest: [] };
+}
+
+function layersOf(story, chart, { names, rest }) {
+  const lines = chart.lines(story);
+  const found = (name) => lines.find((line) => line.name === name)?.y;
+  const step = lines[0]?.step ?? [];
+  const layer = names.map((name) => ({ name: spaced(name), step, y: found(name) ?? step.map(() => 0) }));
+  if (rest.length)
+    layer.push({
+      name: `${rest.length} others`,
+      step,
+      y: step.map((_, at) => rest.reduce((sum, name) => sum + (found(name)?.[at] ?? 0), 0)),
+    });
+  return layer;
+}
+
+const filled = (line) => line.y?.some(known);
+// A colour of the style sheet as this theme has it, "rgb(…)": the plots are painted, not styled.
+const probe = el("span", { hidden: true });
+document.body.append(probe);
+function colour(name) {
+  probe.style.color = `var(--${name})`;
+  return getComputedStyle(probe).color;
+}
+const DASHES = ["solid", "dash", "dot", "dashdot"];
+const MARKERS = ["circle", "diamond", "square", "triangle-up"];
+// Plotly reads a little HTML in texts; names that a model chose are plain.
+const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+const faint = (rgb) => rgb.replace("rgb(", "rgba(").replace(")", ", 0.45)");
+
+function overlaid(stories, chart, smooth) {
+  const traces = [];
+  // Marks of two runs at the same iteration stand beside each other.
+  const beside = 0.02 * Math.max(1, ...stories.map((story) => story.training.step.at(-1) ?? 0));
+  stories.forEach((story, place) => {
+    const own = colour(`run-${place % 4}`);
+    const dash = DASHES[place % 4];
+    const name = plain(story.name);
+    for (const line of chart.lines(story).filter(filled)) {
+      const shape = {
+        x: line.step,
+        type: "scatter",
+        mode: line.y.filter(known).length > 1 ? "lines" : "markers",
+        connectgaps: true,
+        name,
+        marker: { color: own, size: 5 },
+      };
+      if (smooth && line.step.length > WIDTH) {
+        traces.push(
+          { ...shape, y: line.y, line: { color: faint(own), width: 1, dash }, hovertemplate: "%{y:.4~g}" },
+          { ...shape, y: smoothed(line.y), line: { color: own, width: 2.2, dash }, hoverinfo: "skip" },
+        );
+      } else traces.push({ ...shape, y: line.y, line: { color: own, width: 1.8, dash }, hovertemplate: "%{y:.4~g}" });
+    }
+    const marks = chart.marks?.(story) ?? [];
+    if (marks.length)
+      traces.push({
+        x: marks.map((mark) => mark.step + (place - (stories.length - 1) / 2) * beside),
+        y: marks.map((mark) => mark.y),
+        name: `${name}, held out`,
+        type: "scatter",
+        mode: "markers",
+        marker: { color: colour("surface"), size: 8, symbol: MARKERS[place % 4], line: { color: own, width: 2 } },
+        hovertemplate: "%{y:.4~g}",
+        error_y: marks.some((mark) => mark.interval)
+          ? {
+              type: "data",
+              symmetric: false,
+              color: own,
+              thickness: 1.4,
+              width: 4,
+              array: marks.map((mark) => (mark.interval ? mark.interval[1] - mark.y : 0)),
+              arrayminus: marks.map((mark) => (mark.interval ? mark.y - mark.interval[0] : 0)),
+            }
+          : undefined,
+      });
+  });
+  return traces;
+}
+
+const stacked = (layer) =>
+  layer.map((line, at) => ({
+    x: line.step,
+    y: line.y,
+    name: plain(line.name),
+    type: "scatter",
+    mode: "lines",
+    stackgroup: "all",
+    hovertemplate: "%{y:.4~g}",
+    line: { width: 1, color: colour("surface") },
+    fillcolor: colour(`layer-${at % LAYERS}`),
+  }));
+
+function layout(chart, span, top) {
+  const axis = {
+    gridcolor: colour("grid"),
+    zeroline: false,
+    linecolor: colour("edge"),
+    tickfont: { size: 11 },
+    ticks: "",
+    fixedrange: true,
+  };
+  return {
+    height: 190,
+    margin: { l: 46, r: 8, t: 6, b: 30 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    showlegend: false,
+    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("muted") },
+    hovermode: "x unified",
+    dragmode: chart.own || matchMedia("(pointer: coarse)").matches ? false : "zoom",
+    hoverlabel: {
+      bgcolor: colour("surface"),
+      bordercolor: colour("edge"),
+      font: { color: colour("text"), size: 12 },
+      namelength: -1,
+    },
+    xaxis: {
+      ...axis,
+      range: span,
+      fixedrange: Boolean(chart.own),
+      hoverformat: "d",
+      nticks: 6,
+      unifiedhovertitle: { text: chart.own ? "update %{x}" : "iteration %{x}" },
+    },
+    yaxis: {
+      ...axis,
+      tickformat: chart.percent ? (chart.range ? ".0%" : "~%") : "~g",
+      nticks: 5,
+      rangemode: chart.stack || chart.base ? "tozero" : "normal",
+      range: chart.range ? [chart.range[0] - 0.02, chart.range[1] + 0.02] : top ? [0, top] : undefined,
+      autorange: !chart.range && !top,
+    },
+  };
+}
