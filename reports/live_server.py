@@ -35,7 +35,7 @@ _EPISODES = re.compile(r"/episodes/(\d{1,9})\.json")
 _WORTH_PACKING = 10_000  # bytes
 _WAITING = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>RoleAgent: waiting</title>
-<meta http-equiv="refresh" content="2"><meta name="color-scheme" content="light dark">
+<link rel="icon" href="data:,"><meta http-equiv="refresh" content="1"><meta name="color-scheme" content="light dark">
 <meta name="viewport" content="width=device-width, initial-scale=1"></head>
 <body style="font: 16px/1.5 system-ui, sans-serif; max-width: 40em; margin: 4em auto; padding: 0 1em">
 <h1>Waiting for a run</h1><p role="status">{what}</p><p>This page turns into its report by itself.</p></body></html>

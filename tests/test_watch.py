@@ -234,6 +234,28 @@ def test_the_command_says_where_and_what_and_ends_with_ctrl_c(tmp_path):
     assert warning.startswith("warning: whoever reaches 0.0.0.0 can read these runs")
 
 
+def test_a_browser_follows_a_run_from_before_its_beginning(tmp_path, chromium):
+    """The real page from the real server: it waits, becomes a report, and goes on with the run."""
+    run = tmp_path / "run"
+
+    def until(script, wanted):
+        deadline = time.monotonic() + 60
+        while (found := chromium.execute_script(f"return {script}")) != wanted:
+            assert time.monotonic() < deadline, found
+            time.sleep(0.05)
+
+    with serving(run) as ask:
+        chromium.get(ask.server.url)
+        until("document.querySelector('h1').textContent", "Waiting for a run")
+        iterate(begin(run), 1)
+        until("document.querySelector('h1').textContent", "run")
+        iterate(run, 2)
+        ask.server.watched._read_again = 0.0
+        until("/iteration 2 of 4/.test(document.getElementById('live').textContent)", True)
+        assert [line["message"] for line in chromium.get_log("browser")] == []
+        chromium.get("about:blank")  # or it would go on asking
+
+
 # --- the terminal -----------------------------------------------------------------------------------------------------
 
 
