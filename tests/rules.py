@@ -24,7 +24,7 @@ class Rule:
             answers; ``parsed``: its arguments are read and no more, for the reason ``why``.
         more: arguments that make it small.
         put: what takes the place of words, or of parts of words. ``{…}`` names something that the tests make.
-        says: a regular expression that its output must have somewhere.
+        says: a regular expression that its output must have somewhere; of a server, a page that it has.
         types: what a person types.
     """
 
@@ -52,8 +52,14 @@ RULES = [
     # --- playing ---
     Rule(r"python examples/plug_your_agent\.py", "quick", says=r"mean similarity 0\.\d+"),
     Rule(r"python examples/two_roles\.py", "quick"),
-    Rule(r"roleagent play RoleAgent/ALFWorld-v0 --env-arg size=tiny", "quick", types="?\nlook\n\n", says="go to"),
+    Rule(r"roleagent play RoleAgent/ALFWorld-v0 --env-arg size=tiny", "quick", types="?\nhint\nquit\n", says="go to"),
     Rule(r"roleagent games .*--out games", "slow", says="game"),
+    # --- with other libraries ---
+    Rule(r"python examples/vector\.py( --mode async)?", "quick", says=r"12 tasks, \d+ won; 600 steps"),
+    Rule(r"python examples/trl_grpo\.py", "slow", says=r"step +10: reward (0\.9|1)"),
+    parsed(r"python examples/trl_grpo\.py --model .*", "it takes a pretrained model"),
+    Rule(r"roleagent serve RoleAgent/ALFWorld-v0 --port 8000", "serves", put={"8000": "0"}, says="/health"),
+    Rule(r"python examples/openenv_client\.py http://\S+", "slow", put={"http://127.0.0.1:8000": "{openenv}"}),
     # --- training ---
     Rule(r"python train\.py", "slow", more=f"{SMALL} run_dir=runs/other"),
     Rule(r"python train\.py (method|estimator)\S*=.*", "slow", more=f"{SMALL} run_dir=runs/other"),
@@ -123,6 +129,12 @@ RULES = [
     Rule(r"roleagent failures export runs/toy .*", "quick"),
     Rule(r"python -m roleagent\.learners\.halted runs/…/halted/train-000007", "slow", put={"runs/…": "runs/toy"}),
     Rule(r"roleagent export runs/toy --out policy.*", "slow", put={"step-500004": "step-500001"}),
+    Rule(r"roleagent report runs/toy", "quick", says="report.html"),
+    Rule(
+        r"roleagent report runs/toy runs/gigpo --out comparison.html", "quick", put={"gigpo": "toy"}, says="comparison"
+    ),
+    Rule(r"roleagent watch runs/toy", "serves", more="--port 0", says="/"),
+    Rule(r"roleagent watch runs/toy --(terminal|once)", "slow"),
     # --- evaluating ---
     Rule(r"python evaluate\.py .*--agent my_module:MyAgent", "slow", more="--tasks 2"),
     Rule(r"python evaluate\.py --agent runs/toy", "slow", more="--tasks 2"),
@@ -134,7 +146,12 @@ RULES = [
         "slow",
         put={"corpus.jsonl": "{searchqa}/corpus.jsonl", "models/e5-base-v2": "{encoder}"},
     ),
-    Rule(r"roleagent index serve --index wiki --port 8000", "serves", put={"wiki": "{index}", "8000": "0"}),
+    Rule(
+        r"roleagent index serve --index wiki --port 8000",
+        "serves",
+        put={"wiki": "{index}", "8000": "0"},
+        says="/health",
+    ),
     # --- benchmarks ---
     parsed(r"python benchmarks/overhead\.py", "a minute; .ci/full runs every benchmark"),
     parsed(r"python benchmarks/(overhead|kills)\.py (.* )?--full", "it takes an hour"),

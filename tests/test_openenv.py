@@ -11,6 +11,7 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import gymnasium
+import numpy as np
 import pytest
 
 pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install -e '.[test]'")
@@ -81,6 +82,10 @@ def test_a_remote_episode_is_a_local_one(env_id):
                 assert found == local.step(command)
                 if found[2] or found[3]:
                     break
+        _, info = remote.reset(options={"task_id": remote.panel.task_ids[0]})
+        expert = remote.expert(np.random.default_rng(0))  # from here, by what is seen
+        expert.reset(info["goal"], local.reset(options={"task_id": remote.panel.task_ids[0]})[0])
+        assert remote.step(expert.act())[4]["valid_action"]
         other = RemoteEnv(served.url)  # an episode of its own beside the first
         task_id = other.panel.task_ids[1]
         remote.reset(options={"task_id": remote.panel.task_ids[0]})
