@@ -32,14 +32,13 @@ class Estimate(NamedTuple):
 def rate(won: Numbers, task: Numbers) -> Estimate:
     """A share of successes with Wilson's interval over tasks.
 
-    Where tasks were played more than once, Wilson's formula is given the *effective* number of episodes: n divided by
-    the design effect (the variance of the share with tasks as clusters, relative to independent episodes). It lies
-    between the number of tasks, as if repeats said nothing new, and that of episodes, as if they were other tasks. With
-    every task played once it is plain Wilson.
+    Where tasks were played more than once, Wilson's formula is given the *effective* number of episodes: p(1 - p)
+    divided by the variance of the share with tasks as clusters. It lies between the number of tasks, as if repeats said
+    nothing new, and that of episodes, as if they were other tasks. With every task played once it is plain Wilson.
 
     Args:
         won: ``(n,)``, 0 or 1.
-        task: ``(n,)``, which task each episode played, in any numbering.
+        task: ``(n,)``, which task each episode played, in any naming.
 
     >>> rate([1, 0, 1, 1], [0, 1, 2, 3]) == (0.75, *wilson(3, 4))
     True
@@ -47,19 +46,15 @@ def rate(won: Numbers, task: Numbers) -> Estimate:
     True
     """
     values = np.asarray(won, float)
-    n = values.size
-    if not n:
-        return Estimate(0.0, *wilson(0, 0))
-    p = float(values.mean())
-    sums, counts = _by_task(values - p, task)
-    independent, clustered = p * (1 - p) / n, _variance_of_mean(sums, n)
-    effective = n * independent / clustered if clustered > 0 else float(n if independent > 0 else len(counts))
-    effective = min(max(effective, float(len(counts))), float(n))
-    return Estimate(p, *wilson(p * effective, effective))
+    return _wilson_over_tasks(values, task, most=float(values.size))
 
 
 def mean(values: Numbers, task: Numbers) -> Estimate:
-    """A mean with Student's interval, from the variance between tasks; without an interval for a single task.
+    """A mean with an interval from the variance between tasks.
+
+    Values that all lie in [0, 1] get Wilson's interval, which stays in there, by their effective number as in
+    :func:`rate` (but scores that hardly differ may count more than once each). Others get Student's; a single task has
+    none, (-∞, ∞).
 
     Args:
         values: ``(n,)``.
@@ -67,16 +62,38 @@ def mean(values: Numbers, task: Numbers) -> Estimate:
 
     >>> [round(x, 3) for x in mean([1.0, 2.0, 3.0], [0, 1, 2])]
     [2.0, -0.484, 4.484]
+    >>> mean([1, 0, 1, 1], [0, 1, 2, 3]) == rate([1, 0, 1, 1], [0, 1, 2, 3])
+    True
     """
     numbers = np.asarray(values, float)
-    if not numbers.size:
-        return Estimate(0.0, -math.inf, math.inf)
-    centre = float(numbers.mean())
-    sums, counts = _by_task(numbers - centre, task)
-    if len(counts) < 2:
+    if numbers.size and numbers.min() >= 0 and numbers.max() <= 1:
+        return _wilson_over_tasks(numbers, task, most=math.inf)
+    centre = float(numbers.mean()) if numbers.size else 0.0
+    variance, tasks = _variance_of_mean(numbers - centre, task)
+    if tasks < 2:
         return Estimate(centre, -math.inf, math.inf)
-    half = student(len(counts) - 1) * math.sqrt(_variance_of_mean(sums, numbers.size))
+    half = student(tasks - 1) * math.sqrt(variance)
     return Estimate(centre, centre - half, centre + half)
+
+
+def _wilson_over_tasks(values: npt.NDArray[np.float64], task: Numbers, most: float) -> Estimate:
+    if not values.size:
+        return Estimate(0.0, *wilson(0, 0))
+    p = float(values.mean())
+    variance, tasks = _variance_of_mean(values - p, task)
+    if variance > 1e-15:
+        effective = p * (1 - p) / variance
+    else:  # tasks do not differ; where episodes do not either there is nothing to go by but how many tasks there are
+        effective = float(values.size if np.ptp(values) else tasks)
+    effective = min(max(effective, float(tasks)), most)
+    return Estimate(p, *wilson(p * effective, effective))
+
+
+def _variance_of_mean(deviations: npt.NDArray[np.float64], task: Numbers) -> tuple[float, int]:
+    """Of a mean with these deviations from it, where tasks are drawn (the ratio estimator's); how many there are."""
+    names, place = np.unique(np.asarray(task), return_inverse=True)
+    sums, tasks = np.bincount(place, deviations), len(names)
+    return float(sums @ sums) / max(1, deviations.size) ** 2 * (tasks / (tasks - 1) if tasks > 1 else 1.0), tasks
 
 
 def difference(values: Numbers, rng: np.random.Generator, draws: int = 10_000) -> Estimate:
@@ -179,15 +196,3 @@ def _student_tail(t: float, freedom: float) -> float:
     weights[1:-1:2], weights[2:-1:2] = 4, 2
     scale = math.exp(math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2)) / math.sqrt(math.pi)
     return float(scale * (angles[1] - angles[0]) / 3 * (weights @ heights))
-
-
-def _by_task(values: npt.NDArray[np.float64], task: Numbers) -> tuple[npt.NDArray, npt.NDArray]:
-    """Sums and counts of the values of each task."""
-    _, place = np.unique(np.asarray(task), return_inverse=True)
-    return np.bincount(place, values), np.bincount(place)
-
-
-def _variance_of_mean(sums: npt.NDArray, n: int) -> float:
-    """Of a mean over n values whose deviations from it have these sums per task (the ratio estimator's)."""
-    tasks = len(sums)
-    return float(sums @ sums) / n**2 * (tasks / (tasks - 1) if tasks > 1 else 1.0)

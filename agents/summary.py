@@ -15,9 +15,9 @@ from roleagent.agents.records import Record
 def summarise(records: Sequence[Record]) -> dict[str, Any]:
     """Success with a 95 % interval, and all else that is reported, over all and per task type.
 
-    Intervals are over tasks (:mod:`roleagent.agents.statistics`): of rates Wilson's, of measures Student's. Episodes
-    without an outcome are counted apart (``errors``) and are in no rate. An episode that lacks a measure which others
-    have ended before there was anything to report, and counts 0 in it.
+    Intervals are over tasks (:mod:`roleagent.agents.statistics`): Wilson's, or of measures that leave [0, 1] Student's.
+    Episodes without an outcome are counted apart (``errors``) and are in no rate. An episode that lacks a measure which
+    others have ended before there was anything to report, and counts 0 in it.
 
     Returns:
         ``n`` episodes of ``tasks`` tasks, ``success``, its ``interval``, mean ``steps`` and ``reward``, the share of

@@ -59,8 +59,9 @@ def report(display: Display, name: str, summary: Mapping[str, Any], records: Seq
             f"repeats: {each}; mean {repeats['mean']:.1%}, standard deviation {100 * repeats['std']:.1f} points, "
             f"95 % interval over repeats [{low:.1%}, {high:.1%}]"
         )
-        if len({(r.task_id, r.won, r.steps) for r in records}) == len({r.task_id for r in records}):
-            display.warn("all repeats went alike: nothing about this agent is random (a temperature of 0?)")
+        courses = {(record.task_id, record.won, record.steps) for record in records}
+        if summary["success"] and len(courses) == len({record.task_id for record in records}):
+            display.warn("all repeats went alike: is anything random here? At a temperature of 0 they say nothing new")
     if summary["by_trial"]:
         shown = ", ".join(f"{share:.1%} within {n}" for n, share in enumerate(summary["by_trial"], 1))
         display.say(f"success by number of trials: {shown}")
