@@ -73,7 +73,7 @@ RULES = [
     Rule(
         r"python train\.py --config configs/alfworld_official\.yaml",
         "slow",
-        more=f"{SMALL} env.kwargs.max_steps=4 run_dir=runs/other",
+        more=f"{SMALL} env.kwargs.max_steps=30 run_dir=runs/other",
         put=DATA,
     ),
     Rule(

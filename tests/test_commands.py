@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+from contextlib import ExitStack, contextmanager
 from functools import cached_property
 
 import pytest
@@ -266,6 +267,11 @@ class Place:
         return save_model(self.folder / "e5")
 
     @cached_property
+    def openenv(self):
+        serve = ["roleagent", "serve", "RoleAgent/ALFWorld-v0", "--port", "0", "--env-arg", "size=tiny"]
+        return self.open.enter_context(listening(serve, self.folder, {}))
+
+    @cached_property
     def index(self):
         done(["roleagent", "index", "build", "--corpus", f"{self.searchqa}/corpus.jsonl", "--out", "wiki"], self.folder)
         return self.folder / "wiki"
@@ -274,7 +280,7 @@ class Place:
 @pytest.fixture(scope="session")
 def place(tmp_path_factory):
     made = Place(tmp_path_factory.mktemp("commands"))
-    with serving("yes", key=KEY) as server:
+    with serving("yes", key=KEY) as server, ExitStack() as made.open:
         made.server = server.url
         yield made
 
@@ -303,7 +309,11 @@ def test_a_command_runs(command, place, here):
     words, variables = filled(command, rule, place)
     words += rule.more.split()
     if rule.how == "serves":
-        answers(words, here, variables)
+        with (
+            listening(words, here, variables) as address,
+            urllib.request.urlopen(address + rule.says, timeout=20) as page,
+        ):
+            assert page.status == 200
         return
     if ">" in words:
         words = ["bash", "-c", f"{shlex.join((*ROLEAGENT, *words[1:-2]))} > {words[-1]}"]
@@ -311,19 +321,19 @@ def test_a_command_runs(command, place, here):
     assert re.search(rule.says, shown)
 
 
-def answers(words, here, variables):
-    """A server says where it listens, answers there, and ends when it is told to."""
-    process = started(words, here, variables)
+@contextmanager
+def listening(words, folder, variables):
+    """The address of a server, which is told to end when the block does, and must."""
+    process = started(words, folder, variables)
     try:
-        for line in process.stdout:
-            if found := re.search(r"http://127\.0\.0\.1:\d+", line):
-                with urllib.request.urlopen(f"{found[0]}/health", timeout=20) as answer:
-                    assert answer.status == 200
-                break
-        else:
-            pytest.fail(f"{shlex.join(words)} never said where it listens")
+        said = ""
+        while not (found := re.search(r"http://127\.0\.0\.1:\d+", said)):
+            line = process.stdout.readline()
+            assert line, f"{shlex.join(words)} never said where it listens:\n{said}"
+            said += line
+        yield found[0]
         process.send_signal(signal.SIGTERM)
-        assert process.wait(20) in (0, -signal.SIGTERM)
+        assert process.wait(30) in (0, 128 + signal.SIGTERM, -signal.SIGTERM)
     finally:
         process.kill()
         process.communicate()

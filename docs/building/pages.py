@@ -80,7 +80,7 @@ def has_entry(name: str) -> bool:
     module = module_of(name)
     path = folder_of(module).with_suffix(".py")
     if not path.exists():
-        return name == module
+        return False  # a package: it has a page, and no entry on it
     body = ast.parse(path.read_text("utf-8")).body
     for part in name.removeprefix(module).lstrip(".").split(".") if name != module else ():
         found = [node for node in body if getattr(node, "name", None) == part]
