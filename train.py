@@ -144,9 +144,11 @@ def check(config: Config) -> None:
     check_trackers(config)
     check_actor(config)
     if config.aiw and config.curriculum.analyst == "endpoint":
-        endpoint_analyst(config).check()
+        with waiting("the server of curriculum.endpoint.url to answer"):
+            endpoint_analyst(config).check()
     if config.aiw and config.curriculum.library:
-        FailureLibrary(config.curriculum.library).close()  # reachable?
+        with waiting("the database of curriculum.library to answer"):
+            FailureLibrary(config.curriculum.library).close()  # reachable?
 
 
 def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: Actor) -> None:
