@@ -154,7 +154,7 @@ class _Table:
                     answer = error
                 answers.put((talk, answer, time.monotonic() - began))
 
-        workers = [threading.Thread(target=work, daemon=True) for _ in self._free]  # one for each seat
+        workers = [threading.Thread(target=work, name="dialogue", daemon=True) for _ in self._free]  # one for each seat
         for worker in workers:
             worker.start()
         try:

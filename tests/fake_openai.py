@@ -90,6 +90,7 @@ class Fake:
 def _handler(fake):
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        disable_nagle_algorithm = True  # or each answer waits 40 ms for the client's word that it has the headers
 
         def log_message(self, *_):
             pass

@@ -139,6 +139,14 @@ RULES = [
     Rule(r"python evaluate\.py .*--agent my_module:MyAgent", "slow", more="--tasks 2"),
     Rule(r"python evaluate\.py --agent runs/toy", "slow", more="--tasks 2"),
     Rule(r"python evaluate\.py --agent (random|oracle|expert) .*", "slow", more="--tasks 2", put=DATA),
+    Rule(
+        r"python evaluate\.py --agent (plain|react|reflexion) .*--base-url \S+ .*",
+        "slow",
+        more="--tasks 2",
+        put={"http://127.0.0.1:8000/v1": "{server}"},
+    ),
+    Rule(r"python evaluate\.py --agent plain --run runs/toy .*", "slow", more="--tasks 2"),
+    parsed(r"python evaluate\.py --agent react --model-path .*", "it takes a pretrained model"),
     # --- data ---
     Rule(r"roleagent webshop build --data \$WEBSHOP_DATA", "slow", put=DATA),
     Rule(

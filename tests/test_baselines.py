@@ -1,6 +1,7 @@
 """Agents that prompt a model: any model, many dialogues, all environments; and the agents without one."""
 
 import random
+import threading
 import warnings
 from dataclasses import replace
 from functools import partial
@@ -261,6 +262,9 @@ def test_what_was_not_asked_for_does_not_go_on():
         results = play_all(build_prompting_agent("plain", make()), server(fake, concurrency=2), make, task_ids)
         assert next(results)[1].won
         results.close()
+        for asking in [thread for thread in threading.enumerate() if thread.name == "dialogue"]:
+            asking.join(5)
+            assert not asking.is_alive()
         with pytest.raises(ValueError, match="nonsense"):
             play("plain", server(fake), make, ["nonsense"])
 
