@@ -76,7 +76,8 @@ class Picture:
         left = time_left(story)
         words = f"{done}/{wanted}  {duration(story['seconds'])}" + (f", {duration(left)} left" if left else "")
         row = Table.grid(padding=(0, 1))
-        row.add_row(ProgressBar(total=max(1, wanted), completed=done, width=max(10, width - len(words) - 12)), words)
+        bar = ProgressBar(max(1, wanted), done, max(10, width - len(words) - 12), complete_style="cyan")
+        row.add_row(bar, words)
         return row
 
     def _alarms(self) -> RenderableType | None:
