@@ -58,8 +58,8 @@ def markdown(text: str, page_of: Callable[[str], str | None] = lambda name: None
 
     >>> print(markdown("See :func:`~a.b`.", lambda name: name))
     See [`b`][a.b].
-    >>> print(markdown("See :func:`~a.b` and :mod:`a`."))
-    See `b` and `a`.
+    >>> print(markdown("See :func:`~a.b`\\\\ s and :mod:`a`."))
+    See `b`s and `a`.
     """
     lines = _fenced(text.split("\n"))
     lines = _tables(lines)
@@ -69,7 +69,7 @@ def markdown(text: str, page_of: Callable[[str], str | None] = lambda name: None
         shown, target = (name.rpartition(".")[2] if short else name), page_of(name)
         return f"[`{shown}`][{target}]" if target else f"`{shown}`"
 
-    return _ROLE.sub(link, "\n".join(lines))
+    return re.sub(r"(?<=[)\]`])\\ (?=\w)", "", _ROLE.sub(link, "\n".join(lines)))  # ``:class:`Turn`\ s`` is one word
 
 
 def _fenced(lines: list[str]) -> list[str]:
@@ -98,7 +98,14 @@ def _fenced(lines: list[str]) -> list[str]:
                 block.pop()
             while block and not block[0].strip():
                 block.pop(0)
-            out += [line.rstrip()[:-1], "", f"{indent}```text", *(indent + inner for inner in block), f"{indent}```", ""]
+            out += [
+                line.rstrip()[:-1],
+                "",
+                f"{indent}```text",
+                *(indent + inner for inner in block),
+                f"{indent}```",
+                "",
+            ]
             place = end
         elif out and out[-1].strip() and re.fullmatch(r"-{4,}", line.strip()):
             out[-1] = f"**{out[-1].strip()}**"

@@ -20,6 +20,7 @@ ROOMS = ("envs", "agents", "curricula", "learners", "reports")
 LAID_OUT = ROOT / "build" / "reference"
 """Where the package lies as a wheel would have it; mkdocs.yml tells griffe to look there."""
 
+
 def on_config(config: Any) -> Any:
     """Lays the package out, for griffe does not follow the mapped folders of setup.cfg, and lists the API's pages."""
     shutil.rmtree(LAID_OUT, ignore_errors=True)
