@@ -153,7 +153,7 @@ class Option:
 
 
 def sections() -> Iterator[tuple[str, str, list[Option]]]:
-    """Section, what it is for, and its options, in the order of the configuration; first the run's own, named ``""``."""
+    """Section, what it is for, and its options, in the configuration's order; first the run's own, named ``""``."""
     classes: dict[str, tuple[str, list[Option]]] = {}
     for path in ("settings.py", "config.py"):
         source = (ROOT / "src" / "roleagent" / path).read_text("utf-8")
@@ -190,9 +190,9 @@ def options_page() -> str:
     text = [
         "# Options of a run",
         "",
-        "Every option can stand in a YAML file (`--config FILE`, nested) or on the command line (`section.option=value`).",
-        "Values are YAML; `on` and `off` are booleans. `python train.py --show-config …` prints them all as a run would",
-        "have them. This page is made from `src/roleagent/settings.py`; defaults are those of the code, below what",
+        "Every option can stand in a YAML file (`--config FILE`, nested) or on the command line (`section.option=value`)",
+        "and is YAML; `on` and `off` are booleans. `python train.py --show-config …` prints them all as a run would have",
+        "them. This page is made from `src/roleagent/settings.py`; defaults are those of the code, below what",
         "`method` and `configs/default.yaml` say.",
     ]
     for section, summary, options in sections():
