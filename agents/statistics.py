@@ -86,7 +86,8 @@ def _wilson_over_tasks(values: npt.NDArray[np.float64], task: Numbers, most: flo
     else:  # tasks do not differ; where episodes do not either there is nothing to go by but how many tasks there are
         effective = float(values.size if np.ptp(values) else tasks)
     effective = min(max(effective, float(tasks)), most)
-    return Estimate(p, *wilson(p * effective, effective))
+    low, high = wilson(p * effective, effective)
+    return Estimate(p, min(low, p), max(high, p))  # at 0 and 1 rounding may leave p out
 
 
 def _variance_of_mean(deviations: npt.NDArray[np.float64], task: Numbers) -> tuple[float, int]:

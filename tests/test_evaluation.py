@@ -85,6 +85,17 @@ def test_a_file_goes_on_where_it_was_cut(tmp_path):
     assert [json.loads(line) for line in whole.splitlines()[1:]] == [asdict(entry) for entry in again.records]
 
 
+def test_what_has_no_outcome_is_missing_until_it_has(tmp_path):
+    file = RecordFile(tmp_path / "records.jsonl", HEADER)
+    for entry in (record("a"), Record.failed("b", "heat", "no answer"), record("c")):
+        file.append(entry)
+    assert file.missing(PANEL, repeats=2) == [(0, "b"), (1, "a"), (1, "b"), (1, "c")]
+    file.append(record("b", won=False))
+    again = RecordFile(file.path, HEADER)
+    assert again.missing(PANEL) == [] and len(again.written) == 4
+    assert sorted(entry.task_id for entry in again.records if entry.sound) == ["a", "b", "c"]
+
+
 def test_a_file_of_another_evaluation_is_refused(tmp_path):
     path = tmp_path / "records.jsonl"
     RecordFile(path, HEADER).append(record("a"))
@@ -277,6 +288,57 @@ def test_another_seed_is_another_evaluation(here, capsys):
     assert one["digest"] == other["digest"]
 
 
+def test_every_repeat_has_seeds_of_its_own(here, capsys):
+    """And repeat 1 of seed 0 is repeat 0 of seed 1; a later command may ask for more repeats of the same file."""
+
+    def courses(path, repeat=0):
+        rows = [json.loads(line) for line in (here / path).read_text().splitlines()[1:]]
+        return [(row["task_id"], row["steps"], row["metrics"]) for row in rows if row["repeat"] == repeat]
+
+    shop = ("--env", "RoleAgent/WebShop-v0", "--split", "test", "--tasks", 12, "--agent", "random")
+    once = measure(capsys, *shop, "--out", "records.jsonl")
+    assert once["repeats"] is None
+    thrice = measure(capsys, *shop, "--out", "records.jsonl", "--repeats", 3)
+    assert (thrice["n"], thrice["tasks"], len(thrice["repeats"]["success"])) == (36, 12, 3)
+    other = measure(capsys, *shop, "--seed", 1)
+    assert courses("records.jsonl", 0) != courses("records.jsonl", 1) == courses(other["records"])
+    assert thrice["repeats"]["success"][0] == once["success"]
+    assert measure(capsys, *shop, "--out", "records.jsonl") == once  # asked for one, told of one
+
+
+@pytest.mark.parametrize("env, names", [("WebShop", {"score"}), ("SearchQA", {"em", "f1", "sub_em"})])
+def test_an_environments_own_measures_are_reported(capsys, env, names):
+    arguments = ("--env", f"RoleAgent/{env}-v0", "--split", "test", "--tasks", 8)
+    result = measure(capsys, *arguments, "--agent", "expert")
+    assert set(result["metrics"]) == names
+    for found in (result["metrics"], *(part["metrics"] for part in result["by_type"].values())):
+        assert all(one["interval"][0] <= one["mean"] <= one["interval"][1] for one in found.values())
+    if env == "SearchQA":
+        assert result["metrics"]["em"]["mean"] == result["success"] <= result["metrics"]["f1"]["mean"]
+    else:
+        assert result["success"] <= result["metrics"]["score"]["mean"] <= 1
+        lost = measure(capsys, *arguments, "--agent", "random", "--env-arg", "max_steps=1")
+        assert lost["metrics"]["score"]["mean"] == 0.0  # nothing bought
+
+
+def test_the_result_says_what_measured_and_is_kept(here, capsys):
+    result = measure(capsys, *TOY, "--agent", "random", "--env-arg", "max_steps=5")
+    assert {"protocol", "digest", "split", "kwargs", "agent", "seed"} <= set(result)
+    assert {"roleagent", "python", "torch", "transformers", "platform"} == set(result["versions"])
+    assert result["kwargs"] == {"max_steps": 5}
+    assert json.loads((here / result["records"]).with_suffix(".result.json").read_text()) == result
+
+
+def test_an_edited_agent_is_another_one(here, capsys, monkeypatch):
+    source = "class Agent:\n    def reset(self, *_): pass\n    def act(self, *_): return {!r}\n"
+    monkeypatch.syspath_prepend(here)
+    arguments = (*TOY, "--agent", "edited:Agent", "--out", "records.jsonl")
+    (here / "edited.py").write_text(source.format("look"))
+    measure(capsys, *arguments)
+    (here / "edited.py").write_text(source.format("help"))
+    assert "(agent.source differ)" in complaint(capsys, *arguments)
+
+
 def test_a_run_folder_brings_its_environment_and_its_checkpoint(here, capsys, trained):
     result = measure(capsys, "--agent", trained, "--tasks", 10, "--temperature", 1, "--out", "records.jsonl")
     assert (result["env_id"], result["split"], result["tasks"]) == ("RoleAgent/Toy-v0", "valid", 10)
@@ -361,5 +423,14 @@ def test_the_help_teaches(capsys):
         evaluate.main(["--help"])
     assert caught.value.code == 0
     shown = capsys.readouterr().out
-    for example in ("--agent random", "--agent oracle", "my_module:MyAgent", "--data-dir", "run folder"):
+    for example in (
+        "--agent random",
+        "--agent oracle",
+        "my_module:MyAgent",
+        "--data-dir",
+        "run folder",
+        "--base-url",
+        "react",
+        "compare",
+    ):
         assert example in shown
