@@ -14,9 +14,9 @@ from typing import Any, Literal
 class EnvConfig:
     """Which environment is played, and which of its panels."""
 
-    id: str = "RoleAgent/ALFWorld-v0"
-    train_split: str = "train"
-    eval_split: str = "valid_unseen"
+    id: str = "RoleAgent/ALFWorld-v0"  # a Gymnasium id; module:id imports the module first
+    train_split: str = "train"  # the panel that is trained on
+    eval_split: str = "valid_unseen"  # the panel that is measured on
     eval_tasks: int = 0  # tasks of the evaluation panel, from its start; 0: all of them
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # for gymnasium.make, e.g. size: small
 
@@ -26,15 +26,15 @@ class PolicyConfig:
     """The language model: a path or hub name, or a small one built from these sizes."""
 
     path: str = ""  # empty: build one from scratch with a tokenizer of its own
-    hidden_size: int = 160
-    layers: int = 4
-    heads: int = 5
-    kv_heads: int = 5
-    mlp_size: int = 480
+    hidden_size: int = 160  # of a policy from scratch, as all sizes here
+    layers: int = 4  # transformer blocks
+    heads: int = 5  # of the attention; they divide hidden_size
+    kv_heads: int = 5  # key and value heads; they divide heads
+    mlp_size: int = 480  # inner size of a block
     vocabulary: int = 2048  # most tokens of the tokenizer trained on environment text
     context: int = 1024  # tokens
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    trust_remote_code: bool = False
+    dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and arithmetic (docs/scaling.md)
+    trust_remote_code: bool = False  # whether a model may bring code of its own, which then runs here
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class LoRAConfig:
 
     rank: int = 0  # 0: all weights are trained
     alpha: float = 32.0  # what an adapter adds counts alpha / rank
-    dropout: float = 0.0
+    dropout: float = 0.0  # share of an adapter's inputs that is dropped in training
     modules: str = "all-linear"  # or the names of linear layers, as q_proj,v_proj
 
 
@@ -51,10 +51,10 @@ class LoRAConfig:
 class PromptConfig:
     """What the model reads and how it answers."""
 
-    style: Literal["transcript", "window"] = "transcript"
+    style: Literal["transcript", "window"] = "transcript"  # one text that only grows, or a fresh prompt per step
     history: int = 2  # past steps shown by the window style
-    think: Literal["none", "optional", "required"] = "none"
-    predictions: Literal["followup", "inline"] = "followup"
+    think: Literal["none", "optional", "required"] = "none"  # whether thoughts before the action are asked for
+    predictions: Literal["followup", "inline"] = "followup"  # asked for after the action, or in the same reply
     horizon: int = 0  # steps ahead; 0: max(1, floor(0.05 T_max + 0.5))
 
 
@@ -63,13 +63,13 @@ class WarmStartConfig:
     """Imitation of a scripted expert that sees only what the agent sees."""
 
     episodes: int = 1200  # demonstrations
-    epochs: float = 3.0
+    epochs: float = 3.0  # passes over the demonstrations
     noise: float = 0.1  # share of steps replaced by a random admissible command (not imitated)
     decoys: float = 0.3  # share of predictions replaced by a wrong one (shown, not imitated)
     forecasts: float = 1.0  # share of demonstrations with forecasts in them; the others are shown as wia=off plays
     text_weight: float = 0.3  # of the world's own text in the loss, relative to an action token
-    optimiser: Literal["adamw", "muon"] = "muon"
-    lr: float = 1e-2
+    optimiser: Literal["adamw", "muon"] = "muon"  # muon: matrices by Muon, the rest by AdamW
+    lr: float = 1e-2  # peak
     batch_tokens: int = 2500  # tokens per update
     minutes: float = 0.0  # stop earlier than `epochs` after this long; 0: no limit
     failures: float = 0.25  # per demonstration an episode failed on purpose: curriculum.analyst=model learns from it
@@ -82,9 +82,9 @@ class RolloutConfig:
     """How episodes are played."""
 
     tasks: int = 12  # groups per iteration
-    group_size: int = 8
-    temperature: float = 1.0
-    eval_temperature: float = 0.0
+    group_size: int = 8  # episodes of the same task, G
+    temperature: float = 1.0  # at which training episodes are sampled
+    eval_temperature: float = 0.0  # of measurements; 0: greedy
     eval_batch: int = 100  # episodes side by side in evaluation
     action_tokens: int = 24  # most tokens of an action reply
     prediction_tokens: int = 64  # most tokens of a prediction reply
@@ -114,8 +114,8 @@ class EstimatorOptions:
     kind: str = "role_agent"  # one of roleagent.learners.advantages.ESTIMATORS; the method sets it
     gamma: float = 0.95  # discount per turn; of kind gae: per token
     gae_lambda: float = 1.0  # of kind gae: how far ahead the critic's word is not taken yet, in [0, 1]
-    alpha: float = 1.0
-    norm: Literal["std", "mean"] = "std"
+    alpha: float = 1.0  # weight of the trajectory advantage (Eq. 8)
+    norm: Literal["std", "mean"] = "std"  # a comparison within a group in standard deviations, or as it is
     similarity_threshold: float = 0.0  # 0: states are the same by hash; otherwise LMS at least this
     whiten: bool = False  # advantages to mean 0 and deviation 1 over the tokens of the whole batch, of all ranks
     action_mask: bool = True  # off, an ablation: what the world says after a reply carries advantages as well
@@ -127,14 +127,14 @@ class EstimatorOptions:
 class LossConfig:
     """Clipped surrogate with KL penalty (Eq. 9)."""
 
-    clip_low: float = 0.2
-    clip_high: float = 0.28
+    clip_low: float = 0.2  # the ratio counts from 1 - clip_low
+    clip_high: float = 0.28  # up to 1 + clip_high
     ratio: Literal["token", "sequence", "product"] = "token"  # of a token, or of its segment: mean (GSPO) or all of it
     aggregation: Literal["trajectory", "token", "constant"] = "trajectory"  # what is averaged over; see token_weights
     divisor: int = 1024  # tokens of a trajectory as aggregation=constant counts them, however many there are
-    kl: float = 1e-3
-    prediction_weight: float = 0.5
-    train_predictions: bool = True
+    kl: float = 1e-3  # weight of the distance to the reference, per token; 0: no reference
+    prediction_weight: float = 0.5  # of prediction tokens, relative to action tokens; they are averaged apart
+    train_predictions: bool = True  # off: predictions are scored and not trained
     action_mask: bool = True  # off, an ablation: what the world says after the first reply enters the loss as well
     old: Literal["sampler", "learner"] = "sampler"  # whose log-probabilities the ratio starts from
     correction: float = 0.0  # most that exp(learner - sampler) weighs a token, with old=learner; 0: not weighed
@@ -152,15 +152,15 @@ class CriticConfig:
 class OptimConfig:
     """The learner's steps."""
 
-    optimiser: Literal["adamw", "muon"] = "adamw"
-    lr: float = 5e-4
-    weight_decay: float = 0.01
+    optimiser: Literal["adamw", "muon"] = "adamw"  # of the reinforcement stage
+    lr: float = 5e-4  # peak; about 1e-6 for a pretrained backbone
+    weight_decay: float = 0.01  # decoupled from the gradient
     schedule: Literal["fading", "constant", "linear", "cosine"] = "fading"  # of the rate (learners/schedule.py)
     warmup_steps: int = 5  # updates over which the rate grows to its full height
-    max_grad_norm: float = 1.0
+    max_grad_norm: float = 1.0  # longer gradients are cut to this
     updates: int = 2  # optimiser steps per pass over an iteration's episodes; each sees its share of whole groups
     epochs: int = 1  # passes over an iteration's episodes; the clipped ratio keeps later ones near the sampler
-    micro_batch_tokens: int = 8192
+    micro_batch_tokens: int = 8192  # most tokens of a forward and backward pass; says nothing about the result
 
 
 @dataclass(frozen=True)
@@ -175,16 +175,16 @@ class EndpointConfig:
     answer_tokens: int = 2048  # most tokens of an answer, and of what a model thinks before it
     candidate_tokens: int = 4096  # most tokens of the question that lists the candidates
     prompt_price: float = 0.0  # money per million tokens
-    completion_price: float = 0.0
+    completion_price: float = 0.0  # the same of what it writes
 
 
 @dataclass(frozen=True)
 class CurriculumConfig:
     """Agent-In-World (AIW 5)."""
 
-    epsilon: float = 0.5
-    decay: float = 0.9
-    success_factor: float = 0.5
+    epsilon: float = 0.5  # share of the tasks that is drawn from what was retrieved, in [0, 1)
+    decay: float = 0.9  # what is left of a task's weight after an iteration
+    success_factor: float = 0.5  # what is left of it when all of its group succeeded
     library: str = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
     analyst: Literal["model", "rule", "endpoint"] = "model"  # the policy itself, written rules, or a server
     temperature: float = 0.5  # of an analyst that samples
@@ -199,7 +199,7 @@ class CurriculumConfig:
 class DeepSpeedConfig:
     """What is handed to DeepSpeed."""
 
-    zero_stage: Literal[0, 1, 2, 3] = 0
+    zero_stage: Literal[0, 1, 2, 3] = 0  # what the ranks take apart among them (docs/scaling.md)
     offload_optimiser: bool = False  # its states, and the step itself, to the CPU (stage 1 and up)
     offload_parameters: bool = False  # each rank's part of the weights to the CPU (stage 3)
     activation_checkpointing: bool = False  # layers keep their input alone and are computed again for the gradient
@@ -210,11 +210,11 @@ class DeepSpeedConfig:
 class TrainConfig:
     """The length of a run and what it leaves behind."""
 
-    iterations: int = 30
+    iterations: int = 30  # of reinforcement
     minutes: float = 0.0  # wall-clock budget for the RL stage; 0: no limit
     evaluate_every: int = 0  # iterations; 0: only before and after
     checkpoint_every: int = 1  # iterations
-    keep_checkpoints: int = 2
+    keep_checkpoints: int = 2  # how many, the newest
     token_groups: int = 1  # groups per iteration that are written down token by token, those that teach first
     shuffle_advantages: bool = False  # a control: credit goes to the wrong turns, and nothing may be learnt
     stage: Literal["rl", "sft"] = "rl"  # a control: sft goes on imitating instead
@@ -246,8 +246,8 @@ class WatchdogConfig:
 class TrackingConfig:
     """Where a run's numbers go besides ``metrics.jsonl``."""
 
-    tensorboard: bool = True
-    wandb: bool = False
-    mlflow: bool = False
-    trackio: bool = False
-    project: str = "roleagent"
+    tensorboard: bool = True  # in the run folder
+    wandb: bool = False  # needs roleagent[wandb], as the next two need theirs
+    mlflow: bool = False  # MLFLOW_TRACKING_URI, or the run folder
+    trackio: bool = False  # TRACKIO_DIR, or where trackio keeps its files
+    project: str = "roleagent"  # under which they file the run
