@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -52,11 +53,10 @@ class Guide:
         self._played: list[str] = []
         self._advice: tuple[str, str] | None = None  # asked twice, it says the same twice
         if hasattr(self._env, "expert"):
-            try:
-                self._expert = self._env.expert(rng)
-                self._expert.reset(info["goal"], observation)
-            except ValueError:  # not a goal that it understands
-                self._expert = None
+            expert: Expert = self._env.expert(rng)
+            with contextlib.suppress(ValueError):  # not a goal that it understands
+                expert.reset(info["goal"], observation)
+                self._expert = expert
 
     def observe(self, command: str, observation: str) -> None:
         """Takes in what was played, and what came back."""
