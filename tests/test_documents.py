@@ -163,6 +163,7 @@ def test_the_page_of_options_has_every_option_with_its_default():
 
     shown = {False: "off", True: "on"}
     # Without a method's own options: the page shows what the code says.
+    assert not [option for _, _, listed in building("pages").sections() for option in listed if not option.comment]
     told = {
         f"{section}.{option.name}" if section else option.name: option.default
         for section, _, listed in building("pages").sections()
