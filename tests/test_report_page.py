@@ -66,7 +66,9 @@ def episode(iteration, group, member, won, goal):
         "initial_observation": "You are in a kitchen.",
         "analysis": None if won else analysis,
         "turns": [
-            turn(0, "go to pan 1", "On the pan 1, you see a mug 2.", "On the pan 1, you see an egg 1.", -1.5),
+            turn(
+                0, "go to pan 1", "On the pan 1, you see a mug 2 and a fork 3.", "On the pan 1, you see an egg 1.", -1.5
+            ),
             turn(1, "open drawer 1", "The drawer 1 is open.", "The drawer 1 is open.", 2.0, valid=won),
         ],
     }
@@ -255,9 +257,7 @@ def test_it_fits_and_is_accessible(reader, pages, width):
         reader.prefer(scheme)
         background = reader.ask("getComputedStyle(document.body).backgroundColor")
         assert (sum(map(int, re.findall(r"\d+", background)[:3])) < 200) == (scheme == "dark")
-        assert reader.ask("document.documentElement.scrollWidth <= innerWidth"), (
-            f"the page is wider than {width} pixels"
-        )
+        assert reader.ask("document.documentElement.scrollWidth") <= width  # a small window's innerWidth grows with it
         check = "axe.run(document, arguments[0]).then(found => arguments[1](found.violations))"
         violations = reader.browser.execute_async_script(check, {"resultTypes": ["violations"], **rules})
         assert not violations, [(found["id"], [node["html"] for node in found["nodes"]]) for found in violations]
@@ -300,7 +300,7 @@ def test_a_card_shows_what_was_predicted_what_came_and_the_credit(reader, pages)
     reader.open(pages["one"])
     reader.click(".card-head")
     [card] = [text for text in reader.see(".card") if "Turn 1" in text]
-    assert reader.see(".card del") == ["a mug 2"] and reader.see(".card ins") == ["an egg 1"]
+    assert reader.see(".card del") == ["a mug 2 and a fork 3"] and reader.see(".card ins") == ["an egg 1"]
     assert "0.75 alike" in card and "as predicted" in card  # the second forecast came true
     assert "0.500 × (1 + 0.75) → 0.875" in " ".join(reader.see(".credit")[0].split())
     assert "−2.50" in card and "+1.00" in card and "−1.50" in card

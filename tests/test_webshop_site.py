@@ -326,8 +326,8 @@ def test_a_person_buys_something_in_a_browser(chromium, address, task_ids, shop,
     for number, command in enumerate(commands):
         verb, _, argument = command[:-1].partition("[")
         chromium.save_screenshot(str(shots / f"{width}-{scheme}-{number}.png"))
-        fits = chromium.execute_script("return document.documentElement.scrollWidth <= window.innerWidth")
-        assert fits, f"the page is wider than {width} pixels"
+        # Not innerWidth: that of a small window grows with what is in it.
+        assert chromium.execute_script("return document.documentElement.scrollWidth") <= width
         if verb == "search":
             field = chromium.switch_to.active_element  # the field is ready to type in
             field.send_keys(argument + "\n")
