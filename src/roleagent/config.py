@@ -50,9 +50,9 @@ class Config:
     """A whole run."""
 
     method: str = "role_agent"  # one of roleagent.methods.METHODS
-    wia: bool = True
-    aiw: bool = True
-    seed: int = 0
+    wia: bool = True  # World-In-Agent: forecasts are asked for, scored, trained, and modulate returns
+    aiw: bool = True  # Agent-In-World: failures are analysed and steer the choice of tasks
+    seed: int = 0  # of everything random in the run
     run_dir: str = ""  # empty: runs/<method>-<environment>-seed<seed>
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
