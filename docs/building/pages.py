@@ -192,8 +192,8 @@ def options_page() -> str:
         "",
         "Every option can stand in a YAML file (`--config FILE`, nested) or on the command line, as",
         "`section.option=value`; values are YAML, and `on` and `off` are booleans. `python train.py --show-config …`",
-        "prints them all as a run would have them. This page is made from `src/roleagent/settings.py`; defaults are those",
-        "of the code, below what `method` and `configs/default.yaml` say.",
+        "prints them all as a run would have them. This page is made from `src/roleagent/settings.py`; defaults are",
+        "those of the code, below what `method` and `configs/default.yaml` say.",
     ]
     for section, summary, options in sections():
         title = f"`{section}`" if section else "The run itself"
