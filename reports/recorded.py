@@ -10,7 +10,7 @@ import json
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,19 +46,7 @@ class Recorded:
         Raises:
             StoryError: the file is damaged.
         """
-        groups: dict[int, list[dict[str, Any]]] = {}
-        file = self.files.get(iteration)
-        for row in _rows(file) if file else ():
-            groups.setdefault(row["group"], []).append(row)
-        try:
-            return [
-                _episode(iteration, member, row, sizes)
-                for rows in groups.values()
-                for sizes in [Counter(turn.get("state_group") for row in rows for turn in row["turns"])]
-                for member, row in enumerate(rows)
-            ]
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            raise StoryError(f"{file} is damaged: an episode in it has no {error}; remove it") from error
+        return [card for rows in self._groups(iteration) for card in self._told(iteration, rows)]
 
     def chosen(self, most: int, modes: Mapping[str, int]) -> list[EpisodeCard]:
         """About ``most`` episodes, whole groups of them: of the newest and oldest iterations and a spread between.
@@ -76,15 +64,15 @@ class Recorded:
             return []
         kept: dict[tuple[int, int], list[EpisodeCard]] = {}
         order = spread(list(self.files))
-        size = max(1, _largest(self.groups(order[0])))
+        size = max(map(len, self._groups(order[0])), default=1)
         room = max(1, most // size)
         wanted = [mode for mode, iteration in modes.items() if iteration in self.files]
         spare = min(len(wanted), room // 3)
         visits = order[: max(2, (room - spare) // 2)] if room - spare > 1 else order[:1]
         for number, iteration in enumerate(visits):
             share = -(-(room - spare - len(kept)) // (len(visits) - number))
-            for group in self.groups(iteration)[: max(0, share)]:
-                kept[iteration, group[0]["group"]] = group
+            for rows in sorted(self._groups(iteration), key=_dullness)[: max(0, share)]:
+                kept[iteration, rows[0]["group"]] = self._told(iteration, rows)
         for mode in wanted:
             seen = {card["analysis"]["mode"] for group in kept.values() for card in group if card["analysis"]}
             if mode not in seen and spare:
@@ -95,20 +83,30 @@ class Recorded:
             self._add(kept, iteration)
         return _with_tokens_up_to(MOST_TOKENS, [card for place in sorted(kept) for card in kept[place]])
 
-    def groups(self, iteration: int) -> list[list[EpisodeCard]]:
-        """The groups of an iteration, those that tell most first."""
-        groups: dict[int, list[EpisodeCard]] = {}
-        for card in self.cards(iteration):
-            groups.setdefault(card["group"], []).append(card)
-        return sorted(groups.values(), key=_dullness)
+    def _groups(self, iteration: int) -> list[list[dict[str, Any]]]:
+        """The lines of an iteration, group by group."""
+        groups: dict[int, list[dict[str, Any]]] = {}
+        file = self.files.get(iteration)
+        for row in _rows(file) if file else ():
+            groups.setdefault(row["group"], []).append(row)
+        return [*groups.values()]
+
+    def _told(self, iteration: int, rows: Sequence[Mapping[str, Any]]) -> list[EpisodeCard]:
+        """The lines of a group as cards."""
+        try:
+            sizes = Counter(turn.get("state_group") for row in rows for turn in row["turns"])
+            return [_episode(iteration, member, row, sizes) for member, row in enumerate(rows)]
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            file = self.files[iteration]
+            raise StoryError(f"{file} is damaged: an episode in it lacks {error}; remove it") from error
 
     def _add(self, kept: dict[tuple[int, int], list[EpisodeCard]], iteration: int, mode: str | None = None) -> bool:
         """Keeps one more group of an iteration, one that failed in a way; whether there was one."""
-        for group in self.groups(iteration):
-            place = iteration, group[0]["group"]
-            modes = [card["analysis"]["mode"] for card in group if card["analysis"]]
+        for rows in sorted(self._groups(iteration), key=_dullness):
+            place = iteration, rows[0]["group"]
+            modes = [row["analysis"]["mode"] for row in rows if row.get("analysis")]
             if place not in kept and (mode is None or mode in modes):
-                kept[place] = group
+                kept[place] = self._told(iteration, rows)
                 return True
         return False
 
@@ -130,14 +128,11 @@ def spread(numbers: Sequence[int]) -> list[int]:
     return [numbers[place] for place in order]
 
 
-def _dullness(group: Sequence[EpisodeCard]) -> tuple[bool, bool, bool]:
-    rewards = [card["reward"] for card in group]
-    tokens = any(turn["tokens"] for card in group for turn in card["turns"])
-    return group[0]["replaced"], max(rewards) - min(rewards) < 1e-9, not tokens
-
-
-def _largest(groups: Iterable[Sequence[EpisodeCard]]) -> int:
-    return max(map(len, groups), default=1)
+def _dullness(rows: Sequence[Mapping[str, Any]]) -> tuple[bool, bool, bool]:
+    """Orders groups: those from which nothing was learnt last, then those that ended alike, then without tokens."""
+    rewards = [row["reward"] for row in rows]
+    tokens = any(turn.get("tokens") for row in rows for turn in row["turns"])
+    return rows[0].get("replaced", False), max(rewards) - min(rewards) < 1e-9, not tokens
 
 
 def _with_tokens_up_to(most: int, cards: list[EpisodeCard]) -> list[EpisodeCard]:

@@ -1,7 +1,7 @@
 """Write what runs did as one HTML file, which needs no network: curves, episodes turn by turn, failures, measurements.
 
-RUN is the folder of a run that is finished, still going on, or was stopped. Of several runs the first is told in full,
-and the others beside it. Nothing in the folders changes but the report itself.
+RUN is the folder of a run that is finished, still going on, or was stopped. Several runs are compared in one file.
+Nothing in the folders changes but the report itself.
 
 examples:
   roleagent report runs/toy
