@@ -55,7 +55,7 @@ def test_repeats_of_a_task_are_not_new_tasks():
     assert alike == pytest.approx((0.6, *wilson(6, 10)))
     mixed = rate(np.tile(once, 5), np.repeat(tasks, 5))  # unlike within a task: as good as other tasks
     assert mixed == pytest.approx((0.6, *wilson(30, 50)))
-    assert rate([1] * 50, np.repeat(tasks, 5)) == (1.0, *wilson(10, 10))
+    assert rate([1] * 50, np.repeat(tasks, 5)) == pytest.approx((1.0, *wilson(10, 10)))
 
 
 def test_the_interval_holds_what_it_promises():
@@ -73,7 +73,7 @@ def test_the_interval_holds_what_it_promises():
 
 
 def test_a_mean_stays_where_its_values_are():
-    assert mean([1.0] * 6, range(6)) == (1.0, *wilson(6, 6))  # six perfect scores prove no perfection
+    assert mean([1.0] * 6, range(6)) == pytest.approx((1.0, *wilson(6, 6)))  # six perfect scores prove no perfection
     value, low, high = mean([0.9, 1.0, 1.0, 1.0, 0.8], range(5))
     assert value == pytest.approx(0.94) and 0.7 < low < value < high < 1
     assert mean([3.0], [0]) == (3.0, -math.inf, math.inf)

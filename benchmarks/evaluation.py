@@ -1,0 +1,128 @@
+"""How much sooner is a panel played against a server than by a loop that asks one question after the other?
+
+    python benchmarks/evaluation.py
+    python benchmarks/evaluation.py --concurrency 64 --episodes 256
+
+A server on loopback, in a process of its own, answers as slowly as a model does: after a pause and so long per token.
+The loop is what one writes first: reset, ask, step, for one task after the other. Beside it the evaluation of
+``evaluate.py`` plays the same agent (the standard prompts) on the toy kitchen, many episodes at once. Both are rated by
+episodes per second; the episodes are equally long. `ideal` is the concurrency, less what the last episodes leave idle.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import multiprocessing
+import random
+import sys
+import time
+import urllib.request
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from roleagent.agents.chat import ChatAgent
+from roleagent.agents.chat_server import Answer
+from roleagent.agents.dialogue import Episode
+from roleagent.agents.endpoint import Endpoint
+from roleagent.agents.evaluation import speaker_attempts
+from roleagent.agents.records import Attempt
+from roleagent.agents.session import World, make_wrapped
+from roleagent.config import Config, load
+from roleagent.envs.pool import EnvPool
+
+TESTS = Path(__file__).resolve().parent.parent / "tests"
+
+
+def serve(first: float, per_token: float, told: Any) -> None:
+    """A server that says where it is, and answers until it is ended."""
+    sys.path.insert(0, str(TESTS))
+    from fake_openai import message, serving
+
+    def reply(body: Any, number: int) -> Any:
+        tokens = random.Random(number).randint(20, 60)
+        time.sleep(first + per_token * tokens)
+        return message("<think>Let me see.</think><action>look</action>", usage=(200, tokens))
+
+    with serving(reply) as fake:
+        told.put(fake.url)
+        time.sleep(3600)
+
+
+def loop(url: str, config: Config, task_ids: tuple[str, ...]) -> int:
+    """One question after the other; returns the number of answers."""
+    pool, answers = EnvPool(partial(make_wrapped, config, config.env.eval_split, 0)), 0
+    for task_id in task_ids:
+        dialogue = ChatAgent(config.prompt).play(Episode(pool, 0, task_id))
+        messages = next(dialogue)
+        try:
+            while True:
+                body = {"model": "tiny-chat", "messages": list(messages), "temperature": 0.0, "max_tokens": 512}
+                request = urllib.request.Request(
+                    f"{url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
+                )
+                with urllib.request.urlopen(request) as response:
+                    text = json.load(response)["choices"][0]["message"]["content"]
+                answers += 1
+                messages = dialogue.send(Answer(text, "stop", 0, 0, estimated=False))
+        except StopIteration:
+            continue
+    return answers
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--concurrency", type=int, default=16, help="episodes at once (default 16)")
+    parser.add_argument("--episodes", type=int, default=48, help="played side by side (default 48)")
+    parser.add_argument("--alone", type=int, default=2, help="played by the loop (default 2)")
+    parser.add_argument("--steps", type=int, default=10, help="of an episode (default 10)")
+    parser.add_argument("--first", type=float, default=0.1, help="seconds before an answer begins (default 0.1)")
+    parser.add_argument("--per-token", type=float, default=0.005, help="seconds per token of it (default 0.005)")
+    options = parser.parse_args()
+    config = load(
+        overrides=[
+            *("env.id=RoleAgent/Toy-v0", "env.eval_split=train", f"env.kwargs={{max_steps: {options.steps}}}"),
+            *("wia=off", "prompt.style=window", "prompt.think=optional", "rollout.action_tokens=512"),
+        ]
+    )
+    world = World.open(config, "train", options.episodes)
+    if len(world.panel) < options.episodes:
+        parser.error(f"the panel has {len(world.panel)} tasks: --episodes can be no more")
+
+    context = multiprocessing.get_context("spawn")
+    told = context.Queue()
+    server = context.Process(target=serve, args=(options.first, options.per_token, told), daemon=True)
+    server.start()
+    try:
+        url = told.get(timeout=60)
+        began = time.perf_counter()
+        answers = loop(url, config, world.panel.task_ids[: options.alone])
+        alone = options.alone / (time.perf_counter() - began)
+        print(f"the loop: {alone:.2f} episodes per second, {answers} answers")
+
+        speaker = Endpoint(url, concurrency=options.concurrency)
+        wanted = {Attempt(0, task_id) for task_id in world.panel.task_ids}
+        make = partial(make_wrapped, config, "train", 0)
+        began = time.perf_counter()
+        records = list(speaker_attempts(world, ChatAgent(config.prompt), speaker, make, wanted, 0))
+        together = len(records) / (time.perf_counter() - began)
+        print(f"{options.concurrency} at once: {together:.2f} episodes per second, {len(records)} episodes")
+    finally:
+        server.terminate()
+    assert all(record.sound and record.steps == options.steps for record in records)
+
+    rounds = math.ceil(options.episodes / options.concurrency)
+    result = {
+        "ratio": round(together / alone, 2),
+        "ideal": round(options.episodes / rounds, 2),
+        "concurrency": options.concurrency,
+        "loop_episodes_per_second": round(alone, 3),
+        "episodes_per_second": round(together, 3),
+    }
+    print("RESULT", json.dumps(result))
+
+
+if __name__ == "__main__":
+    main()
