@@ -123,6 +123,33 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path, content, words):
     assert words in line and "run.yaml" in line
 
 
+BOMB = "&a0 [x, x, x]" + "".join(f", &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 12))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (f"seed: [{BOMB}]", "more than 10000 values"),
+        ("env: {kwargs: &a {a: *a}}", "32 deep"),
+        ("[" * 3000, "without end"),
+        ("seed: " + "9" * 5000, "digits"),
+        ("seed: " + "[x, " * 25 + "]" * 25, "…"),
+        ("seed: 2026-13-45", "month"),
+        ("optim: {lr: .nan}", "nan"),
+        ("optim: {lr: " + "9" * 400 + "}", "float"),
+        ("seed: !!python/object/apply:os.system [ls]", "constructor"),
+        ("? " + "x" * 900 + "\n: 1", "unknown key"),
+    ],
+)
+def test_a_hostile_file_is_refused_in_a_short_line(tmp_path, text, words):
+    path = tmp_path / "run.yaml"
+    path.write_text(text)
+    said = refusal(path=path)
+    assert words in said and len(said) < 600
+    if text.startswith("seed: "):
+        assert len(refusal(text.replace(": ", "=", 1))) < 300
+
+
 def test_a_file_may_build_on_another(tmp_path):
     (tmp_path / "main.yaml").write_text("optim: {lr: 0.5, updates: 3}\nenv: {kwargs: {size: tiny}}\n")
     (tmp_path / "folder").mkdir()

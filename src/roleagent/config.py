@@ -24,7 +24,7 @@ from typing import Any
 import yaml
 
 from roleagent.methods import METHODS
-from roleagent.options import ConfigError, fill
+from roleagent.options import ConfigError, fill, shown
 from roleagent.settings import (
     CriticConfig,
     CurriculumConfig,
@@ -43,6 +43,9 @@ from roleagent.settings import (
     WarmStartConfig,
     WatchdogConfig,
 )
+
+
+_MOST, _DEEPEST = 10_000, 32  # values in a file, and sections within sections
 
 
 @dataclass(frozen=True)
@@ -93,11 +96,13 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
-            raise ConfigError(f"{override!r} is not of the form key=value, e.g. optim.lr=1e-4")
+            raise ConfigError(f"{shown(override)} is not of the form key=value, e.g. optim.lr=1e-4")
         try:
-            value: Any = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"the value of {key!r} cannot be read as YAML: {text!r}") from error
+            value = _parsed(text)
+        except ValueError as error:
+            raise ConfigError(f"the value of {shown(key)} cannot be read as YAML: {shown(text)}") from error
+        if key.count(".") > _DEEPEST:
+            raise ConfigError(f"no option lies as deep as {shown(key)}")
         tree = _replaced(tree, key.split("."), value)
     return from_dict(tree)
 
@@ -105,8 +110,8 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
 def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
     """The tree of a file, laid over that of its ``base``."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        tree = _parsed(path.read_text(encoding="utf-8")) or {}
+    except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {' '.join(str(error).split())}") from error
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{path} must hold keys and values, not a {type(tree).__name__}")
@@ -115,9 +120,32 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
         return dict(tree)
     resolved = path.resolve()
     if not isinstance(base, str) or resolved in readers:
-        raise ConfigError(f"the base of {path} must be the name of another file, not {base!r}")
+        raise ConfigError(f"the base of {path} must be the name of another file, not {shown(base)}")
     own = {key: value for key, value in tree.items() if key != "base"}
     return merged(_read(path.parent / base, (*readers, resolved)), own)
+
+
+def _parsed(text: str) -> Any:
+    """The value that YAML says.
+
+    Raises:
+        ValueError: it says none, or too much: an alias in YAML stands for all of what it names, perhaps itself.
+    """
+    try:
+        tree = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    except RecursionError:
+        raise ValueError("sections within sections without end") from None
+    waiting, seen = [(tree, 0)], 0
+    while waiting:
+        value, depth = waiting.pop()
+        inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else ()
+        seen += 1
+        if depth > _DEEPEST or seen + len(waiting) + len(inner) > _MOST:
+            raise ValueError(f"more than {_MOST} values, or sections more than {_DEEPEST} deep")
+        waiting += [(item, depth + 1) for item in inner]
+    return tree
 
 
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
@@ -156,9 +184,9 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
     """
     method = tree.get("method", Config.method)
     if method not in METHODS:
-        near = difflib.get_close_matches(str(method), METHODS, n=1)
+        near = difflib.get_close_matches(str(method)[:100], METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {method!r}{hint}")
+        raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {shown(method)}{hint}")
     return fill(Config, merged(METHODS[method], tree))
 
 

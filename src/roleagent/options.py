@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -28,6 +29,16 @@ def fill(cls: type[Options], tree: Mapping[str, Any]) -> Options:
     return _build(cls, tree, "", cls)
 
 
+def shown(value: object) -> str:
+    """A value as an error shows it, in one line that can be read.
+
+    >>> shown("fast"), len(shown("x" * 10_000))
+    ("'fast'", 100)
+    """
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:99]}…"
+
+
 def _known_keys(cls: type, prefix: str = "") -> list[str]:
     keys: list[str] = []
     for name, kind in typing.get_type_hints(cls).items():
@@ -39,7 +50,7 @@ def _known_keys(cls: type, prefix: str = "") -> list[str]:
 
 def _nearest(key: str, root: type) -> str:
     """A hint: a key of the same section spelt nearly so, else one of that name elsewhere, else the nearest of all."""
-    known = _known_keys(root)
+    known, key = _known_keys(root), key[:100]
     section, _, leaf = key.rpartition(".")
     siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
     near = [siblings[name] for name in difflib.get_close_matches(leaf, siblings, n=1)]
@@ -50,13 +61,13 @@ def _nearest(key: str, root: type) -> str:
 
 def _build(cls: type, tree: Any, prefix: str, root: type) -> Any:
     if not isinstance(tree, Mapping):
-        raise ConfigError(f"{prefix.rstrip('.')!r} is a section with keys of its own, not a value: {tree!r}")
+        raise ConfigError(f"{prefix.rstrip('.')!r} is a section with keys of its own, not a value: {shown(tree)}")
     hints = typing.get_type_hints(cls)
     values: dict[str, Any] = {}
     for key, value in tree.items():
         full = f"{prefix}{key}"
         if key not in hints:
-            raise ConfigError(f"unknown key {full!r}{_nearest(full, root)}")
+            raise ConfigError(f"unknown key {shown(full)}{_nearest(full, root)}")
         kind = hints[key]
         section = isinstance(kind, type) and dataclasses.is_dataclass(kind)
         values[key] = _build(kind, value, f"{full}.", root) if section else _check(kind, value, full)
@@ -71,7 +82,7 @@ def _check(kind: Any, value: Any, key: str) -> Any:
             value = "none"
         if value in choices and not isinstance(value, bool):
             return value
-        raise ConfigError(f"{key} must be one of {', '.join(map(str, choices))}, not {value!r}")
+        raise ConfigError(f"{key} must be one of {', '.join(map(str, choices))}, not {shown(value)}")
     if origin is not None and issubclass(origin, Mapping):
         if isinstance(value, Mapping):
             return dict(value)
@@ -81,9 +92,9 @@ def _check(kind: Any, value: Any, key: str) -> Any:
     elif kind is float:
         try:
             # YAML reads `1e-4` (no dot) as text.
-            if not isinstance(value, bool):
-                return float(value)
-        except (TypeError, ValueError):
+            if not isinstance(value, bool) and not math.isnan(number := float(value)):
+                return number
+        except (TypeError, ValueError, OverflowError):
             pass
     elif kind is int:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -94,4 +105,4 @@ def _check(kind: Any, value: Any, key: str) -> Any:
         if isinstance(value, (str, int, float)) and not isinstance(value, bool):
             return str(value)
     name = kind.__name__ if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) else "mapping"
-    raise ConfigError(f"{key} must be of type {name}, not {value!r}")
+    raise ConfigError(f"{key} must be of type {name}, not {shown(value)}")
