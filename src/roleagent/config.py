@@ -44,7 +44,6 @@ from roleagent.settings import (
     WatchdogConfig,
 )
 
-
 _MOST, _DEEPEST = 10_000, 32  # values in a file, and sections within sections
 
 
