@@ -126,7 +126,7 @@ function evaluationTable(story, place, several) {
       ],
       rows,
     ),
-    folded(`All ${plural(all.length, "evaluation")}`, () =>
+    folded(`Every evaluation (${all.length})`, () =>
       table(
         "Every evaluation of the run",
         [

@@ -57,6 +57,12 @@ const FIELDS = [
   ["mode", "Failure mode", (episode) => episode.analysis?.mode, spaced],
   ["iteration", "Iteration", (episode) => String(episode.iteration), (value) => value],
   ["group", "Group", (episode) => String(episode.group), (value) => value],
+  [
+    "tokens",
+    "Tokens",
+    (episode) => (episode.turns.some((turn) => turn.tokens) ? "shown" : "not recorded"),
+    (value) => value,
+  ],
 ];
 
 function matches(episode, asked) {

@@ -145,6 +145,7 @@ function layout(chart, span, top) {
       fixedrange: Boolean(chart.own),
       hoverformat: "d",
       nticks: 6,
+      dtick: span && span[1] - span[0] < 7 ? 1 : undefined,
       unifiedhovertitle: { text: chart.own ? "update %{x}" : "iteration %{x}" },
     },
     yaxis: {

@@ -48,7 +48,9 @@ function runPanel(story, place, several) {
     tile("Alarms", story.alarms.length ? String(story.alarms.length) : "none", "of the watchdog"),
   ];
   const notes = [
-    ...(story.idle ?? []).map((text) => el("li", null, el("strong", null, "Did nothing: "), text)),
+    ...(story.idle ?? []).map((text) =>
+      el("li", null, el("strong", null, story.state === "finished" ? "Did nothing: " : "Did nothing so far: "), text),
+    ),
     ...story.alarms.map((alarm) =>
       el("li", null, el("strong", null, `Alarm, ${span(alarm.step, alarm.until)}: `), spaced(String(alarm.name))),
     ),

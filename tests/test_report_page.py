@@ -416,7 +416,7 @@ def test_many_episodes_open_lazily(reader, tmp_path):
     long = story()
     for number in range(150):
         card = episode(ITERATIONS, 2 + number, 0, False, "boil an egg")
-        card["turns"] = [turn(n, "look", "a b c d", "a x c y", 1.0) for n in range(50)]
+        card["turns"] = [turn(n, "look", "a b c d", "a x c y", 1.0, tokens=None) for n in range(50)]
         long["episodes"].append(card)
     (tmp_path / "long.html").write_text(render([long]), encoding="utf-8")
     reader.open((tmp_path / "long.html").as_uri())
@@ -429,6 +429,8 @@ def test_many_episodes_open_lazily(reader, tmp_path):
     reader.click("#more button")
     assert reader.ask("document.querySelectorAll('.card').length") == 60
     assert reader.ask("document.querySelectorAll('.turn').length") == 50
+    reader.choose("tokens", "shown")
+    assert reader.ask("document.querySelectorAll('.card').length") == 8
 
 
 # --- while it goes on ---
