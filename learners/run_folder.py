@@ -105,7 +105,7 @@ class RunFolder:
         text = "".join(json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes)
         folder = self.path / "trajectories"
         folder.mkdir(exist_ok=True)
-        packed = gzip.compress(text.encode("utf-8", "replace"), compresslevel=5, mtime=0)  # the same bytes whenever
+        packed = gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0)  # the same bytes whenever
         write_whole(folder / f"iteration-{iteration:06d}.jsonl.gz", packed)
 
     @property

@@ -236,14 +236,16 @@ def _state(
 ) -> str:
     """What the run is doing, as :class:`Story` has it."""
     after = evaluations.get("after", {}).get("policy_version")
-    finished = result and (not checkpoint or checkpoint.get("version") == after)
+    if result and (not checkpoint or checkpoint.get("version") == after):
+        return "finished"
     if not at_work(run):
-        return "finished" if finished else "stopped"
+        return "stopped"
     if not trained and checkpoint.get("stage", "warmstart") == "warmstart":
         return "warm start"
     options, step = tree.get("train") or {}, trained[-1]["step"] if trained else 0
     every = options.get("evaluate_every") or 0
-    waits = "before" not in evaluations or step >= options.get("iterations", math.inf)
+    waits = "before" not in evaluations
+    waits |= step >= options.get("iterations", math.inf) and "after" not in evaluations  # else it goes on for longer
     waits |= bool(every and step and step % every == 0 and f"iteration-{step:06d}" not in evaluations)
     return "measuring" if waits else "training"
 

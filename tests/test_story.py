@@ -265,8 +265,10 @@ def forget(run, *names):
 def test_a_run_says_what_it_is_doing(run):
     log = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     lock = Lock(run)
-    assert at_work(run) and story_of(run)["state"] == "measuring"  # the last iteration is done
-    forget(run, "result.json", "after.json", "checkpoints/step-500003")
+    assert at_work(run) and story_of(run)["state"] == "finished"
+    forget(run, "result.json", "after.json")
+    assert story_of(run)["state"] == "measuring"
+    forget(run, "checkpoints/step-500003")
     (run / "metrics.jsonl").write_text("".join(log[:-2]) + log[-2][:40])  # the second iteration is being written
     story = story_of(run)
     assert (story["state"], story["steps"]) == ("training", (1, 3))
