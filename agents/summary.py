@@ -22,8 +22,9 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
     Returns:
         ``n`` episodes of ``tasks`` tasks, ``success``, its ``interval``, mean ``steps`` and ``reward``, the share of
         ``invalid`` commands, ``metrics`` (``mean`` and ``interval`` by name), the mean ``prediction`` or None, all of
-        it over all episodes; ``by_type`` likewise; ``repeats`` (each one's ``success``, their ``mean``, ``std`` and
-        ``interval``) or None for a single one; ``by_trial``, the shares won within 1, 2, … trials, or None.
+        it over all episodes; ``by_type`` likewise, and ``macro``, the mean of the types' success; ``repeats`` (each
+        one's ``success``, their ``mean``, ``std`` and ``interval``) or None for a single one; ``by_trial``, the shares
+        won within 1, 2, … trials, or None.
     """
     sound = [record for record in records if record.sound]
     by_type: dict[str, list[Record]] = defaultdict(list)
@@ -38,6 +39,7 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
         "errors": len(records) - len(sound),
         "repeats": _repeats(sound),
         "by_trial": _by_trial(sound),
+        "macro": _mean([_mean([record.won for record in part]) for part in by_type.values()]),
         "by_type": {name: _part(by_type[name], names) for name in sorted(by_type)},
     }
 

@@ -52,6 +52,8 @@ def report(display: Display, name: str, summary: Mapping[str, Any], records: Seq
         ["task type", "success", "steps", *(f"{metric} ×100" for metric in summary["metrics"])],
         result_rows({"success": summary}, details=True),
     )
+    if len(summary["by_type"]) > 1:
+        display.say(f"mean of the task types: {summary['macro']:.1%}")
     if repeats:
         low, high = repeats["interval"]
         each = ", ".join(f"{share:.1%}" for share in repeats["success"])

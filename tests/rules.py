@@ -73,7 +73,7 @@ RULES = [
     Rule(
         r"python train\.py --config configs/alfworld_official\.yaml",
         "slow",
-        more=f"{SMALL} env.kwargs.max_steps=30 run_dir=runs/other",
+        more=f"{SMALL} env.kwargs.max_steps=30 warmstart.failures=0.5 run_dir=runs/other",
         put=DATA,
     ),
     Rule(
@@ -146,6 +146,23 @@ RULES = [
         put={"http://127.0.0.1:8000/v1": "{server}"},
     ),
     Rule(r"python evaluate\.py --agent plain --run runs/toy .*", "slow", more="--tasks 2"),
+    Rule(r"python evaluate\.py --agent runs/toy --temperature 1 --repeats 5", "slow", more="--tasks 2"),
+    Rule(
+        r"python evaluate\.py --base-url \S+ .*",
+        "slow",
+        more="--tasks 2",
+        put={"http://127.0.0.1:8000/v1": "{server}"},
+        says="cost",
+    ),
+    Rule(r"python evaluate\.py compare runs/toy/before\.json runs/toy/after\.json", "slow", says="bootstrap"),
+    Rule(
+        r"python evaluate\.py compare runs/gigpo-0 .*--against .*",
+        "slow",
+        put={f"runs/{name}-{seed}": "runs/toy" for name in ("gigpo", "toy") for seed in (0, 1)},
+        says="over seeds",
+    ),
+    parsed(r"python evaluate\.py --agent runs/(alfworld|webshop|searchqa)\b.*", "it takes a run of eight GPUs"),
+    parsed(r"python evaluate\.py --agent Qwen/\S+ .*", "it takes a pretrained model"),
     parsed(r"python evaluate\.py --agent react --model-path .*", "it takes a pretrained model"),
     # --- data ---
     Rule(r"roleagent webshop build --data \$WEBSHOP_DATA", "slow", put=DATA),
@@ -161,6 +178,6 @@ RULES = [
         says="/health",
     ),
     # --- benchmarks ---
-    parsed(r"python benchmarks/overhead\.py", "a minute; .ci/full runs every benchmark"),
+    parsed(r"python benchmarks/(overhead|evaluation)\.py", "a minute; .ci/full runs every benchmark"),
     parsed(r"python benchmarks/(overhead|kills)\.py (.* )?--full", "it takes an hour"),
 ]

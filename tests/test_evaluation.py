@@ -48,6 +48,7 @@ def test_the_summary_by_hand():
     assert (cool["n"], cool["tasks"], cool["success"], cool["steps"]) == (1, 1, 1.0, 6.0)
     assert cool["interval"] == pytest.approx(wilson(1, 1))
     assert summary["by_type"]["heat"]["success"] == 0.5
+    assert summary["macro"] == 0.75  # every type counts the same
 
 
 def test_nothing_measured_is_no_division_by_zero():
