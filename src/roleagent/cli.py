@@ -5,9 +5,18 @@ Every verb loads the rooms it needs when it runs, so that ``roleagent --help`` a
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from roleagent.commands import choose
+
+
+def doctor(arguments: Sequence[str]) -> int:
+    """Look at this machine: would a run work here?"""
+    from roleagent.reports.doctor import main
+
+    return main(arguments)
 
 
 def games(arguments: Sequence[str]) -> int:
@@ -74,19 +83,24 @@ def searchqa(arguments: Sequence[str]) -> int:
 def failures(arguments: Sequence[str]) -> int:
     """List, show, count, plot or export the failures that a run has filed."""
     from roleagent.curricula.failures_cli import main
-    from roleagent.learners.run_folder import read_config
 
-    return main(arguments, lambda run: read_config(run).curriculum.library or f"sqlite:///{run / 'failures.db'}")
+    def library(run: Path) -> str:
+        from roleagent.learners.run_folder import read_config
+
+        return read_config(run).curriculum.library or f"sqlite:///{run / 'failures.db'}"
+
+    return main(arguments, library)
 
 
 def export(arguments: Sequence[str]) -> int:
     """Write the policy of a run as a plain Hugging Face folder."""
-    from roleagent.learners.export import main
+    from roleagent.learners.export_cli import main
 
     return main(arguments)
 
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
+    "doctor": doctor,
     "games": games,
     "play": play,
     "report": report,
@@ -103,15 +117,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    summaries = "\n".join(f"  {verb:<10}{function.__doc__}" for verb, function in VERBS.items())
-    parser = argparse.ArgumentParser(
-        prog="roleagent",
-        usage="roleagent VERB …",
-        description=f"verbs:\n{summaries}\n\nroleagent VERB --help says more.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("verb", choices=VERBS)
-    return VERBS[parser.parse_args(arguments[:1]).verb](arguments[1:])
+    return choose("roleagent", VERBS, arguments, "What there is besides train.py and evaluate.py.")
 
 
 if __name__ == "__main__":

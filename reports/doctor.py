@@ -1,0 +1,162 @@
+"""``roleagent doctor``: would a run work on this machine, and what would make it better."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from textwrap import TextWrapper
+
+from rich.console import Console
+from rich.markup import escape
+
+from roleagent.reports import data_folders, installed, machine
+from roleagent.reports.findings import Check, Finding, asked, found_by
+
+SIGNS = {
+    "good": ("ok", "green"),
+    "absent": ("-", "dim"),
+    "note": ("note", "yellow"),
+    "problem": ("PROBLEM", "bold red"),
+}
+ENVS = ("RoleAgent/Toy-v0", "RoleAgent/ALFWorld-v0", "RoleAgent/WebShop-v0", "RoleAgent/SearchQA-v0")
+_EPISODE = """
+import json, sys, time
+import gymnasium, roleagent
+began = time.perf_counter()
+env = gymnasium.make(sys.argv[1], disable_env_checker=True)
+task_id = env.unwrapped.panel.task_ids[0]
+_, info = env.reset(options={"task_id": task_id})
+steps, over = 0, False
+for command in env.unwrapped.walkthrough():
+    _, _, terminated, truncated, info = env.step(command)
+    steps, over = steps + 1, terminated or truncated
+    if over:
+        break
+print(json.dumps({"won": bool(info["won"]), "steps": steps, "task": task_id, "tasks": len(env.unwrapped.panel),
+                  "seconds": time.perf_counter() - began}))
+"""
+
+
+def episode(env_id: str, seconds: float = 120.0) -> Finding:
+    """Makes an environment as a run does and plays its first task with the oracle, in a process of its own."""
+    name = env_id.partition("/")[2]
+    try:
+        told = asked(_EPISODE, seconds, env_id)
+    except TimeoutError as error:
+        advice = "large data take long to read the first time: try roleagent play to see what it waits for"
+        return Finding(name, "note", str(error), advice)
+    except RuntimeError as error:
+        return Finding(
+            name, "problem", str(error)[:200], "mend what it names; unset its data variable to go on without"
+        )
+    said = f"{told['tasks']:,} tasks; {told['task']}"
+    if not told["steps"]:
+        return Finding(name, "good", f"{said} begins ({told['seconds']:.1f} s); no solution of it is known")
+    if not told["won"]:
+        return Finding(name, "problem", f"{said} is not won by its own solution", "the data do not fit this version")
+    return Finding(name, "good", f"{said} won in {told['steps']} steps ({told['seconds']:.1f} s)")
+
+
+def checks(quick: bool = False) -> dict[str, list[tuple[str, Check]]]:
+    """All that is looked at, by section.
+
+    Args:
+        quick: whether what takes long is left out: imports, GPUs, episodes.
+    """
+    found: dict[str, list[tuple[str, Check]]] = {
+        "packages": [("python", installed.python), ("packages", installed.packages), ("command", installed.command)],
+        "machine": [
+            ("cores", machine.cores),
+            ("memory", machine.memory),
+            ("disk", machine.disk),
+            ("model cache", machine.models),
+            ("variables", machine.variables_that_hurt),
+            ("java", machine.java),
+        ],
+        "data": [
+            ("ALFWorld", data_folders.alfworld_games),
+            ("WebShop", data_folders.webshop_products),
+            ("SearchQA", data_folders.searchqa_questions),
+        ],
+        "extras": [("extras", partial(installed.extras, not quick))],
+    }
+    if not quick:
+        found["packages"].append(("import", partial(installed.imports, "transformers, deepspeed")))
+        found["machine"].insert(2, ("gpu", machine.gpus))
+        found["a game of each"] = [(name.partition("/")[2], partial(episode, name)) for name in ENVS]
+    return found
+
+
+def findings(quick: bool = False) -> Iterator[tuple[str, list[Finding]]]:
+    """Section by section; what comes later is looked at meanwhile, two things at a time."""
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        asked_for = {
+            section: [pool.submit(lambda name=name, check=check: list(found_by(name, check))) for name, check in listed]
+            for section, listed in checks(quick).items()
+        }
+        try:
+            for section, futures in asked_for.items():
+                yield section, [finding for future in futures for finding in future.result()]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def show(console: Console, section: str, found: Sequence[Finding]) -> None:
+    """One section, a line for what is well; wrapped at the width of the console."""
+    console.print(f"\n{section}", style="bold")
+    width = max(40, min(console.width, 120))
+    wrapper = TextWrapper(width=width - 1, subsequent_indent=" " * 28, break_long_words=False, break_on_hyphens=False)
+    for finding in found:
+        sign, style = SIGNS[finding.grade]
+        lines = wrapper.wrap(f"  {sign:<8} {finding.name:<16} {finding.said}")
+        first = escape(lines[0]).replace(sign, f"[{style}]{sign}[/]", 1)
+        console.print("\n".join([first, *map(escape, lines[1:])]), highlight=False, soft_wrap=True)
+        if finding.advice:
+            advice = TextWrapper(width=width - 1, initial_indent=" " * 28 + "→ ", subsequent_indent=" " * 30)
+            advice.break_long_words = advice.break_on_hyphens = False
+            console.print(escape(advice.fill(finding.advice)), highlight=False, soft_wrap=True)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The verb ``doctor``; returns the exit status: 0 where a run would work, else 1."""
+    parser = argparse.ArgumentParser(
+        prog="roleagent doctor",
+        description="Look at this machine: would a run work here, and what would make it better? "
+        "The exit status is 0 if it would, else 1.",
+        epilog="roleagent doctor --quick\nroleagent doctor --json > doctor.json",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--quick", action="store_true", help="a second or two: no imports, no GPU, no games")
+    parser.add_argument("--json", action="store_true", help="print the findings as JSON")
+    options = parser.parse_args(arguments)
+    began = time.perf_counter()
+    # Progress goes where it disturbs neither a pipe nor a file.
+    progress = Console(stderr=True)
+    console = Console(soft_wrap=True, highlight=False)
+    told: list[dict[str, str]] = []
+    sections = [*checks(options.quick), "nothing more"]
+    with progress.status(f"looking at: {sections[0]}") as status:
+        for number, (section, found) in enumerate(findings(options.quick), start=1):
+            told += [{"section": section, **finding.as_dict()} for finding in found]
+            if not options.json:
+                show(console, section, found)
+            status.update(f"looking at: {sections[number]}")
+    problems = sum(finding["grade"] == "problem" for finding in told)
+    notes = sum(finding["grade"] == "note" for finding in told)
+    if options.json:
+        print(json.dumps({"works": not problems, "findings": told}, indent=2))
+    else:
+        works = "A run would work here" if not problems else "A run would not work here"
+        counted = [f"{n} {word}{'s' * (n != 1)}" for n, word in ((problems, "problem"), (notes, "note")) if n]
+        tail = f": {' and '.join(counted)}" if counted else ""
+        console.print(f"\n{works}{tail} ({time.perf_counter() - began:.1f} s).", style="bold")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,92 @@
+"""What a look at the machine finds, one line each."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Grade = Literal["good", "absent", "note", "problem"]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        name: what it is, in a word or two.
+        grade: ``"problem"``: training would not work; ``"note"``: it would, and here is something to know;
+            ``"absent"``: it is not there, and need not be.
+        said: what was found.
+        advice: what to do about it, in a line.
+    """
+
+    name: str
+    grade: Grade
+    said: str
+    advice: str = ""
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+Check = Callable[[], "Finding | Iterable[Finding]"]
+
+
+def found_by(name: str, check: Check) -> Iterator[Finding]:
+    """What a check finds, whatever it raises: a strange machine is a finding, not the end of the search.
+
+    >>> [finding] = found_by("gears", lambda: 1 // 0)
+    >>> finding.grade, finding.said
+    ('note', 'could not be looked at: ZeroDivisionError: integer division or modulo by zero')
+    """
+    try:
+        answer = check()
+        yield from [answer] if isinstance(answer, Finding) else answer
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        yield Finding(name, "note", f"could not be looked at: {reason[:200]}")
+
+
+def asked(program: str, seconds: float, *arguments: str) -> dict[str, Any]:
+    """What a Python program in a process of its own prints as its last line, in JSON.
+
+    A package that hangs or brings the process down does so there.
+
+    Raises:
+        TimeoutError: it takes longer.
+        RuntimeError: it fails; the message is the last line that it wrote.
+    """
+    try:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", program, *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=seconds,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimeoutError(f"no answer in {seconds:g} s") from error
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"it ended with exit status {done.returncode}"]
+        raise RuntimeError(lines[-1].strip())
+    return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def amount(size: float) -> str:
+    """A number of bytes, for people.
+
+    >>> amount(3 * 2**30), amount(300 * 2**20), amount(1.5 * 2**40)
+    ('3.0 GB', '300 MB', '1.5 TB')
+    """
+    for unit, bytes_ in (("TB", 2**40), ("GB", 2**30)):
+        if size >= bytes_:
+            return f"{size / bytes_:.1f} {unit}"
+    return f"{size / 2**20:.0f} MB"
+
+
+__all__ = ["Check", "Finding", "Grade", "amount", "asked", "found_by"]

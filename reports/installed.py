@@ -1,0 +1,140 @@
+"""The packages that a run would use: versions against what is asked for, extras, and whether they can be imported."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
+import roleagent
+from roleagent.reports.findings import Finding, asked
+
+SHOWN = ("torch", "transformers", "deepspeed", "gymnasium")
+ADDS = {
+    "parquet": "questions in Parquet files",
+    "alfworld": "TextWorld, the reference engine",
+    "pyserini": "Lucene as a search engine",
+    "serve": "a retrieval server (roleagent index serve)",
+    "lora": "low-rank adapters (lora.rank)",
+    "vllm": "vLLM as the sampler",
+    "postgresql": "a failure library for many hosts",
+    "wandb": "tracking with Weights & Biases",
+    "mlflow": "tracking with MLflow",
+    "trackio": "tracking with Trackio",
+    "openenv": "environments over HTTP (roleagent serve)",
+    "trl": "environments for TRL",
+    "docs": "building the documentation",
+    "test": "running the tests",
+}
+"""What each extra is for."""
+MODULES = {"lora": "peft", "pyserini": "pyserini", "vllm": "vllm"}
+"""Extras that are imported to see whether they can be: they are known to break where versions do not fit."""
+
+
+def requirements(extra: str = "") -> list[Requirement]:
+    """What the package asks for here: always, or by an extra."""
+    found = []
+    for requirement in map(Requirement, metadata.requires("roleagent") or ()):
+        always = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if always != bool(extra) and (always or requirement.marker.evaluate({"extra": extra})):  # type: ignore[union-attr]
+            found.append(requirement)
+    return found
+
+
+def lacking(requirement: Requirement) -> str | None:
+    """What is wrong with a requirement here; None: nothing.
+
+    >>> lacking(Requirement("gymnasium>=1")), lacking(Requirement("no-such-package>=1"))
+    (None, 'no-such-package is not installed')
+    """
+    try:
+        version = metadata.version(requirement.name)
+    except metadata.PackageNotFoundError:
+        return f"{requirement.name} is not installed"
+    if requirement.specifier.contains(version, prereleases=True):
+        return None
+    return f"{requirement.name} {version} is installed, but {requirement.specifier} is asked for"
+
+
+def python() -> Finding:
+    """This interpreter."""
+    wanted = SpecifierSet(metadata.metadata("roleagent").get("Requires-Python") or ">=3.10,<3.13")
+    version = platform.python_version()
+    said = f"{version} ({sys.executable})"
+    if not wanted.contains(version, prereleases=True):
+        return Finding(
+            "python", "problem", f"{said}, but {wanted} is asked for", "make an environment with Python 3.12"
+        )
+    return Finding("python", "good", said)
+
+
+def packages() -> Iterator[Finding]:
+    """The package itself and what it always needs."""
+    yield Finding("roleagent", "good", f"{roleagent.__version__} ({Path(roleagent.__file__).parent})")
+    fine = 0
+    for requirement in requirements():
+        wrong = lacking(requirement)
+        if wrong:
+            yield Finding(requirement.name, "problem", wrong, f"pip install '{requirement}'")
+        elif requirement.name in SHOWN:
+            yield Finding(requirement.name, "good", metadata.version(requirement.name))
+        else:
+            fine += 1
+    yield Finding("other packages", "good", f"{fine} in versions that fit")
+
+
+def imports(names: str, seconds: float = 120.0) -> Finding:
+    """Whether packages can be imported, in a process of its own.
+
+    Args:
+        names: of modules, with commas between them.
+        seconds: that it may take.
+    """
+    try:
+        asked(f"import {names}; print(); print('{{}}')", seconds)
+    except (TimeoutError, RuntimeError) as error:
+        advice = f"pip install --force-reinstall {names.replace(',', '')}"
+        return Finding("import", "problem", f"import {names}: {str(error)[:160]}", advice)
+    return Finding("import", "good", f"{names}: can be imported")
+
+
+def extras(imported: bool = True) -> Iterator[Finding]:
+    """Which are installed, and what the others would add.
+
+    Args:
+        imported: whether those that are known to break are imported to see if they can be.
+    """
+    known = metadata.metadata("roleagent").get_all("Provides-Extra") or []
+    for extra in known:
+        wrong = [said for requirement in requirements(extra) if (said := lacking(requirement))]
+        added = ADDS.get(extra, "")
+        how = f"pip install 'roleagent[{extra}]'"
+        odd = [said for said in wrong if "is installed, but" in said]
+        if odd:
+            yield Finding(extra, "note", odd[0], how)
+        elif wrong:
+            yield Finding(extra, "absent", f"not installed; adds {added or 'more'}: {how}")
+        elif imported and extra in MODULES and (broken := imports(MODULES[extra])).grade == "problem":
+            yield Finding(extra, "note", broken.said, broken.advice)
+        else:
+            yield Finding(extra, "good", f"installed: {added}" if added else "installed")
+
+
+def command() -> Finding:
+    """Whether ``roleagent`` in a terminal is this one."""
+    here = Path(sys.executable).parent / "roleagent"
+    found = shutil.which("roleagent")
+    if found is None:
+        return Finding("command", "note", "roleagent is not on the path", f"export PATH={here.parent}:$PATH")
+    if Path(found).resolve() != here.resolve():
+        return Finding("command", "note", f"roleagent is {found}, of another environment", f"activate this one: {here}")
+    return Finding("command", "good", found)
+
+
+__all__ = ["ADDS", "command", "extras", "imports", "lacking", "packages", "python", "requirements"]
