@@ -2,7 +2,6 @@
 
 import random
 import threading
-import warnings
 from dataclasses import replace
 from functools import partial
 
@@ -51,6 +50,10 @@ def alone(monkeypatch):
     for name in (*KEYS, "ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    yield
+    for asking in [thread for thread in threading.enumerate() if thread.name == "dialogue"]:
+        asking.join(5)  # nobody goes on asking when nobody waits for answers
+        assert not asking.is_alive()
 
 
 def maker(name, **options):
@@ -238,6 +241,7 @@ def test_a_world_that_breaks_and_a_question_that_is_refused_end_their_own_episod
     assert found[0].usage.answers == found[0].steps and found[0].usage.prompt_tokens == 7 * found[0].steps
 
 
+@pytest.mark.filterwarnings("ignore:.*stayed unanswered")  # what was asked last, of a server that has gone
 @pytest.mark.parametrize("way", [lambda endpoint: endpoint, Lockstep], ids=["as answered", "lockstep"])
 def test_a_key_that_is_refused_ends_everything(way, monkeypatch):
     make, task_ids = maker("Toy")
@@ -250,23 +254,23 @@ def test_a_server_that_falls_silent_ends_everything_at_last():
     make, task_ids = maker("Toy")
     with (
         serving(lambda body, number: player(body) if number < 9 else error(500)) as fake,
-        warnings.catch_warnings(action="ignore"),
+        pytest.warns(UserWarning, match="HTTP 500"),
         pytest.raises(EndpointError, match="in a row stayed unanswered"),
     ):
         play("plain", server(fake, concurrency=2, retries=0), make, task_ids)
 
 
+@pytest.mark.filterwarnings("ignore:.*stayed unanswered")  # what was asked last, of a server that has gone
 def test_what_was_not_asked_for_does_not_go_on():
     make, task_ids = maker("Toy")
     with serving(player) as fake:
         results = play_all(build_prompting_agent("plain", make()), server(fake, concurrency=2), make, task_ids)
         assert next(results)[1].won
         results.close()
-        for asking in [thread for thread in threading.enumerate() if thread.name == "dialogue"]:
-            asking.join(5)
-            assert not asking.is_alive()
+        asked = len(fake.asked)
         with pytest.raises(ValueError, match="nonsense"):
             play("plain", server(fake), make, ["nonsense"])
+        assert len(fake.asked) <= asked + 2 and play("plain", server(fake), make, []) == []
 
 
 # --- whole episodes ---------------------------------------------------------------------------------------------------
@@ -402,7 +406,7 @@ def test_an_attempt_that_outgrows_the_context_is_learned_from():
             return LESSON
         return player(body) if LESSON in told else "Thought: " + "hm " * 90 + "\nAction: look"
 
-    with serving(rambling, context=700) as fake, warnings.catch_warnings(action="ignore"):
+    with serving(rambling, context=700) as fake, pytest.warns(UserWarning, match="maximum context length"):
         [played] = play("reflexion", server(fake), make, task_ids[:1])
         [last] = play(Reflexion(ReAct(guide_to(make())), trials=1), server(fake), make, task_ids[:1])
         asked = [body["messages"][1]["content"] for body in fake.asked]
