@@ -145,9 +145,9 @@ function evaluationTable(story, place, several) {
   );
 }
 
-function comparison(stories) {
-  const [first, second] = stories;
-  const ends = stories.map(firstAndLast);
+// The first run and another one, whose place among all is given.
+function comparison(first, second, place) {
+  const ends = [first, second].map(firstAndLast);
   const row = (name, pick) => {
     const [a, b] = ends.map((end) => pick(end.after));
     const gap = difference(a, b);
@@ -160,7 +160,7 @@ function comparison(stories) {
       gainWithInterval(gap),
       track([
         { summary: a, place: 0 },
-        { summary: b, place: 1 },
+        { summary: b, place },
       ]),
     ];
   };
@@ -197,7 +197,7 @@ function comparison(stories) {
       { class: "muted" },
       "Intervals are of 95 %. Those of differences take the runs for independent: wide, where both played the same tasks.",
     ),
-    unlike.length === 0 && el("p", null, "The runs differ in no option."),
+    unlike.length === 0 && el("p", null, `${second.name} and ${first.name} differ in no option.`),
     unlike.length > 0 &&
       table(
         plural(unlike.length, "option differs", "options differ"),

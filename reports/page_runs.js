@@ -102,6 +102,9 @@ function drawRuns(stories) {
   byId("runs").replaceChildren(...stories.map((story, place) => runPanel(story, place, several)));
   byId("evaluations").replaceChildren(...stories.map((story, place) => evaluationTable(story, place, several)));
   byId("comparison").hidden = !several;
-  if (several) byId("differences").replaceChildren(...comparison(stories).filter(Boolean));
+  const [first, ...others] = stories;
+  byId("differences").replaceChildren(
+    ...others.flatMap((other, at) => comparison(first, other, at + 1)).filter(Boolean),
+  );
   byId("options").replaceChildren(...optionTables(stories));
 }
