@@ -71,6 +71,18 @@ def test_the_innermost_is_told_and_an_error_ends_it(monkeypatch):
     assert not patience._waits
 
 
+def test_one_that_is_stuck_is_told_though_others_come_and_go(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    with waiting("the one that is stuck"), ThreadPoolExecutor(1) as pool:
+
+        def visit():
+            with waiting("a short visit"):
+                time.sleep(0.01)
+
+        until(lambda: pool.submit(visit).result() or said.getvalue())
+    assert "the one that is stuck" in said.getvalue() and "visit" not in said.getvalue()
+
+
 @pytest.mark.parametrize("every", [False, True])
 def test_of_many_processes_one_speaks_unless_each_has_something_to_say(monkeypatch, every):
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
@@ -152,12 +164,16 @@ def test_ranks_that_all_come_meet(gather):
     assert gather(3, 2, 0, 1) == [None, None, None]
 
 
-def test_ranks_that_do_not_come_are_named_to_all_that_did(gather, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+def test_ranks_that_do_not_come_are_named_to_all_that_did(gather):
     told = gather(5, 0, 3)
     assert re.search(r"ranks 1-2, 4 of 5 did not come to 127.0.0.1:\d+ within 1 s .*--nnodes", told[0])
     assert told[1] == told[0] or "rank 0 left" in told[1]
-    assert re.search(r"waiting \(0 s\) for ranks 1-2, 4 of 5 to come to 127.0.0.1", said.getvalue())
+
+
+def test_ranks_are_named_while_they_are_waited_for(gather, monkeypatch):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    gather(3, 0)
+    assert "waiting (0 s) for ranks 1-2 of 3 to come to 127.0.0.1:" in said.getvalue()
 
 
 def test_two_of_one_rank_are_told_so(gather):

@@ -27,13 +27,14 @@ class _Wait:
 
     def __init__(self, what: str | Callable[[], str]):
         self.what, self.since, self.next, self.shown = what, time.monotonic(), AFTER, False
+        self.thread = threading.get_ident()
 
     def line(self) -> str:
         what = self.what() if callable(self.what) else self.what
         return f"{_speaker()}waiting ({duration(time.monotonic() - self.since)}) for {what}"
 
 
-_waits: list[_Wait] = []  # of all threads, the newest last: it is the one that is told
+_waits: list[_Wait] = []  # of all threads, the newest last
 _lock = threading.RLock()
 _woken = threading.Event()
 _watch: threading.Thread | None = None
@@ -95,11 +96,14 @@ def _look() -> None:
         time.sleep(_GLANCE)
         with _lock:
             if _waits:
-                _glance(_waits[-1])
+                # Within a thread the innermost, since those around it would only repeat it; of many threads the one
+                # that has waited longest, since others may come and go beside one that is stuck.
+                innermost = {wait.thread: wait for wait in _waits}
+                _glance(min(innermost.values(), key=lambda wait: wait.since))
 
 
 def _glance(wait: _Wait) -> None:
-    """Says what there is to say of the newest wait; those around it would only repeat it."""
+    """Says what there is to say of a wait, if it is time."""
     waited = time.monotonic() - wait.since
     if waited >= wait.next or (wait.shown and _rewrites()):
         wait.shown = True
