@@ -48,7 +48,7 @@ RULES = [
     parsed(r"\.ci/(run|full|docs)", "it makes an environment of its own, and runs these tests"),
     parsed(r"mkdocs serve", "what it shows is built strictly by .ci/docs"),
     parsed(r"benchmarks/gpu_smoke\.sh", "it is for GPUs"),
-    Rule(r"roleagent --help", "quick", says="verbs:"),
+    Rule(r"roleagent doctor", "quick", more="--quick", says="ALFWorld"),
     # --- playing ---
     Rule(r"python examples/plug_your_agent\.py", "quick", says=r"mean similarity 0\.\d+"),
     Rule(r"python examples/two_roles\.py", "quick"),
