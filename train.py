@@ -1,5 +1,6 @@
 """Trains an agent. Without arguments: a small policy, on generated ALFWorld games, on this machine, in ten minutes.
 
+examples:
     python train.py
     python train.py --config configs/alfworld_official.yaml
     python train.py method=gigpo wia=off seed=3 run_dir=runs/gigpo-3
@@ -33,6 +34,7 @@ from roleagent.agents.actor import Actor
 from roleagent.agents.endpoint import EndpointError
 from roleagent.agents.inquiries import UNLIMITED, Inquiries
 from roleagent.agents.session import World, check_actor, endpoint_analyst, model_analyst, open_actor
+from roleagent.commands import Parser
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.curricula.curriculum import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary, LibraryError
@@ -251,7 +253,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     rank = int(os.environ.get("RANK", "0"))  # one process of several, where a launcher says so
     name = f"train.py, rank {rank}" if rank else "train.py"
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(name, __doc__)
     parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="YAML file (default: %(default)s)")
     parser.add_argument("--resume", action="store_true", help="go on with the run that lies in the run folder")
     parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and stop")

@@ -12,9 +12,10 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, TextIO
 
-from roleagent.config import ConfigError
+from roleagent.commands import Parser
 from roleagent.curricula import archive
 from roleagent.curricula.library import FailureLibrary, LibraryError
+from roleagent.options import ConfigError
 
 Resolve = Callable[[Path], str]  # from a run folder to the URL of its library
 _LARGEST = 2**31 - 1  # what any database takes as a number
@@ -131,16 +132,13 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    raw = argparse.RawDescriptionHelpFormatter
     about = "Look into the failures that a run has filed."
-    parser = argparse.ArgumentParser(
-        prog="roleagent failures", description=about, epilog=EXAMPLES, formatter_class=raw, allow_abbrev=False
-    )
+    parser = Parser("roleagent failures", about, epilog=EXAMPLES, allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     own = {}
     for verb, function in VERBS.items():
         summary = str(function.__doc__)
-        own[verb] = verbs.add_parser(verb, help=summary, description=summary, epilog=EXAMPLES, formatter_class=raw)
+        own[verb] = verbs.add_parser(verb, help=summary, description=summary, epilog=EXAMPLES)
         own[verb].add_argument("source", metavar="RUN_OR_URL", help="a run folder, a SQLite file, or a library's URL")
     own["list"].add_argument("--mode", default="", help="entries of this failure mode")
     own["list"].add_argument("--task-type", default="", metavar="TYPE", help="entries of this kind of task")

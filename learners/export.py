@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import json
-import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 import torch
-import transformers
 import yaml
 
 import roleagent
@@ -153,23 +149,4 @@ def _measured(run: Path, version: int) -> tuple[str, str]:
     return NOT_MEASURED
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The verb; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="roleagent export", description=f"{(__doc__ or '').partition(': ')[2]}")
-    parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
-    parser.add_argument("--checkpoint", default="", metavar="STEP", help="step-500004 or 500004 (default: the newest)")
-    parser.add_argument("--dtype", choices=DTYPES, default="", help="of the weights (default: the run's)")
-    options = parser.parse_args(arguments)
-    transformers.logging.disable_progress_bar()
-    os.environ.setdefault("DS_ACCELERATOR", "cpu")  # transformers loads DeepSpeed to save, which would wonder aloud
-    try:
-        card = export(options.run, options.out, options.checkpoint, options.dtype)
-    except (ConfigError, CheckpointError, OSError) as error:
-        print(f"roleagent export: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    print(f"{options.out}: {card['name']}, {card['checkpoint']}, {card['size']:,} parameters in {card['dtype']}")
-    return 0
-
-
-__all__ = ["export", "main"]
+__all__ = ["export"]

@@ -1,5 +1,6 @@
 """The batch of an update that was not made: written by the run that stopped, read by whoever asks why.
 
+example:
     python -m roleagent.learners.halted runs/…/halted/train-000007
 
 Per rank a ``.safetensors`` file (token ids, masks, log-probabilities, advantages and the objective's columns, segment
@@ -8,7 +9,6 @@ after segment, and their lengths) and a ``.json`` file (loss, gradient norm, the
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file, save_file
 
+from roleagent.commands import Parser
 from roleagent.learners.engine import NotFinite
 
 
@@ -84,8 +85,8 @@ def read(path: Path) -> list[Suspect]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Shows every segment of a batch: its task, and what is wrong or extreme in its numbers."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path)
+    parser = Parser("python -m roleagent.learners.halted", __doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="halted/… in a run folder, which the run names")
     folder = parser.parse_args(arguments).folder
     ranks = sorted(folder.glob("rank-*.json"))
     if not ranks:

@@ -162,7 +162,7 @@ def test_what_cannot_be_done_is_one_line(run, capsys, arguments, words):
 def test_a_wrong_command_line_ends_with_2(capsys, arguments):
     with pytest.raises(SystemExit) as ended:
         main(["failures", *arguments])
-    assert ended.value.code == 2 and "usage: roleagent failures" in capsys.readouterr().err
+    assert ended.value.code == 2 and capsys.readouterr().err.startswith("roleagent failures")
 
 
 def test_a_run_without_failures_is_one_line_and_makes_no_file(tmp_path, capsys):

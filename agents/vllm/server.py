@@ -1,5 +1,6 @@
 """vLLM as a server for a training run: it samples for all ranks, and takes the run's weights without the disk.
 
+example:
     python -m roleagent.agents.vllm.server MODEL --config configs/run.yaml --port 8000 vllm.memory=0.9
 
 MODEL is a folder or hub name; only the model's description is read, since the weights come from the run, which names
@@ -12,7 +13,6 @@ What comes in is JSON, and bytes of numbers by the trainer's broadcast; no objec
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
@@ -34,6 +34,7 @@ from roleagent.agents.vllm.options import (
     prepare_surroundings,
 )
 from roleagent.agents.vllm.questions import Question, adapter_request, answer, question_of, sampling
+from roleagent.commands import Parser
 from roleagent.config import Config, ConfigError, load
 
 _LARGEST = 256 * 2**20  # bytes of a request
@@ -214,7 +215,7 @@ async def _serve(wanted: dict[str, Any], told: dict[str, Any], listener: socket.
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser("python -m roleagent.agents.vllm.server", __doc__)
     parser.add_argument("model", help="folder or hub name of the policy's model")
     parser.add_argument("--config", type=Path, help="the run's YAML file")
     parser.add_argument("--host", default="127.0.0.1", help="interface to listen on (default: %(default)s)")

@@ -11,7 +11,6 @@ episode of a searching agent is short.
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from roleagent.commands import Parser
 from roleagent.envs.alfworld import goals
 from roleagent.envs.alfworld.game import GameSource, display_names
 from roleagent.envs.alfworld.problem import Thing, problem_text
@@ -226,9 +226,11 @@ def write_game(source: GameSource, folder: str | Path) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Writes games of a generated panel as official game files."""
-    parser = argparse.ArgumentParser(
-        prog="python -m roleagent.envs.alfworld.generate",
-        description="Write generated ALFWorld games in the official format (needs the alfworld package).",
+    parser = Parser(
+        "roleagent games",
+        "Write generated ALFWorld games as official game files, for other programs: the native engine needs none.\n\n"
+        "Needs pip install 'roleagent[alfworld]', whose rules and grammar go into every file.",
+        "roleagent games --out games --split valid_seen --games 20\nroleagent games --out games --size small",
     )
     parser.add_argument("--split", choices=SPLITS, default="train", help="the panel (default: %(default)s)")
     parser.add_argument("--size", choices=SIZES, default="standard", help="the rooms (default: %(default)s)")

@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from roleagent.commands import Parser
 from roleagent.envs.retrieval.batching import limit_threads
 from roleagent.envs.retrieval.bm25 import BM25
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
@@ -249,7 +250,12 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     # Not from the dense module: --help must not wait for FAISS.
     kinds = ("flat", "hnsw", "ivf-rabitq", "ivf-sq8")
-    parser = argparse.ArgumentParser(prog="roleagent index build", description=main.__doc__)
+    parser = Parser(
+        "roleagent index build",
+        f"{main.__doc__}\n\nFILE holds a passage a line, with id and contents. bm25 and tfidf need nothing; an encoder "
+        "needs its model.\nAn interrupted build goes on where it was.",
+        "roleagent searchqa generate --out qa\nroleagent index build --corpus qa/corpus.jsonl --out qa.index",
+    )
     parser.add_argument("--corpus", type=Path, required=True, metavar="FILE", help="JSON lines, not packed")
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder of the index")
     parser.add_argument(

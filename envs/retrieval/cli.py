@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from roleagent.commands import Parser, choose
 
 LOOPBACK = "127.0.0.1"
 
@@ -20,7 +21,12 @@ def build(arguments: Sequence[str]) -> int:
 
 def serve(arguments: Sequence[str]) -> int:
     """Serve an index to the rollouts of this machine, or of others."""
-    parser = argparse.ArgumentParser(prog="roleagent index serve", description=serve.__doc__)
+    parser = Parser(
+        "roleagent index serve",
+        f"{serve.__doc__}\n\nNeeds a built index and pip install 'roleagent[serve]'. Speaks the dialects of Search-R1, "
+        "verl-agent and Agent-R1\n(docs/retrieval.md); a run uses it with env.kwargs.retriever=http://HOST:PORT.",
+        "roleagent index serve --index wiki.index\nroleagent index serve --index wiki.index --host 0.0.0.0 --port 8100",
+    )
     parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="what roleagent index build made")
     parser.add_argument("--encoder", metavar="NAME:PATH", help="where the encoder is now, if it has moved")
     parser.add_argument("--effort", type=int, metavar="N", help="of a search: lists read, or candidates kept")
@@ -32,7 +38,11 @@ def serve(arguments: Sequence[str]) -> int:
         "--batch", type=int, default=64, metavar="N", help="most queries a search (default: %(default)s)"
     )
     parser.add_argument(
-        "--window", type=float, default=2.0, metavar="MS", help="wait for company (default: %(default)s)"
+        "--window",
+        type=float,
+        default=2.0,
+        metavar="MS",
+        help="milliseconds to wait for company (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
 
@@ -67,7 +77,7 @@ def serve(arguments: Sequence[str]) -> int:
                 about=None if corpus is None else {"passages": len(corpus)},
                 ready=lambda: say(f"serving on {server.url} (Ctrl-C ends)"),
             )
-    except (RetrievalError, DependencyNotInstalled, OSError, ValueError) as error:
+    except (RetrievalError, DependencyNotInstalled, OSError, OverflowError, ValueError) as error:
         return complain("serve", error)
     say("ended")
     return 0
@@ -84,15 +94,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {"build": build, "serve": ser
 
 def main(arguments: Sequence[str]) -> int:
     """The group of verbs; returns the exit status."""
-    summaries = "\n".join(f"  {verb:<10}{function.__doc__}" for verb, function in VERBS.items())
-    parser = argparse.ArgumentParser(
-        prog="roleagent index",
-        usage="roleagent index VERB …",
-        description=f"verbs:\n{summaries}\n\nroleagent index VERB --help says more.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("verb", choices=VERBS)
-    return VERBS[parser.parse_args(arguments[:1]).verb](arguments[1:])
+    return choose("roleagent index", VERBS, arguments, "Search engines over passages, for search questions.")
 
 
 __all__ = ["VERBS", "complain", "main"]

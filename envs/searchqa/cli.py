@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from roleagent.commands import Parser, choose
 
 
 def generate(arguments: Sequence[str]) -> int:
@@ -13,9 +14,15 @@ def generate(arguments: Sequence[str]) -> int:
     from roleagent.envs.searchqa.world import PEOPLE, write_world
     from roleagent.envs.searchqa.world import generate as make
 
-    parser = argparse.ArgumentParser(prog="roleagent searchqa generate", description=generate.__doc__)
+    parser = Parser(
+        "roleagent searchqa generate",
+        f"{generate.__doc__}\n\nNeeds nothing. corpus.jsonl and the questions have the form that Search-R1 publishes.",
+        "roleagent searchqa generate --out qa\nroleagent searchqa generate --out qa --people 200 --seed 3",
+    )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the four files go")
-    parser.add_argument("--people", type=int, default=PEOPLE, metavar="N", help="its size (default: %(default)s)")
+    parser.add_argument(
+        "--people", type=int, default=PEOPLE, metavar="N", help="16 or more (default: %(default)s)"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
@@ -37,15 +44,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {"generate": generate}
 
 def main(arguments: Sequence[str]) -> int:
     """The group of verbs; returns the exit status."""
-    summaries = "\n".join(f"  {verb:<10}{function.__doc__}" for verb, function in VERBS.items())
-    parser = argparse.ArgumentParser(
-        prog="roleagent searchqa",
-        usage="roleagent searchqa VERB …",
-        description=f"verbs:\n{summaries}\n\nroleagent searchqa VERB --help says more.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("verb", choices=VERBS)
-    return VERBS[parser.parse_args(arguments[:1]).verb](arguments[1:])
+    return choose("roleagent searchqa", VERBS, arguments, "Questions to search for.")
 
 
 __all__ = ["VERBS", "main"]

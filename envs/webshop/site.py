@@ -6,7 +6,6 @@ every button gives the command that an agent would give, so a purchase scores wh
 
 from __future__ import annotations
 
-import argparse
 import random
 import re
 import secrets
@@ -20,6 +19,7 @@ from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
+from roleagent.commands import Parser
 from roleagent.envs.webshop.goals import SPLITS, panels
 from roleagent.envs.webshop.session import Session
 from roleagent.envs.webshop.shop import Shop, open_shop
@@ -229,7 +229,12 @@ def serve(arguments: Sequence[str]) -> int:
     """Open the shop as web pages on this machine."""
     from roleagent.envs.webshop.cli import complain
 
-    parser = argparse.ArgumentParser(prog="roleagent webshop serve", description=serve.__doc__)
+    parser = Parser(
+        "roleagent webshop serve",
+        f"{serve.__doc__}\n\nWithout data the shop sells generated products. Every visitor gets a task; a purchase "
+        "scores what an agent's would.",
+        "roleagent webshop serve\nroleagent webshop serve --data ~/webshop --goals human --port 9000",
+    )
     parser.add_argument("--data", metavar="DIR", help="official files, a store, or generated (default: WEBSHOP_DATA)")
     parser.add_argument("--products", type=int, metavar="N", help="only the first so many")
     parser.add_argument("--goals", choices=("synthetic", "human"), default="synthetic", help="(default: %(default)s)")

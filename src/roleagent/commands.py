@@ -1,0 +1,77 @@
+"""Command lines: help with examples, errors in one line with the nearest name, and groups of verbs.
+
+>>> try:
+...     Parser("roleagent games", "Write games.", "roleagent games --out games").parse_args(["--oot", "games"])
+... except SystemExit as ended:
+...     ended.code
+2
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+Verb = Callable[[Sequence[str]], int]
+
+
+class Parser(argparse.ArgumentParser):
+    """Reads the options of one command.
+
+    Args:
+        prog: what is typed, e.g. ``roleagent games``.
+        description: what it does and what it needs, as it is to be read; line breaks stay.
+        examples: commands that work, a line each; may be part of the description already.
+    """
+
+    def __init__(self, prog: str | None = None, description: str | None = None, examples: str = "", **options: Any):
+        lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+        options.setdefault("epilog", f"examples:\n{lines}" if lines else None)
+        options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
+        super().__init__(prog, description=description, **options)
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the program with status 2 and one line that names what was probably meant."""
+        wrong = re.match(r"unrecognized arguments: (-[^\s=]+)", message)
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        hint = ""
+        if wrong:
+            hint = nearest(wrong[1], self._option_string_actions)
+        elif choice:
+            hint = nearest(choice[1], re.findall(r"[\w./-]+", choice[2]))
+        print(f"{self.prog}: {' '.join(message.split())}{hint} ({self.prog} --help says more)", file=sys.stderr)
+        raise SystemExit(2)
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint at what was probably meant; empty where nothing is near.
+
+    >>> nearest("--confg", ["--config", "--resume"]), nearest("xyz", ["play"])
+    ('; did you mean --config?', '')
+    """
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def choose(prog: str, verbs: Mapping[str, Verb], arguments: Sequence[str], title: str = "") -> int:
+    """Runs one of several verbs and returns its exit status; without a verb, shows what there is and exits.
+
+    Args:
+        prog: what is typed before the verb.
+        verbs: functions by name; the first line of a docstring says what it does.
+        title: what the verbs have in common, in a sentence.
+    """
+    name = arguments[0] if arguments else "--help"
+    if name in verbs:
+        return verbs[name](arguments[1:])
+    if name not in ("-h", "--help"):
+        print(f"{prog}: there is no verb {name!r}{nearest(name, verbs)} ({prog} --help lists them)", file=sys.stderr)
+        raise SystemExit(2)
+    summaries = "\n".join(f"  {verb:<10}{(run.__doc__ or '').partition(chr(10))[0]}" for verb, run in verbs.items())
+    lead = f"{title}\n\n" if title else ""
+    print(f"usage: {prog} VERB …\n\n{lead}verbs:\n{summaries}\n\n{prog} VERB --help says more, with examples.")
+    raise SystemExit(0)
