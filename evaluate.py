@@ -148,8 +148,7 @@ def open_model(options: argparse.Namespace, who: Contender, config: Config) -> H
     if who.run is not None:
         return Checkpoints.policy(chosen_checkpoint(who.run, options.checkpoint), generator, policy)
     if who.model:
-        with waiting(f"the model {who.model}"):
-            return HFPolicy.from_path(who.model, generator, policy.dtype, policy.context, policy.trust_remote_code)
+        return HFPolicy.from_path(who.model, generator, policy.dtype, policy.context, policy.trust_remote_code)
     if not who.url:
         return None
     # A conversation may wait for all of its attempts, and for the pauses between them.
@@ -260,8 +259,8 @@ def compared(options: argparse.Namespace) -> dict[str, Any]:
         if len(first) != 2:
             raise ConfigError("name two record files, or several and after --against those of the other side")
         first, second = first[:1], first[1:]
-    sides = [[Measured.read(path) for path in side] for side in (first, second)]
-    result = compare(*sides, np.random.default_rng(options.seed))
+    one, other = ([Measured.read(path) for path in side] for side in (first, second))
+    result = compare(one, other, np.random.default_rng(options.seed))
     with Display(f"A: {', '.join(result['first'])}\nB: {', '.join(result['second'])}") as display:
         report_comparison(display, result)
     return result

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers.utils import cached_file
+from transformers.utils.hub import cached_file
 
 from roleagent.agents.baselines import PROMPTING, SCRIPTED, prompts
 from roleagent.config import ConfigError

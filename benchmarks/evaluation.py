@@ -12,6 +12,7 @@ episodes per second; the episodes are equally long. `ideal` is the concurrency, 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import math
 import multiprocessing
@@ -39,14 +40,14 @@ TESTS = Path(__file__).resolve().parent.parent / "tests"
 def serve(first: float, per_token: float, told: Any) -> None:
     """A server that says where it is, and answers until it is ended."""
     sys.path.insert(0, str(TESTS))
-    from fake_openai import message, serving
+    fake_openai = importlib.import_module("fake_openai")
 
     def reply(body: Any, number: int) -> Any:
         tokens = random.Random(number).randint(20, 60)
         time.sleep(first + per_token * tokens)
-        return message("<think>Let me see.</think><action>look</action>", usage=(200, tokens))
+        return fake_openai.message("<think>Let me see.</think><action>look</action>", usage=(200, tokens))
 
-    with serving(reply) as fake:
+    with fake_openai.serving(reply) as fake:
         told.put(fake.url)
         time.sleep(3600)
 
