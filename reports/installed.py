@@ -64,7 +64,7 @@ def lacking(requirement: Requirement) -> str | None:
 
 def python() -> Finding:
     """This interpreter."""
-    wanted = SpecifierSet(metadata.metadata("roleagent").get("Requires-Python") or ">=3.10,<3.13")
+    wanted = SpecifierSet(metadata.metadata("roleagent")["Requires-Python"])
     version = platform.python_version()
     said = f"{version} ({sys.executable})"
     if not wanted.contains(version, prereleases=True):

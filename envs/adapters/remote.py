@@ -190,6 +190,6 @@ class RemoteEnv(gymnasium.Env[str, str]):
 
 
 for _name in ("Toy-v0", "ALFWorld-v0", "WebShop-v0", "SearchQA-v0"):
-    gymnasium.register(f"Remote/{_name}", entry_point=RemoteEnv, kwargs={"env_id": f"RoleAgent/{_name}"})
+    gymnasium.register(f"Remote/{_name}", entry_point=f"{__name__}:RemoteEnv", kwargs={"env_id": f"RoleAgent/{_name}"})
 
 __all__ = ["CommandClient", "RemoteEnv"]

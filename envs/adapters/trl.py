@@ -60,8 +60,8 @@ class Episodes:
         Raises:
             ValueError: there is no such task.
         """
-        self._env = self._splits(split)
-        text, self.info = self._env.reset(options={} if task_id is None else {"task_id": task_id})
+        self._env = env = self._splits(split)
+        text, self.info = env.reset(options={} if task_id is None else {"task_id": task_id})
         self.commands, self.rewards, self.over, self.failure = [], {}, False, None
         return self._told(text)
 

@@ -143,7 +143,7 @@ def make_vector(
     mode: Literal["sync", "async"] = "sync",
     *,
     autoreset: AutoresetMode = AutoresetMode.NEXT_STEP,
-    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Env]] = (),
+    wrappers: Sequence[Callable[[gymnasium.Env], gymnasium.Wrapper]] = (),
     timeout: float | None = None,
     **arguments: Any,
 ) -> TaskVector:

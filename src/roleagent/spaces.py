@@ -93,7 +93,7 @@ def _create_shared_memory(space: Unicode, n: int = 1, ctx: Any = multiprocessing
 
 
 @read_from_shared_memory.register(Unicode)
-def _read_from_shared_memory(space: Unicode, shared_memory: Any, n: int = 1) -> _SharedTexts:
+def _read_from_shared_memory(space: Unicode, shared_memory: Any, n: int = 1) -> Any:
     return _SharedTexts(shared_memory, n)
 
 
