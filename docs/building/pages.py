@@ -43,14 +43,18 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Full names in backticks become links to their entries in the API; code blocks stay as they are."""
+    """Full names in backticks become links to their entries in the API; code blocks stay as they are.
+
+    Links to files outside of docs/ serve those who read the page in the repository: the site keeps their words alone.
+    """
     if page.file.src_uri.startswith("api/"):
         return markdown
     parts = re.split(r"(^```.*?^```)", markdown, flags=re.DOTALL | re.MULTILINE)
-    parts[::2] = [_NAME.sub(_linked, text) for text in parts[::2]]
+    parts[::2] = [_NAME.sub(_linked, _OUTSIDE.sub(r"\1", text)) for text in parts[::2]]
     return "".join(parts)
 
 
+_OUTSIDE = re.compile(r"\[([^]]+)\]\(\.\./[^)]+\)")
 _NAME = re.compile(r"(?<!\[)`(roleagent(?:\.\w+)+)`")
 
 
