@@ -20,9 +20,7 @@ def generate(arguments: Sequence[str]) -> int:
         "roleagent searchqa generate --out qa\nroleagent searchqa generate --out qa --people 200 --seed 3",
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the four files go")
-    parser.add_argument(
-        "--people", type=int, default=PEOPLE, metavar="N", help="16 or more (default: %(default)s)"
-    )
+    parser.add_argument("--people", type=int, default=PEOPLE, metavar="N", help="16 or more (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
