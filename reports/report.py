@@ -6,7 +6,7 @@ Nothing in the folders changes but the report itself.
 examples:
   roleagent report runs/toy
   roleagent report runs/role_agent runs/gigpo --out comparison.html --open
-  roleagent report runs/toy --episodes 1000        # more of them in the file, which grows by some 5 KB each
+  roleagent report runs/toy --episodes 1000        # more of them in the file, which grows with them
 """
 
 from __future__ import annotations
