@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.learners.discretion import flat, without_secrets
 from roleagent.learners.disk import at_work
 from roleagent.learners.mechanisms import idle_mechanisms
+from roleagent.reports.curves import alarms_of, curve, log_of, names_in, number
 from roleagent.reports.recorded import Recorded, StoryError
 from roleagent.reports.story import Curve, EpisodeCard, Story
 from roleagent.stopwatch import PARTS
@@ -62,12 +63,12 @@ def story_of(run: Path, episodes: int = EPISODES) -> Story:
         "seed": int(tree.get("seed", 0)),
         "state": _state(run, tree, trained, state, evaluations, bool(result)),
         "steps": _steps(tree, continued),
-        "seconds": math.fsum(_number(row.get("seconds")) or 0.0 for row in continued),
+        "seconds": math.fsum(number(row.get("seconds")) or 0.0 for row in continued),
         "config": {name: _shown(value) for name, value in told.items()},
         "differing": _differing(config, told),
-        "warmstart": curve(warmstart, _names(warmstart)),
-        "training": curve(continued, [name for name in _names(continued) if not name.startswith(_BY_TYPE)]),
-        "success_by_type": curve(trained, _names(trained), _BY_TYPE),
+        "warmstart": curve(warmstart, names_in(warmstart)),
+        "training": curve(continued, [name for name in names_in(continued) if not name.startswith(_BY_TYPE)]),
+        "success_by_type": curve(trained, names_in(trained), _BY_TYPE),
         "time": curve(trained, [f"{part}_seconds" for part in (*PARTS, "other")], suffix="_seconds"),
         "modes": _by_mode(grown, "entries"),
         "mode_failures": _by_mode(grown, "failures"),
@@ -93,69 +94,6 @@ def cards_of(run: Path, iteration: int) -> list[EpisodeCard]:
 def iterations_of(run: Path) -> list[int]:
     """The iterations whose episodes are in the folder, in order."""
     return list(Recorded(run).files)
-
-
-def log_of(run: Path) -> list[dict[str, Any]]:
-    """The lines of ``metrics.jsonl``; one that is being written is passed over.
-
-    Raises:
-        StoryError: a line is damaged.
-    """
-    path = run / "metrics.jsonl"
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise StoryError(f"cannot read {path}: {error.strerror}") from error
-    rows = []
-    for number, line in enumerate(lines, start=1):
-        if not line.endswith("\n"):
-            break
-        try:
-            row = json.loads(line)
-            rows.append({**row, "stage": str(row["stage"]), "step": int(row["step"])})
-        except (ValueError, TypeError, KeyError) as error:
-            raise StoryError(f"{path} is damaged in line {number}: remove that line") from error
-    return rows
-
-
-def curve(rows: Sequence[Mapping[str, Any]], names: Iterable[str], prefix: str = "", suffix: str = "") -> Curve:
-    """Numbers of some lines by name, where any of them is one.
-
-    Args:
-        prefix: of the names that are meant; it is left out.
-        suffix: as well.
-
-    >>> curve([{"step": 1, "a": 2.0}, {"step": 2, "a": float("nan"), "b": "x"}], ["a", "b"])
-    {'step': [1, 2], 'values': {'a': [2.0, None]}}
-    """
-    values = {
-        name.removeprefix(prefix).removesuffix(suffix): [_number(row.get(name)) for row in rows]
-        for name in names
-        if name.startswith(prefix)
-    }
-    kept = {name: column for name, column in values.items() if any(value is not None for value in column)}
-    return {"step": [row["step"] for row in rows], "values": kept}
-
-
-def alarms_of(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What the watchdog held against a run: each alarm with its first and last iteration.
-
-    >>> alarms_of([{"step": 1, "alarms": []}, {"step": 2, "alarms": ["kl"]}, {"step": 3, "alarms": ["kl"]}])
-    [{'name': 'kl', 'step': 2, 'until': 3}]
-    """
-    found: list[dict[str, Any]] = []
-    present: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        names = [name for name in row.get("alarms") or () if isinstance(name, str)]
-        for name in names:
-            if name not in present:
-                present[name] = {"name": name, "step": row["step"]}
-                found.append(present[name])
-            present[name]["until"] = row["step"]
-        present = {name: alarm for name, alarm in present.items() if name in names}
-    return found
 
 
 def _configuration(run: Path) -> dict[str, Any]:
@@ -296,13 +234,3 @@ def _episodes(trained: Sequence[Mapping[str, Any]], recorded: Recorded) -> int:
     """How many episodes are in the folder: all turns by the mean of an episode's."""
     counts = {row["step"]: round(row["environment_steps"] / row["turns"]) for row in trained if row.get("turns")}
     return sum(counts.get(iteration, 0) for iteration in recorded.files)
-
-
-def _names(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What the lines tell, in the order of its first mention."""
-    return [name for name in dict.fromkeys(name for row in rows for name in row) if name not in ("stage", "step")]
-
-
-def _number(value: Any) -> float | None:
-    """A finite number, or None."""
-    return value if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value) else None
