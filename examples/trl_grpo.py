@@ -10,6 +10,7 @@ calls, begins with random weights, and learns which of its answers to one questi
 import argparse
 import json
 import os
+from typing import Any
 
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")  # environment_factory may still change: that is known here
 
@@ -17,8 +18,9 @@ import gymnasium
 import torch
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
-from trl import GRPOConfig, GRPOTrainer
 from trl.chat_template_utils import qwen3_chat_template
+from trl.trainer.grpo_config import GRPOConfig
+from trl.trainer.grpo_trainer import GRPOTrainer
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.adapters.trl import environment_factory, tasks_dataset
@@ -61,12 +63,12 @@ def toy_model(tokenizer, seed=0):
 
 def toy_calls(env_id):
     """For the first question of the environment: a search, what is right, and what is not."""
-    env = gymnasium.make(env_id)
-    first, *others = env.unwrapped.panel.task_ids[:4]
+    env: Any = gymnasium.make(env_id).unwrapped
+    first, *others = env.panel.task_ids[:4]
     answers = []
     for task_id in (first, *others):
         env.reset(options={"task_id": task_id})
-        answers.append(env.unwrapped.walkthrough()[-1].removeprefix("answer[").removesuffix("]"))
+        answers.append(env.walkthrough()[-1].removeprefix("answer[").removesuffix("]"))
     return [("search", {"query": first}), *(("answer", {"text": answer}) for answer in dict.fromkeys(answers))]
 
 

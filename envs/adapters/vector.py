@@ -38,7 +38,8 @@ class TaskVector(VectorWrapper):
 
     def __init__(self, env: VectorEnv, panel: Panel | None = None, timeout: float | None = None):
         super().__init__(env)
-        self.panel, self.timeout = panel, timeout
+        self.panel: Any = panel
+        self.timeout = timeout
         self._silent: list[int] = []  # environments that did not answer in time
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
