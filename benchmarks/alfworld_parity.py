@@ -61,7 +61,7 @@ def play_generated(task_id: str, steps: int, seed: int) -> tuple[int, list[Misma
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     where = parser.add_mutually_exclusive_group(required=True)
     where.add_argument("--data", type=Path, help="folder with official games, at any depth")
     where.add_argument("--generated", action="store_true", help="play games of the project's own generator")

@@ -35,7 +35,7 @@ def seconds(action: Callable[[], object], repeats: int = 1) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="folder with official games, at any depth")
     parser.add_argument("--games", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20, help="per game")

@@ -115,7 +115,7 @@ def bfloat16_is_fast() -> bool:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, help="synthetic vectors (default: 100000, --full: 400000)")
     parser.add_argument("--dimension", type=int, help="of them (default: 384, --full: 768)")
     parser.add_argument("--kind", choices=KINDS, default="ivf-sq8", help="the service's index (default: %(default)s)")

@@ -117,7 +117,7 @@ def serve(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--serve", choices=("shipped", "ours"), required=True, help="the usual server, or ours")
     parser.add_argument("--folder", type=Path, required=True, help="what it opens")
     parser.add_argument("--dtype", default="float32", help="of the encoder (default: %(default)s)")

@@ -57,7 +57,7 @@ def rank(shop: Shop, path: Path) -> tuple[int, int]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--traces", type=Path, nargs="+", default=[], help="recorded episodes, JSON lines")
     parser.add_argument("--rankings", type=Path, help="recorded rankings, a JSON list")
     parser.add_argument("--data", help="folder with the official files (default: WEBSHOP_DATA)")

@@ -238,7 +238,7 @@ def at_scale(folder: Path, products: int, steps: int) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", help="folder with official files (default: generated products)")
     parser.add_argument("--products", type=int, default=1000, help="how many to generate")
     parser.add_argument("--steps", type=int, default=20_000)

@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import torch
 import yaml
@@ -18,9 +18,6 @@ from roleagent.learners.checkpoints import CheckpointError, Checkpoints, save_po
 from roleagent.learners.disk import make_whole
 from roleagent.learners.run_folder import read_config
 from roleagent.learners.tracking import without_secrets
-from roleagent.settings import PolicyConfig
-
-DTYPES = get_args(get_type_hints(PolicyConfig)["dtype"])
 
 NOT_MEASURED = "not measured", "the held-out panel"
 
@@ -64,7 +61,7 @@ def export(run: Path, out: Path, checkpoint: str = "", dtype: str = "") -> dict[
         run: the run folder.
         out: must not exist, or be empty.
         checkpoint: ``step-500004`` or its number; empty: the newest.
-        dtype: one of :data:`DTYPES`; empty: that of the run.
+        dtype: ``"float32"`` or ``"bfloat16"``; empty: that of the run.
 
     Returns:
         what the card says.
