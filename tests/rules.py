@@ -73,7 +73,7 @@ RULES = [
     Rule(
         r"python train\.py --config configs/alfworld_official\.yaml",
         "slow",
-        more=f"{SMALL} env.kwargs.max_steps=30 warmstart.failures=0.5 run_dir=runs/other",
+        more=f"{SMALL} env.kwargs.max_steps=30 curriculum.analyst=rule run_dir=runs/other",
         put=DATA,
     ),
     Rule(
