@@ -71,6 +71,11 @@ RULES = [
         more=f"{SMALL} train.iterations=3",
     ),
     Rule(
+        r"python train\.py --config configs/(webshop|searchqa)\.yaml",
+        "slow",
+        more=f"{SMALL} rollout.action_tokens=32 run_dir=runs/other",
+    ),
+    Rule(
         r"python train\.py --config configs/alfworld_official\.yaml",
         "slow",
         more=f"{SMALL} env.kwargs.max_steps=30 curriculum.analyst=rule run_dir=runs/other",
@@ -129,11 +134,22 @@ RULES = [
     Rule(r"roleagent failures export runs/toy .*", "quick"),
     Rule(r"python -m roleagent\.learners\.halted runs/…/halted/train-000007", "slow", put={"runs/…": "runs/toy"}),
     Rule(r"roleagent export runs/toy --out policy.*", "slow", put={"step-500004": "step-500001"}),
-    Rule(r"roleagent report runs/toy", "quick", says="report.html"),
+    Rule(
+        r"roleagent report runs/(toy|role_agent-alfworld-v0-seed0)",
+        "quick",
+        put={"role_agent-alfworld-v0-seed0": "toy"},
+        says="report.html",
+    ),
     Rule(
         r"roleagent report runs/toy runs/gigpo --out comparison.html", "quick", put={"gigpo": "toy"}, says="comparison"
     ),
-    Rule(r"roleagent watch runs/toy", "serves", more="--port 0", says="/"),
+    Rule(
+        r"roleagent watch runs/(toy|role_agent-alfworld-v0-seed0)",
+        "serves",
+        more="--port 0",
+        put={"role_agent-alfworld-v0-seed0": "toy"},
+        says="/",
+    ),
     Rule(r"roleagent watch runs/toy --(terminal|once)", "slow"),
     # --- evaluating ---
     Rule(r"python evaluate\.py .*--agent my_module:MyAgent", "slow", more="--tasks 2"),
@@ -180,4 +196,8 @@ RULES = [
     # --- benchmarks ---
     parsed(r"python benchmarks/(overhead|evaluation)\.py", "a minute; .ci/full runs every benchmark"),
     parsed(r"python benchmarks/(overhead|kills)\.py (.* )?--full", "it takes an hour"),
+    parsed(
+        r"python benchmarks/quickstart\.py --seeds 3 --controls",
+        "it takes hours; tests/test_quickstart.py runs it in small",
+    ),
 ]
