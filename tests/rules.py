@@ -20,7 +20,7 @@ class Rule:
 
     Attributes:
         pattern: a regular expression for all of a command.
-        how: ``quick``: always run; ``slow``: run when every command is; ``serves``: as slow, and stopped when it
+        how: ``quick``: always run; ``slow``: run by ``pytest -m slow``; ``serves``: as slow, and stopped when it
             answers; ``parsed``: its arguments are read and no more, for the reason ``why``.
         more: arguments that make it small.
         put: what takes the place of words, or of parts of words. ``{…}`` names something that the tests make.
@@ -44,7 +44,7 @@ def parsed(pattern, why, **put):
 RULES = [
     # --- installing and checking ---
     parsed(r"pip (un)?install .*", "it changes the environment that the tests run in; .ci installs in fresh ones"),
-    parsed(r"pytest", "it is what runs this test"),
+    parsed(r"pytest( -m slow)?", "it is what runs this test"),
     parsed(r"\.ci/(run|full|docs)", "it makes an environment of its own, and runs these tests"),
     parsed(r"mkdocs serve", "what it shows is built strictly by .ci/docs"),
     parsed(r"benchmarks/gpu_smoke\.sh", "it is for GPUs"),

@@ -1,6 +1,7 @@
 """Every command that the documents show is run, or read to its last argument where it cannot be run here.
 
-The quick ones run always; ``ROLEAGENT_EVERY_COMMAND=1`` runs the slow ones as well (two minutes; .ci/full does).
+The quick ones run always, on what little of a run folder they need; ``pytest -m slow`` runs the slow ones, and again
+whatever looks at a run, on a real one (three minutes; .ci/full does).
 """
 
 import argparse
@@ -31,7 +32,6 @@ from roleagent.curricula.library import FailureLibrary
 
 COMMANDS = [command for page in PAGES for command in commands_of(page)]
 DIFFERENT = list({(command.text, *command.variables.items()): command for command in reversed(COMMANDS)}.values())[::-1]
-EVERY = bool(os.environ.get("ROLEAGENT_EVERY_COMMAND"))
 ROLEAGENT = (sys.executable, "-m", "roleagent.cli")
 AGENT = """
 class MyAgent:
@@ -214,14 +214,17 @@ class Place:
 
     @cached_property
     def run(self):
-        """A run folder: a real one where every command is run, else as much of one as the quick commands look at."""
+        """A run folder: a real one."""
+        train = ["python", "train.py", "--config", "configs/toy.yaml", *SMALL.split(), "run_dir=runs/toy"]
+        done(train, self.folder)
         run = self.folder / "runs" / "toy"
-        if EVERY:
-            done(
-                ["python", "train.py", "--config", "configs/toy.yaml", *SMALL.split(), "run_dir=runs/toy"], self.folder
-            )
-            self._halt(run / "halted" / "train-000007")
-            return run
+        self._halt(run / "halted" / "train-000007")
+        return run
+
+    @cached_property
+    def sketch(self):
+        """As much of a run folder as the quick commands look at."""
+        run = self.folder / "runs" / "sketch"
         run.mkdir(parents=True)
         (run / "config.yaml").write_text(yaml.safe_dump(config.to_dict(config.Config())))
         library = FailureLibrary(f"sqlite:///{run / 'failures.db'}")
@@ -286,25 +289,32 @@ def place(tmp_path_factory):
 
 
 @pytest.fixture
-def here(place, tmp_path, monkeypatch):
+def here(place, tmp_path, monkeypatch, request):
     """A folder in which a command may do as it likes, with a copy of the run."""
     _lay_out(tmp_path)
-    shutil.copytree(place.run, tmp_path / "runs" / "toy")
+    shutil.copytree(place.run if request.node.get_closest_marker("slow") else place.sketch, tmp_path / "runs" / "toy")
     (tmp_path / "my_module.py").write_text(AGENT)
     monkeypatch.setenv("ROLEAGENT_API_KEY", KEY)
     return tmp_path
 
 
-RUN = [
-    command
-    for command in DIFFERENT
-    for rule in rules_of(command)[:1]
-    if rule.how == "quick" or (EVERY and rule.how != "parsed")
-]
+HOW = {command: rule.how for command in DIFFERENT for rule in rules_of(command)}
+QUICK = [command for command in DIFFERENT if HOW.get(command) == "quick"]
+SLOW = [command for command in DIFFERENT if HOW.get(command) in ("slow", "serves")]
 
 
-@pytest.mark.parametrize("command", RUN, ids=str)
+@pytest.mark.parametrize("command", QUICK, ids=str)
 def test_a_command_runs(command, place, here):
+    run(command, place, here)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [*SLOW, *(command for command in QUICK if "runs/" in command.text)], ids=str)
+def test_a_command_runs_beside_a_real_run(command, place, here):
+    run(command, place, here)
+
+
+def run(command, place, here):
     (rule,) = rules_of(command)
     words, variables = filled(command, rule, place)
     words += rule.more.split()
