@@ -26,77 +26,39 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from courses import Course, course
 from rich.console import Console
 from rich.table import Table
 from training_runs import ROOT, Run
 
+from roleagent.agents.statistics import spread
 from roleagent.config import ConfigError
-
-# Student's t: the 97.5 % quantile for 1, 2, … degrees of freedom.
-_T = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
+from roleagent.reports.recorded import Recorded
 
 
-class Point(NamedTuple):
-    """One measurement: environment steps until then, and success on the rare kind and on all tasks, in [0, 1]."""
-
-    steps: float
-    rare: float
-    all: float
-
-
-class Course(NamedTuple):
+class Learnt(NamedTuple):
     """How one run went.
 
     Attributes:
-        points: measurements, the first before any step.
-        drawn: of the tasks it trained on, the share of the rare kind.
+        rare: its success on the rare kind.
+        after: success on all tasks in the end.
+        drawn: of the episodes it trained on, the share of the rare kind.
     """
 
-    points: list[Point]
+    rare: Course
+    after: float
     drawn: float
 
-    def steps_to(self, threshold: float) -> tuple[float, bool]:
-        """Steps until the rare kind's success first reached a threshold, and whether it ever did."""
-        before = self.points[0]
-        for point in self.points:
-            if point.rare >= threshold:
-                if point is before:
-                    return 1.0, True
-                share = (threshold - before.rare) / (point.rare - before.rare)
-                return before.steps + share * (point.steps - before.steps), True
-            before = point
-        return before.steps, False
 
-    @property
-    def mean_rare(self) -> float:
-        """Success on the rare kind, averaged over the steps of the run."""
-        pairs = zip(self.points, self.points[1:], strict=False)
-        area = sum((later.steps - sooner.steps) * (sooner.rare + later.rare) / 2 for sooner, later in pairs)
-        return area / self.points[-1].steps
-
-
-def course(run: Run, kind: str) -> Course:
+def learnt(run: Run, kind: str) -> Learnt:
     """Reads a finished run's folder."""
-    rows = map(json.loads, (run.folder / "metrics.jsonl").read_text().splitlines())
-    steps: dict[int, float] = {0: 0.0}
-    for row in rows:
-        if row["stage"] == "train":
-            steps[row["step"]] = steps[row["step"] - 1] + row["environment_steps"]
-    files = {0: run.folder / "before.json"}
-    files |= {int(path.stem.rpartition("-")[2]): path for path in run.folder.glob("iteration-*.json")}
-    points = []
-    for iteration, path in sorted(files.items()):
-        measured = json.loads(path.read_text())
-        points.append(Point(steps[iteration], measured["by_type"][kind]["success"], measured["success"]))
-    played = [
-        json.loads(line)["task_id"]
-        for path in (run.folder / "trajectories").iterdir()
-        for line in path.read_text().splitlines()
-    ]
-    return Course(points, sum(name.startswith(f"{kind}-") for name in played) / len(played))
+    episodes = Recorded(run.folder)
+    played = [card["task_type"] == kind for iteration in episodes.files for card in episodes.cards(iteration)]
+    rare = course(run.folder, lambda found: found["by_type"][kind]["success"])
+    return Learnt(rare, course(run.folder).points[-1].success, sum(played) / len(played))
 
 
-def compare(options: argparse.Namespace, seed: int) -> tuple[Course, Course]:
+def compare(options: argparse.Namespace, seed: int) -> tuple[Learnt, Learnt]:
     """One seed's two runs, the uniform one first."""
     base = [*options.overrides, f"seed={seed}", f"curriculum.analyst={options.analyst}"]
     # A policy that is its own analyst learns that in the warm start, which both runs share: there the uniform one has
@@ -106,20 +68,12 @@ def compare(options: argparse.Namespace, seed: int) -> tuple[Course, Course]:
     uniform.finish()
     curriculum = uniform.control("curriculum", on)
     curriculum.finish()
-    return course(uniform, options.kind), course(curriculum, options.kind)
+    return learnt(uniform, options.kind), learnt(curriculum, options.kind)
 
 
 def interval(values: Sequence[float]) -> tuple[float, float, float]:
-    """Mean and 95 % interval of a mean (Student's t); of a single value without bounds.
-
-    >>> interval([1.0, 2.0, 3.0])
-    (2.0, -0.48, 4.48)
-    """
-    mean = statistics.mean(values)
-    if len(values) < 2:
-        return mean, -math.inf, math.inf
-    half = _T[min(len(values) - 2, len(_T) - 1)] * statistics.stdev(values) / math.sqrt(len(values))
-    return mean, round(mean - half, 2), round(mean + half, 2)
+    """Mean and 95 % interval of a mean (Student's t); of a single value without bounds."""
+    return spread(values) or (values[0], -math.inf, math.inf)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -144,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def report(pairs: Sequence[tuple[Course, Course]], threshold: float, kind: str) -> dict[str, Any]:
+def report(pairs: Sequence[tuple[Learnt, Learnt]], threshold: float, kind: str) -> dict[str, Any]:
     """Shows a table, and returns the figures."""
     table = Table(
         *("seed", "", "before", f"steps to {100 * threshold:.0f} %", "mean", "after", "all tasks after", "drawn"),
@@ -152,15 +106,15 @@ def report(pairs: Sequence[tuple[Course, Course]], threshold: float, kind: str) 
     )
     for seed, pair in enumerate(pairs):
         for name, run in zip(("uniform", "curriculum"), pair, strict=True):
-            steps, reached = run.steps_to(threshold)
+            steps, reached = run.rare.steps_to(threshold)
             told = f"{'' if reached else '> '}{steps:,.0f}"
-            shares = (run.mean_rare, run.points[-1].rare, run.points[-1].all, run.drawn)
-            before = f"{100 * run.points[0].rare:.1f}"
+            shares = (run.rare.mean, run.rare.points[-1].success, run.after, run.drawn)
+            before = f"{100 * run.rare.points[0].success:.1f}"
             table.add_row(str(seed), name, before, told, *(f"{100 * share:.1f}" for share in shares))
     Console().print(table)
-    found = [[run.steps_to(threshold) for run in pair] for pair in pairs]
+    found = [[run.rare.steps_to(threshold) for run in pair] for pair in pairs]
     mean, low, high = interval([math.log(curriculum[0] / uniform[0]) for uniform, curriculum in found])
-    gains = [curriculum.mean_rare - uniform.mean_rare for uniform, curriculum in pairs]
+    gains = [curriculum.rare.mean - uniform.rare.mean for uniform, curriculum in pairs]
     return {
         "steps_ratio": round(math.exp(mean), 3),
         "interval": [round(math.exp(low), 3), round(math.exp(high), 3)],
@@ -169,7 +123,7 @@ def report(pairs: Sequence[tuple[Course, Course]], threshold: float, kind: str) 
         "steps": [[round(steps) for steps, _ in one] for one in found],
         "mean_rare_gain": [round(value, 3) for value in interval(gains)],
         "drawn": [round(statistics.mean(pair[place].drawn for pair in pairs), 3) for place in (0, 1)],
-        "all_after": [round(statistics.mean(pair[place].points[-1].all for pair in pairs), 3) for place in (0, 1)],
+        "all_after": [round(statistics.mean(pair[place].after for pair in pairs), 3) for place in (0, 1)],
     }
 
 

@@ -21,18 +21,24 @@ def benchmark():
     return load("benchmarks/curriculum")
 
 
-def test_steps_to_a_threshold(benchmark):
-    points = [benchmark.Point(*row) for row in ((0, 0.1, 0.4), (1000, 0.2, 0.5), (2000, 0.6, 0.6), (3000, 0.4, 0.7))]
-    course = benchmark.Course(points, 0.1)
+@pytest.fixture(scope="module")
+def courses():
+    return load("benchmarks/courses")
+
+
+def test_steps_to_a_threshold(courses):
+    points = [courses.Point(*row) for row in ((0, 0.1), (1000, 0.2), (2000, 0.6), (3000, 0.4))]
+    course = courses.Course(tuple(points))
     assert course.steps_to(0.5) == (pytest.approx(1750), True)
     assert course.steps_to(0.05) == (1.0, True)
     assert course.steps_to(0.7) == (3000, False)
-    assert course.mean_rare == pytest.approx((150 + 400 + 500) / 3000)
+    assert course.mean == pytest.approx((150 + 400 + 500) / 3000)
 
 
-def test_the_ratio_is_a_geometric_mean(benchmark):
+def test_the_ratio_is_a_geometric_mean(benchmark, courses):
     def reaches(steps):
-        return benchmark.Course([benchmark.Point(0, 0.0, 0.0), benchmark.Point(2 * steps, 1.0, 1.0)], 0.5)
+        rare = courses.Course((courses.Point(0, 0.0), courses.Point(2 * steps, 1.0)))
+        return benchmark.Learnt(rare, 1.0, 0.5)
 
     result = benchmark.report([(reaches(1000), reaches(500)), (reaches(800), reaches(100))], 0.5, "cool")
     assert result["steps_ratio"] == 0.25 and result["steps"] == [[1000, 500], [800, 100]]
