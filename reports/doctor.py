@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import time
@@ -14,6 +13,7 @@ from textwrap import TextWrapper
 from rich.console import Console
 from rich.markup import escape
 
+from roleagent.commands import Parser
 from roleagent.reports import data_folders, installed, machine
 from roleagent.reports.findings import Check, Finding, asked, found_by
 
@@ -54,19 +54,20 @@ def episode(env_id: str, seconds: float = 120.0) -> Finding:
         return Finding(
             name, "problem", str(error)[:200], "mend what it names; unset its data variable to go on without"
         )
-    said = f"{told['tasks']:,} tasks; {told['task']}"
-    if not told["steps"]:
-        return Finding(name, "good", f"{said} begins ({told['seconds']:.1f} s); no solution of it is known")
-    if not told["won"]:
-        return Finding(name, "problem", f"{said} is not won by its own solution", "the data do not fit this version")
-    return Finding(name, "good", f"{said} won in {told['steps']} steps ({told['seconds']:.1f} s)")
+    if told["steps"] and not told["won"]:
+        return Finding(
+            name, "problem", f"{told['task']} is not won by its own solution", "the data do not fit this version"
+        )
+    played = f"won in {told['steps']} steps" if told["steps"] else "begins; no solution of it is known"
+    return Finding(name, "good", f"{told['tasks']:,} tasks; the first {played} ({told['seconds']:.1f} s)")
 
 
-def checks(quick: bool = False) -> dict[str, list[tuple[str, Check]]]:
-    """All that is looked at, by section.
+def checks(quick: bool = False, full: bool = False) -> dict[str, list[tuple[str, Check]]]:
+    """All that is looked at, by section; what takes long stands last.
 
     Args:
-        quick: whether what takes long is left out: imports, GPUs, episodes.
+        quick: whether that is left out: imports, GPUs, episodes.
+        full: whether extras are imported as well.
     """
     found: dict[str, list[tuple[str, Check]]] = {
         "packages": [("python", installed.python), ("packages", installed.packages), ("command", installed.command)],
@@ -83,32 +84,34 @@ def checks(quick: bool = False) -> dict[str, list[tuple[str, Check]]]:
             ("WebShop", data_folders.webshop_products),
             ("SearchQA", data_folders.searchqa_questions),
         ],
-        "extras": [("extras", partial(installed.extras, not quick))],
+        "extras": [("extras", partial(installed.extras, full))],
     }
     if not quick:
-        found["packages"].append(("import", partial(installed.imports, "transformers, deepspeed")))
-        found["machine"].insert(2, ("gpu", machine.gpus))
-        found["a game of each"] = [(name.partition("/")[2], partial(episode, name)) for name in ENVS]
+        found["tried out"] = [
+            ("import", partial(installed.imports, "transformers, deepspeed")),
+            ("gpu", machine.gpus),
+            *((name.partition("/")[2], partial(episode, name)) for name in ENVS),
+        ]
     return found
 
 
-def findings(quick: bool = False) -> Iterator[tuple[str, list[Finding]]]:
-    """Section by section; what comes later is looked at meanwhile, two things at a time."""
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        asked_for = {
-            section: [pool.submit(lambda name=name, check=check: list(found_by(name, check))) for name, check in listed]
-            for section, listed in checks(quick).items()
-        }
+def findings(listed: dict[str, list[tuple[str, Check]]]) -> Iterator[tuple[str, list[Finding]]]:
+    """Section and findings of each check, in order; what comes later is looked at meanwhile."""
+    with ThreadPoolExecutor(max_workers=min(4, max(2, machine.usable_cores()[0]))) as pool:
+        looks = [
+            (section, pool.submit(lambda name=name, check=check: list(found_by(name, check))))
+            for section, checked in listed.items()
+            for name, check in checked
+        ]
         try:
-            for section, futures in asked_for.items():
-                yield section, [finding for future in futures for finding in future.result()]
+            for section, look in looks:
+                yield section, look.result()
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def show(console: Console, section: str, found: Sequence[Finding]) -> None:
-    """One section, a line for what is well; wrapped at the width of the console."""
-    console.print(f"\n{section}", style="bold")
+def show(console: Console, found: Sequence[Finding]) -> None:
+    """A line for what is well, two for what is not; wrapped at the width of the console."""
     width = max(40, min(console.width, 120))
     wrapper = TextWrapper(width=width - 1, subsequent_indent=" " * 28, break_long_words=False, break_on_hyphens=False)
     for finding in found:
@@ -124,14 +127,17 @@ def show(console: Console, section: str, found: Sequence[Finding]) -> None:
 
 def main(arguments: Sequence[str]) -> int:
     """The verb ``doctor``; returns the exit status: 0 where a run would work, else 1."""
-    parser = argparse.ArgumentParser(
-        prog="roleagent doctor",
-        description="Look at this machine: would a run work here, and what would make it better? "
+    parser = Parser(
+        "roleagent doctor",
+        "Look at this machine: would a run work here, and what would make it better?\n"
         "The exit status is 0 if it would, else 1.",
-        epilog="roleagent doctor --quick\nroleagent doctor --json > doctor.json",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        "roleagent doctor\nroleagent doctor --quick\nroleagent doctor --full --json > doctor.json",
     )
-    parser.add_argument("--quick", action="store_true", help="a second or two: no imports, no GPU, no games")
+    depth = parser.add_mutually_exclusive_group()
+    depth.add_argument("--quick", action="store_true", help="a second or two: no imports, no GPU, no games")
+    depth.add_argument(
+        "--full", action="store_true", help="import the extras that are known to break as well (half a minute)"
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(arguments)
     began = time.perf_counter()
@@ -139,13 +145,18 @@ def main(arguments: Sequence[str]) -> int:
     progress = Console(stderr=True)
     console = Console(soft_wrap=True, highlight=False)
     told: list[dict[str, str]] = []
-    sections = [*checks(options.quick), "nothing more"]
-    with progress.status(f"looking at: {sections[0]}") as status:
-        for number, (section, found) in enumerate(findings(options.quick), start=1):
+    listed = checks(options.quick, options.full)
+    names = [name for checked in listed.values() for name, _ in checked]
+    shown = ""
+    with progress.status(f"looking at: {names[0]}") as status:
+        for number, (section, found) in enumerate(findings(listed), start=1):
             told += [{"section": section, **finding.as_dict()} for finding in found]
             if not options.json:
-                show(console, section, found)
-            status.update(f"looking at: {sections[number]}")
+                if section != shown:
+                    console.print(f"\n{section}", style="bold")
+                    shown = section
+                show(console, found)
+            status.update(f"looking at: {names[number]} ({number} of {len(names)})" if number < len(names) else "")
     problems = sum(finding["grade"] == "problem" for finding in told)
     notes = sum(finding["grade"] == "note" for finding in told)
     if options.json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -60,21 +60,29 @@ def asked(program: str, seconds: float, *arguments: str) -> dict[str, Any]:
         TimeoutError: it takes longer.
         RuntimeError: it fails; the message is the last line that it wrote.
     """
-    try:
-        done = subprocess.run(
-            [sys.executable, "-W", "ignore", "-c", program, *arguments],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise TimeoutError(f"no answer in {seconds:g} s") from error
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"it ended with exit status {done.returncode}"]
+    status, said, complained = answered([sys.executable, "-W", "ignore", "-c", program, *arguments], seconds)
+    if status:
+        lines = complained.strip().splitlines() or [f"it ended with exit status {status}"]
         raise RuntimeError(lines[-1].strip())
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    return json.loads(said.strip().splitlines()[-1])
+
+
+def answered(words: Sequence[str], seconds: float) -> tuple[int, str, str]:
+    """Exit status, output and errors of a command.
+
+    Raises:
+        OSError: it cannot be started.
+        TimeoutError: it takes longer.
+    """
+    pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen(words, text=True, errors="replace", **pipes)
+    try:
+        said, complained = process.communicate(timeout=seconds)
+    except subprocess.TimeoutExpired as error:
+        # Nobody waits for its end (as subprocess.run would): what hangs in a driver cannot be killed.
+        process.kill()
+        raise TimeoutError(f"no answer in {seconds:g} s") from error
+    return process.returncode, said, complained
 
 
 def amount(size: float) -> str:
@@ -89,4 +97,4 @@ def amount(size: float) -> str:
     return f"{size / 2**20:.0f} MB"
 
 
-__all__ = ["Check", "Finding", "Grade", "amount", "asked", "found_by"]
+__all__ = ["Check", "Finding", "Grade", "amount", "answered", "asked", "found_by"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
+import sysconfig
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
@@ -104,7 +105,7 @@ def imports(names: str, seconds: float = 120.0) -> Finding:
     return Finding("import", "good", f"{names}: can be imported")
 
 
-def extras(imported: bool = True) -> Iterator[Finding]:
+def extras(imported: bool = False) -> Iterator[Finding]:
     """Which are installed, and what the others would add.
 
     Args:
@@ -128,12 +129,15 @@ def extras(imported: bool = True) -> Iterator[Finding]:
 
 def command() -> Finding:
     """Whether ``roleagent`` in a terminal is this one."""
-    here = Path(sys.executable).parent / "roleagent"
+    schemes = (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user"))
+    places = [Path(sys.executable).parent, *(Path(sysconfig.get_path("scripts", how)) for how in schemes)]
+    here = [place / "roleagent" for place in places if (place / "roleagent").exists()] or [places[0] / "roleagent"]
     found = shutil.which("roleagent")
     if found is None:
-        return Finding("command", "note", "roleagent is not on the path", f"export PATH={here.parent}:$PATH")
-    if Path(found).resolve() != here.resolve():
-        return Finding("command", "note", f"roleagent is {found}, of another environment", f"activate this one: {here}")
+        return Finding("command", "note", "roleagent is not on the path", f"export PATH={here[0].parent}:$PATH")
+    if Path(found).resolve() not in [path.resolve() for path in here]:
+        advice = f"activate this one: {here[0]}"
+        return Finding("command", "note", f"roleagent is {found}, of another environment", advice)
     return Finding("command", "good", found)
 
 

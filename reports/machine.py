@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 import os
 import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from roleagent.reports.findings import Finding, amount, asked
+from roleagent.reports.findings import Finding, amount, answered, asked
 
 GIGABYTE = 2**30
 CGROUP = Path("/sys/fs/cgroup")
@@ -43,17 +42,21 @@ def _read(path: Path) -> str:
         return ""
 
 
-def _limits(new: str, old: str) -> Iterator[str]:
-    """What control groups say of a file: this process's own and those above, in both versions' places."""
+def _groups() -> Iterator[tuple[Path, bool]]:
+    """Folders of control groups, this process's own and those above, and whether they are of the second version."""
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, names, place = line.split(":", 2)
         folder = CGROUP / place.strip("/") if not names else CGROUP / names / place.strip("/")
-        name = old if names else new
         for where in (folder, *folder.parents):
             if where == CGROUP.parent:
                 break
-            yield _read(where / name)
-    yield from (_read(CGROUP / new), _read(CGROUP / "memory" / old), _read(CGROUP / "cpu" / old))
+            yield where, not names
+    yield from ((CGROUP, True), (CGROUP / "memory", False), (CGROUP / "cpu", False))
+
+
+def _limits(new: str, old: str) -> Iterator[str]:
+    """What control groups say in a file, by its name in either version."""
+    return (_read(folder / (new if second else old)) for folder, second in _groups())
 
 
 def usable_cores() -> tuple[int, float]:
@@ -97,17 +100,24 @@ def memory() -> Finding:
     if "MemTotal" not in lines:
         return Finding("memory", "note", "this system does not say how much there is")
     total, left = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
-    limits = [int(said) for said in _limits("memory.max", "memory.limit_in_bytes") if said.isdigit()]
-    limit = min([total, *limits])
-    if limit < total:
-        used = next((int(said) for said in _limits("memory.current", "memory.usage_in_bytes") if said.isdigit()), 0)
-        left = min(left, limit - used)
-    said = f"{amount(left)} of {amount(limit)} free"
+    for limit, used in _memory_limits():
+        total, left = min(total, limit), min(left, max(0, limit - used))
+    said = f"{amount(left)} of {amount(total)} free"
     if left < 1.5 * GIGABYTE:
         return Finding("memory", "problem", said, "end other programs: even a toy run takes 1.5 GB")
     if left < 8 * GIGABYTE:
         return Finding("memory", "note", said, "enough for small policies; a model of 0.5 B parameters takes some 8 GB")
     return Finding("memory", "good", said)
+
+
+def _memory_limits() -> Iterator[tuple[int, int]]:
+    """The limit of each control group, and what is used of it for good: of files it keeps what nobody needs."""
+    for folder, second in _groups():
+        limit = _read(folder / ("memory.max" if second else "memory.limit_in_bytes"))
+        used = _read(folder / ("memory.current" if second else "memory.usage_in_bytes"))
+        told = dict(line.split() for line in _read(folder / "memory.stat").splitlines())
+        if limit.isdigit() and used.isdigit():
+            yield int(limit), int(used) - int(told.get("inactive_file" if second else "total_inactive_file", 0))
 
 
 def disk(folder: Path | None = None) -> Iterator[Finding]:
@@ -197,11 +207,11 @@ def _driver() -> dict[str, Any] | None:
         return None
     asking = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        done = subprocess.run(asking, capture_output=True, text=True, timeout=20)
-    except (OSError, subprocess.TimeoutExpired):
+        status, said, _ = answered(asking, 20)
+    except OSError:  # TimeoutError is one
         return None
-    lines = done.stdout.strip().splitlines()
-    if done.returncode or not lines or "," not in lines[0]:
+    lines = said.strip().splitlines()
+    if status or not lines or "," not in lines[0]:
         return None
     name, _, version = lines[0].rpartition(",")
     return {"name": name.strip(), "driver": version.strip()}
@@ -217,9 +227,9 @@ def java(variables: Mapping[str, str] = os.environ) -> Finding:
     if program is None:
         return Finding("java", "good", "none (only search=pyserini needs it)")
     try:
-        done = subprocess.run([program, "-version"], capture_output=True, text=True, timeout=20)
-        said = (done.stderr or done.stdout).strip().splitlines()[0]
-    except (OSError, IndexError, subprocess.TimeoutExpired) as error:
+        _, said, complained = answered([program, "-version"], 20)
+        said = (complained or said).strip().splitlines()[0]
+    except (OSError, IndexError) as error:
         return Finding("java", "note", f"{program} does not run: {error}", "point JAVA_HOME at a Java 17 or 21")
     return Finding("java", "good", f"{said} ({program})")
 

@@ -86,7 +86,7 @@ def test_versions_are_those_that_are_asked_for(monkeypatch):
 
 
 def test_every_extra_says_what_it_is_for(monkeypatch):
-    told = graded(lambda: installed.extras(imported=False))
+    told = graded(installed.extras)
     assert set(told) == set(installed.ADDS)
     monkeypatch.setattr(installed, "lacking", lambda requirement: f"{requirement.name} is not installed")
     told = graded(installed.extras)
@@ -123,6 +123,9 @@ def test_the_command_is_this_environments(tmp_path, monkeypatch):
     assert f"{other}, of another environment" in installed.command().said
     monkeypatch.setenv("PATH", str(tmp_path / "none"))
     assert "not on the path" in installed.command().said
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(installed.sysconfig, "get_path", lambda name, how: str(tmp_path))  # as of `pip install --user`
+    assert installed.command().grade == "good"
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
@@ -153,11 +156,14 @@ def test_cores_of_a_container(files, variables, expected, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(
-    ("limit", "used", "grade"), [(2**30, 0, "problem"), (2**32, 2**30, "note"), (2**31, 2**30, "problem")]
+    ("limit", "used", "files", "grade"),
+    [(2**30, 0, 0, "problem"), (2**32, 2**30, 0, "note"), (2**31, 2**30, 0, "problem"), (2**32, 2**32, 2**31, "note")],
 )
-def test_memory_of_a_container(limit, used, grade, tmp_path, monkeypatch):
+def test_memory_of_a_container(limit, used, files, grade, tmp_path, monkeypatch):
+    """What it keeps of files that were read is free for whoever needs it."""
     (tmp_path / "memory.max").write_text(str(limit))
     (tmp_path / "memory.current").write_text(str(used))
+    (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {files}\n")
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
     told = machine.memory()
     assert told.grade == grade
