@@ -128,6 +128,43 @@ def test_a_terminal_has_one_line_that_counts_and_goes():
     assert shown.endswith(b"\r\x1b[2K")  # nothing stays
 
 
+SLOW = "from roleagent import patience; import os, threading, time; patience.AFTER = 0.05; patience._GLANCE = 0.02\n"
+
+
+def run(program, shell='exec "$0" -c "$1"'):
+    arguments = ["bash", "-c", shell, sys.executable, SLOW + program]
+    return subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+
+
+def test_without_a_stderr_nothing_is_said_and_nothing_ends():
+    done = run("with patience.waiting('nobody'): time.sleep(0.3)\nprint('done')", 'exec "$0" -c "$1" 2>&-')
+    assert (done.returncode, done.stdout) == (0, "done\n")
+
+
+def test_while_the_interpreter_ends_nothing_is_held_up():
+    done = run("class Late:\n def __del__(self):\n  with patience.waiting('an end'): print('done')\nlate = Late()")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
+
+
+def test_a_forked_process_speaks_for_itself():
+    done = run(
+        """
+def elsewhere():
+    with patience.waiting("what only the parent waits for"): time.sleep(30)
+patience.AFTER = 1e9  # the parent says nothing
+threading.Thread(target=elsewhere, daemon=True).start()
+while not patience._waits: time.sleep(0.01)
+if child := os.fork():
+    os.waitpid(child, 0)
+else:
+    patience.AFTER = 0.05
+    with patience.waiting("its own"): time.sleep(0.3)
+    os._exit(0)
+"""
+    )
+    assert re.fullmatch(r"(waiting \(0 s\) for its own\n)+", done.stderr)
+
+
 # --- workers that do not answer ---------------------------------------------------------------------------------------
 
 

@@ -49,18 +49,20 @@ def waiting(what: str | Callable[[], str], every: bool = False) -> Iterator[None
         every: whether every process of a run speaks; else only the first one does (``RANK``), because what they wait
             for is the same.
     """
-    if not every and os.environ.get("RANK", "0") != "0":
+    quiet = not every and os.environ.get("RANK", "0") != "0"
+    if quiet or sys.is_finalizing():  # a thread that is started then never comes
         yield
         return
     wait = _Wait(what)
-    with _lock:
-        _waits.append(wait)
-        _look_after_it()
     try:
+        with _lock:
+            _waits.append(wait)
+            _look_after_it()
         yield
     finally:
         with _lock:
-            _waits.remove(wait)
+            if wait in _waits:  # Ctrl-C may come before
+                _waits.remove(wait)
             if wait.shown:
                 _say("", over=True)
 
@@ -83,7 +85,10 @@ def _look_after_it() -> None:
     global _watch
     if _watch is None or not _watch.is_alive():
         _watch = threading.Thread(target=_look, name="patience", daemon=True)
-        _watch.start()
+        try:
+            _watch.start()
+        except RuntimeError:  # there are too many: then it is waited in silence
+            _watch = None
     _woken.set()
 
 
@@ -114,6 +119,8 @@ def _glance(wait: _Wait) -> None:
 
 def _say(line: str, over: bool = False) -> None:
     """One line; on a terminal in the place of the last one."""
+    if sys.stderr is None:  # the process was started without one
+        return
     try:
         if _rewrites():
             columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
@@ -127,7 +134,7 @@ def _say(line: str, over: bool = False) -> None:
 
 def _rewrites() -> bool:
     """Whether a line can be overwritten: a terminal, of which nobody else (a live display) has taken charge."""
-    return sys.stderr is sys.__stderr__ and sys.stderr is not None and sys.stderr.isatty()
+    return sys.stderr is not None and sys.stderr is sys.__stderr__ and not sys.stderr.closed and sys.stderr.isatty()
 
 
 def _speaker() -> str:
@@ -137,9 +144,10 @@ def _speaker() -> str:
 
 
 def _forked() -> None:
-    """A forked process has no such thread, and perhaps a lock that nobody will ever open."""
-    global _watch, _lock
-    _watch, _lock = None, threading.RLock()
+    """A forked process has one thread, and perhaps locks that nobody will ever open."""
+    global _watch, _lock, _woken
+    _watch, _lock, _woken = None, threading.RLock(), threading.Event()
+    _waits[:] = [wait for wait in _waits if wait.thread == threading.get_ident()]
 
 
 os.register_at_fork(after_in_child=_forked)
