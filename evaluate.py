@@ -45,7 +45,11 @@ from typing import Any
 
 import numpy as np
 
+from roleagent.agents.evaluation_options import options_of, pairs
 from roleagent.patience import waiting
+
+if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for PyTorch
+    options_of(sys.argv[1:], __doc__)
 
 with waiting("PyTorch and transformers to load"):
     import torch
@@ -60,7 +64,6 @@ from roleagent.agents.comparison import Measured, compare
 from roleagent.agents.contenders import STANDARD, Contender, contender, source_digest, weights_digest
 from roleagent.agents.endpoint import Endpoint, EndpointError
 from roleagent.agents.evaluation import agent_attempts, policy_attempts, speaker_attempts
-from roleagent.agents.evaluation_options import compare_parser, evaluation_parser, pairs
 from roleagent.agents.records import PROTOCOL, Attempt, Record, RecordFile
 from roleagent.agents.session import World, make_base, make_wrapped
 from roleagent.agents.speakers import PolicySpeaker
@@ -268,15 +271,11 @@ def compared(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    if given[:1] == ["compare"]:
-        work, options = compared, compare_parser().parse_args(given[1:])
-    else:
-        work, options = evaluate, evaluation_parser(__doc__ or "").parse_args(given)
+    options = options_of(sys.argv[1:] if arguments is None else arguments, __doc__)
     transformers.logging.disable_progress_bar()  # there is one display, and it is ours
     sys.path.insert(0, os.getcwd())  # where module:Class is looked for first
     try:
-        result = work(options)
+        result = (compared if options.compare else evaluate)(options)
     except (ConfigError, CheckpointError, PolicyError, EndpointError, ValueError, OSError) as error:
         print(f"evaluate.py: {error}", file=sys.stderr)
         return 2

@@ -1,17 +1,16 @@
 """Trains an agent. Without arguments: a small policy, on generated ALFWorld games, on this machine, in ten minutes.
 
+Any option of the configuration can be given as key=value; --show-config prints them all with their values.
+
 examples:
     python train.py
     python train.py --config configs/alfworld_official.yaml
     python train.py method=gigpo wia=off seed=3 run_dir=runs/gigpo-3
     python train.py --resume
-
-Any option of the configuration can be given as key=value; `--show-config` prints them all with their values.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -22,7 +21,11 @@ from typing import Any
 
 import yaml
 
+from roleagent.learners.training_options import check_command, training_parser
 from roleagent.patience import waiting
+
+if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for PyTorch
+    check_command(__doc__, Path(__file__).parent / "configs" / "default.yaml")
 
 with waiting("PyTorch and transformers to load"):
     import torch
@@ -34,7 +37,6 @@ from roleagent.agents.actor import Actor
 from roleagent.agents.endpoint import EndpointError
 from roleagent.agents.inquiries import UNLIMITED, Inquiries
 from roleagent.agents.session import World, check_actor, endpoint_analyst, model_analyst, open_actor
-from roleagent.commands import Parser
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.curricula.curriculum import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary, LibraryError
@@ -253,13 +255,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     rank = int(os.environ.get("RANK", "0"))  # one process of several, where a launcher says so
     name = f"train.py, rank {rank}" if rank else "train.py"
-    parser = Parser(name, __doc__)
-    parser.add_argument("--config", type=Path, default=DEFAULT_CONFIG, help="YAML file (default: %(default)s)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run that lies in the run folder")
-    parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and stop")
-    parser.add_argument("--local_rank", type=int, default=0, help=argparse.SUPPRESS)  # the deepspeed launcher's
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="options, e.g. optim.lr=1e-4 wia=off")
-    options = parser.parse_intermixed_args(arguments)  # options may stand between overrides
+    options = training_parser(__doc__, DEFAULT_CONFIG, name).parse_intermixed_args(arguments)  # in any order
     transformers.logging.disable_progress_bar()  # there is one display, and it is ours
     try:
         config = load(options.config, options.overrides)

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from roleagent.commands import Parser
 from roleagent.config import ConfigError
 
 _COMPARE = """\
 Compares two evaluations of the same panel, task by task: the difference in success with a bootstrap interval over
 tasks, over all and per task type, McNemar's exact test where each task was played once, and the environment's measures.
-The last line of the output is the result as JSON."""
-_COMPARE_EXAMPLES = """\
+The last line of the output is the result as JSON.
+
 examples:
   two agents, measured by evaluate.py
       python evaluate.py compare evaluations/a.jsonl evaluations/b.jsonl
@@ -27,15 +28,21 @@ examples:
 """
 
 
-def evaluation_parser(text: str) -> argparse.ArgumentParser:
+def options_of(arguments: Sequence[str], text: str | None) -> argparse.Namespace:
+    """The options of ``evaluate.py``, with ``compare`` set where the first word is that verb.
+
+    Args:
+        arguments: the command line.
+        text: the program's docstring.
+    """
+    comparing = [*arguments[:1]] == ["compare"]
+    parser = compare_parser() if comparing else evaluation_parser(text)
+    return parser.parse_args(arguments[comparing:], argparse.Namespace(compare=comparing))
+
+
+def evaluation_parser(text: str | None) -> Parser:
     """The parser of ``evaluate.py``, whose docstring is ``text``."""
-    summary, _, rest = text.partition("examples:")
-    parser = argparse.ArgumentParser(
-        description=summary,
-        epilog=f"examples:{rest}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser("evaluate.py", text, usage="evaluate.py [options], or evaluate.py compare …", allow_abbrev=False)
     who = parser.add_argument_group("who plays")
     who.add_argument(
         "--agent",
@@ -96,14 +103,9 @@ def evaluation_parser(text: str) -> argparse.ArgumentParser:
     return parser
 
 
-def compare_parser() -> argparse.ArgumentParser:
+def compare_parser() -> Parser:
     """The parser of ``evaluate.py compare``."""
-    parser = argparse.ArgumentParser(
-        prog="evaluate.py compare",
-        description=_COMPARE,
-        epilog=_COMPARE_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("evaluate.py compare", _COMPARE)
     parser.add_argument(
         "records",
         nargs="+",

@@ -1,10 +1,10 @@
 """The batch of an update that was not made: written by the run that stopped, read by whoever asks why.
 
-example:
-    python -m roleagent.learners.halted runs/…/halted/train-000007
-
 Per rank a ``.safetensors`` file (token ids, masks, log-probabilities, advantages and the objective's columns, segment
 after segment, and their lengths) and a ``.json`` file (loss, gradient norm, the task of every segment).
+
+examples:
+    python -m roleagent.learners.halted runs/…/halted/train-000007
 """
 
 from __future__ import annotations

@@ -17,8 +17,6 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from plotly.offline import get_plotlyjs
-
 from roleagent.reports.story import Story
 
 SCRIPTS = (
@@ -69,6 +67,8 @@ def render(stories: Sequence[Story], live: str = "") -> str:
     """
     if not stories:
         raise ValueError("a report needs a run: give at least one story")
+    from plotly.offline import get_plotlyjs  # here: --help and the terminal do without
+
     plotly = get_plotlyjs()
     script = "\n".join(["(() => {", '"use strict";', *map(_asset, SCRIPTS), "})();"])
     values = {

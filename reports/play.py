@@ -19,7 +19,6 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import re
 import shutil
@@ -35,6 +34,7 @@ import yaml
 from rapidfuzz import fuzz, process
 
 import roleagent  # noqa: F401  (registers the environments)
+from roleagent.commands import Parser
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.patience import waiting
 from roleagent.reports.guide import FORMS, Guide, columns, meant
@@ -46,9 +46,7 @@ WORDS = ("?", "hint", "goal", "quit")
 
 def main(arguments: Sequence[str]) -> int:
     """The verb ``play``; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="roleagent play", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("roleagent play", __doc__)
     parser.add_argument("env", metavar="ENV", help="a Gymnasium id, e.g. RoleAgent/ALFWorld-v0, or its name: ALFWorld")
     parser.add_argument("--task-id", metavar="ID", help="the task (default: one at random)")
     parser.add_argument("--seed", type=int, help="of the random choice")

@@ -16,8 +16,6 @@ from typing import Any
 import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, to_dict
-from roleagent.curricula import archive
-from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.learners.discretion import flat, without_secrets
 from roleagent.learners.disk import at_work
 from roleagent.learners.mechanisms import idle_mechanisms
@@ -203,6 +201,9 @@ def _growth(run: Path, tree: Mapping[str, Any], notes: list[str]) -> list[dict[s
         url = f"sqlite:///{run / 'failures.db'}"
     elif (run / "identity").exists():  # others may write into it as well
         own = (run / "identity").read_text(encoding="utf-8")
+    from roleagent.curricula import archive  # here: --help does without SQLAlchemy
+    from roleagent.curricula.library import FailureLibrary, LibraryError
+
     try:
         with closing(FailureLibrary(url, read_only=True)) as library:
             return archive.curves(library.growth(own))

@@ -17,6 +17,7 @@ import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
+from roleagent.commands import Parser
 from roleagent.learners.disk import write_whole
 from roleagent.reports.page import render
 from roleagent.reports.reading import EPISODES, story_of
@@ -25,13 +26,7 @@ from roleagent.reports.recorded import StoryError
 
 def main(arguments: Sequence[str]) -> int:
     """The verb ``report``; returns the exit status."""
-    about, _, examples = str(__doc__).partition("\nexamples:")
-    parser = argparse.ArgumentParser(
-        prog="roleagent report",
-        description=about,
-        epilog=f"examples:{examples}",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser("roleagent report", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--out", type=Path, metavar="FILE", help="where to (default: report.html in the first folder)")
     parser.add_argument(

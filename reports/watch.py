@@ -16,7 +16,6 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import ipaddress
 import select
@@ -31,6 +30,7 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.text import Text
 
+from roleagent.commands import Parser
 from roleagent.reports.live_server import TRIES, LiveServer
 from roleagent.reports.reading import cards_of, iterations_of
 from roleagent.reports.recorded import StoryError
@@ -46,9 +46,7 @@ EVERY = 1.0
 
 def main(arguments: Sequence[str]) -> int:
     """The verb ``watch``; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="roleagent watch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = Parser("roleagent watch", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder, or a folder of runs")
     parser.add_argument("--terminal", action="store_true", help="show it here, not in a browser")
     parser.add_argument("--once", action="store_true", help="print it here once, and end (also where nobody looks on)")
@@ -63,7 +61,7 @@ def main(arguments: Sequence[str]) -> int:
             return show(Watched(options.runs, episodes=0), console)
         return serve(Watched(options.runs), options.host, options.port)
     except (StoryError, OSError, OverflowError) as error:
-        print(f"roleagent watch: {' '.join(str(error).split())}", file=sys.stderr)
+        print(clean(f"roleagent watch: {error}"), file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("ended")

@@ -1,14 +1,14 @@
 """vLLM as a server for a training run: it samples for all ranks, and takes the run's weights without the disk.
 
-example:
-    python -m roleagent.agents.vllm.server MODEL --config configs/run.yaml --port 8000 vllm.memory=0.9
-
 MODEL is a folder or hub name; only the model's description is read, since the weights come from the run, which names
 the server by ``vllm.url=http://127.0.0.1:8000``. Give it the options of the run: sections ``vllm``, ``policy`` and
 ``lora`` count. It listens on the loopback interface unless told otherwise. Whoever reaches it can ask it and overwrite
 its weights: never let it listen on an open network.
 
 What comes in is JSON, and bytes of numbers by the trainer's broadcast; no object is ever made from what somebody sent.
+
+examples:
+    python -m roleagent.agents.vllm.server MODEL --config configs/run.yaml --port 8000 vllm.memory=0.9
 """
 
 from __future__ import annotations

@@ -9,11 +9,7 @@ Gymnasium returns: the text, ``terminated``, ``truncated`` and ``info``; reward 
 
 from __future__ import annotations
 
-import argparse
-import socket
-import sys
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from importlib.metadata import version
@@ -21,20 +17,17 @@ from threading import Lock
 from typing import Any
 
 import gymnasium
-import yaml
 from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.adapters.splits import Splits
 
 try:
-    import uvicorn
     from fastapi import HTTPException, WebSocketDisconnect
     from openenv.core.env_server import Action, ConcurrencyConfig, Environment, Observation, State, create_app
     from openenv.core.env_server.types import EnvironmentMetadata
 except ImportError as error:
     raise DependencyNotInstalled(f"OpenEnv is not installed ({error}): pip install 'roleagent[openenv]'") from error
 
-LOOPBACK = "127.0.0.1"
 LOST = "the session has ended, after a long silence"
 
 
@@ -171,55 +164,6 @@ def application(env_id: str, sessions: int = 16, timeout: float | None = 3600.0,
     return app
 
 
-def main(arguments: Sequence[str]) -> int:
-    """The verb ``serve``; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="roleagent serve",
-        description="Serve an environment over HTTP, in the protocol of OpenEnv.",
-        epilog="roleagent serve RoleAgent/WebShop-v0 --port 8000 --env-arg num_products=1000\n"
-        "A client: RemoteEnv('http://127.0.0.1:8000') of roleagent.envs.adapters.remote.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("env", metavar="ENV", help="a Gymnasium id, e.g. RoleAgent/ALFWorld-v0")
-    parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
-    parser.add_argument("--sessions", type=int, default=16, metavar="N", help="clients at once (default: %(default)s)")
-    parser.add_argument(
-        "--timeout", type=float, default=3600, metavar="S", help="a client silent so long is forgotten (default: 3600)"
-    )
-    parser.add_argument(
-        "--env-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the environment"
-    )
-    options = parser.parse_args(arguments)
-    if options.sessions < 1 or options.timeout <= 0:
-        parser.error("--sessions and --timeout are more than nothing")
-    given = dict(argument.partition("=")[::2] for argument in options.env_arg)
-
-    began = time.perf_counter()
-    with socket.socket() as listening:
-        try:
-            # Before anything that takes long: a port that is taken is a mistake to hear about at once.
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind((options.host, options.port))
-            print(f"opening {options.env}", flush=True)
-            values = {key: yaml.safe_load(value) for key, value in given.items()}
-            app = application(options.env, options.sessions, options.timeout, **values)
-        except (gymnasium.error.Error, TypeError, ValueError, OSError, yaml.YAMLError) as error:
-            print(f"roleagent serve: {' '.join(str(error).split())}", file=sys.stderr)
-            return 2
-        host, port = listening.getsockname()[:2]
-        if not host.startswith("127."):
-            print("whoever reaches this address can play: there is no password")
-        server = _Announced(
-            uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=5),
-            f"{options.env} at http://{host}:{port} for {options.sessions} clients, after "
-            f"{time.perf_counter() - began:.1f} s; Ctrl-C ends it",
-        )
-        with suppress(KeyboardInterrupt):
-            server.run(sockets=[listening])
-    return 0
-
-
 class _Departures:
     """A client that has left is no error of the server: OpenEnv tries to shut the connection once more."""
 
@@ -231,15 +175,4 @@ class _Departures:
             await self._app(scope, receive, send)
 
 
-class _Announced(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, announcement: str) -> None:
-        super().__init__(config)
-        self._announcement = announcement
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            print(self._announcement, flush=True)
-
-
-__all__ = ["Command", "Session", "Text", "application", "main"]
+__all__ = ["Command", "Session", "Text", "application"]

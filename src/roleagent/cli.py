@@ -35,13 +35,8 @@ def play(arguments: Sequence[str]) -> int:
 
 def serve(arguments: Sequence[str]) -> int:
     """Serve an environment over HTTP, to OpenEnv's clients and to ours."""
-    from gymnasium.error import DependencyNotInstalled
+    from roleagent.envs.adapters.serving import main
 
-    try:
-        from roleagent.envs.adapters.openenv import main
-    except DependencyNotInstalled as error:
-        print(f"roleagent serve: {error}", file=sys.stderr)
-        return 2
     return main(arguments)
 
 

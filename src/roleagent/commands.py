@@ -13,6 +13,7 @@ import argparse
 import difflib
 import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -22,17 +23,22 @@ Verb = Callable[[Sequence[str]], int]
 class Parser(argparse.ArgumentParser):
     """Reads the options of one command.
 
+    Help must not wait for what the command needs: a program makes its parser, and reads with it, before it imports
+    torch, SQLAlchemy or the like.
+
     Args:
         prog: what is typed, e.g. ``roleagent games``.
-        description: what it does and what it needs, as it is to be read; line breaks stay.
-        examples: commands that work, a line each; may be part of the description already.
+        description: what it does and what it needs, as it is to be read; line breaks stay. What stands in it behind a
+            line ``examples:`` is taken for the examples, so that a module's docstring will do.
+        examples: commands that work, a line each.
     """
 
     def __init__(self, prog: str | None = None, description: str | None = None, examples: str = "", **options: Any):
-        lines = "\n".join(f"  {line}" for line in examples.strip().splitlines())
+        about, _, own = (description or "").partition("\nexamples:\n")
+        lines = textwrap.indent(textwrap.dedent(own or examples).strip("\n"), "  ")
         options.setdefault("epilog", f"examples:\n{lines}" if lines else None)
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
-        super().__init__(prog, description=description, **options)
+        super().__init__(prog, description=about.strip(), **options)
 
     def error(self, message: str) -> NoReturn:
         """Ends the program with status 2 and one line that names what was probably meant."""
