@@ -108,9 +108,10 @@ def read_reflection(reply: str, modes: Sequence[str], turns: int, source: str = 
     if not given and (named := within(body, modes)):
         given = {MODE: named, DETAIL: body}
     mode_text = plain(given.get(MODE, ""), 200)
-    if not re.search(r"[^\W\d_]", mode_text) or mode_text.lower() in _NONE:
+    word = re.sub(r"^[\W_]+|[\W_]+$", "", mode_text).lower()  # without what decorates it
+    mode = match_mode(mode_text, tuple(modes))  # of a text without end, its beginning
+    if not re.search(r"[^\W\d_]", mode) or {word, mode} & _NONE:
         return None
-    mode = match_mode(mode_text, tuple(modes))
     step, step_sound = _step(given.get(STEP, ""), turns)
     detail, lesson, query = (plain(given.get(name, "")) for name in (DETAIL, LESSON, QUERY))
     unchanged = all(plain(given[name]) == " ".join(given[name].split()) for name in given)
