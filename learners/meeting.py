@@ -18,7 +18,7 @@ PATIENCE = timedelta(minutes=15)
 """How long the ranks wait for the last one: hosts of a cluster start one after another, but not by hours."""
 _GLANCE = 0.1  # seconds between two looks at who has come
 _WORD = "word"  # the key under which all are told that everybody has come, or why they will not meet
-_COMPLETE = "complete"
+_COMPLETE = "all have come: "
 
 
 def announced() -> tuple[int, int, str, int] | None:
@@ -46,7 +46,7 @@ def meet(rank: int, size: int, address: str, port: int) -> Any:
 
     Raises:
         ConfigError: somebody did not come within :data:`PATIENCE`, or there are two of the same rank; every rank that
-            came is told.
+            came is told. Or it is another run that meets there.
     """
     place = f"{address}:{port}"
     opens = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
@@ -63,7 +63,12 @@ def meet(rank: int, size: int, address: str, port: int) -> Any:
     store = PrefixStore(f"roleagent/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", whole)
     try:
         if store.add(f"count {rank}", 1) > 1:
-            store.set(_WORD, f"there are two processes of rank {rank} at {place}: give every host its own --node_rank")
+            second = (
+                f"there are two processes of rank {rank} at {place}: give every host its own --node_rank, and every "
+                "run its own --master_port"
+            )
+            store.compare_set(_WORD, "", second)  # a run whose ranks have met already goes on
+            raise ConfigError(second)
         store.set(f"host {rank}", socket.gethostname())
         if rank == 0:
             _gather(store, size, place)
@@ -74,8 +79,13 @@ def meet(rank: int, size: int, address: str, port: int) -> Any:
         word = store.get(_WORD).decode()
     except RuntimeError as error:
         raise ConfigError(f"rank 0 left while the ranks gathered at {place}: its own output says why") from error
-    if word != _COMPLETE:
+    if not word.startswith(_COMPLETE):
         raise ConfigError(word)
+    if word != f"{_COMPLETE}{size}":
+        raise ConfigError(
+            f"this is rank {rank} of {size}, but at {place} meet {word.removeprefix(_COMPLETE)} ranks: give every host "
+            "the same --nnodes, and every run its own --master_port"
+        )
     return store
 
 
@@ -95,7 +105,7 @@ def _gather(store: Any, size: int, place: str) -> None:
                 if (host := store.get(f"host {rank}").decode()) not in hosts:
                     hosts.append(host)
             if not missing:
-                store.set(_WORD, _COMPLETE)
+                store.compare_set(_WORD, "", f"{_COMPLETE}{size}")
             elif time.monotonic() - began > PATIENCE.total_seconds():
                 store.set(
                     _WORD,

@@ -218,6 +218,19 @@ def test_two_of_one_rank_are_told_so(gather):
     assert all("two processes of rank 1" in line or "rank 0 left" in line for line in told)
 
 
+def test_whoever_comes_to_another_run_is_turned_away_and_the_run_goes_on(gather):
+    from roleagent.learners import meeting
+
+    port = free_port()
+    with ThreadPoolExecutor(2) as pool:
+        stores = [*pool.map(lambda rank: meeting.meet(rank, 2, "127.0.0.1", port), (0, 1))]
+    with pytest.raises(ConfigError, match=r"two processes of rank 1 .* its own --master_port"):
+        meeting.meet(1, 2, "127.0.0.1", port)
+    with pytest.raises(ConfigError, match=r"rank 2 of 4, but at 127.0.0.1:.* meet 2 ranks"):
+        meeting.meet(2, 4, "127.0.0.1", port)
+    assert all(store.get("word") == b"all have come: 2" for store in stores)
+
+
 def test_nobody_opens_the_place(gather, monkeypatch):
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     [told] = gather(2, 1)
