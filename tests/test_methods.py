@@ -3,8 +3,6 @@
 import json
 import re
 import shutil
-import subprocess
-import sys
 from fnmatch import fnmatch
 
 import pytest
@@ -139,13 +137,10 @@ def test_nonsense_is_refused_before_any_work(tree, words, tmp_path, capsys):
     assert not (tmp_path / "run").exists()
 
 
-def test_the_page_on_algorithms_knows_every_method_and_its_programs_run():
+def test_the_page_on_algorithms_knows_every_method():
     page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^\| `(\w+)` \|.*\| `(\w+)` \|$", page, re.MULTILINE))
     assert listed == {name: from_dict({"method": name}).estimator.kind for name in METHODS}
-    programs = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert programs
-    subprocess.run([sys.executable, "-c", "\n".join(programs)], check=True, timeout=300)
 
 
 def test_every_method_names_an_estimator():

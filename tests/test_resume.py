@@ -28,7 +28,7 @@ train = load("train")
 # A moment of each kind of work, none of which has a checkpoint of its own: of three iterations the second has one.
 MOMENTS = (
     "warmstart/20/backward/0",
-    "train/1/library: retrievals/0",  # the failures are filed already, and no checkpoint knows of them
+    "train/1/trajectories/0",  # the failures are filed already, and no checkpoint knows of them
     "train/2/checkpoint: flush/1",  # all is there but the name
     "train/2/checkpoint: clear away/1",  # the new one is there, and one too many
     "train/2/rollout/30",
