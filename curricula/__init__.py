@@ -1,8 +1,26 @@
 """What to play next: the failure library, its analysts and the task samplers."""
 
-from roleagent.curricula.curriculum import CurriculumSampler
-from roleagent.curricula.library import FailureLibrary, LibraryError
-from roleagent.curricula.rules import RuleAnalyst
-from roleagent.curricula.samplers import UniformSampler
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    from roleagent.curricula.curriculum import CurriculumSampler
+    from roleagent.curricula.library import FailureLibrary, LibraryError
+    from roleagent.curricula.rules import RuleAnalyst
+    from roleagent.curricula.samplers import UniformSampler
+
+_PLACES = {
+    "CurriculumSampler": "curriculum",
+    "FailureLibrary": "library",
+    "LibraryError": "library",
+    "RuleAnalyst": "rules",
+    "UniformSampler": "samplers",
+}
 __all__ = ["CurriculumSampler", "FailureLibrary", "LibraryError", "RuleAnalyst", "UniformSampler"]
+
+
+def __getattr__(name: str) -> Any:
+    """Loads a name when it is asked for: not whoever imports something of this room needs SQLAlchemy."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -1,21 +1,20 @@
-"""``roleagent failures <verb>``: what a run has filed, for people. Nothing here changes a library but ``upgrade``."""
+"""``roleagent failures <verb>``: what a run has filed, for people."""
 
 from __future__ import annotations
 
 import argparse
-import csv
-import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING
 
 from roleagent.commands import Parser
-from roleagent.curricula import archive
-from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.options import ConfigError
+
+if TYPE_CHECKING:
+    from roleagent.curricula.library import FailureLibrary
 
 Resolve = Callable[[Path], str]  # from a run folder to the URL of its library
 _LARGEST = 2**31 - 1  # what any database takes as a number
@@ -29,83 +28,13 @@ examples:
   roleagent failures export runs/toy --out failures.jsonl --trajectories
 
 RUN_OR_URL is a run folder, a SQLite file, or the SQLAlchemy URL of a library."""
-
-
-def list_newest(options: argparse.Namespace, library: FailureLibrary) -> None:
-    """Show the newest entries."""
-    from roleagent.curricula.failures_tables import show_list
-
-    entries = archive.newest(library, options.mode, options.task_type, options.task, options.limit)
-    if entries:
-        show_list(entries)
-    else:
-        print("no failures match")
-
-
-def show(options: argparse.Namespace, library: FailureLibrary) -> None:
-    """Show one failure: analysis, steps, what followed from it."""
-    from roleagent.curricula.failures_tables import show_failure
-
-    found = archive.find(library, options.id)
-    if found is None:
-        raise LibraryError(f"there is no failure {options.id}; `roleagent failures list` shows the numbers")
-    filed, story = found
-    task_id = filed.failure.task.task_id
-    followed = library.retrievals(mode=filed.failure.reflection.mode, task_id=task_id)
-    show_failure(filed, story, followed, library.retrievals(chosen_task_id=task_id))
-
-
-def modes(options: argparse.Namespace, library: FailureLibrary) -> None:
-    """Show the failure modes and how much is under each."""
-    from roleagent.curricula.failures_tables import show_modes
-
-    show_modes(archive.mode_counts(library))
-
-
-def growth(options: argparse.Namespace, library: FailureLibrary) -> None:
-    """Show how the entries of each mode grew over the iterations."""
-    from roleagent.curricula.failures_tables import show_growth
-
-    rows = archive.curves(library.growth())
-    if options.json:
-        print(json.dumps(rows))
-    elif options.csv:
-        _write_csv(sys.stdout, ("iteration", "mode", "failures", "new_entries", "entries"), rows)
-    elif rows:
-        show_growth(rows)
-    else:
-        print("no failures yet")
-
-
-def export(options: argparse.Namespace, library: FailureLibrary) -> None:
-    """Write all failures as JSON lines or CSV."""
-    kind = options.format or ("csv" if options.out and options.out.suffix == ".csv" else "jsonl")
-    rows = archive.everything(library, options.trajectories)
-    if options.out is None:
-        _write(sys.stdout, kind, rows, options.trajectories)
-        return
-    partial = options.out.with_name(f".{options.out.name}.{os.getpid()}")  # nobody takes half of it for the whole
-    try:
-        with partial.open("w", encoding="utf-8", newline="") as stream:
-            count = _write(stream, kind, rows, options.trajectories)
-        partial.replace(options.out)
-    finally:
-        partial.unlink(missing_ok=True)
-    print(f"{count} failures in {options.out}")
-
-
-def upgrade(options: argparse.Namespace, library: FailureLibrary) -> None:
-    """Bring the tables of an older roleagent up to date."""
-    print(f"{library.database.where} is up to date: {len(library)} entries")
-
-
-VERBS: dict[str, Callable[[argparse.Namespace, FailureLibrary], None]] = {
-    "list": list_newest,
-    "show": show,
-    "modes": modes,
-    "growth": growth,
-    "export": export,
-    "upgrade": upgrade,
+VERBS = {
+    "list": "Show the newest entries.",
+    "show": "Show one failure: analysis, steps, what followed from it.",
+    "modes": "Show the failure modes and how much is under each.",
+    "growth": "Show how the entries of each mode grew over the iterations.",
+    "export": "Write all failures as JSON lines or CSV.",
+    "upgrade": "Bring the tables of an older roleagent up to date.",
 }
 
 
@@ -120,9 +49,12 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
         example = f"roleagent failures modes {arguments[0]}"
         return _complain(f"{arguments[0]!r} is no verb ({', '.join(VERBS)}); say for example: {example}")
     options = _parser().parse_args(arguments)
+    from roleagent.curricula.failures_verbs import VERBS as RUN  # here: --help does without SQLAlchemy
+    from roleagent.curricula.library import LibraryError
+
     try:
         with closing(_open(options.source, resolve, options.verb != "upgrade")) as library:
-            VERBS[options.verb](options, library)
+            RUN[options.verb](options, library)
             sys.stdout.flush()
     except BrokenPipeError:  # whoever read has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -136,8 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser("roleagent failures", about, epilog=EXAMPLES, allow_abbrev=False)
     verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
     own = {}
-    for verb, function in VERBS.items():
-        summary = str(function.__doc__)
+    for verb, summary in VERBS.items():
         own[verb] = verbs.add_parser(verb, help=summary, description=summary, epilog=EXAMPLES)
         own[verb].add_argument("source", metavar="RUN_OR_URL", help="a run folder, a SQLite file, or a library's URL")
     own["list"].add_argument("--mode", default="", help="entries of this failure mode")
@@ -161,6 +92,8 @@ def _number(text: str) -> int:
 
 
 def _open(source: str, resolve: Resolve, read_only: bool) -> FailureLibrary:
+    from roleagent.curricula.library import FailureLibrary, LibraryError
+
     if "://" in source:
         url = source
     elif Path(source).is_file():
@@ -171,28 +104,6 @@ def _open(source: str, resolve: Resolve, read_only: bool) -> FailureLibrary:
     if file and not Path(file).exists():  # an upgrade must not make a new one either
         raise LibraryError(f"{file} does not exist: the run has filed no failures (aiw=off?)")
     return FailureLibrary(url, read_only=read_only)
-
-
-def _write(stream: TextIO, kind: str, rows: Iterable[Mapping[str, Any]], trajectories: bool) -> int:
-    """Writes one failure after the other; returns how many."""
-    if kind == "csv":
-        names = (*archive.FIELDS, "trajectory") if trajectories else archive.FIELDS
-        return _write_csv(stream, names, rows)
-    count = 0
-    for row in rows:
-        stream.write(json.dumps(row) + "\n")
-        count += 1
-    return count
-
-
-def _write_csv(stream: TextIO, names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> int:
-    writer = csv.DictWriter(stream, names, lineterminator="\n")
-    writer.writeheader()
-    count = 0
-    for row in rows:
-        writer.writerow({name: json.dumps(v) if isinstance(v, list) else v for name, v in row.items()})
-        count += 1
-    return count
 
 
 def _complain(what: str) -> int:
