@@ -30,11 +30,9 @@ examples:
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import platform
-import re
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -55,7 +53,7 @@ with waiting("PyTorch and transformers to load"):
     import torch
     import transformers
 
-    from roleagent.agents.hf import HFPolicy, PolicyError, own_device
+    from roleagent.agents.hf import HFPolicy, PolicyError, own_device, reason_of
 
 import roleagent
 from roleagent.agents.baselines import build_prompting_agent
@@ -64,7 +62,7 @@ from roleagent.agents.comparison import Measured, compare
 from roleagent.agents.contenders import STANDARD, Contender, contender, source_digest, weights_digest
 from roleagent.agents.endpoint import Endpoint, EndpointError
 from roleagent.agents.evaluation import agent_attempts, policy_attempts, speaker_attempts
-from roleagent.agents.records import PROTOCOL, Attempt, Record, RecordFile
+from roleagent.agents.records import PROTOCOL, Attempt, Record, RecordFile, default_file
 from roleagent.agents.session import World, make_base, make_wrapped
 from roleagent.agents.speakers import PolicySpeaker
 from roleagent.agents.summary import spending, summarise
@@ -83,17 +81,26 @@ PRETRAINED = (
 
 
 def evaluate(options: argparse.Namespace) -> dict[str, Any]:
-    """Plays what is missing of the panel, prints the table, returns the result."""
+    """Measures whoever is named; returns the result."""
     who = contender(options.agent, options.run, options.model_path, options.base_url)
     config = configuration(options, who)
     world = World.open(config, config.env.eval_split, config.env.eval_tasks)
-    model = open_model(options, who, config)
-    header = describe(options, who, model, world)
-    file = RecordFile(options.out or default_file(header), header)
+    # Chosen once: a run that is going on may have another one by the time its weights are read.
+    checkpoint = None if who.run is None else chosen_checkpoint(who.run, options.checkpoint)
+    model = open_model(options, who, config, checkpoint)
+    header = describe(options, who, model, world, checkpoint)
+    with RecordFile.alone(options.out or default_file(header), header) as file:
+        return measured(options, who, model, world, file)
+
+
+def measured(
+    options: argparse.Namespace, who: Contender, model: HFPolicy | Endpoint | None, world: World, file: RecordFile
+) -> dict[str, Any]:
+    """Plays what the file lacks, prints the table, returns the result."""
     missing = set(file.missing(world.panel, options.repeats))
     total = options.repeats * len(world.panel)
-    name = header["agent"]["name"]
-    shown = Display(f"{name} on {config.env.id}:{world.panel.split}, records in {file.path}")
+    name = file.header["agent"]["name"]
+    shown = Display(f"{name} on {world.panel.env_id}:{world.panel.split}, records in {file.path}")
     with shown as display, warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: display.warn(str(message))  # a server's troubles, in our voice
         done = total - len(missing)
@@ -112,7 +119,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
             raise ValueError(f"every episode failed, the first with {counting[0].error}")
         summary["usage"] = spending(file.written, options.prices)
         report(display, name, summary, counting, world.panel)
-    result = {**header, "records": str(file.path), **summary}
+    result = {**file.header, "records": str(file.path), **summary}
     write_whole(file.path.with_suffix(".result.json"), json.dumps(result, indent=1))
     return result
 
@@ -145,11 +152,13 @@ def configuration(options: argparse.Namespace, who: Contender) -> Config:
     return replace(config, env=env, rollout=rollout)
 
 
-def open_model(options: argparse.Namespace, who: Contender, config: Config) -> HFPolicy | Endpoint | None:
+def open_model(
+    options: argparse.Namespace, who: Contender, config: Config, checkpoint: Path | None
+) -> HFPolicy | Endpoint | None:
     """The model behind the contender; None where there is none."""
     generator, policy = torch.Generator(own_device()), config.policy
-    if who.run is not None:
-        return Checkpoints.policy(chosen_checkpoint(who.run, options.checkpoint), generator, policy)
+    if checkpoint is not None:
+        return Checkpoints.policy(checkpoint, generator, policy)
     if who.model:
         return HFPolicy.from_path(who.model, generator, policy.dtype, policy.context, policy.trust_remote_code)
     if not who.url:
@@ -175,15 +184,18 @@ def chosen_checkpoint(run: Path, name: str | None) -> Path:
 
 
 def describe(
-    options: argparse.Namespace, who: Contender, model: HFPolicy | Endpoint | None, world: World
+    options: argparse.Namespace,
+    who: Contender,
+    model: HFPolicy | Endpoint | None,
+    world: World,
+    checkpoint: Path | None,
 ) -> dict[str, Any]:
     """What is measured, and with what: the head of the record file. Nothing secret is in it."""
     config = world.config
     agent: dict[str, Any] = {"name": who.name(), "plays": who.plays, **source_digest(who.plays)}
     if options.agent_arg:
         agent["arguments"] = pairs(options.agent_arg)
-    if who.run is not None:
-        checkpoint = chosen_checkpoint(who.run, options.checkpoint)
+    if checkpoint is not None:
         agent |= {"run": str(who.run), "checkpoint": checkpoint.name, "weights": weights_digest(checkpoint / "policy")}
     elif isinstance(model, Endpoint):
         agent |= {"name": who.name(model.model), "model": model.model, "url": model.url}
@@ -214,15 +226,6 @@ def describe(
         **settings,
         "seed": options.seed,
     }
-
-
-def default_file(header: dict[str, Any]) -> Path:
-    """A file that the same command finds again, and no other."""
-    agent = header["agent"]
-    shown = [agent["name"], agent.get("checkpoint"), header["env_id"].split("/")[-1], header["split"]]
-    name = "-".join(re.sub(r"[^\w.]+", "-", part) for part in shown if part)
-    key = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:8]
-    return Path("evaluations") / f"{name}-{key}.jsonl"
 
 
 def played(
@@ -273,17 +276,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     options = options_of(sys.argv[1:] if arguments is None else arguments, __doc__)
     transformers.logging.disable_progress_bar()  # there is one display, and it is ours
-    sys.path.insert(0, os.getcwd())  # where module:Class is looked for first
+    here = os.getcwd()
+    sys.path.insert(0, here)  # where module:Class is looked for first
     try:
         result = (compared if options.compare else evaluate)(options)
     except (ConfigError, CheckpointError, PolicyError, EndpointError, ValueError, OSError) as error:
         print(f"evaluate.py: {error}", file=sys.stderr)
         return 2
+    except torch.OutOfMemoryError as error:
+        print(f"evaluate.py: {reason_of(error)} Fewer episodes side by side (--batch) need less.", file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print("evaluate.py: stopped; the same command goes on", file=sys.stderr)
         return 130
     finally:
-        sys.path.remove(os.getcwd())
+        sys.path.remove(here)
     print(json.dumps(result))
     return 0
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Generator, Mapping, Sequence
 from typing import Any
 
+from roleagent.agents.answers import Answer, Message
 from roleagent.agents.dialogue import Dialogue, Episode
-from roleagent.agents.endpoint import Answer, Message
 from roleagent.agents.guides import Guide, Step
 
 MAX_COMMAND = 4096  # characters; a longer one is a model that does not stop

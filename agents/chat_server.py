@@ -7,12 +7,13 @@ import os
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlsplit
 
 import httpx2
+
+from roleagent.agents.answers import Answer, EndpointError, Message, OverlongError, RefusedError, UnansweredError
 
 KEYS = ("ROLEAGENT_API_KEY", "OPENAI_API_KEY")
 """Environment variables that may hold the server's key; the first that is set counts."""
@@ -21,55 +22,6 @@ BYTES_PER_TOKEN = 3
 """For estimates, of UTF-8. English has about four, Chinese about three; to assume few is to be careful."""
 _AGAIN = (408, 409, 425, 429)  # and 5xx: what another time may answer
 _OVERLONG = re.compile(r"context[ _](?:length|size|window)|prompt is too long", re.IGNORECASE)
-
-OVERLONG = "context"
-"""The ``finish_reason`` of the answer ``""`` to a conversation that does not fit the model's context."""
-Message = Mapping[str, str]
-"""``role`` ("system", "user" or "assistant") and ``content``."""
-
-
-class EndpointError(RuntimeError):
-    """A server that cannot be used as it is configured; the message is one line that says what to change."""
-
-
-class RefusedError(Exception):
-    """The server will not answer this conversation, now or later; it may answer others."""
-
-
-class OverlongError(RefusedError):
-    """The conversation does not fit the model's context."""
-
-
-class UnansweredError(Exception):
-    """No answer this time.
-
-    Attributes:
-        reached: whether the server said so itself.
-        pause: seconds for which it asks to be left alone.
-    """
-
-    def __init__(self, why: str, reached: bool, pause: float = 0.0):
-        super().__init__(why)
-        self.reached, self.pause = reached, pause
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a model said.
-
-    Attributes:
-        text: its words, thoughts in ``<think>`` included where the server leaves them in; ``""`` where it said nothing.
-        finish_reason: ``"stop"``, ``"length"`` (cut off at the limit), :data:`OVERLONG` or another word of its own.
-        prompt_tokens: tokens read.
-        completion_tokens: tokens written, hidden thoughts included.
-        estimated: whether the server did not count the tokens, so that they are estimated from the texts' lengths.
-    """
-
-    text: str
-    finish_reason: str
-    prompt_tokens: int
-    completion_tokens: int
-    estimated: bool
 
 
 def tokens(text: str) -> int:
@@ -245,8 +197,8 @@ class ChatServer:
         return f" ({line})" if said and (line := self._line(said)) else ""
 
     def _line(self, text: Any) -> str:
-        """A text in one line, without the key: some servers repeat it."""
-        line = " ".join(str(text).split())
+        """A text in one line, without the key, which some servers repeat, and without orders to a terminal."""
+        line = " ".join("".join(sign if sign.isprintable() else " " for sign in str(text)).split())
         return (line.replace(self._key, "…") if self._key else line)[:200]
 
 

@@ -58,6 +58,8 @@ class Measured:
             raise ValueError(f"{path} was written by a newer roleagent; compare with that one")
         if not any(record.sound for record in found.records):
             raise ValueError(f"{path} holds no episode with an outcome")
+        if absent := [name for name, value in found.panel.items() if value is None]:
+            raise ValueError(f"{path} does not say on which tasks it was measured ({', '.join(absent)} missing)")
         return found
 
 
@@ -72,20 +74,26 @@ def _measured_in_training(path: Path) -> Measured:
     """An evaluation that a training run made; its settings stand in the run's configuration."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(found["records"], str):
+            raise ValueError(f"{path} is a result; compare wants the records, {found['records']}")
         records = tuple(Record(**row) for row in found["records"])
         panel = {name: found["panel"].get(name) for name in _PANEL}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no records of an evaluation") from error
-    settings: dict[str, Any] = {}
     config = path.parent / "config.yaml"
-    if config.exists():
+    return Measured(path, panel, _settings_of_run(config) if config.exists() else {}, records)
+
+
+def _settings_of_run(config: Path) -> dict[str, Any]:
+    try:
         tree = yaml.safe_load(config.read_text(encoding="utf-8"))
-        settings = {
+        return {
             "kwargs": tree["env"]["kwargs"],
             "temperature": tree["rollout"]["eval_temperature"],
             "prompt": tree["prompt"],
         }
-    return Measured(path, panel, settings, records)
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{config} is damaged: it does not say how the run was measured") from error
 
 
 def compare(first: Sequence[Measured], second: Sequence[Measured], rng: np.random.Generator) -> dict[str, Any]:
@@ -217,24 +225,3 @@ def _at(tree: Any, name: str) -> Any:
 
 def _named(panel: Mapping[str, Any]) -> str:
     return f"{panel['env_id']}:{panel['split']} ({panel['tasks']} tasks, panel {panel['digest']})"
-
-
-def comparison_rows(result: Mapping[str, Any]) -> list[list[str]]:
-    """Rows of a comparison, for a table: success, over all and by type, the measures (times a hundred), the steps."""
-    rows = [_row("all", result["success"])]
-    rows += [_row(name, cell) for name, cell in result["by_type"].items()]
-    rows += [_row(f"{name} ×100", cell, sign="") for name, cell in result["metrics"].items()]
-    return [*rows, _row("steps", result["steps"], scale=1.0, sign="")]
-
-
-def _row(label: str, cell: Mapping[str, Any], scale: float = 100.0, sign: str = " %") -> list[str]:
-    low, high = (scale * bound for bound in cell["interval"])
-    split = f"{cell['only_first']} : {cell['only_second']}  p={cell['p']:.2g}" if "p" in cell else "–"
-    return [
-        label,
-        str(cell["tasks"]),
-        f"{scale * cell['first']:.1f}{sign}",
-        f"{scale * cell['second']:.1f}{sign}",
-        f"{scale * cell['difference']:+.1f}  [{low:+.1f}, {high:+.1f}]",
-        split,
-    ]

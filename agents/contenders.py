@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from transformers.utils.hub import cached_file
+from huggingface_hub import try_to_load_from_cache
 
 from roleagent.agents.baselines import PROMPTING, SCRIPTED, prompts
 from roleagent.config import ConfigError
@@ -69,7 +69,7 @@ def contender(agent: str | None, run: Path | None = None, model: str = "", url: 
         raise ConfigError(f"--agent {agent} is no way to play {given[0]}: it can be {known}, module:Class, or left out")
     elif path := _folder(agent):
         plays = STANDARD
-        run, model = (path, "") if (path / "config.yaml").exists() else (None, agent)
+        run, model = (path, "") if (path / "config.yaml").exists() else (None, str(path))
     elif _hub_name(agent):
         plays, model = STANDARD, agent
     else:
@@ -108,8 +108,8 @@ def weights_digest(folder: str | Path) -> str:
         the first 16 hex digits of a SHA-256.
     """
     if not Path(folder).is_dir():
-        config = cached_file(str(folder), "config.json", local_files_only=True)
-        assert config is not None  # it has just been loaded
+        config = try_to_load_from_cache(str(folder), "config.json")
+        assert isinstance(config, str)  # it has just been loaded
         folder = Path(config).parent
     digest = hashlib.sha256()
     for path in sorted(Path(folder).glob("*.safetensors")):

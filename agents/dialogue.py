@@ -1,7 +1,7 @@
 """An episode played in words: what an agent asks a model, what it does with the answers, and what became of it.
 
 An agent that prompts (:class:`PromptingAgent`) plays an episode as a *dialogue*: a generator that yields the messages
-it wants answered, is sent the :class:`~roleagent.agents.endpoint.Answer`, and gives its commands to the
+it wants answered, is sent the :class:`~roleagent.agents.answers.Answer`, and gives its commands to the
 :class:`Episode`, which keeps the account. :mod:`roleagent.agents.driving` plays many of them side by side.
 """
 
@@ -11,13 +11,13 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from roleagent.agents.endpoint import Answer, Message
+from roleagent.agents.answers import Answer, Message
 from roleagent.envs.pool import EnvPool, Outcome
 
 Dialogue = Generator[Sequence[Message], Answer, None]
 """Yields messages, is sent the model's answer; ends when the episode is over.
 
-Where the messages do not fit the model's context, :class:`~roleagent.agents.endpoint.OverlongError` is raised at the
+Where the messages do not fit the model's context, :class:`~roleagent.agents.answers.OverlongError` is raised at the
 ``yield``; a dialogue that lets it pass ends there."""
 
 
@@ -69,10 +69,11 @@ class Played:
         reward: sum of the ``task`` terms of the last trial.
         steps: commands of the last trial.
         stop_reason: ``"won"``, ``"lost"``, ``"max_steps"``, ``"context"`` (the conversation outgrew the model's
-            context) or ``"error"`` (the environment failed, or the model did not answer: no outcome of the task).
+            context), ``"gave_up"`` (the agent ended it) or ``"error"`` (the environment failed, or the model did not
+            answer: no outcome of the task).
         trials: attempts at the task; an episode that was won was won in the last of them.
         corrections: replies in which no command could be found, over all trials.
-        invalid: commands that the environment did not understand or that did nothing, over all trials.
+        invalid: commands of the last trial that the environment did not understand.
         info: the environment's last report.
         messages: the last conversation, with the model's last reply.
         error: what went wrong, where the stop reason is ``"error"``.
@@ -111,6 +112,11 @@ class Episode:
         self.over, self.won, self.stop_reason = True, False, ""
         self.reward, self.steps, self.trials, self.corrections, self.invalid = 0.0, 0, 0, 0, 0
 
+    @property
+    def task_type(self) -> str:
+        """The kind of task, where the environment says it."""
+        return str(self.info.get("task_type", ""))
+
     def begin(self) -> None:
         """Begins the task, or begins it again.
 
@@ -121,7 +127,7 @@ class Episode:
         self.trials += 1
         self._take(self._pool.reset(self._seat, self.task_id))
         self.over, self.won, self.stop_reason = False, False, ""
-        self.reward, self.steps = 0.0, 0
+        self.reward, self.steps, self.invalid = 0.0, 0, 0
 
     def step(self, command: str) -> None:
         """Plays one command.

@@ -16,8 +16,8 @@ from queue import SimpleQueue
 
 import gymnasium
 
+from roleagent.agents.answers import OVERLONG, Answer, EndpointError, Message, OverlongError
 from roleagent.agents.dialogue import Episode, Played, PromptingAgent, Usage, WorldError
-from roleagent.agents.endpoint import OVERLONG, Answer, EndpointError, Message, OverlongError
 from roleagent.agents.speakers import Speaker
 from roleagent.envs.pool import EnvPool
 
@@ -87,7 +87,11 @@ class _Talk:
         try:
             question = move()
         except StopIteration:
-            self._end(self.episode.stop_reason)
+            if not self.episode.trials:
+                raise ValueError(
+                    "the agent has not begun the episode: play(episode) calls episode.begin() first"
+                ) from None
+            self._end(self.episode.stop_reason or "gave_up")
         except WorldError as error:
             self._end("error", str(error))
         except OverlongError:
@@ -99,8 +103,14 @@ class _Talk:
     def _end(self, reason: str, error: str = "") -> None:
         self.dialogue.close()
         episode = self.episode
-        task_type = str(episode.info.get("task_type", ""))
-        self.played = Played(episode.task_id, task_type, stop_reason=reason, usage=self.usage, error=error)
+        self.played = Played(
+            episode.task_id,
+            episode.task_type,
+            stop_reason=reason,
+            corrections=episode.corrections,
+            usage=self.usage,
+            error=error,
+        )
         if not error:
             self.played = replace(
                 self.played,
@@ -108,7 +118,6 @@ class _Talk:
                 reward=episode.reward,
                 steps=episode.steps,
                 trials=episode.trials,
-                corrections=episode.corrections,
                 invalid=episode.invalid,
                 info=episode.info,
                 messages=(*self.question, *self.reply),

@@ -12,56 +12,23 @@ import threading
 import time
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from roleagent.agents.chat_server import (
+from roleagent.agents.answers import (
     OVERLONG,
     Answer,
-    ChatServer,
     EndpointError,
     Message,
     OverlongError,
     RefusedError,
+    Spending,
     UnansweredError,
-    listed,
 )
+from roleagent.agents.chat_server import ChatServer, listed
 
 _LONGEST_PAUSE = 30.0  # seconds, unless the server asks for more
-
-
-@dataclass(frozen=True, slots=True)
-class Spending:
-    """What was spent on a server.
-
-    Attributes:
-        requests: HTTP requests for answers, repeated ones included.
-        retries: how many of them were repeated ones.
-        failures: conversations that stayed unanswered, those too long for the model's context included.
-        cut: answers that ended at the token limit.
-        prompt_tokens: tokens read, of answered requests: what an unanswered one may have cost is not known.
-        completion_tokens: tokens written, likewise.
-        estimated: answers whose tokens the server did not count, so that their numbers are estimates.
-        seconds: wall-clock time.
-    """
-
-    requests: int = 0
-    retries: int = 0
-    failures: int = 0
-    cut: int = 0
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
-    estimated: int = 0
-    seconds: float = 0.0
-
-    def price(self, prices: tuple[float, float]) -> float:
-        """In money, at prices per million prompt and completion tokens.
-
-        >>> Spending(prompt_tokens=2_000_000, completion_tokens=500_000).price((0.5, 2.0))
-        2.0
-        """
-        return (self.prompt_tokens * prices[0] + self.completion_tokens * prices[1]) / 1e6
 
 
 class Endpoint:

@@ -6,7 +6,8 @@ import random
 from collections.abc import Sequence
 
 from roleagent.agents.analyst import LanguageAnalyst
-from roleagent.agents.chat_server import EndpointError, tokens
+from roleagent.agents.answers import EndpointError
+from roleagent.agents.chat_server import tokens
 from roleagent.agents.endpoint import Endpoint
 from roleagent.agents.inquiries import Inquiries, Inquiry
 

@@ -16,14 +16,13 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.baselines import Agent, build_agent
-from roleagent.agents.dialogue import PromptingAgent
+from roleagent.agents.dialogue import Episode, PromptingAgent, WorldError
 from roleagent.agents.driving import play_all
 from roleagent.agents.hf import HFPolicy
-from roleagent.agents.records import PROTOCOL, Attempt, Record, RecordFile, measures
+from roleagent.agents.records import Attempt, Record, measures
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.session import World
 from roleagent.agents.speakers import Speaker
-from roleagent.agents.summary import result_rows, summarise
 from roleagent.envs.pool import EnvPool
 
 Progress = Callable[[int, int], None]
@@ -33,6 +32,8 @@ class Reseeded(Protocol):
     """Whoever samples from a stream that can be begun anew."""
 
     def reseed(self, seed: int) -> None: ...
+
+    def forget(self) -> None: ...
 
 
 def evaluate_policy(
@@ -66,22 +67,26 @@ def evaluate_agent(env: gymnasium.Env, agent: Agent, task_ids: Iterable[str], re
     """
     pool = EnvPool(lambda: env)
     for task_id in task_ids:
-        outcome = pool.reset(0, task_id)
-        task_type, reward, steps, invalid = outcome.info.get("task_type", ""), 0.0, 0, 0
-        if outcome.error is None:
-            agent.reset(outcome.observation, outcome.info)
-        while outcome.error is None and not (outcome.terminated or outcome.truncated):
-            outcome = pool.step(0, agent.act(outcome.observation, outcome.info))
-            reward += outcome.info.get("rewards", {}).get("task", 0.0)
-            invalid += not outcome.info.get("valid_action", True)
-            steps += 1
-        if outcome.error is not None:
-            yield Record.failed(task_id, task_type, outcome.error, repeat)
-            continue
-        won = bool(outcome.info["won"])
-        reason = "won" if won else ("lost" if outcome.terminated else "max_steps")
-        found = measures(outcome.info)
-        yield Record(task_id, task_type, won, reward, steps, reason, repeat=repeat, invalid=invalid, metrics=found)
+        episode = Episode(pool, 0, task_id)
+        try:
+            episode.begin()
+            agent.reset(episode.observation, episode.info)
+            while not episode.over:
+                episode.step(agent.act(episode.observation, episode.info))
+        except WorldError as error:
+            yield Record.failed(task_id, episode.task_type, str(error), repeat)
+        else:
+            yield Record(
+                task_id,
+                episode.task_type,
+                episode.won,
+                episode.reward,
+                episode.steps,
+                episode.stop_reason,
+                repeat=repeat,
+                invalid=episode.invalid,
+                metrics=measures(episode.info),
+            )
 
 
 def agent_attempts(world: World, name: str, wanted: Set[Attempt], seed: int) -> Iterator[Record]:
@@ -157,6 +162,7 @@ def _batches(world: World, policy: Reseeded, wanted: Set[Attempt], seed: int) ->
             if wanted.isdisjoint(Attempt(repeat, task_id) for task_id in part):
                 continue
             policy.reseed(int(np.random.default_rng([seed + repeat, start]).integers(2**62)))
+            policy.forget()  # what was computed for another batch may be rounded otherwise
             yield repeat, part
 
 
@@ -165,14 +171,9 @@ def _in_order(wanted: Set[Attempt], places: Mapping[str, int]) -> list[Attempt]:
 
 
 __all__ = [
-    "PROTOCOL",
-    "Record",
-    "RecordFile",
     "agent_attempts",
     "evaluate_agent",
     "evaluate_policy",
     "policy_attempts",
-    "result_rows",
     "speaker_attempts",
-    "summarise",
 ]

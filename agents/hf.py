@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import HfApi, try_to_load_from_cache
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from roleagent.agents.actor import Weights
@@ -65,6 +67,31 @@ def _check_model(model: PreTrainedModel) -> None:
             raise PolicyError(f"this model changes its logits ({name}), which learner and sampler do not")
 
 
+def _hub_answers(name: str) -> bool:
+    """Whether the hub can be asked for a model. It is asked once: transformers would go on for a minute.
+
+    Raises:
+        OSError: it has no such model, or it cannot be asked and no copy is here.
+        ValueError: it is no name of a model.
+    """
+    try:
+        HfApi().model_info(name, timeout=10.0)
+    except RepositoryNotFoundError:
+        raise OSError("the hub has no such model, or it is private and HF_TOKEN is not set") from None
+    except HfHubHTTPError:
+        return True  # it is there, and may think better of it
+    except HFValidationError:
+        raise
+    except Exception as error:  # of the HTTP client, which depends on the hub's version
+        if not isinstance(try_to_load_from_cache(name, "config.json"), str):
+            raise OSError(
+                f"there is no such folder, no copy of a model of that name, and the hub does not answer "
+                f"({reason_of(error)})"
+            ) from error
+        return False
+    return True
+
+
 class HFPolicy:
     """A causal language model that plays (see :class:`roleagent.types.Policy`).
 
@@ -110,9 +137,10 @@ class HFPolicy:
         Raises:
             PolicyError: nothing loadable there.
         """
-        options: dict[str, Any] = {"trust_remote_code": trust_remote_code, "local_files_only": os.path.isdir(path)}
+        options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         try:
             with waiting(f"the model of {path} to load"):
+                options["local_files_only"] = os.path.isdir(path) or not _hub_answers(str(path))
                 tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
                 model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
                     str(path), dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **options

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -31,8 +35,9 @@ class Record:
     Attributes:
         reward: sum of the ``task`` terms.
         steps: turns taken.
-        stop_reason: ``"won"``, ``"lost"``, ``"max_steps"``, ``"context"``, or ``"error"``: the environment failed or
-            the model did not answer. That is no outcome of the task: it is reported, is in no rate, and is tried again.
+        stop_reason: ``"won"``, ``"lost"``, ``"max_steps"``, ``"context"``, ``"gave_up"``, or ``"error"``: the
+            environment failed or the model did not answer. That is no outcome of the task: it is reported, is in no
+            rate, and is tried again.
         prediction: mean score of the episode's predictions in [0, 1]; None where none were asked for.
         error: what went wrong, where the stop reason is ``error``.
         repeat: which repeat of the panel this is, 0-based.
@@ -40,7 +45,8 @@ class Record:
         trials: attempts that the agent was given at the task (Reflexion); it was won in the last one, if at all.
         metrics: the environment's own measures of the finished episode, by name (see :func:`measures`).
         usage: what a model behind it was asked: ``answers``, ``prompt_tokens``, ``completion_tokens``, … (the fields
-            of :class:`roleagent.agents.dialogue.Usage`); empty for other agents.
+            of :class:`roleagent.agents.dialogue.Usage`), and ``corrections``, answers without a command; empty for
+            other agents.
     """
 
     task_id: str
@@ -93,7 +99,7 @@ class Record:
     @classmethod
     def of_dialogue(cls, played: Played, repeat: int, timed: bool) -> Record:
         """The record of an episode that was played by asking a model; ``timed`` says whether its seconds mean much."""
-        usage = asdict(played.usage)
+        usage = {**asdict(played.usage), "corrections": played.corrections}
         if not timed:
             usage.pop("seconds")
         return cls(
@@ -142,16 +148,46 @@ class RecordFile:
     def __init__(self, path: Path, header: Mapping[str, Any]):
         self.path, self.header = path, header
         self.written: list[Record] = []
-        if path.exists() and path.stat().st_size:
-            found, self.written, whole = read_records(path)
-            changed = differing(found, header)
-            if changed:
-                raise ValueError(
-                    f"{path} holds another evaluation ({', '.join(changed)} differ); name another file with --out"
-                )
-            if not whole:  # killed in the middle of a line
-                lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-                path.write_text("".join(lines[:-1]), encoding="utf-8")
+        if not path.exists():
+            return
+        content = path.read_bytes()
+        if self._first_line().startswith(content):  # nothing is there, or the disk was full at the very beginning
+            path.write_bytes(b"")
+            return
+        found, self.written, whole = read_records(path)
+        changed = differing(found, header)
+        if changed:
+            raise ValueError(
+                f"{path} holds another evaluation ({', '.join(changed)} differ); name another file with --out"
+            )
+        if not whole:  # killed in the middle of a line
+            path.write_bytes(content[: content.rindex(b"\n") + 1])
+
+    @classmethod
+    @contextmanager
+    def alone(cls, path: Path, header: Mapping[str, Any]) -> Iterator[RecordFile]:
+        """The file, which is this process's own until the block ends: two would play and write everything twice.
+
+        Raises:
+            BlockingIOError: another process has it.
+            ValueError: see the class.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        new = not path.exists()
+        with path.open("ab") as stream:  # the system lets go of it when the process ends, however it ends
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise BlockingIOError(
+                    f"another process is writing {path}: let it finish, or name another file with --out"
+                ) from None
+            except OSError:
+                pass  # a file system without locks
+            try:
+                yield cls(path, header)
+            finally:
+                if new and not path.stat().st_size:  # nothing was measured
+                    path.unlink()
 
     @property
     def records(self) -> list[Record]:
@@ -169,8 +205,20 @@ class RecordFile:
         self.written.append(record)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a", encoding="utf-8") as stream:
-            header = "" if stream.tell() else json.dumps(self.header) + "\n"
+            header = "" if stream.tell() else self._first_line().decode()
             stream.write(header + json.dumps(asdict(record)) + "\n")
+
+    def _first_line(self) -> bytes:
+        return f"{json.dumps(self.header)}\n".encode()
+
+
+def default_file(header: Mapping[str, Any]) -> Path:
+    """A file that the same command finds again, and no other."""
+    agent = header["agent"]
+    shown = [agent["name"], agent.get("checkpoint"), header["env_id"].split("/")[-1], header["split"]]
+    name = "-".join(re.sub(r"[^\w.]+", "-", part) for part in shown if part)
+    key = hashlib.sha256(json.dumps(header, sort_keys=True).encode()).hexdigest()[:8]
+    return Path("evaluations") / f"{name}-{key}.jsonl"
 
 
 def read_records(path: Path) -> tuple[dict[str, Any], list[Record], bool]:

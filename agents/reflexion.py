@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 
 from roleagent.agents.act import PlainAgent, without_thoughts
+from roleagent.agents.answers import Answer, Message, OverlongError
 from roleagent.agents.dialogue import Dialogue, Episode
-from roleagent.agents.endpoint import Answer, Message, OverlongError
 from roleagent.reflections import plain
 
 MEMORY = 3  # lessons that stand in a prompt, as published

@@ -12,7 +12,7 @@ from typing import Protocol
 from jinja2 import TemplateError
 
 from roleagent.agents.actor import Actor
-from roleagent.agents.endpoint import OVERLONG, Answer, Message
+from roleagent.agents.answers import OVERLONG, Answer, Message
 from roleagent.agents.inquiries import untagged
 from roleagent.types import Completion, Request
 

@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from roleagent.agents.answers import Answer
 from roleagent.agents.chat import ChatAgent
-from roleagent.agents.chat_server import Answer
 from roleagent.agents.dialogue import Episode
 from roleagent.agents.endpoint import Endpoint
 from roleagent.agents.evaluation import speaker_attempts

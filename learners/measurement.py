@@ -6,8 +6,9 @@ from dataclasses import asdict
 from typing import Any
 
 from roleagent.agents.actor import Actor
-from roleagent.agents.evaluation import evaluate_policy, result_rows, summarise
+from roleagent.agents.evaluation import evaluate_policy
 from roleagent.agents.session import World
+from roleagent.agents.summary import result_rows, summarise
 from roleagent.learners.run import Run
 
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roleagent.agents.comparison import comparison_rows
 from roleagent.agents.records import Record, RecordFile
 from roleagent.agents.summary import result_rows, spending
 from roleagent.learners.display import Display
@@ -46,10 +45,10 @@ def report(display: Display, name: str, summary: Mapping[str, Any], records: Seq
     """
     repeats = summary["repeats"]
     often = f", {len(repeats['success'])} times" if repeats else ""
+    display.say(f"{name} on {panel.env_id}:{panel.split} ({len(panel)} tasks, panel {panel.digest}{often})")
     display.table(
-        f"{name}: success on {panel.env_id}:{panel.split} ({len(panel)} tasks, panel {panel.digest}{often}), "
-        "95 % intervals over tasks",
-        ["task type", "success", "steps", *(f"{metric} ×100" for metric in summary["metrics"])],
+        "success, with 95 % intervals over tasks",
+        ["task type", "success", "steps", *(f"{metric}\n×100" for metric in summary["metrics"])],
         result_rows({"success": summary}, details=True),
     )
     if len(summary["by_type"]) > 1:
@@ -77,6 +76,8 @@ def report(display: Display, name: str, summary: Mapping[str, Any], records: Seq
         if "seconds_per_answer" in spent:
             line += f", {spent['seconds_per_answer']:.2f} s an answer ({spent['slow_seconds_per_answer']:.2f} s slow)"
         display.say(line + (f", cost {spent['cost']:.4f}" if "cost" in spent else ""))
+        if spent["corrections"]:
+            display.say(f"answers without a command: {spent['corrections'] / spent['answers']:.1%}")
         if spent["cut"] > 0.01 * spent["answers"]:
             display.warn(f"{spent['cut']} answers were cut off at the limit; raise it with --max-tokens")
     if summary["errors"]:
@@ -90,14 +91,14 @@ def report(display: Display, name: str, summary: Mapping[str, Any], records: Seq
 def report_comparison(display: Display, result: Mapping[str, Any]) -> None:
     """Shows what :func:`~roleagent.agents.comparison.compare` found."""
     panel = result["panel"]
+    display.say(f"on {panel['env_id']}:{panel['split']} ({panel['tasks']} tasks, panel {panel['digest']})")
     for name, (a, b) in result["differs"].items():
         display.warn(f"not the same on both sides: {name} (A: {', '.join(a)}; B: {', '.join(b)})")
     if result["left_out"]:
         display.warn(f"{result['left_out']} tasks have no outcome on one of the sides and are left out")
     display.table(
-        f"{panel['env_id']}:{panel['split']}, {result['success']['tasks']} tasks, panel {panel['digest']}; B minus A "
-        "with 95 % bootstrap intervals over tasks",
-        ["", "tasks", "A", "B", "B − A", "only A : only B won (McNemar)"],
+        "B minus A, with 95 % bootstrap intervals over tasks",
+        ["", "n", "A", "B", "B − A", "only A : only B\nwon (McNemar)"],
         comparison_rows(result),
     )
     if seeds := result["seeds"]:
@@ -106,3 +107,27 @@ def report_comparison(display: Display, result: Mapping[str, Any]) -> None:
             f"over seeds: {100 * seeds['difference']:+.1f} points [{100 * low:+.1f}, {100 * high:+.1f}]"
             f"{' (paired by run)' if seeds['paired'] else ''}"
         )
+
+
+def comparison_rows(result: Mapping[str, Any]) -> list[list[str]]:
+    """Rows of a comparison, for a table: success, over all and by type, the measures (times a hundred), the steps."""
+    rows = [_row("all", result["success"])]
+    rows += [_row(name, cell) for name, cell in result["by_type"].items()]
+    rows += [_row(f"{name} ×100", cell, sign="") for name, cell in result["metrics"].items()]
+    return [*rows, _row("steps", result["steps"], scale=1.0, sign="")]
+
+
+def _row(label: str, cell: Mapping[str, Any], scale: float = 100.0, sign: str = "%") -> list[str]:
+    low, high = (scale * bound for bound in cell["interval"])
+    split = "–"
+    if "p" in cell:
+        chance = f"p={cell['p']:.2g}" if cell["p"] >= 0.001 else "p<0.001"
+        split = f"{cell['only_first']} : {cell['only_second']} {chance}"
+    return [
+        label,
+        str(cell["tasks"]),
+        f"{scale * cell['first']:.1f}{sign}",
+        f"{scale * cell['second']:.1f}{sign}",
+        f"{scale * cell['difference']:+.1f} [{low:+.1f}, {high:+.1f}]",
+        split,
+    ]

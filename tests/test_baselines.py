@@ -493,6 +493,20 @@ def test_chance_answers_with_what_it_is_shown():
     assert {agent.act(shown, info) for _ in range(20)} == {"answer[Oslo]", "answer[Ulm]"}
 
 
+class Idle:
+    """Does not even begin, or begins and gives up."""
+
+    def __init__(self, begins):
+        self.begins = begins
+
+    def play(self, episode):
+        if self.begins:
+            episode.begin()
+            episode.step((yield [user(episode.observation)]).text)
+        return
+        yield
+
+
 class Own:
     """A prompting agent of one's own."""
 
@@ -504,6 +518,15 @@ class Own:
         while not episode.over:
             answer = yield [user(episode.observation)]
             episode.step(answer.text)
+
+
+def test_an_agent_that_gives_up_has_lost_and_one_that_never_begins_is_told_so():
+    make, task_ids = maker("Toy")
+    speaker = PolicySpeaker(Script(lambda prompt, slot: "look"))
+    [played] = play(Idle(True), speaker, make, task_ids[:1])
+    assert (played.steps, played.stop_reason, played.won) == (1, "gave_up", False)
+    with pytest.raises(ValueError, match=r"episode\.begin\(\)"):
+        play(Idle(False), speaker, make, task_ids[:1])
 
 
 def test_agents_by_name():

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 from programs import load
 
-from roleagent.agents.comparison import Measured, compare, comparison_rows
+from roleagent.agents.comparison import Measured, compare
 from roleagent.agents.records import Record, RecordFile
 from roleagent.agents.statistics import difference, mcnemar, mean, rate, spread, spread_difference, student
 from roleagent.config import load as load_config
 from roleagent.config import to_dict
 from roleagent.panel import Panel, wilson
+from roleagent.reports.measured import comparison_rows
 
 evaluate = load("evaluate")
 # Student's own sleep data, whose tests stand in the documentation of R's t.test.
@@ -181,6 +182,8 @@ def test_the_command_compares_runs_and_files(tmp_path, capsys):
         ('{"protocol": 99}\n{"task_id": "a", "task_type": "", "won": true, "reward": 1, "steps": 1, '
          '"stop_reason": "won"}\n', "newer roleagent"),
         ('{"protocol": 2}\n', "no episode with an outcome"),
+        ('{"protocol": 2}\n{"task_id": "a", "task_type": "", "won": true, "reward": 1, "steps": 1, '
+         '"stop_reason": "won"}\n', "on which tasks"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_compared_is_one_line(tmp_path, capsys, content, words):
@@ -192,3 +195,23 @@ def test_what_cannot_be_compared_is_one_line(tmp_path, capsys, content, words):
     assert line.startswith("evaluate.py: ") and words in line
     assert evaluate.main(["compare", str(path)]) == 2
     assert "--against" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "content, config, words",
+    [
+        ({"records": "evaluations/a.jsonl"}, None, "is a result; compare wants the records, evaluations/a.jsonl"),
+        ({"records": 3}, None, "holds no records"),
+        (None, "env: [", "config.yaml is damaged"),
+        (None, "env: 3", "config.yaml is damaged"),
+    ],
+)
+def test_a_measurement_that_says_too_little_is_one_line(tmp_path, content, config, words):
+    path = tmp_path / "after.json"
+    record = asdict(Record("a", "heat", True, 0.0, 4, "won"))
+    path.write_text(json.dumps(content or {"panel": PANEL.manifest(), "records": [record]}))
+    if config:
+        (tmp_path / "config.yaml").write_text(config)
+    with pytest.raises(ValueError, match=words) as caught:
+        Measured.read(path)
+    assert "\n" not in str(caught.value)

@@ -13,7 +13,9 @@ from tiny import qwen
 
 import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.baselines import RandomAgent, build_agent, random_command
-from roleagent.agents.evaluation import Record, RecordFile, evaluate_agent, result_rows, summarise
+from roleagent.agents.evaluation import evaluate_agent
+from roleagent.agents.records import Record, RecordFile
+from roleagent.agents.summary import result_rows, summarise
 from roleagent.config import load as load_config
 from roleagent.config import to_dict
 from roleagent.panel import Panel, wilson
@@ -84,6 +86,28 @@ def test_a_file_goes_on_where_it_was_cut(tmp_path):
     again.append(record("b", prediction=0.25))
     assert path.read_text() == whole
     assert [json.loads(line) for line in whole.splitlines()[1:]] == [asdict(entry) for entry in again.records]
+
+
+def test_a_disk_that_was_full_at_the_first_line_is_no_other_evaluation(tmp_path):
+    path = tmp_path / "records.jsonl"
+    RecordFile(path, HEADER).append(record("a"))
+    whole = path.read_text()
+    path.write_text(whole[:9])
+    RecordFile(path, HEADER).append(record("a"))
+    assert path.read_text() == whole
+
+
+def test_a_file_is_written_by_one_process_and_not_left_empty(tmp_path):
+    path = tmp_path / "deep" / "records.jsonl"
+    with RecordFile.alone(path, HEADER) as file:
+        with pytest.raises(BlockingIOError, match="another process is writing"), RecordFile.alone(path, HEADER):
+            pass
+        file.append(record("a"))
+    with RecordFile.alone(path, HEADER) as again:
+        assert again.records == [record("a")]
+    with pytest.raises(ZeroDivisionError), RecordFile.alone(tmp_path / "none.jsonl", HEADER):
+        raise ZeroDivisionError
+    assert not (tmp_path / "none.jsonl").exists()
 
 
 def test_what_has_no_outcome_is_missing_until_it_has(tmp_path):
@@ -262,13 +286,12 @@ def test_the_command_itself(here):
         "    def act(self, observation, info): return 'look'\n"
     )
     arguments = ("--env", "RoleAgent/ALFWorld-v0", "--split", "valid_seen", "--env-arg", "size=small", "--tasks", 6)
-    for agent, success in (("mine:Agent", 0.0), ("oracle", 1.0)):
-        status, out, err = run("evaluate", *arguments, "--agent", agent, cwd=here)
-        assert status == 0, err
-        result = json.loads(out.splitlines()[-1])
-        assert (result["success"], result["n"], result["tasks"]) == (success, 6, 6)
-        assert "all" in out and "%" in out
-        assert len((here / result["records"]).read_text().splitlines()) == 7
+    status, out, err = run("evaluate", *arguments, "--agent", "mine:Agent", cwd=here)
+    assert status == 0, err
+    result = json.loads(out.splitlines()[-1])
+    assert (result["success"], result["n"], result["tasks"]) == (0.0, 6, 6)
+    assert "all" in out and "%" in out
+    assert len((here / result["records"]).read_text().splitlines()) == 7
 
 
 @pytest.mark.parametrize("agent", ["random", "expert"])
@@ -280,6 +303,15 @@ def test_an_interrupted_evaluation_ends_as_if_it_had_not_been(here, capsys, agen
     assert measure(capsys, *TOY, "--agent", agent) == first
     assert path.read_text() == whole
     assert measure(capsys, *TOY, "--agent", agent) == first  # complete: nothing is played
+
+
+def test_the_same_command_twice_at_once_is_one_line(here, capsys):
+    arguments = (*TOY, "--agent", "random", "--out", "records.jsonl")
+    first = measure(capsys, *arguments)
+    path = here / "records.jsonl"
+    with RecordFile.alone(path, json.loads(path.read_text().splitlines()[0])):
+        assert "another process is writing records.jsonl" in complaint(capsys, *arguments)
+    assert measure(capsys, *arguments) == first
 
 
 def test_another_seed_is_another_evaluation(here, capsys):

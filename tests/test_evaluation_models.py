@@ -12,6 +12,7 @@ from programs import load, start
 from tiny import qwen
 
 import roleagent  # noqa: F401 - registers the environments
+from roleagent.agents import hf
 from roleagent.agents.baselines import build_agent
 from roleagent.agents.endpoint import Endpoint
 
@@ -178,6 +179,14 @@ def test_prompting_agents_play_servers_and_say_how_often_they_tried(capsys):
         assert result["agent"]["arguments"] == {"trials": 2}
 
 
+def test_what_no_command_can_be_found_in_is_told(capsys):
+    with serving("I wonder.", key=KEY) as fake:
+        behind = ("--base-url", fake.url, *TOY, "--tasks", 3, "--env-arg", "max_steps=2", "--agent-arg", "trials=2")
+        result = measure(capsys, "--agent", "reflexion", *behind)
+    assert result["invalid"] == 1.0  # of the last trial, as its steps are
+    assert result["usage"]["corrections"] == 3 * 2 * 2 * 2 < result["usage"]["answers"]
+
+
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 
@@ -206,6 +215,31 @@ def test_a_model_of_hugging_face_plays_and_goes_on(here, capsys, folder, agent):
     (here / "records.jsonl").write_text("".join(lines[:7]) + lines[7][:9])
     assert measure(capsys, *arguments) == first
     assert (here / "records.jsonl").read_text() == whole
+
+
+class NoHub:
+    def model_info(self, name, timeout):
+        raise ConnectionError("Name or service not known")
+
+
+@pytest.mark.parametrize("agent", ["nobody/nothing", "./nothing", "-nothing-/."])
+def test_a_model_that_is_nowhere_is_one_line_at_once(capsys, monkeypatch, agent):
+    monkeypatch.setattr(hf, "HfApi", NoHub)
+    monkeypatch.setattr(
+        hf.AutoTokenizer, "from_pretrained", lambda *_, **__: pytest.fail("transformers goes on trying")
+    )
+    line = complaint(capsys, f"--model-path={agent}", *TOY)
+    assert f"cannot load a causal language model from {agent}" in line
+
+
+def test_a_copy_of_a_model_is_used_when_the_hub_does_not_answer(monkeypatch):
+    monkeypatch.setattr(hf, "HfApi", NoHub)
+    with pytest.raises(OSError, match="no copy of a model"):
+        hf._hub_answers("somebody/model")
+    monkeypatch.setattr(hf, "try_to_load_from_cache", lambda *_: "/cache/config.json")
+    assert not hf._hub_answers("somebody/model")  # so that only the copy is looked at
+    monkeypatch.setattr(NoHub, "model_info", lambda *_, **__: None)
+    assert hf._hub_answers("somebody/model")
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,88 @@
+"""What comes of asking a model: an answer, or the reason why there is none, and what was spent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+OVERLONG = "context"
+"""The ``finish_reason`` of the answer ``""`` to a conversation that does not fit the model's context."""
+Message = Mapping[str, str]
+"""``role`` ("system", "user" or "assistant") and ``content``."""
+
+
+class EndpointError(RuntimeError):
+    """A server that cannot be used as it is configured; the message is one line that says what to change."""
+
+
+class RefusedError(Exception):
+    """The server will not answer this conversation, now or later; it may answer others."""
+
+
+class OverlongError(RefusedError):
+    """The conversation does not fit the model's context."""
+
+
+class UnansweredError(Exception):
+    """No answer this time.
+
+    Attributes:
+        reached: whether the server said so itself.
+        pause: seconds for which it asks to be left alone.
+    """
+
+    def __init__(self, why: str, reached: bool, pause: float = 0.0):
+        super().__init__(why)
+        self.reached, self.pause = reached, pause
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a model said.
+
+    Attributes:
+        text: its words, thoughts in ``<think>`` included where the server leaves them in; ``""`` where it said nothing.
+        finish_reason: ``"stop"``, ``"length"`` (cut off at the limit), :data:`OVERLONG` or another word of its own.
+        prompt_tokens: tokens read.
+        completion_tokens: tokens written, hidden thoughts included.
+        estimated: whether the server did not count the tokens, so that they are estimated from the texts' lengths.
+    """
+
+    text: str
+    finish_reason: str
+    prompt_tokens: int
+    completion_tokens: int
+    estimated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Spending:
+    """What was spent on a server.
+
+    Attributes:
+        requests: HTTP requests for answers, repeated ones included.
+        retries: how many of them were repeated ones.
+        failures: conversations that stayed unanswered, those too long for the model's context included.
+        cut: answers that ended at the token limit.
+        prompt_tokens: tokens read, of answered requests: what an unanswered one may have cost is not known.
+        completion_tokens: tokens written, likewise.
+        estimated: answers whose tokens the server did not count, so that their numbers are estimates.
+        seconds: wall-clock time.
+    """
+
+    requests: int = 0
+    retries: int = 0
+    failures: int = 0
+    cut: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    estimated: int = 0
+    seconds: float = 0.0
+
+    def price(self, prices: tuple[float, float]) -> float:
+        """In money, at prices per million prompt and completion tokens.
+
+        >>> Spending(prompt_tokens=2_000_000, completion_tokens=500_000).price((0.5, 2.0))
+        2.0
+        """
+        return (self.prompt_tokens * prices[0] + self.completion_tokens * prices[1]) / 1e6
