@@ -46,11 +46,19 @@ class Parser(argparse.ArgumentParser):
         choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
         hint = ""
         if wrong:
-            hint = nearest(wrong[1], self._option_string_actions)
+            hint = nearest(wrong[1], self._spellings())
         elif choice:
             hint = nearest(choice[1], re.findall(r"[\w./-]+", choice[2]))
         print(f"{self.prog}: {' '.join(message.split())}{hint} ({self.prog} --help says more)", file=sys.stderr)
         raise SystemExit(2)
+
+    def _spellings(self) -> list[str]:
+        """All options, its verbs' included: what a verb does not know is told by the parser above it."""
+        verbs = [action for action in self._actions if isinstance(action, argparse._SubParsersAction)]
+        return [
+            *self._option_string_actions,
+            *(word for verb in verbs for own in verb.choices.values() for word in own._spellings()),
+        ]
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
