@@ -187,6 +187,7 @@ def account(config: Config, played: Sequence[Played], stats: RolloutStats, sampl
         **summary(groups, estimator_config(config), [one.credit.states for one in played]),
         "groups": float(len(groups)),
         "success": float(np.mean([trajectory.success for trajectory in episodes])),
+        "reward": float(np.mean([trajectory.outcome for trajectory in episodes])),
         **success_by_type(episodes),
         "turns": float(np.mean([len(trajectory.turns) for trajectory in episodes])),
         "environment_steps": float(len(turns)),

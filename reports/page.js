@@ -27,11 +27,18 @@ function drawSections() {
     el("li", null, el("a", { href: `#${section.id}` }, section.dataset.short)),
   );
   byId("sections").replaceChildren(...links);
-  const [played, here] = [stories.reduce((sum, story) => sum + story.episodes_recorded, 0), shelf.all.length];
+  const here = shelf.all.length;
+  const played = stories.every((story) => known(story.episodes_recorded))
+    ? stories.reduce((sum, story) => sum + story.episodes_recorded, 0)
+    : null;
   byId("episodes-lead").textContent =
-    played > here
-      ? `${here} of the ${played} training episodes that were recorded are in this report.`
-      : "All recorded training episodes are in this report.";
+    here === 0 && !played
+      ? "No training episode has been recorded yet."
+      : played === null
+        ? `${plural(here, "training episode")} of those that were recorded are in this report.`
+        : played > here
+          ? `${here} of the ${played} training episodes that were recorded are in this report.`
+          : "All recorded training episodes are in this report.";
 }
 
 function drawAll() {

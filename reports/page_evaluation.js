@@ -21,6 +21,19 @@ function firstAndLast(story) {
   };
 }
 
+// What a run gained, over all or of one type: over the tasks that both measurements played, where that is known.
+function gainOf(story, type) {
+  const { before, after } = firstAndLast(story);
+  const cell = type === undefined ? story.gain?.all : story.gain?.by_type?.[type];
+  if (cell) return { gain: cell.difference, interval: cell.interval, paired: true, cell };
+  return type === undefined
+    ? difference(before, after)
+    : difference(before?.by_type?.[type], after?.by_type?.[type]);
+}
+
+// Of the tasks that both played: how many only the first one won, and how many only the second.
+const changed = (found) => (known(found?.cell?.only_first) ? `${found.cell.only_first} : ${found.cell.only_second}` : "–");
+
 // Newcombe's interval of the difference of two shares, from their own (Wilson) intervals.
 function difference(first, second) {
   if (!first || !second) return null;
@@ -80,14 +93,14 @@ function evaluationTable(story, place, several) {
   if (!all.length) return el("p", { class: "muted" }, `${story.name} has not been measured on held-out tasks.`);
   const { before, after, when } = firstAndLast(story);
   const panel = (after ?? before).panel;
-  const row = (name, first, second) => {
-    const gain = difference(first, second);
+  const row = (name, first, second, gain) => {
     return [
       name,
       String((second ?? first)?.n ?? "–"),
       withInterval(first),
       withInterval(second),
       gainWithInterval(gain),
+      ...(story.gain ? [changed(gain)] : []),
       track([
         { summary: first, hollow: true, place },
         { summary: second, place },
@@ -95,8 +108,10 @@ function evaluationTable(story, place, several) {
     ];
   };
   const rows = [
-    row(el("strong", null, "all tasks"), before, after),
-    ...typesOf([before, after]).map((type) => row(spaced(type), before?.by_type?.[type], after?.by_type?.[type])),
+    row(el("strong", null, "all tasks"), before, after, gainOf(story)),
+    ...typesOf([before, after]).map((type) =>
+      row(spaced(type), before?.by_type?.[type], after?.by_type?.[type], gainOf(story, type)),
+    ),
   ];
   const where = panel ? `${panel.tasks} tasks of ${panel.split}, panel ${panel.digest}` : "held-out tasks";
   const measures = [...new Set(all.flatMap(([, , summary]) => Object.keys(summary.metrics ?? {})))];
@@ -122,10 +137,20 @@ function evaluationTable(story, place, several) {
         ["Before", true],
         [`${when[0].toUpperCase()}${when.slice(1)}`, true],
         ["Gain in points", true],
+        ...(story.gain ? [["Lost : won anew", true]] : []),
         ["0 to 100 % (ring: before, disc: after)"],
       ],
       rows,
     ),
+    after &&
+      before &&
+      el(
+        "p",
+        { class: "muted below" },
+        story.gain
+          ? "Intervals are of 95 %. That of a gain is over pairs: both measurements played the same tasks. Lost : won anew counts tasks that only the first, and only the second, solved."
+          : "Intervals are of 95 %. That of a gain takes the two measurements for independent, as their tasks are not known one by one: it is too wide where they were the same.",
+      ),
     folded(`Every evaluation (${all.length})`, () =>
       table(
         "Every evaluation of the run",
@@ -195,7 +220,7 @@ function comparison(first, second, place) {
     el(
       "p",
       { class: "muted" },
-      "Intervals are of 95 %. Those of differences take the runs for independent: wide, where both played the same tasks.",
+      "Intervals are of 95 %. Those of differences take the runs for independent, and are too wide where both played the same tasks: evaluate.py compare has those over pairs.",
     ),
     unlike.length === 0 && el("p", null, `${second.name} and ${first.name} differ in no option.`),
     unlike.length > 0 &&

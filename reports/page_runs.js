@@ -19,7 +19,7 @@ function tile(name, value, note) {
 
 function runPanel(story, place, several) {
   const { before, after, when } = firstAndLast(story);
-  const gain = difference(before, after);
+  const gain = gainOf(story);
   const score = story.training.values.prediction_score?.filter(known) ?? [];
   const head = [
     several && swatch(place),
@@ -45,7 +45,11 @@ function runPanel(story, place, several) {
       duration(story.seconds),
       story.steps[0] ? `${duration(story.seconds / story.steps[0])} an iteration` : "",
     ),
-    tile("Alarms", story.alarms.length ? String(story.alarms.length) : "none", "of the watchdog"),
+    tile(
+      "Alarms",
+      story.alarms.length ? String(story.alarms.length) : story.training.step.length ? "none" : "–",
+      "of the watchdog",
+    ),
   ];
   const notes = [
     ...(story.idle ?? []).map((text) =>
@@ -64,7 +68,12 @@ function runPanel(story, place, several) {
     el("p", { class: "muted path" }, story.path),
     notes.length
       ? el("div", { class: "warning" }, el("ul", null, notes))
-      : el("p", { class: "muted" }, "The watchdog raised no alarm, and every mechanism that is on did something."),
+      : story.training.step.length > 0 &&
+          el(
+            "p",
+            { class: "muted" },
+            `The watchdog raised no alarm${story.idle ? ", and every mechanism that is on did something" : ""}.`,
+          ),
   );
 }
 

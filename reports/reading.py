@@ -20,6 +20,7 @@ from roleagent.learners.discretion import flat, without_secrets
 from roleagent.learners.disk import at_work
 from roleagent.learners.mechanisms import idle_mechanisms
 from roleagent.reports.curves import alarms_of, curve, log_of, names_in, number
+from roleagent.reports.heldout import evaluations_of, gain_of, json_file
 from roleagent.reports.recorded import Recorded, StoryError
 from roleagent.reports.story import Curve, EpisodeCard, Story
 from roleagent.stopwatch import PARTS
@@ -47,8 +48,12 @@ def story_of(run: Path, episodes: int = EPISODES) -> Story:
     trained = [row for row in rows if row["stage"] == "train"]
     continued = trained or [row for row in rows if row["stage"] == "sft"]
     state = _newest_checkpoint(run)
-    evaluations = _evaluations(run, notes)
-    result = _json(run / "result.json", notes) or {}
+    result = json_file(run / "result.json", notes) or {}
+    working = at_work(run)
+    measured = evaluations_of(run, notes)
+    if longer := "after" in measured and _gone_on(run, measured["after"], working, trained, state):
+        del measured["after"]
+        result = {}
     recorded = Recorded(run)
     grown = _growth(run, tree, notes)
     told = without_secrets(flat(tree))
@@ -58,8 +63,8 @@ def story_of(run: Path, episodes: int = EPISODES) -> Story:
         "path": str(run.resolve()),
         "method": str(tree.get("method", Config.method)),
         "env_id": str(told.get("env.id", "")),
-        "seed": int(tree.get("seed", 0)),
-        "state": _state(run, tree, trained, state, evaluations, bool(result)),
+        "seed": int(number(tree.get("seed")) or 0),
+        "state": _state(working, tree, trained, state, measured, bool(result), longer),
         "steps": _steps(tree, continued),
         "seconds": math.fsum(number(row.get("seconds")) or 0.0 for row in continued),
         "config": {name: _shown(value) for name, value in told.items()},
@@ -70,10 +75,11 @@ def story_of(run: Path, episodes: int = EPISODES) -> Story:
         "time": curve(trained, [f"{part}_seconds" for part in (*PARTS, "other")], suffix="_seconds"),
         "modes": _by_mode(grown, "entries"),
         "mode_failures": _by_mode(grown, "failures"),
-        "evaluations": evaluations,
+        "evaluations": {name: _without_records(summary) for name, summary in measured.items()},
+        "gain": gain_of(measured),
         "counters": dict(counters or {}),
         "alarms": alarms_of(trained),
-        "idle": idle_mechanisms(config, counters) if config and counters and trained else [],
+        "idle": idle_mechanisms(config, counters) if config and counters and trained else None,
         "episodes": recorded.chosen(episodes, _modes(grown)),
         "episodes_recorded": _episodes(trained, recorded),
         "notes": notes,
@@ -129,71 +135,78 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _json(path: Path, notes: list[str]) -> dict[str, Any] | None:
-    """A JSON file that is written whole; None if it is not there."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError):
-        value = None
-    if not isinstance(value, dict):
-        notes.append(f"{path.name} is damaged, and left out")
-        return None
-    return value
-
-
-def _evaluations(run: Path, notes: list[str]) -> dict[str, Any]:
-    """Summaries of the measurements, in the order in which they were made."""
-    names = ["before", *sorted(path.stem for path in run.glob("iteration-*.json")), "after"]
-    found = {name: _json(run / f"{name}.json", notes) for name in names}
-    return {
-        name: {key: value for key, value in summary.items() if key != "records"}
-        for name, summary in found.items()
-        if summary
-    }
-
-
 def _newest_checkpoint(run: Path) -> dict[str, Any]:
     """What the newest checkpoint remembers besides the weights; nothing without one."""
     for path in sorted(run.glob("checkpoints/step-*/state.json"), reverse=True):
-        if path.parent.name.removeprefix("step-").isdecimal() and (state := _json(path, [])):
+        if path.parent.name.removeprefix("step-").isdecimal() and (state := json_file(path, [])):
             return state
     return {}
 
 
-def _state(
+def _without_records(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in summary.items() if name != "records"}
+
+
+def _gone_on(
     run: Path,
+    after: Mapping[str, Any],
+    working: bool,
+    trained: Sequence[Mapping[str, Any]],
+    checkpoint: Mapping[str, Any],
+) -> bool:
+    """Whether a run that had finished was resumed for longer, so that its last measurement is of before that."""
+    version = after.get("policy_version")
+    if checkpoint.get("version", version) != version:
+        return True
+    if trained and checkpoint and trained[-1]["step"] > checkpoint.get("step", 0):
+        return True
+    try:  # whoever is at work writes its name down when it begins
+        return working and (run / ".lock").stat().st_mtime_ns > (run / "after.json").stat().st_mtime_ns
+    except OSError:
+        return False
+
+
+def _state(
+    working: bool,
     tree: Mapping[str, Any],
     trained: Sequence[Mapping[str, Any]],
     checkpoint: Mapping[str, Any],
     evaluations: Mapping[str, Any],
     result: bool,
+    longer: bool,
 ) -> str:
-    """What the run is doing, as :class:`Story` has it."""
-    after = evaluations.get("after", {}).get("policy_version")
-    if result and (not checkpoint or checkpoint.get("version") == after):
+    """What the run is doing, as :class:`Story` has it; a run that goes on for longer does not say for how long."""
+    if result:
         return "finished"
-    if not at_work(run):
+    if not working:
         return "stopped"
     if not trained and checkpoint.get("stage", "warmstart") == "warmstart":
         return "warm start"
-    options, step = tree.get("train") or {}, trained[-1]["step"] if trained else 0
-    every = options.get("evaluate_every") or 0
+    step = trained[-1]["step"] if trained else 0
+    every = int(number(_section(tree, "train").get("evaluate_every")) or 0)
     waits = "before" not in evaluations
-    waits |= step >= options.get("iterations", math.inf) and "after" not in evaluations  # else it goes on for longer
+    waits |= not longer and "after" not in evaluations and step >= (_wanted(tree) or math.inf)
     waits |= bool(every and step and step % every == 0 and f"iteration-{step:06d}" not in evaluations)
     return "measuring" if waits else "training"
 
 
+def _wanted(tree: Mapping[str, Any]) -> int:
+    return int(number(_section(tree, "train").get("iterations")) or 0)
+
+
+def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    options = tree.get(name)
+    return options if isinstance(options, Mapping) else {}
+
+
 def _steps(tree: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     done = rows[-1]["step"] if rows else 0
-    return done, max(done, int((tree.get("train") or {}).get("iterations", 0)))
+    return done, max(done, _wanted(tree))
 
 
 def _growth(run: Path, tree: Mapping[str, Any], notes: list[str]) -> list[dict[str, Any]]:
     """Entries and failures of the run's own library by mode and iteration."""
-    url = (tree.get("curriculum") or {}).get("library")
+    url = _section(tree, "curriculum").get("library")
     own: str | None = None
     if not url:
         if not (run / "failures.db").exists():
@@ -231,7 +244,12 @@ def _modes(grown: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     return {mode: newest[mode] for mode in sorted(counts, key=lambda mode: -counts[mode])}
 
 
-def _episodes(trained: Sequence[Mapping[str, Any]], recorded: Recorded) -> int:
-    """How many episodes are in the folder: all turns by the mean of an episode's."""
-    counts = {row["step"]: round(row["environment_steps"] / row["turns"]) for row in trained if row.get("turns")}
+def _episodes(trained: Sequence[Mapping[str, Any]], recorded: Recorded) -> int | None:
+    """How many episodes are in the folder: all turns by the mean of an episode's; None where that was not logged."""
+    counts: dict[int, int] = {}
+    for row in trained:
+        turns, mean = number(row.get("environment_steps")), number(row.get("turns"))
+        if row["step"] in recorded.files and (turns is None or mean is None):
+            return None
+        counts[row["step"]] = round(turns / mean) if turns and mean else 0
     return sum(counts.get(iteration, 0) for iteration in recorded.files)

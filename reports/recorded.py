@@ -5,6 +5,7 @@ A run may have a million turns. Never more than one iteration of them is in memo
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import re
@@ -71,7 +72,7 @@ class Recorded:
         visits = order[: max(2, (room - spare) // 2)] if room - spare > 1 else order[:1]
         for number, iteration in enumerate(visits):
             share = -(-(room - spare - len(kept)) // (len(visits) - number))
-            for rows in sorted(self._groups(iteration), key=_dullness)[: max(0, share)]:
+            for rows in self._by_worth(iteration)[: max(0, share)]:
                 kept[iteration, rows[0]["group"]] = self._told(iteration, rows)
         for mode in wanted:
             seen = {card["analysis"]["mode"] for group in kept.values() for card in group if card["analysis"]}
@@ -87,26 +88,32 @@ class Recorded:
         """The lines of an iteration, group by group."""
         groups: dict[int, list[dict[str, Any]]] = {}
         file = self.files.get(iteration)
-        for row in _rows(file) if file else ():
-            groups.setdefault(row["group"], []).append(row)
+        with _whole(file):
+            for row in _rows(file) if file else ():
+                groups.setdefault(row["group"], []).append(row)
         return [*groups.values()]
+
+    def _by_worth(self, iteration: int) -> list[list[dict[str, Any]]]:
+        """The same, those first that have most to tell."""
+        groups = self._groups(iteration)
+        with _whole(self.files.get(iteration)):
+            return sorted(groups, key=_dullness)
 
     def _told(self, iteration: int, rows: Sequence[Mapping[str, Any]]) -> list[EpisodeCard]:
         """The lines of a group as cards."""
-        try:
+        with _whole(self.files[iteration]):
             sizes = Counter(turn.get("state_group") for row in rows for turn in row["turns"])
             return [_episode(iteration, member, row, sizes) for member, row in enumerate(rows)]
-        except (KeyError, TypeError, AttributeError, IndexError) as error:
-            file = self.files[iteration]
-            raise StoryError(f"{file} is damaged: an episode in it lacks {error}; remove it") from error
 
     def _add(self, kept: dict[tuple[int, int], list[EpisodeCard]], iteration: int, mode: str | None = None) -> bool:
         """Keeps one more group of an iteration, one that failed in a way; whether there was one."""
-        for rows in sorted(self._groups(iteration), key=_dullness):
+        for rows in self._by_worth(iteration):
             place = iteration, rows[0]["group"]
-            modes = [row["analysis"]["mode"] for row in rows if row.get("analysis")]
-            if place not in kept and (mode is None or mode in modes):
-                kept[place] = self._told(iteration, rows)
+            if place in kept:
+                continue
+            cards = self._told(iteration, rows)
+            if mode is None or any(card["analysis"] and card["analysis"]["mode"] == mode for card in cards):
+                kept[place] = cards
                 return True
         return False
 
@@ -145,6 +152,15 @@ def _with_tokens_up_to(most: int, cards: list[EpisodeCard]) -> list[EpisodeCard]
     return cards
 
 
+@contextlib.contextmanager
+def _whole(file: Path | None) -> Iterator[None]:
+    """Whoever wrote the lines that are read inside, an episode has certain fields."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError, IndexError) as error:
+        raise StoryError(f"{file} is damaged: an episode in it lacks {error}; remove it") from error
+
+
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
     try:
         with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as stream:
@@ -159,7 +175,6 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
 def _episode(iteration: int, member: int, row: Mapping[str, Any], sizes: Mapping[int | None, int]) -> EpisodeCard:
     """A line as a card. What an older program did not write is None."""
     turns = row["turns"]
-    analysis: Analysis | None = row.get("analysis")
     return {
         "id": f"{iteration}/{row['group']}/{member}",
         "iteration": iteration,
@@ -175,8 +190,20 @@ def _episode(iteration: int, member: int, row: Mapping[str, Any], sizes: Mapping
         "chosen_because": row.get("chosen_because"),
         "chosen_reason": row.get("chosen_reason"),
         "initial_observation": row["initial_observation"],
-        "analysis": analysis,
+        "analysis": _analysis(row["analysis"]) if row.get("analysis") else None,
         "turns": [_turn(turns, number, sizes) for number in range(len(turns))],
+    }
+
+
+def _analysis(told: Mapping[str, Any]) -> Analysis:
+    return {
+        "mode": told["mode"],
+        "detail": told.get("detail", ""),
+        "critical_step": told.get("critical_step"),
+        "lesson": told.get("lesson", ""),
+        "query": told.get("query", ""),
+        "source": told.get("source", ""),
+        "repaired": told.get("repaired", False),
     }
 
 

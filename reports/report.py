@@ -22,6 +22,7 @@ from roleagent.learners.disk import write_whole
 from roleagent.reports.page import render
 from roleagent.reports.reading import EPISODES, story_of
 from roleagent.reports.recorded import StoryError
+from roleagent.reports.terminal import clean
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -44,10 +45,11 @@ def main(arguments: Sequence[str]) -> int:
         return _complain(f"cannot write {out}: {error.strerror or error}; name another file with --out")
     for story in stories:
         told, recorded = len(story["episodes"]), story["episodes_recorded"]
-        print(f"{story['name']}: {story['state']}, {story['steps'][0]} of {story['steps'][1]} iterations, ", end="")
-        print(f"{told:,} of {recorded:,} episodes")
+        episodes = f"{told:,} episodes" if recorded is None else f"{told:,} of {recorded:,} episodes"
+        done, wanted = story["steps"]
+        print(f"{clean(story['name'])}: {story['state']}, {done} of {wanted} iterations, {episodes}")
         for note in story["notes"]:
-            print(f"roleagent report: {story['name']}: {note}", file=sys.stderr)
+            print(clean(f"roleagent report: {story['name']}: {note}"), file=sys.stderr)
     print(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")
     if options.open and not webbrowser.open(out.resolve().as_uri()):
         return _complain("no browser was found here; the file can be opened in any other")
@@ -62,5 +64,5 @@ def _count(text: str) -> int:
 
 def _complain(what: str) -> int:
     """One line about what went wrong; returns the exit status."""
-    print(f"roleagent report: {' '.join(what.split())}", file=sys.stderr)
+    print(clean(f"roleagent report: {what}"), file=sys.stderr)
     return 2

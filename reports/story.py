@@ -86,6 +86,19 @@ class Curve(TypedDict):
     values: dict[str, list[float | None]]
 
 
+class Gain(TypedDict):
+    """What a run gained on held-out tasks from its first measurement to a later one, over the tasks that both played.
+
+    Each part has ``tasks``, the ``difference`` of the shares won, its 95 % ``interval`` over pairs
+    (:func:`roleagent.agents.comparison.compare`), and, where every task was played once, how many were won
+    ``only_first`` and ``only_second``.
+    """
+
+    until: str  # the name of the later one
+    all: dict[str, Any]
+    by_type: dict[str, dict[str, Any]]
+
+
 class Story(TypedDict):
     """A run.
 
@@ -110,9 +123,10 @@ class Story(TypedDict):
     modes: Curve  # entries of the failure library after each iteration, by failure mode
     mode_failures: Curve  # failures filed in each iteration, by failure mode
     evaluations: dict[str, Any]  # by name (before, iteration-000010, …, after): agents.evaluation's summary
+    gain: Gain | None  # between the first and the last of them; None: not known task by task
     counters: dict[str, float]
     alarms: list[dict[str, Any]]
-    idle: list[str]  # mechanisms that are on and did nothing, in words (roleagent.learners.mechanisms)
+    idle: list[str] | None  # mechanisms that are on and did nothing, in words; None: nobody can say (yet)
     episodes: list[EpisodeCard]
-    episodes_recorded: int  # how many there are in the run folder
+    episodes_recorded: int | None  # how many there are in the run folder; None: not known
     notes: list[str]

@@ -89,7 +89,7 @@ class Picture:
             )
             for alarm in self.story["alarms"][-4:]
         ]
-        lines += [Text(clean(f"warning: {words}"), "yellow") for words in self.story["idle"]]
+        lines += [Text(clean(f"warning: {words}"), "yellow") for words in self.story["idle"] or ()]
         lines += [Text(clean(f"note: {words}"), "dim") for words in self.story["notes"]]
         return Text("\n").join(lines) if lines else None
 
@@ -110,7 +110,7 @@ class Picture:
         story = self.story
         measured = {name: summary for name, summary in story["evaluations"].items() if "by_type" in summary}
         names = list(measured)[:1] + list(measured)[1:][-1:]
-        table = _table("success by type", "training", *names)
+        table = _table("success by type", "training", *map(clean, names))
         rows: dict[str, list[str]] = {}
         for name, values in story["success_by_type"]["values"].items():
             known = [value for value in values[-RECENT:] if value is not None]
@@ -126,7 +126,9 @@ class Picture:
             success = [value for value in story["training"]["values"].get("success", ())[-RECENT:] if value is not None]
             now = number(statistics.fmean(success)) if success else ""
             table.add_row(Text("all", "bold"), now, *whole)
-        return table if table.row_count else None
+        if not table.row_count:
+            return None
+        return Group(table, Text(gain)) if (gain := _gain(story)) else table
 
     def _time(self) -> RenderableType | None:
         recent = {
@@ -238,13 +240,22 @@ def cut(text: str, width: int) -> str:
     >>> cut("You arrive at fridge.", 12)
     'You arrive …'
     """
-    line = clean(text)
-    return line if len(line) <= width else f"{line[: width - 1]}…"
+    line = Text(clean(text))
+    line.truncate(width, overflow="ellipsis")  # some letters are two columns wide
+    return line.plain
 
 
 def _interval(summary: Any) -> str:
     low, high = summary.get("interval") or (None, None)
     return f"[{number(low)}, {number(high)}]" if low is not None else ""
+
+
+def _gain(story: Story) -> str:
+    gain = story["gain"]
+    if gain is None:
+        return ""
+    value, *interval = (f"{100 * share:+.1f}" for share in (gain["all"]["difference"], *gain["all"]["interval"]))
+    return f"gain {value} points [{', '.join(interval)}] over {gain['all']['tasks']} tasks that both played"
 
 
 def _table(first: str, *others: str) -> Table:

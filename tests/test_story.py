@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from test_configurations import overrides
 from tiny import qwen, tokenizer
 
 from roleagent import config as configuration
+from roleagent.agents.comparison import Measured, compare
 from roleagent.cli import main as roleagent
 from roleagent.curricula.curriculum import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
@@ -27,6 +29,7 @@ from roleagent.learners.episodes import MOST_READ, Played, tokens_of, told_token
 from roleagent.learners.segments import segments_of
 from roleagent.learners.spelling import spelt
 from roleagent.panel import Panel
+from roleagent.reports.page import render
 from roleagent.reports.reading import cards_of, iterations_of, story_of
 from roleagent.reports.recorded import Recorded, StoryError
 from roleagent.similarity import lms
@@ -265,6 +268,7 @@ def forget(run, *names):
 def test_a_run_says_what_it_is_doing(run):
     log = (run / "metrics.jsonl").read_text().splitlines(keepends=True)
     lock = Lock(run)
+    os.utime(run / ".lock", (1, 1))  # when it began
     assert at_work(run) and story_of(run)["state"] == "finished"
     forget(run, "result.json", "after.json")
     assert story_of(run)["state"] == "measuring"
@@ -283,6 +287,48 @@ def test_a_run_says_what_it_is_doing(run):
     assert not at_work(run) and story_of(run)["state"] == "stopped"
     (run / ".lock").write_text("999999999 on nowhere")
     assert at_work(run)  # another machine's, who knows
+
+
+def test_a_run_that_is_resumed_for_longer_is_not_finished_any_more(run):
+    """From its first moment, before there is a new checkpoint; and again when it is killed in between."""
+    assert story_of(run)["state"] == "finished"
+    lock = Lock(run)
+    story = story_of(run)
+    assert story["state"] == "training" and list(story["evaluations"]) == ["before", "iteration-000002"]
+    with (run / "metrics.jsonl").open("a") as log:
+        log.write('{"stage": "train", "step": 4, "turns": 5.0, "environment_steps": 5.0}\n')
+    lock.release()
+    story = story_of(run)
+    assert (story["state"], story["steps"]) == ("stopped", (4, 4)) and "after" not in story["evaluations"]
+
+
+def test_the_gain_is_that_of_the_same_tasks(run):
+    """As evaluate.py compares the two files; without records nobody knows."""
+    names = [f"{name}.json" for name in ("before", "after")]
+    sides = [[Measured.read(run / name)] for name in names]
+    wanted = compare(*sides, np.random.default_rng(0))
+    gain = story_of(run)["gain"]
+    assert gain["until"] == "after" and gain["by_type"].keys() == wanted["by_type"].keys()
+    for name in ("difference", "interval", "only_first", "only_second", "tasks"):
+        assert gain["all"][name] == wanted["success"][name]
+    summary = json.loads((run / "after.json").read_text())
+    (run / "after.json").write_text(json.dumps({**summary, "records": [{"task": "of another version"}]}))
+    assert story_of(run)["gain"] is None
+    forget(run, "after.json", "iteration-000002.json")
+    assert story_of(run)["gain"] is None
+
+
+def test_what_nobody_can_say_is_not_said(run):
+    """An older program logged less; before the first checkpoint nobody knows what the mechanisms did."""
+    assert story_of(run)["idle"] == [] and story_of(run)["episodes_recorded"] == 36
+    log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for row in log:
+        row.pop("environment_steps", None)
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
+    forget(run, "checkpoints", "result.json")
+    story = story_of(run)
+    assert story["idle"] is None and story["episodes_recorded"] is None
+    assert "episodes" in render([story]) and roleagent(["report", str(run)]) == 0
 
 
 def test_an_older_run_leaves_out_what_it_did_not_record(run):
@@ -329,6 +375,11 @@ def garble(path):
             "trajectories/iteration-000003.jsonl.gz",
             lambda path: path.write_bytes(gzip.compress(b'{"group": 0, "reward": 1, "turns": [{}]}\n')),
             "lacks 'task_id'",
+        ),
+        (
+            "trajectories/iteration-000003.jsonl.gz",
+            lambda path: path.write_bytes(gzip.compress(b'["no episode"]\n')),
+            "iteration-000003.jsonl.gz is damaged",
         ),
     ],
 )
