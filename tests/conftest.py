@@ -8,9 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from roleagent import patience
+
 # A busy machine is not a failure: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
+patience.AFTER = 3600.0  # nor does it add its "waiting (2 s) for …" to the lines that a test counts
 
 
 @pytest.fixture(scope="session")
