@@ -127,6 +127,8 @@ def test_openenvs_client_plays_our_server():
                 client.reset(task_id="heat-egg")
             with pytest.raises(RuntimeError, match="not difficulty"):
                 client.reset(difficulty=3)
+            with pytest.raises(RuntimeError, match="reset comes before step"):  # none of the two began an episode
+                client.step({"command": "look"})
             assert "valid" in client.reset(split="valid").observation["info"]["split"]
         described = json.load(urlopen(served.url + "/metadata"))
         assert described["name"] == "RoleAgent/Toy-v0"

@@ -74,6 +74,7 @@ def test_rows_and_hints():
     assert len(tasks_dataset("RoleAgent/Toy-v0")) == 432
     with pytest.raises(ValueError, match="unknown task id"):
         episodes.reset(task_id=row["task_id"], split="train")
+    assert episodes.act("look") == OVER
     shop = environment_factory("RoleAgent/WebShop-v0", **ENVS["RoleAgent/WebShop-v0"][0])()
     assert "Possible now: search" in shop.reset()
 

@@ -90,11 +90,12 @@ class Session(Environment[Command, Text, State]):
         if unknown:
             raise ValueError(f"reset takes seed, episode_id, task_id, split, options; not {', '.join(unknown)}")
         self._require_open()
-        self._env = env = self._splits(split)
+        self._env = None  # whoever goes on after an error would play something else
+        env = self._splits(split)
         given = dict(options or {}) | ({} if task_id is None else {"task_id": task_id})
         text, info = env.reset(seed=seed, options=given)
         played = {"task_id": info["task_id"], "split": info["split"]}  # a state takes further fields
-        self._state = State(episode_id=episode_id, step_count=0, **played)
+        self._env, self._state = env, State(episode_id=episode_id, step_count=0, **played)
         return Text(text=text, info=info)
 
     def step(self, action: Command, timeout_s: float | None = None, **unknown: Any) -> Text:

@@ -87,10 +87,13 @@ class RemoteEnv(gymnasium.Env[str, str]):
     ):
         self.url, self.split, self.timeout = url.rstrip("/"), split, timeout
         about = self._get(f"/panel?split={quote(split)}" if split else "/panel")
-        self.panel = Panel(about["env_id"], about["split"], tuple(about["task_ids"]))
+        try:
+            self.panel = Panel(about["env_id"], about["split"], tuple(about["task_ids"]))
+            self.max_steps: int = about["max_steps"]
+        except (KeyError, TypeError) as error:
+            raise ConnectionError(f"{self.url} is another server: its /panel tells of no tasks") from error
         if env_id not in (None, self.panel.env_id):
             raise ValueError(f"{self.url} serves {self.panel.env_id}, not {env_id}")
-        self.max_steps: int = about["max_steps"]
         self.render_mode = render_mode
         self.observation_space = Unicode()
         self.action_space = Unicode()
