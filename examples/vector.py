@@ -17,7 +17,8 @@ from roleagent.envs.wrappers import PredictedState, Tags
 
 def reply(admissible: list[str], dice: random.Random) -> str:
     """Your model's answer, given what it sees; this one tries things at random and foresees nothing happening."""
-    return f"<action>{dice.choice(admissible)}</action><prediction>Nothing happens.</prediction>"
+    command = dice.choice(admissible or ["look"])  # WebShop and search list none: their commands are free
+    return f"<action>{command}</action><prediction>Nothing happens.</prediction>"
 
 
 def main() -> None:
@@ -63,7 +64,7 @@ def main() -> None:
     vector.close()
     seconds = time.perf_counter() - begun
     print(f"{len(won)} tasks, {sum(won.values())} won; {steps} steps in {seconds:.1f} s")
-    print(f"{len(foreseen)} predictions scored, mean similarity {np.mean(foreseen):.2f}")
+    print(f"{len(foreseen)} predictions scored, mean similarity {sum(foreseen) / max(1, len(foreseen)):.2f}")
 
 
 if __name__ == "__main__":  # processes of its own import this file again
