@@ -90,16 +90,16 @@ def meant(command: str, admissible: Sequence[str], forms: Sequence[Form] = ()) -
 
     >>> meant("go to frige 1", ["go to fridge 1", "look"]), meant("look", ["look"])
     ('go to fridge 1', None)
-    >>> meant("buy now", ["click[buy now]"]), meant("search red mug", [], [Form("search", "", "")])
-    ('click[buy now]', 'search[red mug]')
+    >>> meant("buy now", ["click[buy now]"]), meant("search Silver Harbor", [], [Form("search", "", "")])
+    ('click[buy now]', 'search[Silver Harbor]')
     """
     typed = _plain(command)
-    verb, separator, rest = typed.partition(" ")
+    verb, separator, rest = " ".join(command.split()).partition(" ")
     if any(typed.startswith((f"{form.verb}[", f"{form.verb}:")) for form in forms):
         return None
     for form in forms:
-        if verb == form.verb and separator:
-            return f"{verb}[{rest.strip('[]')}]"
+        if verb.casefold() == form.verb and separator:
+            return f"{form.verb}[{rest.strip('[]')}]"
     listed = {_plain(name): name for name in admissible}
     if typed in listed:
         return None

@@ -136,7 +136,7 @@ class Game:
         with _completing(lambda: [*WORDS, *self._listed()], self._at_terminal):
             while True:
                 line = self._ask()
-                if line is None or line.casefold() in ("quit", "exit"):
+                if line is None or line.casefold() in ("quit", "exit", "q"):
                     print(f"left after {self._steps} steps, reward {self._reward:g}")
                     return 0
                 command = self._understand(line)
@@ -175,7 +175,7 @@ class Game:
         offered, self._offered = self._offered, None
         if not line:
             print("(say something: ? lists what can be done, quit leaves)")
-        elif line == "?":
+        elif line == "?" or (line.casefold() == "help" and "help" not in self._listed()):
             self._list()
         elif line.casefold() == "hint":
             self._hint()
@@ -187,6 +187,8 @@ class Game:
             print("(nothing was asked)")
         elif offered and line == offered[0]:
             return line
+        elif form := next((form for form in self._forms if line.casefold() in (form.verb, f"{form.verb}[]")), None):
+            print(f"not played: it {form.does}, but needs words, e.g. {form.example}")
         elif (near := meant(line, self._listed(), self._forms)) is not None:
             self._offered = line, near
             print(f"not played: did you mean {near!r}?  (y plays that, the same line again what you typed)")
@@ -236,7 +238,10 @@ class Game:
     def _show(self, text: str) -> None:
         """What there is to read; on a terminal its lines are broken between words."""
         if self._at_terminal:
-            lines = [clean(line) for line in text.split("\n")]  # a shop's texts are not to move the cursor
+            # A shop's texts are not to move the cursor; what stands in columns stays there.
+            lines = [
+                line if line.isprintable() and len(line) <= self._width else clean(line) for line in text.split("\n")
+            ]
             text = "\n".join(textwrap.fill(line, self._width, break_on_hyphens=False) for line in lines)
         print(text)
 

@@ -117,6 +117,9 @@ def test_a_slip_is_not_played_but_offered(play):
         ("webshop", ["search shirt", "y", "?"], ["'search[shirt]'", "14 steps left", "click[back to search]"]),
         ("webshop", ["search[shirt]", "back to serch", "y"], ["'click[back to search]'", "left after 2 steps"]),
         ("searchqa", ["?"], ["answer[…]  gives the answer"]),
+        ("searchqa", ["search", "Answer[]", "help"], ["not played: it looks for passages", "left after 0 steps"]),
+        ("searchqa", ["Search Silver Harbor", "q"], ["'search[Silver Harbor]'", "left after 0 steps"]),
+        ("toy", ["help"], ["go to fridge\n", "left after 0 steps"]),
         ("searchqa", ["answer nobody", "y"], ["not solved after 1 steps, reward 0, f1 0.00", "needs 2: search["]),
         ("alfworld", ["?", "hint"], ["\ninventory\n", "(the expert, who sees only what you see)"]),
     ],
@@ -219,7 +222,8 @@ def test_at_a_terminal_there_are_columns_and_completion(tmp_path):
 
     try:
         first = read_until("15 steps left] > ")
-        assert "Tab completes a command" in first and max(map(len, first.split("\r\n"))) <= 80
+        assert "Tab completes a command" in first and "hint  ask an expert     goal" in first
+        assert max(map(len, first.split("\r\n"))) <= 80
         os.write(ours, b"?\n")
         assert re.search(r"go to basket +go to \w+", read_until("15 steps left] > "))
         os.write(ours, b"go to fr\t\n")
