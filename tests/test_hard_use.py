@@ -1,6 +1,7 @@
 """Hard use: random and hostile actions, many of them, long ones, many environments, for a long time.
 
-``ROLEAGENT_HARD=100000`` plays so many actions in every environment; a few hundred unless told.
+A few hundred actions in every environment; ``pytest -m slow`` plays 20,000, and ``ROLEAGENT_HARD=100000`` with it as
+many as that says.
 """
 
 import json
@@ -34,7 +35,7 @@ from roleagent.reflections import plain, read_reflection, read_selection, write_
 from roleagent.similarity import lms
 from roleagent.types import Reflection
 
-ACTIONS = int(os.environ.get("ROLEAGENT_HARD", "400"))
+FEW, MANY = 400, int(os.environ.get("ROLEAGENT_HARD", "20000"))  # actions
 LENGTH = 25  # actions of a script
 INFO_KEYS = set(re.findall(r"^``(\w+)`` ", roleagent.types.__doc__, re.MULTILINE))
 WORDS = ("red mug", "wenda pruitt", "the", "shoes for men", "upper gorve carpenter", "zzz")
@@ -50,12 +51,17 @@ GAMES = {
     "searchqa": ("SearchQA", {"data_dir": "generated"}),
     "searchqa tfidf": ("SearchQA", {"data_dir": "generated", "retriever": "tfidf"}),
 }
-hard = settings(
-    max_examples=math.ceil(ACTIONS / LENGTH),
-    database=None,
-    derandomize=ACTIONS < 1000,
-    suppress_health_check=list(HealthCheck),
-)
+few_or_many = pytest.mark.parametrize("actions", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])
+
+
+def hard(actions):
+    """How Hypothesis goes about so many actions: the same few every time, or ever new ones."""
+    return settings(
+        max_examples=math.ceil(actions / LENGTH),
+        database=None,
+        derandomize=actions == FEW,
+        suppress_health_check=list(HealthCheck),
+    )
 
 
 @pytest.fixture
@@ -126,16 +132,17 @@ def play(env, twin, script, seed, wrapped):
             expert.observe(command, observation)
 
 
+@few_or_many
 @pytest.mark.parametrize("wrapped", [False, True], ids=["bare", "wrapped"])
 @pytest.mark.parametrize("name", GAMES)
-def test_no_action_breaks_an_environment_or_leaves_a_trace_in_it(name, wrapped, make):
+def test_no_action_breaks_an_environment_or_leaves_a_trace_in_it(name, wrapped, actions, make):
     """Whatever is not valid changes nothing: a twin that never got it goes the same way."""
     env, twin = make(name, max_steps=20), make(name, max_steps=10**6)
     if wrapped:
         env, twin = Tags(PredictedState(env, 2)), Tags(PredictedState(twin, 2))
     played, begun = count(), time.perf_counter()
 
-    @hard
+    @hard(actions)
     @given(scripts(LENGTH), st.integers(0, 2**31))
     def hard_use(script, seed):
         play(env, twin, script, seed, wrapped)
@@ -145,7 +152,7 @@ def test_no_action_breaks_an_environment_or_leaves_a_trace_in_it(name, wrapped, 
     hard_use()
     done = next(played)
     print(f"{name}, {'wrapped' if wrapped else 'bare'}: {done} actions in {time.perf_counter() - begun:.0f} s")
-    assert done >= ACTIONS
+    assert done >= actions
 
 
 # --- the game of two roles --------------------------------------------------------------------------------------------
@@ -178,11 +185,12 @@ def answer_all(game, script, seed):
     return turn - 1  # the last calls of both roles are None
 
 
+@few_or_many
 @pytest.mark.parametrize("options", [{}, {"bare_commands": True, "history": 3}], ids=["tags", "bare commands"])
-def test_no_reply_breaks_the_game_of_two_roles(options):
+def test_no_reply_breaks_the_game_of_two_roles(options, actions):
     game, played, begun = dual_role(game_kwargs={"max_steps": 8}, games=3, **options), [0], time.perf_counter()
 
-    @hard
+    @hard(actions)
     @given(scripts(LENGTH), st.integers(0, 2**31))
     def hard_use(script, seed):
         while_before, played[0] = played[0], played[0] + answer_all(game, script, seed)
@@ -190,7 +198,7 @@ def test_no_reply_breaks_the_game_of_two_roles(options):
 
     hard_use()
     print(f"dual role, {options}: {played[0]} replies in {time.perf_counter() - begun:.0f} s")
-    assert played[0] >= ACTIONS / 2  # an episode ends when its games do
+    assert played[0] >= actions / 2  # an episode ends when its games do
 
 
 # --- long texts -------------------------------------------------------------------------------------------------------
@@ -248,29 +256,34 @@ def test_a_megabyte_is_no_command_and_costs_no_more_than_its_length(make):
 # --- for a long time, many at a time ----------------------------------------------------------------------------------
 
 MEGABYTE = 1 << 20
-LONG_USE = ACTIONS >= 1000
 ALL = ["Toy", "WebShop", "ALFWorld", "SearchQA"]
 
 
+def briefly_and_long(*few):
+    """These environments for a short time, and all of them for a long one where what is slow is run."""
+    long = [pytest.param(env_id, True, marks=pytest.mark.slow) for env_id in ALL]
+    return pytest.mark.parametrize(("env_id", "long"), [*((env_id, False) for env_id in few), *long])
+
+
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is read from /proc")
-@pytest.mark.parametrize("env_id", ALL if LONG_USE else ALL[:2])
-def test_memory_stays_flat_and_environments_share_what_is_large(env_id):
+@briefly_and_long("Toy", "WebShop")
+def test_memory_stays_flat_and_environments_share_what_is_large(env_id, long):
     """A process grows no more over as many episodes again; another environment costs a state, not a catalogue."""
-    episodes, many = (1000, 256) if LONG_USE else (40, 64)
+    episodes, many = (1000, 256) if long else (40, 64)
     program = Path(__file__).with_name("long_use.py")
     command = [sys.executable, program, f"RoleAgent/{env_id}-v0", str(episodes), str(many)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     print(done.stdout, end="")
     told = json.loads(done.stdout)
     # With a few episodes, games are still being kept for the next time (128 of ALFWorld).
-    assert told["grown"] < (4 if LONG_USE else 16) * MEGABYTE
+    assert told["grown"] < (4 if long else 16) * MEGABYTE
     assert told["each"] < MEGABYTE / 2
 
 
-@pytest.mark.parametrize("env_id", ALL if LONG_USE else ALL[:1])
-def test_spawned_workers_take_hostile_actions_and_one_that_is_killed_is_named(env_id):
+@briefly_and_long("Toy")
+def test_spawned_workers_take_hostile_actions_and_one_that_is_killed_is_named(env_id, long):
     """Eight processes, fifty episodes each; then one is killed."""
-    episodes, rng = 50 if LONG_USE else 2, np.random.default_rng(0)
+    episodes, rng = 50 if long else 2, np.random.default_rng(0)
     vector = make_vector(f"RoleAgent/{env_id}-v0", 8, "async", timeout=300)
     try:
         _, infos = vector.reset(seed=1)
