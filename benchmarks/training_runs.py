@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -29,14 +30,15 @@ class Run:
         folder: its run folder.
         file: its configuration file.
         overrides: its options on top of that.
+        quiet: what it shows goes into a file beside its folder.
     """
 
-    def __init__(self, folder: Path, file: Path, overrides: Sequence[str]):
-        self.folder, self.file = folder, file
+    def __init__(self, folder: Path, file: Path, overrides: Sequence[str], quiet: bool = False):
+        self.folder, self.file, self.quiet = folder, file, quiet
+        self.log = folder.with_name(f"{folder.name}.log")
         self.overrides = tuple(overrides)
         self._options = (*overrides, KEEP_ALL, f"run_dir={folder}")
         self.config: Config = load(file, self._options)
-        self._costs = folder.with_name(f"{folder.name}.costs.json")
 
     def finish(self) -> dict[str, Any]:
         """Trains what is left to train; the run's result, with ``minutes`` and ``peak_mb``.
@@ -50,34 +52,34 @@ class Run:
         if not (self.folder / "result.json").exists():
             status = self._train(["--resume"] if begun else [])
             if status:
+                told = f" (see {self.log})" if self.quiet else ""
                 raise ConfigError(
-                    f"training into {self.folder} ended with status {status}; the same command goes on from there"
+                    f"training into {self.folder} ended with status {status}{told}; the same command goes on from there"
                 )
             self._prune()
-        costs = json.loads(self._costs.read_text())
         return {
             **json.loads((self.folder / "result.json").read_text()),
-            "minutes": sum(cost["minutes"] for cost in costs),
-            "peak_mb": max(cost["peak_mb"] for cost in costs),
+            "minutes": minutes_of(self.folder),
+            "peak_mb": max(cost["peak_mb"] for cost in costs_of(self.folder)),
         }
 
     def _train(self, flags: Sequence[str]) -> int:
         """Runs ``train.py``, showing what it shows, and notes what it cost; its exit status."""
         command = [sys.executable, str(ROOT / "train.py"), "--config", str(self.file), *flags, *self._options]
-        print("$", " ".join(command), flush=True)
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
-        process = subprocess.Popen(command)
-        while True:
-            try:
-                _, status, usage = os.wait4(process.pid, 0)
-                break
-            except KeyboardInterrupt:  # train.py got it too, and ends in its own time
-                continue
+        with self.log.open("a") if self.quiet else contextlib.nullcontext() as stream:
+            print("$", " ".join(command), file=stream, flush=True)
+            process = subprocess.Popen(command, stdout=stream, stderr=stream)
+            while True:
+                try:
+                    _, status, usage = os.wait4(process.pid, 0)
+                    break
+                except KeyboardInterrupt:  # train.py got it too, and ends in its own time
+                    continue
         process.returncode = os.waitstatus_to_exitcode(status)
-        costs = json.loads(self._costs.read_text()) if self._costs.exists() else []
-        costs.append({"minutes": (time.monotonic() - started) / 60, "peak_mb": usage.ru_maxrss / MEMORY_UNIT})
-        self._costs.write_text(json.dumps(costs))
+        cost = {"minutes": (time.monotonic() - started) / 60, "peak_mb": usage.ru_maxrss / MEMORY_UNIT}
+        _costs_file(self.folder).write_text(json.dumps([*costs_of(self.folder), cost]))
         return process.returncode
 
     def start(self) -> Path | None:
@@ -103,10 +105,26 @@ class Run:
     def control(self, name: str, *options: str) -> Run:
         """A run with other options that begins where this one's warm start ended."""
         folder = self.folder.with_name(f"{self.folder.name}-{name}")
-        run = Run(folder, self.file, [*self.overrides, *options])
+        run = Run(folder, self.file, [*self.overrides, *options], self.quiet)
         start = self.start()
         if start is not None and not (folder / "config.yaml").exists():
             shutil.copytree(start, folder / "checkpoints" / start.name, dirs_exist_ok=True)
-            shutil.copy(self.folder / "before.json", folder)
+            if run.config.wia == self.config.wia:  # without forecasts the same weights play otherwise
+                shutil.copy(self.folder / "before.json", folder)
             (folder / "config.yaml").write_text(yaml.safe_dump(to_dict(run.config), sort_keys=False))
         return run
+
+
+def costs_of(folder: Path) -> list[dict[str, float]]:
+    """``minutes`` and ``peak_mb`` of every process that worked on a run."""
+    file = _costs_file(folder)
+    return json.loads(file.read_text()) if file.exists() else []
+
+
+def minutes_of(folder: Path) -> float:
+    """Wall-clock minutes that a run took, in all its processes."""
+    return sum(cost["minutes"] for cost in costs_of(folder))
+
+
+def _costs_file(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.costs.json")

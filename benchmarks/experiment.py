@@ -1,0 +1,165 @@
+"""An experiment: arms against each other over seeds, from the same warm starts, and a report of all of it.
+
+    python benchmarks/experiment.py --config benchmarks/alfworld_small.yaml
+    python benchmarks/experiment.py --config benchmarks/alfworld_small.yaml --plan
+    python benchmarks/experiment.py --config benchmarks/alfworld_small.yaml --seeds 0 --arms GRPO GiGPO
+    python benchmarks/experiment.py --config benchmarks/alfworld_small.yaml --report
+
+Every run is one of the real ``train.py`` in a folder of its own under ``--out``, on one thread (its figures then
+repeat), as many side by side as there are cores; its policy is then measured by the real ``evaluate.py`` on the whole
+panel. The x anything begins it says how long that will take: by what runs took here, else where the plan was written.
+
+The report is made from the raw run folders alone (``--report`` only writes it, of what there is).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # train.py's and evaluate.py's too
+
+from experiment_measure import measure
+from experiment_plan import START, Job, Plan
+from experiment_report import write_report
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from training_runs import Run, minutes_of
+
+from roleagent.config import ConfigError
+
+
+class Experiment:
+    """A plan and the folder in which it is carried out.
+
+    Args:
+        jobs: runs of it that are wanted.
+        side_by_side: most runs at the same time.
+    """
+
+    def __init__(self, plan: Plan, out: Path, jobs: Sequence[Job], side_by_side: int):
+        self.plan, self.out, self.jobs, self.side_by_side = plan, out, jobs, side_by_side
+        self.starts = {plan.start(job, out).folder: job for job in jobs}
+        self._stopped = False
+
+    def carry_out(self, console: Console) -> list[str]:
+        """Trains and measures what is left, warm starts first; returns what went wrong, a line each."""
+        troubles: list[str] = []
+        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+        with Progress(*columns, console=console) as progress, ThreadPoolExecutor(self.side_by_side) as pool:
+
+            def finish(name: str, make: Callable[[], Run], bar: TaskID) -> None:
+                if self._stopped:
+                    return
+                began = time.monotonic()
+                try:
+                    run = make()
+                    run.finish()
+                    found = [
+                        f"{100 * one['success']:.1f} % at {one['temperature']:g}" for one in measure(run, self.plan)
+                    ]
+                    told = f"{name}: {', '.join(found)} ({(time.monotonic() - began) / 60:.1f} min)"
+                except (ConfigError, OSError, ValueError) as error:
+                    told = f"{name}: {error}"
+                    troubles.append(told)
+                progress.console.print(told, soft_wrap=True)
+                progress.advance(bar)
+
+            try:
+                bar = progress.add_task("warm starts", total=len(self.starts))
+                list(
+                    pool.map(
+                        lambda job: finish(job.start, lambda: self.plan.start(job, self.out), bar), self.starts.values()
+                    )
+                )
+                bar = progress.add_task("runs", total=len(self.jobs))
+                list(pool.map(lambda job: finish(job.name, lambda: self.plan.run(job, self.out), bar), self.jobs))
+            except KeyboardInterrupt:
+                self._stopped = True  # threads end with the runs that they wait for, which got it too
+                raise
+        return troubles
+
+    def left(self) -> dict[str, int]:
+        """How many runs are not finished, by arm, warm starts under their own name."""
+        return {arm: count for arm in self._folders if (count := sum(not is_finished(f) for f in self._folders[arm]))}
+
+    def estimate(self) -> tuple[float, str]:
+        """Hours until everything is there, and what that is based on."""
+        took = {arm: [minutes_of(f) for f in folders if is_finished(f)] for arm, folders in self._folders.items()}
+        known = {arm: statistics.mean(minutes) for arm, minutes in took.items() if minutes}
+        foreign = self.plan.core_minutes
+        ratios = [known[arm] / foreign[arm] for arm in known if foreign.get(arm)]
+        pace = statistics.mean(ratios) if ratios else 1.0
+        usual = statistics.mean(foreign.values()) if foreign else 0.0
+        minutes = sum(count * known.get(arm, pace * foreign.get(arm, usual)) for arm, count in self.left().items())
+        source = "by the runs that are finished here" if known else "by what they took where the plan was written"
+        return minutes / 60 / self.side_by_side, source
+
+    @property
+    def _folders(self) -> dict[str, list[Path]]:
+        found = {START: [*self.starts]}
+        for job in self.jobs:
+            found.setdefault(job.arm, []).append(self.plan.folder(job, self.out))
+        return found
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run has come to its end."""
+    return (folder / "result.json").exists()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the experiment (YAML)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="run folders (default: runs/ and the file's name)")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[], metavar="N", help="only these seeds")
+    parser.add_argument("--arms", nargs="+", default=[], metavar="ARM", help="only these arms")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs side by side (default: cores)")
+    parser.add_argument("--plan", action="store_true", help="only say what is left to do, and how long it will take")
+    parser.add_argument("--report", action="store_true", help="only write the report, of what is finished")
+    options = parser.parse_args(arguments)
+    console = Console()
+    try:
+        plan = Plan.read(options.config)
+        out = options.out or Path("runs") / options.config.stem
+        if unknown := set(options.arms) - set(plan.arms):
+            raise ConfigError(f"no arm {', '.join(sorted(unknown))}; there are {', '.join(plan.arms)}")
+        if options.jobs < 1:
+            raise ConfigError(f"--jobs must be at least 1, not {options.jobs}")
+        jobs = plan.jobs(options.seeds, options.arms)
+        experiment = Experiment(plan, out, jobs, options.jobs)
+        troubles: list[str] = []
+        if not options.report:
+            left = experiment.left()
+            hours, source = experiment.estimate()
+            rest = ", ".join(f"{count} x {arm}" for arm, count in left.items()) or "nothing"
+            console.print(f"{plan.title}: {len(jobs)} runs in {out}; left: {rest}", soft_wrap=True)
+            console.print(f"about {hours:.1f} hours with {options.jobs} side by side, {source}", soft_wrap=True)
+            if options.plan:
+                return 0
+            plan.check()
+            troubles = experiment.carry_out(console)
+        result = write_report(plan, out)
+        console.print(f"the report is in {plan.report}")
+    except ConfigError as error:
+        print(f"experiment.py: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("experiment.py: stopped; the same command goes on", file=sys.stderr)
+        return 130
+    for trouble in troubles:
+        print(f"experiment.py: {trouble}", file=sys.stderr)
+    print("RESULT", json.dumps(result))
+    return 1 if troubles else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,219 @@
+"""What the runs of an experiment say, from their folders alone: numbers, nothing drawn and nothing in words."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from courses import Course, course, iterations_of
+from experiment_measure import records_of
+from experiment_plan import START, Evaluation, Plan
+
+from roleagent.agents import statistics
+from roleagent.agents.comparison import Measured, compare
+from roleagent.agents.records import Record
+from roleagent.agents.statistics import Estimate
+from roleagent.curricula.archive import curves
+from roleagent.curricula.library import FailureLibrary
+from roleagent.stopwatch import PARTS
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The finished runs of an arm.
+
+    Attributes:
+        runs: their folders, by seed.
+    """
+
+    name: str
+    runs: Mapping[int, Path]
+
+    @cached_property
+    def logs(self) -> dict[int, list[dict[str, Any]]]:
+        """What each run logged of its iterations."""
+        return {seed: iterations_of(folder) for seed, folder in self.runs.items()}
+
+    @cached_property
+    def courses(self) -> dict[int, Course]:
+        """How each run learnt, as it was measured on its way."""
+        return {seed: course(folder) for seed, folder in self.runs.items()}
+
+    @property
+    def foresees(self) -> bool:
+        """Whether its policies were asked for forecasts."""
+        return any(row["predictions_scored"] + row["predictions_absent"] for rows in self.logs.values() for row in rows)
+
+    def measured(self, evaluation: Evaluation, seeds: Sequence[int] = ()) -> list[Measured]:
+        """The policies' evaluations, of some seeds or all."""
+        chosen = [folder for seed, folder in self.runs.items() if not seeds or seed in seeds]
+        return [Measured.read(records_of(folder, evaluation)) for folder in chosen]
+
+    def records(self, evaluation: Evaluation) -> list[Record]:
+        """All episodes of an evaluation that have an outcome."""
+        return [record for one in self.measured(evaluation) for record in one.records if record.sound]
+
+    def mean(self, name: str, of: Callable[[Sequence[float]], float] = np.mean) -> Estimate | float | None:
+        """A logged number, averaged over iterations (or whatever ``of`` makes of them) and over seeds, with Student's
+        interval over seeds where there are several."""
+        told = [[row[name] for row in rows if name in row] for rows in self.logs.values()]
+        values = [float(of(row)) for row in told if row]
+        if name == "prediction_score" and not self.foresees:
+            return None
+        if not values or not all(map(math.isfinite, values)):
+            return None
+        return statistics.spread(values) or values[0]
+
+
+def finished(plan: Plan, out: Path) -> list[Arm]:
+    """The arms of which there are finished and measured runs, the warm start first, in the plan's order."""
+
+    def done(folder: Path) -> bool:
+        return (folder / "result.json").exists() and all(
+            records_of(folder, evaluation).with_suffix(".result.json").exists() for evaluation in plan.evaluations
+        )
+
+    found: dict[str, dict[int, Path]] = {START: {}, **{arm: {} for arm in plan.arms}}
+    for job in plan.jobs():
+        for arm, folder in ((START, plan.start(job, out).folder), (job.arm, plan.folder(job, out))):
+            if done(folder) and not (arm == START and job.apart):
+                found[arm][job.seed] = folder
+    return [Arm(name, runs) for name, runs in found.items() if runs]
+
+
+def success(arm: Arm, evaluation: Evaluation) -> dict[str, Any]:
+    """An arm's success on the panel: over all and by task type with intervals over tasks, and the spread over seeds."""
+    records = arm.records(evaluation)
+    by_seed = [float(np.mean([r.won for r in one.records if r.sound])) for one in arm.measured(evaluation)]
+    types = sorted({record.task_type for record in records})
+    metrics = sorted({name for record in records for name in record.metrics})
+    return {
+        "episodes": len(records),
+        "all": _rate(records),
+        "by_type": {name: _rate([r for r in records if r.task_type == name]) for name in types},
+        "metrics": {name: float(np.mean([r.metrics.get(name, 0.0) for r in records])) for name in metrics},
+        "seeds": by_seed,
+        "over_seeds": statistics.spread(by_seed),
+    }
+
+
+def _rate(records: Sequence[Record]) -> Estimate:
+    return statistics.rate([record.won for record in records], [record.task_id for record in records])
+
+
+def difference(first: Arm, second: Arm, evaluation: Evaluation) -> dict[str, Any] | None:
+    """What the second arm gains over the first, over the seeds that both have; None where they share none.
+
+    Returns:
+        ``seeds``; ``over_tasks`` (bootstrap over tasks, seeds as they are) by name of the task type, ``all`` first;
+        ``over_seeds`` (Student, seed by seed, from the same warm start); ``mcnemar``, p of the pooled pairs (an episode
+        each), and ``alone``, what each side solved alone, where each task was played once.
+    """
+    seeds = [seed for seed in first.runs if seed in second.runs]
+    if not seeds:
+        return None
+    sides = first.measured(evaluation, seeds), second.measured(evaluation, seeds)
+    found = compare(*sides, np.random.default_rng(0))
+
+    def estimate(cell: Mapping[str, Any]) -> Estimate:
+        return Estimate(cell["difference"], *cell["interval"])
+
+    pairs, gaps = [], []
+    for one, other in zip(*sides, strict=True):
+        won = [{r.attempt: r.won for r in side.records if r.sound} for side in (one, other)]
+        pairs += [(won[0][key], won[1][key]) for key in won[0] if key in won[1]]
+        gaps.append(float(np.mean(list(won[1].values())) - np.mean(list(won[0].values()))))
+    alone = pairs.count((True, False)), pairs.count((False, True))
+    return {
+        "seeds": seeds,
+        "over_tasks": {
+            "all": estimate(found["success"]),
+            **{name: estimate(cell) for name, cell in found["by_type"].items()},
+        },
+        "gaps": gaps,
+        "over_seeds": statistics.spread(gaps),
+        "alone": alone,
+        "mcnemar": statistics.mcnemar(*alone) if evaluation.repeats == 1 else None,
+    }
+
+
+def foresight(arm: Arm, evaluation: Evaluation) -> dict[str, Any] | None:
+    """How an episode's mean prediction score goes with its outcome: the point-biserial correlation.
+
+    Returns:
+        ``r`` with a bootstrap interval over tasks, ``n`` episodes, and the mean score of ``won`` and ``lost`` ones;
+        None where there were no forecasts, or all episodes ended alike.
+    """
+    records = [record for record in arm.records(evaluation) if record.prediction is not None]
+    won = np.array([record.won for record in records], float)
+    if len(records) < 3 or won.std() == 0:
+        return None
+    scores = np.array([record.prediction for record in records], float)
+    _, task = np.unique([record.task_id for record in records], return_inverse=True)
+    rng, members = np.random.default_rng(0), [np.flatnonzero(task == number) for number in range(task.max() + 1)]
+    draws = []
+    for _ in range(1000):
+        chosen = np.concatenate([members[number] for number in rng.integers(len(members), size=len(members))])
+        if won[chosen].std() and scores[chosen].std():
+            draws.append(np.corrcoef(scores[chosen], won[chosen])[0, 1])
+    low, high = np.quantile(draws, [0.025, 0.975])
+    r = float(np.corrcoef(scores, won)[0, 1])
+    halves = {"won": float(scores[won == 1].mean()), "lost": float(scores[won == 0].mean())}
+    return {"n": len(records), "r": Estimate(r, float(low), float(high)), **halves}
+
+
+def efficiency(arm: Arm, threshold: float) -> dict[str, Any]:
+    """Environment steps until success on the panel first reached a threshold, per seed, and how many ever did."""
+    found = {seed: one.steps_to(threshold) for seed, one in arm.courses.items()}
+    mean = float(np.mean([one.mean for one in arm.courses.values()]))
+    return {"steps": found, "reached": sum(reached for _, reached in found.values()), "mean_success": mean}
+
+
+def growth(arm: Arm) -> dict[str, dict[int, list[int]]]:
+    """Entries of the failure libraries, by mode and seed, after each iteration with failures."""
+    found: dict[str, dict[int, list[int]]] = {}
+    for seed, folder in arm.runs.items():
+        path = folder / "failures.db"
+        if not path.exists():
+            continue
+        library = FailureLibrary(f"sqlite:///{path}", read_only=True)
+        try:
+            for row in curves(library.growth()):
+                found.setdefault(row["mode"], {}).setdefault(seed, []).append(row["entries"])
+        finally:
+            library.close()
+    return found
+
+
+def time_shares(arm: Arm) -> dict[str, float]:
+    """Where the iterations' time went, as shares, and ``seconds`` of an iteration in the mean."""
+    rows = [row for log in arm.logs.values() for row in log]
+    whole = sum(row["seconds"] for row in rows)
+    parts = {name: sum(row[f"{name}_seconds"] for row in rows) / whole for name in (*PARTS, "other")}
+    return {**parts, "seconds": whole / len(rows)}
+
+
+def along(arm: Arm, name: str) -> tuple[list[int], list[float]]:
+    """A logged number by iteration, in the mean over seeds; nothing where it says nothing about the arm."""
+    values: dict[int, list[float]] = {}
+    if name == "prediction_score" and not arm.foresees:
+        return [], []
+    for rows in arm.logs.values():
+        for row in rows:
+            if name in row:
+                values.setdefault(row["step"], []).append(row[name])
+    return sorted(values), [float(np.mean(values[step])) for step in sorted(values)]
+
+
+def panel_of(arm: Arm, evaluation: Evaluation) -> dict[str, Any]:
+    """The panel that the arm was measured on."""
+    folder = next(iter(arm.runs.values()))
+    with records_of(folder, evaluation).open(encoding="utf-8") as stream:
+        header = json.loads(stream.readline())
+    return {name: header[name] for name in ("env_id", "split", "tasks", "digest")}

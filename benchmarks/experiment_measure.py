@@ -1,0 +1,39 @@
+"""What a finished run's policy is worth: the real ``evaluate.py`` on the whole panel, kept beside the run."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from experiment_plan import Evaluation, Plan
+from training_runs import ROOT, Run
+
+from roleagent.config import ConfigError
+
+
+def records_of(folder: Path, evaluation: Evaluation) -> Path:
+    """Where the records of the policy in a run folder are kept."""
+    return folder / f"panel-temperature-{evaluation.temperature:g}.jsonl"
+
+
+def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
+    """Plays what is missing of the plan's evaluations; their results, in order.
+
+    Raises:
+        ConfigError: an evaluation failed.
+    """
+    results = []
+    for evaluation in plan.evaluations:
+        records = records_of(run.folder, evaluation)
+        result = records.with_suffix(".result.json")
+        if not result.exists():
+            command = [sys.executable, str(ROOT / "evaluate.py"), "--agent", str(run.folder), "--out", str(records)]
+            command += ["--temperature", f"{evaluation.temperature:g}", "--repeats", str(evaluation.repeats)]
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise ConfigError(f"measuring {run.folder} failed: {(done.stderr or done.stdout).strip()[-300:]}")
+        results.append({"temperature": evaluation.temperature, **json.loads(result.read_text(encoding="utf-8"))})
+    return results

@@ -1,0 +1,79 @@
+"""The pictures of an experiment's report, as SVG that reads on light and dark pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from experiment_figures import Arm, along, growth
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+_DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
+_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # told apart by all eyes
+
+
+def draw(arms: Sequence[Arm], folder: Path, name: str) -> dict[str, Path]:
+    """Draws all pictures of which there are numbers; their files, by what they show."""
+    trained = [arm for arm in arms if any(arm.logs.values())]
+    folder.mkdir(parents=True, exist_ok=True)
+    drawn: dict[str, Path] = {}
+
+    def picture(what: str, title: str, across: str, up: str) -> tuple[Figure, Axes]:
+        figure = Figure(figsize=(7.5, 4.2), layout="constrained")
+        axes = figure.subplots()
+        axes.set(title=title, xlabel=across, ylabel=up)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        drawn[what] = folder / f"{name}_{what}.svg"
+        return figure, axes
+
+    def done(what: str, figure: Figure, axes: Axes) -> None:
+        axes.legend(frameon=False, fontsize="small")
+        with matplotlib.rc_context({"svg.hashsalt": "roleagent"}):  # the same picture of the same numbers
+            figure.savefig(drawn[what], metadata={"Date": None}, facecolor="white")
+
+    figure, axes = picture("success", "Success on the panel", "environment steps", "success, %")
+    for number, arm in enumerate(trained):
+        courses = arm.courses.values()
+        across = np.linspace(0, min(course.points[-1].steps for course in courses), 60)
+        rows = [np.interp(across, *zip(*course.points, strict=True)) for course in courses]
+        _line(axes, number, arm.name, across, 100 * np.mean(rows, axis=0))
+        if len(rows) > 1:
+            low, high = 100 * np.min(rows, axis=0), 100 * np.max(rows, axis=0)
+            axes.fill_between(across, low, high, color=_COLOURS[number % len(_COLOURS)], alpha=0.08, linewidth=0)
+    done("success", figure, axes)
+
+    for what, title, up in (
+        ("prediction_score", "Predictive reward", "mean similarity of forecast and state"),
+        ("dead_groups", "Groups that ended alike", "groups of an iteration"),
+        ("entropy", "Entropy", "nats per token"),
+    ):
+        told = [arm for arm in trained if any(along(arm, what)[1])]
+        if told:
+            figure, axes = picture(what, title, "iteration", up)
+            for arm in told:
+                _line(axes, trained.index(arm), arm.name, *along(arm, what))
+            done(what, figure, axes)
+
+    for arm in trained:
+        modes = growth(arm)
+        if modes:
+            figure, axes = picture("library", f"Failure library of {arm.name}", "iteration", "tasks under the mode")
+            most = sorted(modes, key=lambda mode: -max(max(row) for row in modes[mode].values()))
+            for number, mode in enumerate(most):
+                rows = list(modes[mode].values())
+                length = min(map(len, rows))
+                mean = np.mean([row[:length] for row in rows], axis=0)
+                _line(axes, number, mode, np.arange(1, length + 1), mean)
+            done("library", figure, axes)
+            break
+    return drawn
+
+
+def _line(axes: Axes, number: int, label: str, across: Sequence[float], up: Sequence[float]) -> None:
+    style = _DASHES[(number + number // len(_COLOURS)) % len(_DASHES)]  # no colour comes with a style twice
+    axes.plot(across, up, color=_COLOURS[number % len(_COLOURS)], linestyle=style, label=label, linewidth=1.6)

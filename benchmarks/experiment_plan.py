@@ -1,0 +1,174 @@
+"""What an experiment consists of: arms, seeds, the order of its runs, and where they lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+
+import yaml
+from training_runs import ROOT, Run
+
+from roleagent.config import ConfigError, load
+
+START = "warm start"
+"""The arm that every other one goes on from: what the demonstrations alone give."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Arms that are run for the same seeds, one seed after the other, before the next stage begins."""
+
+    arms: tuple[str, ...]
+    seeds: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """How the policies are measured in the end, on the whole panel."""
+
+    temperature: float
+    repeats: int = 1
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of an experiment.
+
+    Attributes:
+        seed: of the run, and of the warm start that it goes on from.
+        arm: its arm.
+        apart: whether that warm start has the arm's own options.
+    """
+
+    seed: int
+    arm: str
+    apart: bool = False
+
+    @property
+    def name(self) -> str:
+        """What the run is called."""
+        return f"{self.arm}, seed {self.seed}"
+
+    @property
+    def start(self) -> str:
+        """What the warm start is called that it goes on from."""
+        return f"{START}{f' of {self.arm}' if self.apart else ''}, seed {self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """An experiment as its file describes it.
+
+    Attributes:
+        title: of the report.
+        config: the configuration file of all runs.
+        options: of ``train.py``, for all runs.
+        arms: by name, the options that tell them apart. All of a seed begin with the weights of the same warm start.
+        apart: arms that need a warm start of their own, since their policy answers in another form.
+        stages: what is run, in this order.
+        pairs: which arms are compared with which.
+        evaluations: how the policies are measured in the end.
+        threshold: success that sample efficiency is told by.
+        core_minutes: what a run took where that was measured: of each arm, and of the warm start.
+        note: what a reader must know, in Markdown.
+        needs: environment variables without which it cannot be run.
+        report: where the report goes.
+    """
+
+    title: str
+    config: str
+    arms: Mapping[str, Sequence[str]]
+    stages: Sequence[Stage]
+    report: str
+    options: Sequence[str] = ()
+    apart: Sequence[str] = ()
+    pairs: Sequence[tuple[str, str]] = ()
+    evaluations: Sequence[Evaluation] = (Evaluation(1.0),)
+    threshold: float = 0.5
+    core_minutes: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+    needs: Sequence[str] = ()
+    source: Path | None = None  # the file
+
+    @classmethod
+    def read(cls, path: Path) -> Plan:
+        """The plan in a YAML file.
+
+        Raises:
+            ConfigError: one line that says what is wrong with it.
+        """
+        try:
+            told = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, yaml.YAMLError) as error:
+            raise ConfigError(f"cannot read the experiment {path}: {' '.join(str(error).split())}") from error
+        known = {f.name for f in fields(cls)} - {"source"}
+        if not isinstance(told, dict) or set(told) - known:
+            raise ConfigError(f"{path} is no experiment: its keys must be among {', '.join(sorted(known))}")
+        try:
+            told["stages"] = [Stage(tuple(stage["arms"]), tuple(stage["seeds"])) for stage in told["stages"]]
+            told["pairs"] = [(one, other) for one, other in told.get("pairs", ())]
+            told["evaluations"] = [Evaluation(**row) for row in told.get("evaluations", ({"temperature": 1.0},))]
+            plan = cls(**told, source=path)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"{path} is no experiment: {error}") from error
+        named = {arm for stage in plan.stages for arm in stage.arms} | {a for pair in plan.pairs for a in pair}
+        if unknown := named - set(plan.arms) - {START}:
+            raise ConfigError(f"{path} names arms that it does not describe: {', '.join(sorted(unknown))}")
+        return plan
+
+    def check(self) -> None:
+        """Refuses to begin what could not be finished.
+
+        Raises:
+            ConfigError: data is missing.
+        """
+        for name in self.needs:
+            if not os.environ.get(name):
+                raise ConfigError(
+                    f"{name} is not set: this experiment needs the data that it names (docs/official_data.md)"
+                )
+
+    def jobs(self, seeds: Sequence[int] = (), arms: Sequence[str] = ()) -> list[Job]:
+        """The runs in their order; of some seeds or arms only, if they are given."""
+        return [
+            Job(seed, arm, arm in self.apart)
+            for stage in self.stages
+            for seed in stage.seeds
+            for arm in stage.arms
+            if (not seeds or seed in seeds) and (not arms or arm in arms)
+        ]
+
+    def start(self, job: Job, out: Path) -> Run:
+        """The warm start that a run goes on from, a training run without iterations."""
+        name = "start" + (f"-{folder_name(job.arm)}" if job.apart else "")
+        own = self.arms[job.arm] if job.apart else ()
+        options = [*self.options, *own, f"seed={job.seed}", "train.iterations=0"]
+        return Run(out / f"seed{job.seed}" / name, ROOT / self.config, options, quiet=True)
+
+    def folder(self, job: Job, out: Path) -> Path:
+        """Where a run lies."""
+        start = self.start(job, out).folder
+        return start.with_name(f"{start.name}-{folder_name(job.arm)}")
+
+    def run(self, job: Job, out: Path) -> Run:
+        """The run itself, which begins with the weights of its warm start.
+
+        Raises:
+            ConfigError: that is not finished.
+        """
+        if self.start(job, out).start() is None:
+            raise ConfigError(f"its warm start ({job.start}) is not finished")
+        iterations = load(ROOT / self.config, self.options).train.iterations
+        options = [*self.arms[job.arm], f"train.iterations={iterations}"]
+        return self.start(job, out).control(folder_name(job.arm), *options)
+
+
+def folder_name(arm: str) -> str:
+    """An arm's name in paths.
+
+    >>> folder_name("Role-Agent without AIW")
+    'role-agent_without_aiw'
+    """
+    return "".join(sign if sign.isalnum() or sign == "-" else "_" for sign in arm.lower())

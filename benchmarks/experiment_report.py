@@ -1,0 +1,250 @@
+"""The report of an experiment: Markdown with pictures, from the run folders alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiment_figures import (
+    Arm,
+    difference,
+    efficiency,
+    finished,
+    foresight,
+    growth,
+    panel_of,
+    success,
+    time_shares,
+)
+from experiment_pictures import draw
+from experiment_plan import Evaluation, Plan
+from training_runs import ROOT
+
+from roleagent.agents.statistics import Estimate
+from roleagent.config import ConfigError
+
+
+def write_report(plan: Plan, out: Path) -> dict[str, Any]:
+    """Writes the report of what is finished; the figures of its last line.
+
+    Raises:
+        ConfigError: nothing is.
+    """
+    arms = finished(plan, out)
+    if not arms:
+        raise ConfigError(f"no run in {out} is finished and measured yet: there is nothing to report")
+    file = ROOT / plan.report
+    pictures = draw(arms, file.parent / "pictures", file.stem)
+    text = "\n".join(_pages(plan, arms, {what: path.relative_to(file.parent) for what, path in pictures.items()}))
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text.rstrip() + "\n", encoding="utf-8")
+    first = plan.evaluations[0]
+    return {
+        "panel": panel_of(arms[0], first)["digest"],
+        "success": {arm.name: round(success(arm, first)["all"].value, 4) for arm in arms},
+        "seeds": {arm.name: sorted(arm.runs) for arm in arms},
+    }
+
+
+def _pages(plan: Plan, arms: Sequence[Arm], pictures: dict[str, Path]) -> Iterator[str]:
+    panel = panel_of(arms[0], plan.evaluations[0])
+    file = os.path.relpath(plan.source, ROOT) if plan.source else "FILE"
+    yield f"# {plan.title}\n"
+    yield f"```bash\npython benchmarks/experiment.py --config {file}\n```\n"
+    yield (
+        f"makes this page from nothing but the run folders. Panel: all {panel['tasks']} tasks of `{panel['split']}` of "
+        f"`{panel['env_id']}` (digest {panel['digest']}). Every arm of a seed begins with the weights of the same warm "
+        "start. Intervals are of 95 %.\n"
+    )
+    if plan.note:
+        yield plan.note.strip() + "\n"
+    for evaluation in plan.evaluations:
+        yield f"## Success at temperature {evaluation.temperature:g}\n"
+        yield from _success(arms, evaluation)
+        yield from _differences(plan, arms, evaluation)
+    trained = [arm for arm in arms if any(arm.logs.values())]
+    if not trained:
+        return
+    yield "## On the way\n"
+    yield from _picture(pictures, "success", "Success on the panel against environment steps, one line per arm")
+    yield from _efficiency(plan, trained)
+    yield "## What the mechanisms did\n"
+    yield from _mechanisms(trained)
+    yield from _picture(pictures, "prediction_score", "Predictive reward by iteration")
+    yield from _foresight(plan, trained)
+    yield from _picture(pictures, "dead_groups", "Groups that ended alike, by iteration")
+    yield from _library(trained)
+    yield from _picture(pictures, "library", "Tasks in the failure library by failure mode and iteration")
+    yield "## Where the time went\n"
+    yield from _times(trained)
+
+
+def _success(arms: Sequence[Arm], evaluation: Evaluation) -> Iterator[str]:
+    found = {arm.name: success(arm, evaluation) for arm in arms}
+    types = sorted({name for one in found.values() for name in one["by_type"]})
+    metrics = sorted({name for one in found.values() for name in one["metrics"]})
+    yield _row("arm", "seeds", "success, %", "over seeds", *metrics, *(name.replace("_", " ") for name in types))
+    yield _row(*("---",) * (4 + len(metrics) + len(types)))
+    for name, one in found.items():
+        spread = one["over_seeds"]
+        yield _row(
+            name,
+            str(len(one["seeds"])),
+            _percent(one["all"]),
+            ", ".join(f"{100 * value:.1f}" for value in one["seeds"])
+            + (f" (mean {_percent(spread)})" if spread else ""),
+            *(f"{100 * one['metrics'][metric]:.1f}" for metric in metrics),
+            *(f"{100 * one['by_type'][kind].value:.1f}" if kind in one["by_type"] else "–" for kind in types),
+        )
+    yield (
+        f"\nEpisodes per policy: {evaluation.repeats} of every task. Intervals of *success* are over tasks (Wilson, "
+        "with the effective number of episodes), those *over seeds* Student's.\n"
+    )
+
+
+def _differences(plan: Plan, arms: Sequence[Arm], evaluation: Evaluation) -> Iterator[str]:
+    by_name = {arm.name: arm for arm in arms}
+    rows = []
+    for first, second in plan.pairs:
+        if first in by_name and second in by_name:
+            found = difference(by_name[first], by_name[second], evaluation)
+            if found is not None:
+                p = "–" if found["mcnemar"] is None else f"{found['mcnemar']:.2g}"
+                gaps = ", ".join(f"{100 * gap:+.1f}" for gap in found["gaps"])
+                seeds = found["over_seeds"]
+                rows.append(
+                    _row(
+                        f"{second} over {first}",
+                        str(len(found["seeds"])),
+                        _points(found["over_tasks"]["all"]),
+                        _points(seeds) if seeds else "–",
+                        gaps,
+                        f"{found['alone'][1]} : {found['alone'][0]}",
+                        p,
+                    )
+                )
+    if rows:
+        yield _row("difference in points", "seeds", "over tasks", "over seeds", "by seed", "alone", "McNemar's p")
+        yield _row(*("---",) * 7)
+        yield from rows
+        yield (
+            "\nPaired: same seed, same warm start, same tasks. *Over tasks* is the bootstrap over tasks, the seeds "
+            "as they are; *over seeds* Student's interval of the differences by seed, which says whether it would hold "
+            "for other seeds. *Alone*: episodes that only the first or only the second named solved.\n"
+        )
+
+
+def _efficiency(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
+    yield _row(
+        "arm", f"environment steps to {100 * plan.threshold:.0f} %", "reached by", "success averaged over the steps"
+    )
+    yield _row("---", "---", "---", "---")
+    for arm in arms:
+        found = efficiency(arm, plan.threshold)
+        steps = ", ".join(f"{'' if reached else '> '}{value:,.0f}" for value, reached in found["steps"].values())
+        yield _row(arm.name, steps, f"{found['reached']} of {len(arm.runs)}", f"{100 * found['mean_success']:.1f} %")
+    yield "\nMeasured on the whole panel every few iterations, one episode a task; between measurements interpolated.\n"
+
+
+_LOGGED = (
+    ("prediction_score", "predictive reward"),
+    ("returns_modulated", "returns modulated an iteration"),
+    ("state_group_share", "turns in a shared state"),
+    ("state_group_size", "turns per state"),
+    ("dead_groups", "dead groups"),
+    ("curriculum_share", "share of tasks from the curriculum"),
+    ("invalid_action_share", "invalid actions"),
+    ("entropy", "entropy, nats"),
+    ("mismatch", "mismatch, nats"),
+)
+
+
+def _mechanisms(arms: Sequence[Arm]) -> Iterator[str]:
+    yield _row("mean over iterations", *(arm.name for arm in arms))
+    yield _row(*("---",) * (1 + len(arms)))
+    for name, title in _LOGGED:
+        cells = [arm.mean(name) for arm in arms]
+        if any(cell is not None for cell in cells):
+            yield _row(title, *(_number(cell) for cell in cells))
+    worst = [arm.mean("mismatch_max", max) for arm in arms]
+    yield _row("greatest mismatch of a token", *(_number(cell) for cell in worst))
+    yield ""
+
+
+def _foresight(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
+    rows = []
+    for arm in arms:
+        for evaluation in plan.evaluations:
+            found = foresight(arm, evaluation)
+            if found is not None:
+                r = found["r"]
+                rows.append(
+                    _row(
+                        arm.name,
+                        f"{evaluation.temperature:g}",
+                        str(found["n"]),
+                        f"{r.value:+.2f} [{r.low:+.2f}, {r.high:+.2f}]",
+                        f"{found['won']:.3f}",
+                        f"{found['lost']:.3f}",
+                    )
+                )
+    if rows:
+        yield "Does foreseeing go with success? Point-biserial correlation of an episode's mean score and outcome:\n"
+        yield _row("arm", "temperature", "episodes", "r", "mean score, won", "lost")
+        yield _row(*("---",) * 6)
+        yield from rows
+        yield "\nThe interval is a bootstrap over tasks. Published: 0.41 over 200 rollouts.\n"
+
+
+def _library(arms: Sequence[Arm]) -> Iterator[str]:
+    told = [(arm, modes) for arm in arms if (modes := growth(arm))]
+    if not told:
+        return
+    names = sorted({mode for _, modes in told for mode in modes})
+    yield "Tasks in the failure library in the end, by failure mode, in the mean over seeds:\n"
+    yield _row("failure mode", *(arm.name for arm, _ in told))
+    yield _row(*("---",) * (1 + len(told)))
+    for mode in names:
+        cells = []
+        for arm, modes in told:
+            ends = [rows[-1] for rows in modes.get(mode, {}).values()]
+            cells.append(f"{sum(ends) / len(arm.runs):.0f}")
+        yield _row(mode.replace("_", " "), *cells)
+    yield ""
+
+
+def _times(arms: Sequence[Arm]) -> Iterator[str]:
+    found = {arm.name: time_shares(arm) for arm in arms}
+    parts = [name for name in next(iter(found.values())) if name != "seconds"]
+    yield _row("arm", "seconds an iteration", *parts)
+    yield _row(*("---",) * (2 + len(parts)))
+    for name, shares in found.items():
+        yield _row(name, f"{shares['seconds']:.1f}", *(f"{100 * shares[part]:.0f} %" for part in parts))
+    yield ""
+
+
+def _picture(pictures: dict[str, Path], what: str, told: str) -> Iterator[str]:
+    if what in pictures:
+        yield f"![{told}]({pictures[what].as_posix()})\n"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _percent(found: Estimate) -> str:
+    return f"{100 * found.value:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+
+
+def _points(found: Estimate) -> str:
+    return f"{100 * found.value:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+
+
+def _number(found: Estimate | float | None) -> str:
+    if found is None:
+        return "–"
+    if isinstance(found, Estimate):
+        return f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
+    return f"{found:.3g}"

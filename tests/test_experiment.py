@@ -1,0 +1,160 @@
+"""An experiment: its plan, its figures by hand, and all of it once in small."""
+
+import importlib
+import json
+
+import numpy as np
+import pytest
+import yaml
+from programs import ROOT, run
+
+from roleagent.agents.records import PROTOCOL, Record, RecordFile
+from roleagent.config import ConfigError
+
+PLAN = {
+    "title": "A tiny experiment",
+    "config": "configs/toy.yaml",
+    "options": [
+        *("env.eval_tasks=8", "policy.hidden_size=32", "policy.layers=1", "policy.heads=2", "policy.kv_heads=1"),
+        *("policy.mlp_size=32", "warmstart.episodes=40", "warmstart.forecasts=0.5", "curriculum.analyst=rule"),
+        *("rollout.tasks=2", "rollout.group_size=2", "train.iterations=2", "train.evaluate_every=1"),
+    ],
+    "arms": {"GRPO": ["method=grpo", "wia=off", "aiw=off"], "Role-Agent": [], "H two": ["prompt.horizon=2"]},
+    "apart": ["H two"],
+    "stages": [{"arms": ["GRPO", "Role-Agent"], "seeds": [0, 1]}, {"arms": ["H two"], "seeds": [0]}],
+    "pairs": [["GRPO", "Role-Agent"]],
+    "evaluations": [{"temperature": 1.0, "repeats": 2}, {"temperature": 0.0}],
+    "threshold": 0.5,
+    "core_minutes": {"warm start": 6, "GRPO": 12, "Role-Agent": 12},
+    "note": "Nothing is tuned here.",
+}
+
+
+@pytest.fixture
+def programs(monkeypatch):
+    """The experiment's modules, which find each other where they lie."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return {name: importlib.import_module(name) for name in ("experiment_plan", "experiment_figures")}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a plan; changes to it by name."""
+
+    def write(**changes):
+        file = tmp_path / "tiny.yaml"
+        file.write_text(yaml.safe_dump({**PLAN, "report": str(tmp_path / "report.md"), **changes}))
+        return file
+
+    return write
+
+
+# --- the plan ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "changes, told",
+    [
+        ({"arm": {}}, "keys must be among"),
+        ({"pairs": [["GRPO", "GiGPO"]]}, "does not describe: GiGPO"),
+        ({"stages": [{"arms": ["GRPO"]}]}, "'seeds'"),
+        ({"evaluations": [{"temprature": 1.0}]}, "temprature"),
+    ],
+)
+def test_a_plan_with_a_mistake_is_refused_in_a_line(programs, written, changes, told):
+    with pytest.raises(ConfigError, match=told) as caught:
+        programs["experiment_plan"].Plan.read(written(**changes))
+    assert "\n" not in str(caught.value)
+
+
+def test_what_is_missing_is_said_before_anything_begins(written, tmp_path, monkeypatch):
+    monkeypatch.delenv("TINY_DATA", raising=False)
+    file = written(needs=["TINY_DATA"])
+    status, shown, errors = run("benchmarks/experiment", "--config", file, "--out", tmp_path / "out", "--jobs", 1)
+    assert status == 2 and "TINY_DATA is not set" in errors
+    assert "about 1.3 hours" in shown.replace(
+        "\n", " "
+    )  # 3 warm starts of 6 minutes, 5 runs of 12 (an arm unknown: 10)
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_come_stage_by_stage_and_seed_by_seed(programs, written):
+    plan = programs["experiment_plan"].Plan.read(written())
+    names = [job.name for job in plan.jobs()]
+    assert names == ["GRPO, seed 0", "Role-Agent, seed 0", "GRPO, seed 1", "Role-Agent, seed 1", "H two, seed 0"]
+    assert [job.name for job in plan.jobs(seeds=[1], arms=["GRPO"])] == ["GRPO, seed 1"]
+    assert [job.start for job in plan.jobs()][-1] == "warm start of H two, seed 0"
+
+
+# --- the figures ------------------------------------------------------------------------------------------------------
+
+
+def a_run(folder, won, foreseen):
+    """A finished run folder that says what it is told to: who won of four tasks, and how well each was foreseen."""
+    folder.mkdir(parents=True)
+    panel = {"env_id": "RoleAgent/Toy-v0", "split": "valid", "tasks": 4, "digest": "d"}
+    for temperature in (0, 1):
+        file = RecordFile(folder / f"panel-temperature-{temperature}.jsonl", {"protocol": PROTOCOL, **panel})
+        for number, (one, score) in enumerate(zip(won, foreseen, strict=True)):
+            file.append(Record(f"task{number}", "heat" if number % 2 else "cool", one, float(one), 5, "won", score))
+        file.path.with_suffix(".result.json").write_text("{}")
+    (folder / "result.json").write_text("{}")
+    rows = [
+        {"stage": "train", "step": step, "environment_steps": 100, "prediction_score": 0.5, "predictions_scored": 9}
+        | {"predictions_absent": 0, "dead_groups": step, "seconds": 2.0, "update_seconds": 1.5, "other_seconds": 0.5}
+        for step in (1, 2)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    for name, success in (("before", 0.0), ("iteration-000001", 0.25), ("after", 0.75)):
+        (folder / f"{name}.json").write_text(json.dumps({"success": success}))
+
+
+@pytest.fixture
+def arms(programs, tmp_path):
+    """Two arms of two seeds: the second one wins a task more with each."""
+    figures = programs["experiment_figures"]
+    for seed in (0, 1):
+        a_run(tmp_path / f"a{seed}", [True, False, False, bool(seed)], [0.9, 0.2, 0.4, 0.8])
+        a_run(tmp_path / f"b{seed}", [True, True, False, bool(seed)], [0.9, 0.2, 0.4, 0.8])
+    return [figures.Arm(name, {seed: tmp_path / f"{name}{seed}" for seed in (0, 1)}) for name in "ab"]
+
+
+def test_figures_by_hand(programs, arms):
+    figures, plan = programs["experiment_figures"], programs["experiment_plan"]
+    greedy = plan.Evaluation(0.0)
+    found = figures.success(arms[0], greedy)
+    assert found["all"].value == 3 / 8 and found["seeds"] == [0.25, 0.5]
+    assert {name: rate.value for name, rate in found["by_type"].items()} == {"cool": 0.5, "heat": 0.25}
+    gained = figures.difference(*arms, greedy)
+    assert gained["gaps"] == [0.25, 0.25] and gained["over_seeds"] == (0.25, 0.25, 0.25)
+    assert gained["over_tasks"]["all"].value == 0.25 and gained["alone"] == (0, 2) and gained["mcnemar"] == 0.5
+    assert figures.difference(*arms, plan.Evaluation(1.0, repeats=2))["mcnemar"] is None
+    assert figures.efficiency(arms[0], 0.5)["steps"] == {0: (150, True), 1: (150, True)}
+    assert arms[0].mean("dead_groups").value == 1.5 and arms[0].mean("no such number") is None
+    r = figures.foresight(arms[0], greedy)
+    means = (0.9 + 0.9 + 0.8) / 3, (0.2 + 0.4 + 0.2 + 0.4 + 0.8) / 5
+    assert r["n"] == 8 and (r["won"], r["lost"]) == pytest.approx(means)
+    spread = np.std([0.9, 0.2, 0.4, 0.8] * 2)
+    assert r["r"].value == pytest.approx((means[0] - means[1]) / spread * (3 / 8 * 5 / 8) ** 0.5)
+    assert figures.growth(arms[0]) == {}
+
+
+# --- all of it --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_an_experiment_from_its_plan_to_its_report(written, tmp_path):
+    out = tmp_path / "out"
+    status, shown, errors = run("benchmarks/experiment", "--config", written(), "--out", out)
+    assert status == 0, errors
+    name, _, text = shown.splitlines()[-1].partition(" ")
+    assert name == "RESULT" and json.loads(text)["seeds"]["Role-Agent"] == [0, 1]
+    page = (tmp_path / "report.md").read_text()
+    for told in ("Role-Agent over GRPO", "Nothing is tuned here.", "pictures/report_success.svg", "predictive reward"):
+        assert told in page
+    assert (tmp_path / "pictures" / "report_success.svg").exists()
+    weights = [out / "seed0" / f"start{arm}" / "checkpoints" / "step-500000" / "policy" for arm in ("", "-grpo")]
+    assert (weights[0] / "model.safetensors").read_bytes() == (weights[1] / "model.safetensors").read_bytes()
+    again = run("benchmarks/experiment", "--config", written(), "--out", out)
+    assert again[0] == 0 and "left: nothing" in again[1] and "about 0.0 hours" in again[1]
+    assert (tmp_path / "report.md").read_text() == page
