@@ -74,7 +74,7 @@ from roleagent.learners.run_folder import read_config
 from roleagent.reports.measured import Telling, report, report_comparison
 
 PRETRAINED = (
-    *("wia=off", "prompt.style=window", "prompt.think=optional"),
+    *("env.eval_split=valid_seen", "wia=off", "prompt.style=window", "prompt.think=optional"),
     *("rollout.action_tokens=512", "rollout.eval_batch=16", "policy.context=8192"),
 )
 """How a model plays that no run of ours has trained, where no --config says otherwise."""
@@ -130,12 +130,13 @@ def configuration(options: argparse.Namespace, who: Contender) -> Config:
         if options.config is not None:
             raise ConfigError("a run brings its configuration: leave --config out, or change options with --set")
         read_config(who.run)  # says in a line what is wrong with it
-        config = load(who.run / "config.yaml", options.set)
+        path, given = who.run / "config.yaml", ()
     else:
-        config = load(options.config, [*(() if options.config else PRETRAINED), *options.set])
-    env = config.env if who.run or options.config else replace(config.env, eval_split="valid_seen")
-    if options.env and options.env != env.id:
-        env = replace(env, id=options.env, kwargs={})
+        path, given = options.config, () if options.config else PRETRAINED
+    if options.env and options.env != load(path, given).env.id:
+        given = (*given, f"env.id={options.env}", "env.kwargs={}")  # arguments are those of one environment
+    config = load(path, [*given, *options.set])
+    env = config.env
     data = {} if options.data_dir is None else {"data_dir": str(options.data_dir)}
     env = replace(
         env,

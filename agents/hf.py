@@ -77,11 +77,11 @@ def _hub_answers(name: str) -> bool:
     try:
         HfApi().model_info(name, timeout=10.0)
     except RepositoryNotFoundError:
-        raise OSError("the hub has no such model, or it is private and HF_TOKEN is not set") from None
-    except HfHubHTTPError:
-        return True  # it is there, and may think better of it
+        raise OSError("the hub has no such model, or does not show it without the right HF_TOKEN") from None
     except HFValidationError:
         raise
+    except (HfHubHTTPError, ValueError, TypeError, KeyError):
+        return True  # somebody is there: a hub that thinks better of it, or a mirror that only knows files
     except Exception as error:  # of the HTTP client, which depends on the hub's version
         if not isinstance(try_to_load_from_cache(name, "config.json"), str):
             raise OSError(

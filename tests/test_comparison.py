@@ -27,7 +27,8 @@ SLEEP = (
 
 
 @pytest.mark.parametrize(
-    "freedom, quantile", [(1, 12.7062), (2, 4.30265), (5, 2.57058), (17.776, 2.10278), (30, 2.04227), (1e5, 1.95999)]
+    "freedom, quantile",
+    [(1, 12.7062), (2, 4.30265), (5, 2.57058), (17.776, 2.10278), (30, 2.04227), (1e5, 1.95999), (1e9, 1.95996)],
 )
 def test_students_quantiles(freedom, quantile):
     assert student(freedom) == pytest.approx(quantile, abs=2e-4)

@@ -391,6 +391,12 @@ def test_the_command_line_wins_over_the_run_folder(here, capsys, trained):
     assert (other["kwargs"], other["steps"]) == ({"max_steps": 1}, 1.0)
 
 
+def test_what_is_set_counts_whatever_names_the_environment(here, capsys):
+    arguments = ("--env", "RoleAgent/Toy-v0", "--tasks", 2, "--agent", "random")
+    result = measure(capsys, *arguments, "--set", "env.eval_split=valid", "--set", "env.kwargs.max_steps=2")
+    assert (result["split"], result["kwargs"], result["steps"]) == ("valid", {"max_steps": 2}, 2.0)
+
+
 def test_new_weights_under_an_old_name_are_another_agent(here, capsys, trained):
     copy = here / "run"
     shutil.copytree(trained, copy)
