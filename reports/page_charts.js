@@ -51,9 +51,9 @@ const CHARTS = [
         hint: "The task's own reward. It parts from success where there is partial credit.",
         needed: (stories) =>
           stories.some(
-            (story) =>
-              filled(of("reward")(story)[0]) ||
-              evaluationsOf(story).some(([, , s]) => Math.abs(s.reward - s.success) > 1e-9),
+            ({ training: { values }, evaluations }) =>
+              Object.values(evaluations).some((s) => Math.abs(s.reward - s.success) > 1e-9) ||
+              values.reward?.some((reward, at) => known(reward) && Math.abs(reward - (values.success?.[at] ?? 0)) > 1e-9),
           ),
       },
       {

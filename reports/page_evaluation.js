@@ -58,9 +58,18 @@ function withInterval(summary) {
   );
 }
 
+// Resampled pairs that are all alike have no spread, which does not make the gain certain.
+const gainInterval = (found) =>
+  !found?.interval
+    ? ""
+    : found.paired && found.interval[0] === found.interval[1]
+      ? "all tasks alike"
+      : pointsInterval(found.interval);
+
 function gainWithInterval(found) {
   if (!found) return "–";
-  const between = found.interval ? `(${pointsInterval(found.interval)})` : "";
+  const text = gainInterval(found);
+  const between = text ? `(${text})` : "";
   return el("span", null, el("b", null, points(found.gain)), " ", el("span", { class: "muted aside" }, between));
 }
 
@@ -170,12 +179,15 @@ function evaluationTable(story, place, several) {
   );
 }
 
+const OPTIONS_SHOWN = 12;
 // The first run and another one, whose place among all is given.
 function comparison(first, second, place) {
   const ends = [first, second].map(firstAndLast);
+  const panels = ends.map((end) => end.after?.panel?.digest);
+  const unequal = panels[0] && panels[1] && panels[0] !== panels[1];
   const row = (name, pick) => {
     const [a, b] = ends.map((end) => pick(end.after));
-    const gap = difference(a, b);
+    const gap = unequal ? null : difference(a, b);
     const start = ends.map((end) => percent(pick(end.before)?.success)).join(" / ");
     return [
       name,
@@ -195,11 +207,14 @@ function comparison(first, second, place) {
   ];
   const names = [...new Set([...Object.keys(first.config), ...Object.keys(second.config)])].sort();
   const unlike = names.filter((name) => name !== "run_dir" && first.config[name] !== second.config[name]);
-  const panels = ends.map((end) => end.after?.panel?.digest);
+  const options = () =>
+    table(
+      plural(unlike.length, "option differs", "options differ"),
+      [["Option"], [first.name], [second.name]],
+      unlike.map((name) => [el("code", null, name), first.config[name] ?? "–", second.config[name] ?? "–"]),
+    );
   return [
-    panels[0] &&
-      panels[1] &&
-      panels[0] !== panels[1] &&
+    unequal &&
       el(
         "p",
         { class: "warning" },
@@ -224,10 +239,8 @@ function comparison(first, second, place) {
     ),
     unlike.length === 0 && el("p", null, `${second.name} and ${first.name} differ in no option.`),
     unlike.length > 0 &&
-      table(
-        plural(unlike.length, "option differs", "options differ"),
-        [["Option"], [first.name], [second.name]],
-        unlike.map((name) => [el("code", null, name), first.config[name] ?? "–", second.config[name] ?? "–"]),
-      ),
+      (unlike.length <= OPTIONS_SHOWN
+        ? options()
+        : folded(plural(unlike.length, "option differs", "options differ"), options)),
   ];
 }

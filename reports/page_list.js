@@ -176,7 +176,9 @@ function list(least) {
   byId("news").replaceChildren();
   byId("count").textContent = `${plural(shelf.found.length, "episode")} of ${shelf.all.length} shown here, ${won} won`;
   const keep = shelf.found.slice(0, Math.max(CHUNK, least)).map(cardOf);
+  const held = byId("cards").contains(document.activeElement) ? document.activeElement : null;
   byId("cards").replaceChildren(...keep);
+  if (held?.isConnected) held.focus({ preventScroll: true }); // moving a node takes its focus
   shelf.shown = keep.length;
   offerMore();
 }

@@ -34,7 +34,7 @@ function runPanel(story, place, several) {
   const tiles = [
     tile("Success before", before ? percent(before.success) : "–", before?.interval && interval(before.interval)),
     tile(`Success ${when}`, after ? percent(after.success) : "–", after?.interval && interval(after.interval)),
-    tile("Gain", gain ? `${points(gain.gain)} points` : "–", gain?.interval && pointsInterval(gain.interval)),
+    tile("Gain", gain ? `${points(gain.gain)} points` : "–", gainInterval(gain)),
     tile(
       "Predictive reward",
       score.length ? `${number(score[0])} → ${number(score.at(-1))}` : "–",

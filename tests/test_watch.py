@@ -254,6 +254,7 @@ def test_a_browser_follows_a_run_from_before_its_beginning(tmp_path, chromium):
         until("document.querySelector('h1').textContent", "run")
         iterate(run, 2)
         ask.server.watched._read_again = 0.0
+        chromium.execute_script("document.dispatchEvent(new Event('visibilitychange'))")  # sooner than by itself
         until("/iteration 2 of 4/.test(document.getElementById('live').textContent)", True)
         assert [line["message"] for line in chromium.get_log("browser")] == []
         chromium.get("about:blank")  # or it would go on asking
