@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 import sqlalchemy as sa
 from failures import TOY, failed
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from roleagent.curricula import FailureLibrary, LibraryError
@@ -143,6 +143,7 @@ ODD = st.lists(
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(ODD, ODD)
+@example("E\x80", "")
 def test_any_text_can_be_kept_and_searched_for(library, text, other):
     trajectory, _ = failed("t1", text=text)
     library.record([(trajectory, Reflection(text, other, 0, text, other))])

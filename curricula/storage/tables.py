@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import zlib
 from typing import Any
 
@@ -129,9 +130,12 @@ def newest_rows(*conditions: sa.ColumnElement[bool]) -> Any:
 def clean(text: Any, length: int = TEXT_LENGTH) -> str:
     """Text that any database takes, cut to ``length`` characters: no lone surrogates, no zero bytes.
 
-    >>> clean("an \\ud800 egg\\x00"), clean(None), clean("x" * 99, 3)
-    ('an ? egg', '', 'xx…')
+    PostgreSQL takes the control characters behind ASCII for letters; they become blanks.
+
+    >>> clean("an \\ud800 egg\\x00"), clean("\\x85egg"), clean(None), clean("x" * 99, 3)
+    ('an ? egg', ' egg', '', 'xx…')
     """
     told = "" if text is None else str(text)
     told = told.encode("utf-8", "replace").decode("utf-8").replace("\x00", "")
+    told = re.sub("[\x80-\x9f]", " ", told)
     return told if len(told) <= length else told[: length - 1] + "…"
