@@ -118,7 +118,7 @@ class Picture:
         for place, name in enumerate(names, start=1):
             for kind, summary in measured[name]["by_type"].items():
                 row = rows.setdefault(kind, [""])
-                row += [""] * (place - len(row)) + [f"{number(summary['success'])} of {summary['n']}"]
+                row += [""] * (place - len(row)) + [f"{summary['success'] * summary['n']:.0f} of {summary['n']}"]
         for kind in sorted(rows):
             table.add_row(clean(kind), *rows[kind], *[""] * (1 + len(names) - len(rows[kind])))
         if measured:
@@ -168,10 +168,12 @@ class Picture:
         if len(card["turns"]) > _TURNS:
             lines.append(Text(f"… {len(card['turns']) - _TURNS} turns before", "dim"))
         for turn in card["turns"][-_TURNS:]:
-            lines.append(Text(cut(f"> {turn['action'] or turn['format_error']}", width), "green"))
+            said = f"> {turn['action']}" if turn["action"] else f"(no command: {turn['format_error']})"
+            lines.append(Text(cut(said, width), "green"))
             lines.append(Text(cut(turn["observation"], width)))
         if card["analysis"]:
-            lines.append(Text(cut(f"{card['analysis']['mode']}: {card['analysis']['lesson']}", width), "magenta"))
+            told = [word for word in (card["analysis"]["mode"], card["analysis"]["lesson"]) if word]
+            lines.append(Text(cut(": ".join(told), width), "magenta"))
         return Text("\n").join(lines)
 
 
@@ -255,7 +257,8 @@ def _gain(story: Story) -> str:
     if gain is None:
         return ""
     value, *interval = (f"{100 * share:+.1f}" for share in (gain["all"]["difference"], *gain["all"]["interval"]))
-    return f"gain {value} points [{', '.join(interval)}] over {gain['all']['tasks']} tasks that both played"
+    between = f" [{', '.join(interval)}]" if interval[0] != interval[1] else ""  # no spread among pairs: no certainty
+    return f"gain {value} points{between} over {gain['all']['tasks']} tasks that both played"
 
 
 def _table(first: str, *others: str) -> Table:

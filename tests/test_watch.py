@@ -13,16 +13,19 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import asdict
 from http.client import HTTPConnection
 
 import pytest
 from rich.console import Console
 
+from roleagent.agents.records import Record
+from roleagent.agents.summary import summarise
 from roleagent.cli import main
 from roleagent.learners.disk import Lock
 from roleagent.reports.live_server import LiveServer
 from roleagent.reports.reading import cards_of, story_of
-from roleagent.reports.terminal import Picture, clean, sparkline, time_left
+from roleagent.reports.terminal import Picture, clean, cut, sparkline, time_left
 from roleagent.reports.watched import Watched, newest_run, stamp_of
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J</script><script>alert(1)</script>\u202e"
@@ -286,7 +289,21 @@ def test_a_run_fits_a_terminal(run, width):
 def test_nothing_that_a_run_recorded_is_obeyed_by_the_terminal(run):
     shown = drawn(run, force_terminal=False)
     assert "]0;owned" in shown and not [letter for letter in shown if letter != "\n" and not letter.isprintable()]
+    assert cut("鸡蛋鸡蛋", 6) == "鸡蛋 …" and cut("鸡蛋鸡", 6) == "鸡蛋鸡"  # letters of two columns
     assert clean("a\nb\x9b\u2066c") == "a bc"
+
+
+def test_what_was_gained_is_over_the_tasks_that_both_played(run):
+    panel = {"env_id": "RoleAgent/Toy-v0", "split": "valid", "tasks": 4, "digest": "ab"}
+    for name, won in (("before", [0, 0, 1, 0]), ("after", [1, 1, 1, 0])):
+        records = [Record(f"t{n}", "boil", bool(w), float(w), 3, "won" if w else "lost") for n, w in enumerate(won)]
+        told = {"panel": panel, **summarise(records), "records": [asdict(record) for record in records]}
+        (run / f"{name}.json").write_text(json.dumps(told))
+    shown = drawn(run)
+    assert re.search(r"^gain \+50\.0 points \[\+0\.0, \+100\.0\] over 4 tasks that both played", shown, re.MULTILINE)
+    assert re.search(r"^boil +0\.5 +1 of 4 +3 of 4", shown, re.MULTILINE)
+    (run / "after.json").write_text((run / "before.json").read_text())
+    assert "gain +0.0 points over 4 tasks" in drawn(run)
 
 
 def test_a_run_in_its_warm_start_and_one_without_anything(tmp_path):
