@@ -23,6 +23,7 @@ SIGNS = {
     "note": ("note", "yellow"),
     "problem": ("PROBLEM", "bold red"),
 }
+HEADINGS = {"extras": "extras, each by pip install 'roleagent[NAME]'"}
 ENVS = ("RoleAgent/Toy-v0", "RoleAgent/ALFWorld-v0", "RoleAgent/WebShop-v0", "RoleAgent/SearchQA-v0")
 _EPISODE = """
 import json, sys, time
@@ -119,7 +120,7 @@ def show(console: Console, found: Sequence[Finding]) -> None:
         lines = wrapper.wrap(f"  {sign:<8} {finding.name:<16} {finding.said}")
         first = escape(lines[0]).replace(sign, f"[{style}]{sign}[/]", 1)
         console.print("\n".join([first, *map(escape, lines[1:])]), highlight=False, soft_wrap=True)
-        if finding.advice:
+        if finding.advice and finding.grade != "absent":  # the heading says it of all
             advice = TextWrapper(width=width - 1, initial_indent=" " * 28 + "→ ", subsequent_indent=" " * 30)
             advice.break_long_words = advice.break_on_hyphens = False
             console.print(escape(advice.fill(finding.advice)), highlight=False, soft_wrap=True)
@@ -153,7 +154,7 @@ def main(arguments: Sequence[str]) -> int:
             told += [{"section": section, **finding.as_dict()} for finding in found]
             if not options.json:
                 if section != shown:
-                    console.print(f"\n{section}", style="bold")
+                    console.print(f"\n{escape(HEADINGS.get(section, section))}", style="bold")
                     shown = section
                 show(console, found)
             status.update(f"looking at: {names[number]} ({number} of {len(names)})" if number < len(names) else "")

@@ -120,7 +120,7 @@ def extras(imported: bool = False) -> Iterator[Finding]:
         if odd:
             yield Finding(extra, "note", odd[0], how)
         elif wrong:
-            yield Finding(extra, "absent", f"not installed; adds {added or 'more'}: {how}")
+            yield Finding(extra, "absent", f"not installed: {added}" if added else "not installed", how)
         elif imported and extra in MODULES and (broken := imports(MODULES[extra])).grade == "problem":
             yield Finding(extra, "note", broken.said, broken.advice)
         else:

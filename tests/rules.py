@@ -50,7 +50,11 @@ RULES = [
     parsed(r"benchmarks/gpu_smoke\.sh", "it is for GPUs"),
     Rule(r"roleagent doctor", "quick", more="--quick", says="ALFWorld"),
     # --- playing ---
-    Rule(r"python examples/plug_your_agent\.py", "quick", says=r"mean similarity 0\.\d+"),
+    Rule(
+        r"python examples/plug_your_agent\.py",
+        "quick",
+        says=r"score [01] after \d+ steps; \d+ predictions, mean similarity 0\.\d+",
+    ),
     Rule(r"python examples/two_roles\.py", "quick"),
     Rule(r"roleagent play RoleAgent/ALFWorld-v0 --env-arg size=tiny", "quick", types="?\nhint\nquit\n", says="go to"),
     Rule(r"roleagent games .*--out games", "slow", says="game"),

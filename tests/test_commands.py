@@ -1,7 +1,7 @@
 """Every command that the documents show is run, or read to its last argument where it cannot be run here.
 
 The quick ones run always, on what little of a run folder they need; ``pytest -m slow`` runs the slow ones, and again
-whatever looks at a run, on a real one (three minutes; .ci/full does).
+whatever looks at a run, on a real one (some minutes; .ci/full does).
 """
 
 import argparse
@@ -133,7 +133,7 @@ def read_command(words, read):
         read_command(["python", found.value.found.user_script, *found.value.found.user_args], read)
     elif arguments[0] == "-m":
         read(runpy.run_module, arguments[1], arguments[2:])
-    elif "argparse" not in (ROOT / arguments[0]).read_text("utf-8"):
+    elif not re.search("sys.argv|argparse|parse_", (ROOT / arguments[0]).read_text("utf-8")):
         assert not arguments[1:], f"{arguments[0]} takes no arguments"
     else:
         found = read(runpy.run_path, arguments[0], arguments[1:])

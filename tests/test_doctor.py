@@ -90,7 +90,7 @@ def test_every_extra_says_what_it_is_for(monkeypatch):
     assert set(told) == set(installed.ADDS)
     monkeypatch.setattr(installed, "lacking", lambda requirement: f"{requirement.name} is not installed")
     told = graded(installed.extras)
-    assert told["vllm"] == ("absent", "not installed; adds vLLM as the sampler: pip install 'roleagent[vllm]' | ")
+    assert told["vllm"] == ("absent", "not installed: vLLM as the sampler | pip install 'roleagent[vllm]'")
     monkeypatch.setattr(installed, "lacking", lambda requirement: "peft 0.1 is installed, but >=1 is asked for")
     assert graded(installed.extras)["lora"][0] == "note"
 
