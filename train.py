@@ -36,7 +36,7 @@ with waiting("PyTorch and transformers to load"):
 from roleagent.agents.actor import Actor
 from roleagent.agents.endpoint import EndpointError
 from roleagent.agents.inquiries import UNLIMITED, Inquiries
-from roleagent.agents.session import World, check_actor, endpoint_analyst, model_analyst, open_actor
+from roleagent.agents.session import World, check_actor, endpoint_analyst, model_analyst, open_actor, open_analyst
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.curricula.curriculum import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary, LibraryError
@@ -73,7 +73,7 @@ from roleagent.learners.tracking import check as check_trackers
 from roleagent.learners.updates import update
 from roleagent.learners.watchdog import Collapse, iterations, keeping_what_broke, open_watchdog
 from roleagent.stopwatch import Stopwatch, shares
-from roleagent.types import Analyst, Sampler
+from roleagent.types import Sampler
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
 
@@ -212,16 +212,6 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
             run.display.say(f"where the time went: {shares(iterations(run))}")
         for warning in idle_mechanisms(config, progress.counters):
             run.display.warn(warning)
-
-
-def open_analyst(config: Config, policy: Actor) -> Analyst:
-    """Who plays the environment role: the policy itself, written rules, or a model behind a server."""
-    options = config.curriculum
-    if options.analyst == "rule":
-        return RuleAnalyst()
-    if options.analyst == "endpoint":
-        return endpoint_analyst(config)
-    return model_analyst(config, policy)
 
 
 def open_sampler(run: Run, world: World, policy: Actor) -> Sampler:

@@ -18,10 +18,12 @@ from roleagent.agents.rollout import Rollout
 from roleagent.agents.vllm.policy import check as check_vllm
 from roleagent.agents.vllm.policy import open_vllm
 from roleagent.config import Config, ConfigError
+from roleagent.curricula.rules import RuleAnalyst
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.envs.wrappers.predicted_state import default_horizon
 from roleagent.panel import Panel
+from roleagent.types import Analyst
 
 
 def make_base(config: Config, split: str) -> gymnasium.Env:
@@ -99,6 +101,15 @@ def endpoint_analyst(config: Config) -> EndpointAnalyst:
         )
     except (EndpointError, ValueError) as error:
         raise ConfigError(str(error)) from error
+
+
+def open_analyst(config: Config, policy: Actor) -> Analyst:
+    """Who plays the environment role: the policy itself, written rules, or a model behind a server."""
+    if config.curriculum.analyst == "rule":
+        return RuleAnalyst()
+    if config.curriculum.analyst == "endpoint":
+        return endpoint_analyst(config)
+    return model_analyst(config, policy)
 
 
 @dataclass(frozen=True)
