@@ -100,7 +100,7 @@ def _policy(scripts: Sequence[str], live: bool) -> str:
 
 
 def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text(encoding="utf-8")
+    return resources.files("roleagent.reports").joinpath(name).read_text(encoding="utf-8")
 
 
 def _finite(value: Any) -> Any:
