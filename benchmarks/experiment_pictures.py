@@ -8,6 +8,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+import numpy.typing as npt
 from experiment_figures import Arm, along, growth
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -40,7 +41,8 @@ def draw(arms: Sequence[Arm], folder: Path, name: str) -> dict[str, Path]:
     for number, arm in enumerate(trained):
         courses = arm.courses.values()
         across = np.linspace(0, min(course.points[-1].steps for course in courses), 60)
-        rows = [np.interp(across, *zip(*course.points, strict=True)) for course in courses]
+        steps, reached = ([[point[place] for point in course.points] for course in courses] for place in (0, 1))
+        rows = [np.interp(across, *row) for row in zip(steps, reached, strict=True)]
         _line(axes, number, arm.name, across, 100 * np.mean(rows, axis=0))
         if len(rows) > 1:
             low, high = 100 * np.min(rows, axis=0), 100 * np.max(rows, axis=0)
@@ -74,6 +76,6 @@ def draw(arms: Sequence[Arm], folder: Path, name: str) -> dict[str, Path]:
     return drawn
 
 
-def _line(axes: Axes, number: int, label: str, across: Sequence[float], up: Sequence[float]) -> None:
+def _line(axes: Axes, number: int, label: str, across: npt.ArrayLike, up: npt.ArrayLike) -> None:
     style = _DASHES[(number + number // len(_COLOURS)) % len(_DASHES)]  # no colour comes with a style twice
     axes.plot(across, up, color=_COLOURS[number % len(_COLOURS)], linestyle=style, label=label, linewidth=1.6)

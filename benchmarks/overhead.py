@@ -142,7 +142,8 @@ class Method:
         played = self.task_ids[start : start + options.tasks]  # whatever was drawn: both methods play the same
         groups = self.rollout.play(played, options.group_size, options.temperature)
         with watch("grouping"):
-            experience = lay_out(groups, credit(run, groups, run.stream(5, number)), self.config)
+            credits = credit(run, groups, run.stream(5, number))
+            experience = lay_out(groups, [one.values for one in credits], self.config)
         with watch("update"):
             self.policy.rest()
             update(self.learner, experience, [run.stream(8, number)])
