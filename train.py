@@ -31,7 +31,7 @@ with waiting("PyTorch and transformers to load"):
     import torch
     import transformers
 
-    from roleagent.agents.hf import HFPolicy, PolicyError
+    from roleagent.agents.hf import HFPolicy, PolicyError, check_path
 
 from roleagent.agents.actor import Actor
 from roleagent.agents.endpoint import EndpointError
@@ -68,7 +68,7 @@ from roleagent.learners.reinforcement import (
     times,
     together,
 )
-from roleagent.learners.run import Run, check_counts
+from roleagent.learners.run import Run
 from roleagent.learners.tracking import check as check_trackers
 from roleagent.learners.updates import update
 from roleagent.learners.watchdog import Collapse, iterations, keeping_what_broke, open_watchdog
@@ -84,7 +84,7 @@ def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
     world = World.open(config, config.env.train_split)
     held_out = World.open(config, config.env.eval_split, config.env.eval_tasks)
     with Ranks.join() as ranks:
-        ranks.once(lambda: check(config))
+        ranks.once(lambda: check(config, resume))
         with Run(config, ranks, display, resume) as run, run.tracking, keeping_what_broke(run):
             if (result := run.finished()) is not None:
                 display.say(f"{run.folder.path} is finished; train.iterations or train.minutes would let it go on")
@@ -131,7 +131,7 @@ def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
     return report(run, before, after)
 
 
-def check(config: Config) -> None:
+def check(config: Config, resume: bool) -> None:
     """Refuses what would only fail after the warm start.
 
     Raises:
@@ -142,11 +142,14 @@ def check(config: Config) -> None:
         raise ConfigError("train.stage=sft goes on imitating for train.minutes: say how long")
     if config.train.stage == "sft" and not imitates:
         raise ConfigError("train.stage=sft goes on imitating demonstrations: set warmstart.episodes")
-    check_counts(config)
+    if not imitates and not config.policy.path:
+        raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
     check_learning(config)
     check_deepspeed(config)
     check_trackers(config)
     check_actor(config)
+    if config.policy.path and not resume:  # a run that was begun has a model of its own
+        check_path(config.policy.path)
     if config.aiw and config.curriculum.analyst == "endpoint":
         with waiting("the server of curriculum.endpoint.url to answer"):
             endpoint_analyst(config).check()

@@ -67,6 +67,36 @@ def _check_model(model: PreTrainedModel) -> None:
             raise PolicyError(f"this model changes its logits ({name}), which learner and sampler do not")
 
 
+def check_path(path: str | Path) -> None:
+    """Refuses a path or hub name where there is no model, before anything has been begun.
+
+    Raises:
+        PolicyError: there is none.
+    """
+    try:
+        with waiting(f"the model of {path} to be found"):
+            _is_here(path)
+    except Exception as error:  # as in from_path
+        raise _unloadable(path, error) from error
+
+
+def _unloadable(path: str | Path, error: Exception) -> PolicyError:
+    return PolicyError(f"cannot load a causal language model from {path}: {reason_of(error)}")
+
+
+def _is_here(path: str | Path) -> bool:
+    """Whether a model is to be read from this machine alone.
+
+    Raises:
+        OSError, ValueError: there is no such model.
+    """
+    if not os.path.isdir(path):
+        return not _hub_answers(str(path))
+    if not os.path.exists(os.path.join(path, "config.json")):
+        raise OSError("the folder has no config.json; a run's models are in its checkpoints/…/policy")
+    return True
+
+
 def _hub_answers(name: str) -> bool:
     """Whether the hub can be asked for a model. It is asked once: transformers would go on for a minute.
 
@@ -79,7 +109,7 @@ def _hub_answers(name: str) -> bool:
     except RepositoryNotFoundError:
         raise OSError("the hub has no such model, or does not show it without the right HF_TOKEN") from None
     except HFValidationError:
-        raise
+        raise ValueError("there is no such folder, and the hub has no models of such a name") from None
     except (HfHubHTTPError, ValueError, TypeError, KeyError):
         return True  # somebody is there: a hub that thinks better of it, or a mirror that only knows files
     except Exception as error:  # of the HTTP client, which depends on the hub's version
@@ -140,7 +170,7 @@ class HFPolicy:
         options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         try:
             with waiting(f"the model of {path} to load"):
-                options["local_files_only"] = os.path.isdir(path) or not _hub_answers(str(path))
+                options["local_files_only"] = _is_here(path)
                 tokenizer = AutoTokenizer.from_pretrained(str(path), **options)
                 model, report = AutoModelForCausalLM.from_pretrained(  # type: ignore[misc]
                     str(path), dtype=getattr(torch, dtype), use_safetensors=True, output_loading_info=True, **options
@@ -148,7 +178,7 @@ class HFPolicy:
             if report["missing_keys"]:  # transformers would play on with random numbers in their place
                 raise OSError(f"the weights lack {', '.join(sorted(report['missing_keys'])[:3])}")
         except Exception as error:  # transformers, the hub and safetensors raise a wide range; all mean one thing here
-            raise PolicyError(f"cannot load a causal language model from {path}: {reason_of(error)}") from error
+            raise _unloadable(path, error) from error
         return cls(model.to(generator.device), tokenizer, generator, context_length)
 
     @property

@@ -60,7 +60,7 @@ class ToyKitchen(gymnasium.Env[str, str]):
 
     Args:
         split: ``"train"`` or ``"valid"``.
-        max_steps: steps until the episode is truncated.
+        max_steps: steps until the episode is truncated, ≥ 1.
         shares: of the training tasks of each type, see :func:`panel`: a type can be made rare. Other splits have all.
         render_mode: ``"ansi"`` renders the last observation.
     """
@@ -75,6 +75,8 @@ class ToyKitchen(gymnasium.Env[str, str]):
         render_mode: str | None = None,
     ):
         self.panel = panel(split, shares if split == "train" else None)
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, not {max_steps}")
         self.max_steps = max_steps
         self.render_mode = render_mode
         self.observation_space = Unicode(4096)

@@ -72,14 +72,10 @@ def new_policy(
     """A small policy from scratch, with a tokenizer that the first rank makes of all that it will be shown.
 
     Args:
+        shown: at least one.
         taught: questions and answers of the environment role.
         horizon: how many predictions a reply may hold; their tags become tokens.
-
-    Raises:
-        ConfigError: no demonstrations.
     """
-    if not shown:
-        raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
     tags = ["<action>", "</action>", "</prediction>", *(f'<prediction h="{h}">' for h in range(1, horizon + 1))]
     tags += [tag for tag in (*TAGS, *(f"{name}:" for name in FIELDS)) if taught]
     texts = [*texts_of(shown, STYLES[config.prompt.style], config.prompt.history)]

@@ -23,27 +23,7 @@ from roleagent.learners.run_folder import RunFolder
 from roleagent.learners.tracking import Tracking
 from roleagent.stopwatch import Stopwatch
 
-_COUNTS = (
-    *("rollout.tasks", "rollout.group_size", "optim.updates", "optim.epochs"),
-    *("train.checkpoint_every", "train.keep_checkpoints", "watchdog.window", "watchdog.patience"),
-)
-"""Options of which there is at least one."""
-
 _AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
-
-
-def check_counts(config: Config) -> None:
-    """Refuses a run that would count in steps of nothing.
-
-    Raises:
-        ConfigError: one line that says what to change.
-    """
-    for option in _COUNTS:
-        section, _, name = option.partition(".")
-        if (value := getattr(getattr(config, section), name)) < 1:
-            raise ConfigError(f"{option} must be at least 1, not {value}")
-    if config.train.token_groups < 0:
-        raise ConfigError(f"train.token_groups is a number of groups, 0 for none, not {config.train.token_groups}")
 
 
 @dataclass
@@ -105,7 +85,11 @@ class Run:
     def _open(self, resume: bool) -> tuple[RunFolder, Path | None, Progress]:
         path = self.config.folder
         if not resume:
-            make_folder(path)
+            try:
+                make_folder(path)
+            except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+                reason = error.strerror or error
+                raise ConfigError(f"there can be no folder {path} ({reason}): name another with run_dir=…") from error
         if path.is_dir():
             try:
                 self._lock = Lock(path)

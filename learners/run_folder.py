@@ -136,7 +136,7 @@ def read_config(path: Path) -> Config:
         return from_dict(yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"{path} is no run folder: it has no config.yaml") from error
-    except yaml.YAMLError as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:  # an older program's options are among them
         raise ConfigError(f"{path / 'config.yaml'} is damaged: {' '.join(str(error).split())}") from error
 
 

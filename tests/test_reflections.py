@@ -118,7 +118,10 @@ def test_what_leaves_no_doubt_is_mended(reply):
         "It was navigation_loop or wrong_receptacle.",
         "它在桌子和架子之间来回走，什么也没做。",
         GOOD.replace("navigation_loop\n", "\n"),
-        *(GOOD.replace("navigation_loop\n", f"{nothing}\n") for nothing in ("none", "N/A", "?!", "无", "<b></b>")),
+        *(
+            GOOD.replace("navigation_loop\n", f"{nothing}\n")
+            for nothing in ("none", "N/A", "?!", "无", "<b></b>", "!na", "(n/a).", f"{'9' * 70} a")
+        ),
         f"<think>{GOOD}",  # a thought that was cut off is no answer
         json.dumps(VALUES | {MODE: None}),
         json.dumps(VALUES | {MODE: True}),

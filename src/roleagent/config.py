@@ -23,6 +23,7 @@ from typing import Any
 
 import yaml
 
+from roleagent import ranges
 from roleagent.methods import METHODS
 from roleagent.options import ConfigError, fill, shown
 from roleagent.settings import (
@@ -176,17 +177,21 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
     """A :class:`Config` from nested mappings, checked; what they leave out is as their ``method`` has it.
 
     Raises:
-        ConfigError: an unknown key or method, or a value of the wrong type.
+        ConfigError: an unknown key or method, a value of the wrong type, or a number out of its range.
 
     >>> from_dict({"method": "gigpo"}).estimator.kind
     'gigpo'
     """
+    if not isinstance(tree, Mapping):
+        raise ConfigError(f"a configuration holds keys and values, not a {type(tree).__name__}")
     method = tree.get("method", Config.method)
     if method not in METHODS:
         near = difflib.get_close_matches(str(method)[:100], METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {shown(method)}{hint}")
-    return fill(Config, merged(METHODS[method], tree))
+    config = fill(Config, merged(METHODS[method], tree))
+    ranges.check(config)
+    return config
 
 
 def to_dict(config: Config) -> dict[str, Any]:
