@@ -30,6 +30,7 @@ ADDS = {
     "trackio": "tracking with Trackio",
     "openenv": "environments over HTTP (roleagent serve)",
     "trl": "environments for TRL",
+    "experiments": "pictures of an experiment (benchmarks/experiment.py)",
     "docs": "building the documentation",
     "test": "running the tests",
 }

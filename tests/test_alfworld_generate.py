@@ -325,7 +325,8 @@ def test_the_command_writes_the_first_games_of_a_panel(tmp_path, capsys):
 def test_the_command_refuses_what_makes_no_sense(arguments, capsys):
     with pytest.raises(SystemExit) as stop:
         main(arguments)
-    assert stop.value.code == 2 and "error:" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert stop.value.code == 2 and said.startswith("roleagent games: ") and said.count("\n") == 1
 
 
 def test_the_command_ends_in_one_line_when_it_cannot_write(tmp_path, capsys):
