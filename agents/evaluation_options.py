@@ -75,7 +75,7 @@ def evaluation_parser(text: str | None) -> Parser:
     )
     how = parser.add_argument_group("how")
     how.add_argument("--repeats", type=natural, default=1, metavar="N", help="play the panel N times, with other seeds")
-    how.add_argument("--seed", type=int, default=0, help="of repeat 0; the next has the next (default: %(default)s)")
+    how.add_argument("--seed", type=seed, default=0, help="of repeat 0; the next has the next (default: %(default)s)")
     how.add_argument("--temperature", type=from_zero, metavar="T", help="of a model (default: the run's, mostly 0)")
     how.add_argument("--max-tokens", type=natural, metavar="N", help="most tokens of a reply, thoughts included")
     how.add_argument("--batch", type=natural, metavar="N", help="episodes of a local model side by side")
@@ -113,7 +113,7 @@ def compare_parser() -> Parser:
         help="record files, run folders (their after.json), or a run's before.json, iteration-….json or after.json",
     )
     parser.add_argument("--against", nargs="+", type=Path, default=[], metavar="RECORDS", help="the other side")
-    parser.add_argument("--seed", type=int, default=0, help="of the bootstrap (default: %(default)s)")
+    parser.add_argument("--seed", type=seed, default=0, help="of the bootstrap (default: %(default)s)")
     return parser
 
 
@@ -142,6 +142,13 @@ def natural(text: str) -> int:
     """A whole number from 1 on."""
     if not text.isdecimal() or not int(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
+    return int(text)
+
+
+def seed(text: str) -> int:
+    """A whole number from 0 on."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
     return int(text)
 
 

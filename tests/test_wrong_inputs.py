@@ -106,6 +106,7 @@ def test_training(arguments, words, places, capsys):
         ([*PLAY, "--env-arg", "max_steps=-1"], "max_steps must be at least 1, not -1"),
         ([*PLAY, "--tasks", "0"], "'0' is not a whole number from 1 on"),
         ([*PLAY, "--repeats", "-1"], "'-1' is not a whole number from 1 on"),
+        ([*PLAY, "--seed", "-1"], "'-1' is not a whole number from 0 on"),
         ([*PLAY, "--temperature", "nan"], "'nan' is not a number from 0 on"),
         ([*PLAY, "--config", "{list}"], "{list} must hold keys and values, not a list"),
         ([*PLAY, "--set", "prompt.think=maybe"], "prompt.think must be one of none, optional, required"),
