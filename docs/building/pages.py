@@ -21,11 +21,16 @@ LAID_OUT = ROOT / "build" / "reference"
 """Where the package lies as a wheel would have it; mkdocs.yml tells griffe to look there."""
 
 
+def on_startup(**_: Any) -> None:
+    """Makes the folder in which griffe will look: one that is not there when it starts is never looked into."""
+    LAID_OUT.mkdir(parents=True, exist_ok=True)
+
+
 def on_config(config: Any) -> Any:
     """Lays the package out, for griffe does not follow the mapped folders of setup.cfg, and lists the API's pages."""
-    shutil.rmtree(LAID_OUT, ignore_errors=True)
     config["nav"] = [*config["nav"], {"API": [page_of(package) for package in packages()]}]
     package, unread = LAID_OUT / "roleagent", shutil.ignore_patterns("__pycache__")
+    shutil.rmtree(package, ignore_errors=True)
     shutil.copytree(ROOT / "src" / "roleagent", package, ignore=unread)
     for room in ROOMS:
         shutil.copytree(ROOT / room, package / room, ignore=unread)
