@@ -126,8 +126,12 @@ def kill_writers(url, folder, seconds, seed):
     readers = [fork(read_on, url, late) for _ in range(2)]
     writers = [fork(write_on, url, folder, number) for number in range(16)]
     started = len(writers)
-    while time.monotonic() < late or started < 26:
-        time.sleep(rng.expovariate(25))
+
+    def written():
+        return sum(file.read_bytes().count(b"\n") for file in Path(folder).iterdir())
+
+    while (now := time.monotonic()) < late or started < 26 or (written() <= 20 and now < late + 60):
+        time.sleep(rng.expovariate(25 if now < late else 4))  # a busy machine's writers live too short to write
         place = rng.randrange(len(writers))
         os.kill(writers[place], signal.SIGKILL)
         os.waitpid(writers[place], 0)
