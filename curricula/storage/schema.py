@@ -51,6 +51,8 @@ def bring_up_to_date(database: Database) -> None:
 def _version(database: Database, connection: sa.Connection) -> str | None:
     """The version of the tables; None where there are none."""
     tables = sa.inspect(connection)
+    # What tells the version is looked at last: somebody may be making or upgrading the tables meanwhile, all at once.
+    columns = {c["name"] for c in tables.get_columns("failures")} if tables.has_table("failures") else None
     if tables.has_table(VERSION_TABLE):
         version = connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}"))
         if version not in REVISIONS:
@@ -59,9 +61,9 @@ def _version(database: Database, connection: sa.Connection) -> str | None:
                 f"program knows {REVISIONS[-1]}): pip install --upgrade roleagent"
             )
         return version
-    if not tables.has_table("failures"):
+    if columns is None:
         return None
-    if not {"critical_step", "trajectory"} <= {column["name"] for column in tables.get_columns("failures")}:
+    if not {"critical_step", "trajectory"} <= columns:
         raise LibraryError(f"{database.where} has a table `failures` of another program: take another database")
     return REVISIONS[0]  # from before tables had versions
 
