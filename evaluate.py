@@ -43,7 +43,7 @@ from typing import Any
 
 import numpy as np
 
-from roleagent.agents.evaluation_options import options_of, pairs
+from roleagent.agents.evaluation_options import options_of
 from roleagent.patience import waiting
 
 if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for PyTorch
@@ -66,6 +66,7 @@ from roleagent.agents.records import PROTOCOL, Attempt, Record, RecordFile, defa
 from roleagent.agents.session import World, make_base, make_wrapped
 from roleagent.agents.speakers import PolicySpeaker
 from roleagent.agents.summary import spending, summarise
+from roleagent.commands import pairs
 from roleagent.config import Config, ConfigError, load
 from roleagent.learners.checkpoints import CheckpointError, Checkpoints
 from roleagent.learners.disk import write_whole

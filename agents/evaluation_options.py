@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from roleagent.commands import Parser
-from roleagent.config import ConfigError
 
 _COMPARE = """\
 Compares two evaluations of the same panel, task by task: the difference in success with a bootstrap interval over
@@ -115,27 +111,6 @@ def compare_parser() -> Parser:
     parser.add_argument("--against", nargs="+", type=Path, default=[], metavar="RECORDS", help="the other side")
     parser.add_argument("--seed", type=seed, default=0, help="of the bootstrap (default: %(default)s)")
     return parser
-
-
-def pairs(texts: Iterable[str]) -> dict[str, Any]:
-    """``key=value`` each, with YAML values.
-
-    Raises:
-        ConfigError: one is of another form.
-
-    >>> pairs(["max_steps=30", "size=tiny"])
-    {'max_steps': 30, 'size': 'tiny'}
-    """
-    found = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not separator or not key.isidentifier():
-            raise ConfigError(f"{text!r} is not of the form key=value, e.g. max_steps=30")
-        try:
-            found[key] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"the value of {text!r} cannot be read as YAML") from error
-    return found
 
 
 def natural(text: str) -> int:

@@ -30,11 +30,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-import yaml
 from rapidfuzz import fuzz, process
 
 import roleagent  # noqa: F401  (registers the environments)
-from roleagent.commands import Parser
+from roleagent.commands import Parser, pairs
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.patience import waiting
 from roleagent.reports.guide import FORMS, Guide, columns, meant
@@ -61,12 +60,10 @@ def main(arguments: Sequence[str]) -> int:
         help="argument of the environment, e.g. split=train",
     )
     options = parser.parse_args(arguments)
-    given = dict(argument.partition("=")[::2] for argument in options.env_arg)
     task = {"task_id": options.task_id} if options.task_id else None
     try:
         with waiting(f"{options.env}: its games, products or passages"):
-            kwargs = {key: yaml.safe_load(value) for key, value in given.items()}
-            env = gymnasium.make(environment_id(options.env), disable_env_checker=True, **kwargs)
+            env = gymnasium.make(environment_id(options.env), disable_env_checker=True, **pairs(options.env_arg))
             if options.list is not None:
                 panel = env.unwrapped.panel  # type: ignore[attr-defined]
             else:
@@ -74,7 +71,7 @@ def main(arguments: Sequence[str]) -> int:
         if options.list is not None:
             return print_tasks(panel, options.list)
         return Game(env, observation, info, np.random.default_rng(options.seed)).play()
-    except (gymnasium.error.Error, TypeError, ValueError, OSError, RetrievalError, yaml.YAMLError) as error:
+    except (gymnasium.error.Error, TypeError, ValueError, OSError, RetrievalError) as error:
         print(f"roleagent play: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
 

@@ -17,9 +17,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 import gymnasium
-import yaml
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, pairs
 from roleagent.patience import waiting
 
 LOOPBACK = "127.0.0.1"
@@ -41,7 +40,6 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     if options.sessions < 1 or options.timeout <= 0:
         parser.error("--sessions and --timeout are more than nothing")
-    given = dict(argument.partition("=")[::2] for argument in options.env_arg)
 
     began = time.perf_counter()
     with socket.socket() as listening:
@@ -54,9 +52,8 @@ def main(arguments: Sequence[str]) -> int:
             import uvicorn
 
             print(f"opening {options.env}", flush=True)
-            values = {key: yaml.safe_load(value) for key, value in given.items()}
-            app = application(options.env, options.sessions, options.timeout, **values)
-        except (gymnasium.error.Error, TypeError, ValueError, OSError, OverflowError, yaml.YAMLError) as error:
+            app = application(options.env, options.sessions, options.timeout, **pairs(options.env_arg))
+        except (gymnasium.error.Error, TypeError, ValueError, OSError, OverflowError) as error:
             print(f"roleagent serve: {' '.join(str(error).split())}", file=sys.stderr)
             return 2
         host, port = listening.getsockname()[:2]

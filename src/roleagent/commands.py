@@ -17,6 +17,10 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
+import yaml
+
+from roleagent.options import ConfigError
+
 Verb = Callable[[Sequence[str]], int]
 
 
@@ -69,6 +73,27 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def pairs(texts: Iterable[str]) -> dict[str, Any]:
+    """``key=value`` each, with YAML values.
+
+    Raises:
+        ConfigError: one is of another form.
+
+    >>> pairs(["max_steps=30", "size=tiny"])
+    {'max_steps': 30, 'size': 'tiny'}
+    """
+    found = {}
+    for text in texts:
+        key, separator, value = text.partition("=")
+        if not separator or not key.isidentifier():
+            raise ConfigError(f"{text!r} is not of the form key=value, e.g. max_steps=30")
+        try:
+            found[key] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"the value of {text!r} cannot be read as YAML") from error
+    return found
 
 
 def choose(prog: str, verbs: Mapping[str, Verb], arguments: Sequence[str], title: str = "") -> int:
