@@ -22,6 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # train.py's and evaluate.py's too
@@ -102,7 +103,7 @@ class Experiment:
         source = "by the runs that are finished here" if known else "by what they took where the plan was written"
         return minutes / 60 / self.side_by_side, source
 
-    @property
+    @cached_property
     def _folders(self) -> dict[str, list[Path]]:
         found = {START: [*self.starts]}
         for job in self.jobs:

@@ -142,15 +142,17 @@ class Plan:
 
     def start(self, job: Job, out: Path) -> Run:
         """The warm start that a run goes on from, a training run without iterations."""
-        name = "start" + (f"-{folder_name(job.arm)}" if job.apart else "")
         own = self.arms[job.arm] if job.apart else ()
         options = [*self.options, *own, f"seed={job.seed}", "train.iterations=0"]
-        return Run(out / f"seed{job.seed}" / name, ROOT / self.config, options, quiet=True)
+        return Run(self._start_folder(job, out), ROOT / self.config, options, quiet=True)
 
     def folder(self, job: Job, out: Path) -> Path:
         """Where a run lies."""
-        start = self.start(job, out).folder
+        start = self._start_folder(job, out)
         return start.with_name(f"{start.name}-{folder_name(job.arm)}")
+
+    def _start_folder(self, job: Job, out: Path) -> Path:
+        return out / f"seed{job.seed}" / ("start" + (f"-{folder_name(job.arm)}" if job.apart else ""))
 
     def run(self, job: Job, out: Path) -> Run:
         """The run itself, which begins with the weights of its warm start.
