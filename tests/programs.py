@@ -1,11 +1,15 @@
 """The programs at the top of the project, for tests: loaded as modules, or run as processes of their own."""
 
+import contextlib
 import gzip
 import importlib.util
 import json
 import os
+import pty
+import select
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -63,3 +67,31 @@ def run(name, *arguments, **options):
     process = start(name, *arguments, **options)
     out, err = process.communicate(timeout=900)
     return process.returncode, out, err
+
+
+@contextlib.contextmanager
+def at_terminal(*arguments):
+    """``roleagent …`` at a terminal of 80 columns.
+
+    Gives the process, a function that types bytes, and one that reads until some words are shown.
+    """
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "roleagent.cli", *map(str, arguments)]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "40", "INPUTRC": os.devnull}
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
+    os.close(theirs)
+
+    def read_until(words):
+        shown, deadline = "", time.monotonic() + 60
+        while words not in shown:
+            assert time.monotonic() < deadline, shown
+            if select.select([ours], [], [], 0.2)[0]:
+                shown += os.read(ours, 65536).decode(errors="replace")
+        return shown
+
+    try:
+        yield process, lambda typed: os.write(ours, typed), read_until
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)

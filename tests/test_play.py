@@ -1,17 +1,12 @@
 """A person plays: `roleagent play`."""
 
 import builtins
-import os
-import pty
 import re
-import select
-import subprocess
-import sys
-import time
 
 import gymnasium
 import numpy as np
 import pytest
+from programs import at_terminal
 
 from roleagent.cli import main
 from roleagent.reports.guide import FORMS, Guide, meant
@@ -205,33 +200,15 @@ def test_what_may_well_be_meant_is_left_alone(command):
 # --- a terminal -------------------------------------------------------------------------------------------------------
 
 
-def test_at_a_terminal_there_are_columns_and_completion(tmp_path):
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "roleagent.cli", *PLAY]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "INPUTRC": os.devnull}
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment, close_fds=True)
-    os.close(theirs)
-
-    def read_until(words):
-        shown, deadline = "", time.monotonic() + 60
-        while words not in shown:
-            assert time.monotonic() < deadline, shown
-            if select.select([ours], [], [], 0.2)[0]:
-                shown += os.read(ours, 65536).decode(errors="replace")
-        return shown
-
-    try:
+def test_at_a_terminal_there_are_columns_and_completion():
+    with at_terminal(*PLAY) as (process, type_in, read_until):
         first = read_until("15 steps left] > ")
         assert "Tab completes a command" in first and "hint  ask an expert     goal" in first
         assert max(map(len, first.split("\r\n"))) <= 80
-        os.write(ours, b"?\n")
+        type_in(b"?\n")
         assert re.search(r"go to basket +go to \w+", read_until("15 steps left] > "))
-        os.write(ours, b"go to fr\t\n")
+        type_in(b"go to fr\t\n")
         assert "You arrive at fridge." in read_until("14 steps left] > ")
-        os.write(ours, b"quit\n")
+        type_in(b"quit\n")
         read_until("left after 1 steps")
         assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)

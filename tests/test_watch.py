@@ -4,9 +4,7 @@ import contextlib
 import io
 import json
 import os
-import pty
 import re
-import select
 import signal
 import socket
 import subprocess
@@ -17,6 +15,7 @@ from dataclasses import asdict
 from http.client import HTTPConnection
 
 import pytest
+from programs import at_terminal
 from rich.console import Console
 
 from roleagent.agents.records import Record
@@ -344,32 +343,14 @@ def test_once_prints_and_ends(run, capsys, tmp_path):
 @pytest.mark.parametrize("ending", ["q", "finished"])
 def test_at_a_terminal_it_follows_the_run_until_it_has_finished_or_q(tmp_path, ending):
     run = tmp_path / "run"
-    ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "roleagent.cli", "watch", str(run), "--terminal"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "40"}
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment)
-    os.close(theirs)
-
-    def read_until(words):
-        shown, deadline = "", time.monotonic() + 60
-        while words not in shown:
-            assert time.monotonic() < deadline, shown
-            if select.select([ours], [], [], 0.2)[0]:
-                shown += os.read(ours, 65536).decode(errors="replace")
-        return shown
-
-    try:
+    with at_terminal("watch", run, "--terminal") as (process, type_in, read_until):
         read_until("no run yet in")
         iterate(begin(run, iterations=1), 1)
         read_until("stopped: nobody writes")
         if ending == "q":
-            os.write(ours, b"q")
+            type_in(b"q")
             read_until("stopped: nobody writes")  # what was shown last stays
         else:
             (run / "result.json").write_text('{"counters": {}}')
             read_until("finished; `roleagent report`")
         assert process.wait(30) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
