@@ -7,7 +7,7 @@
 
 Every run is one of the real ``train.py`` in a folder of its own under ``--out``, on one thread (its figures then
 repeat), as many side by side as there are cores; its policy is then measured by the real ``evaluate.py`` on the whole
-panel. The x anything begins it says how long that will take: by what runs took here, else where the plan was written.
+panel. Before anything begins it says how long that will take: by what runs took here, else where the plan was written.
 
 The report is made from the raw run folders alone (``--report`` only writes it, of what there is).
 """
@@ -91,17 +91,19 @@ class Experiment:
         """How many runs are not finished, by arm, warm starts under their own name."""
         return {arm: count for arm in self._folders if (count := sum(not is_finished(f) for f in self._folders[arm]))}
 
-    def estimate(self) -> tuple[float, str]:
-        """Hours until everything is there, and what that is based on."""
+    def estimate(self) -> str:
+        """How long it takes until everything is there, and what that is based on."""
         took = {arm: [minutes_of(f) for f in folders if is_finished(f)] for arm, folders in self._folders.items()}
         known = {arm: statistics.mean(minutes) for arm, minutes in took.items() if minutes}
         foreign = self.plan.core_minutes
+        if not known and not foreign and self.left():
+            return "nobody knows yet how long that takes: the plan names no core_minutes, and nothing is finished here"
         ratios = [known[arm] / foreign[arm] for arm in known if foreign.get(arm)]
         pace = statistics.mean(ratios) if ratios else 1.0
         usual = statistics.mean(foreign.values()) if foreign else 0.0
         minutes = sum(count * known.get(arm, pace * foreign.get(arm, usual)) for arm, count in self.left().items())
         source = "by the runs that are finished here" if known else "by what they took where the plan was written"
-        return minutes / 60 / self.side_by_side, source
+        return f"about {minutes / 60 / self.side_by_side:.1f} hours with {self.side_by_side} side by side, {source}"
 
     @cached_property
     def _folders(self) -> dict[str, list[Path]]:
@@ -140,10 +142,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         troubles: list[str] = []
         if not options.report:
             left = experiment.left()
-            hours, source = experiment.estimate()
             rest = ", ".join(f"{count} x {arm}" for arm, count in left.items()) or "nothing"
             console.print(f"{plan.title}: {len(jobs)} runs in {out}; left: {rest}", soft_wrap=True)
-            console.print(f"about {hours:.1f} hours with {options.jobs} side by side, {source}", soft_wrap=True)
+            console.print(experiment.estimate(), soft_wrap=True)
             if options.plan:
                 return 0
             plan.check()

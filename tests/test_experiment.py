@@ -72,10 +72,13 @@ def test_what_is_missing_is_said_before_anything_begins(written, tmp_path, monke
     file = written(needs=["TINY_DATA"])
     status, shown, errors = run("benchmarks/experiment", "--config", file, "--out", tmp_path / "out", "--jobs", 1)
     assert status == 2 and "TINY_DATA is not set" in errors
-    assert "about 1.3 hours" in shown.replace(
-        "\n", " "
-    )  # 3 warm starts of 6 minutes, 5 runs of 12 (an arm unknown: 10)
+    assert "about 1.3 hours" in shown  # 3 warm starts of 6 minutes, 5 runs of 12 (an arm unknown: 10)
     assert not (tmp_path / "out").exists()
+
+
+def test_how_long_it_takes_is_not_made_up(written, tmp_path):
+    status, shown, _ = run("benchmarks/experiment", "--config", written(core_minutes={}), "--out", tmp_path, "--plan")
+    assert status == 0 and "nobody knows yet" in shown
 
 
 def test_runs_come_stage_by_stage_and_seed_by_seed(programs, written):
