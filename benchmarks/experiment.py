@@ -21,8 +21,8 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cached_property, partial
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # train.py's and evaluate.py's too
@@ -73,15 +73,19 @@ class Experiment:
                 progress.console.print(told, soft_wrap=True)
                 progress.advance(bar)
 
+            def follow(job: Job, start: Future[None], bar: TaskID) -> None:
+                start.result()
+                finish(job.name, lambda: self.plan.run(job, self.out), bar)
+
             try:
-                bar = progress.add_task("warm starts", total=len(self.starts))
-                list(
-                    pool.map(
-                        lambda job: finish(job.start, lambda: self.plan.start(job, self.out), bar), self.starts.values()
-                    )
-                )
-                bar = progress.add_task("runs", total=len(self.jobs))
-                list(pool.map(lambda job: finish(job.name, lambda: self.plan.run(job, self.out), bar), self.jobs))
+                first = progress.add_task("warm starts", total=len(self.starts))
+                then = progress.add_task("runs", total=len(self.jobs))
+                starts = {  # before all runs, so that hardly one of those has to wait for its own
+                    job.start: pool.submit(finish, job.start, partial(self.plan.start, job, self.out), first)
+                    for job in self.starts.values()
+                }
+                for future in [pool.submit(follow, job, starts[job.start], then) for job in self.jobs]:
+                    future.result()
             except KeyboardInterrupt:
                 self._stopped = True  # threads end with the runs that they wait for, which got it too
                 raise
