@@ -173,20 +173,23 @@ def spread_difference(first: Numbers, second: Numbers) -> Estimate | None:
     return Estimate(gap, gap - half, gap + half)
 
 
-def student(freedom: float) -> float:
-    """The 97.5 % quantile of Student's t distribution, to five digits; found by bisection.
+def student(freedom: float, tail: float = 0.025) -> float:
+    """An upper quantile of Student's t distribution, to five digits; found by bisection.
 
     Args:
         freedom: degrees of freedom, > 0.
+        tail: probability above it, below 0.5; as it is, that of a 95 % interval.
 
     >>> [round(student(freedom), 3) for freedom in (1, 2, 10, 1000)]
     [12.706, 4.303, 2.228, 1.962]
+    >>> round(student(4, tail=0.2), 3)
+    0.941
     """
     freedom = min(freedom, 5e4)  # as good as normal; the sum below is not made for so narrow a peak
-    low, high = Z, 1e6
+    low, high = 1e-3, 1e6
     while high - low > 1e-6 * low:
         middle = math.sqrt(low * high)
-        low, high = (middle, high) if _student_tail(middle, freedom) > 0.025 else (low, middle)
+        low, high = (middle, high) if _student_tail(middle, freedom) > tail else (low, middle)
     return low
 
 

@@ -121,18 +121,22 @@ def _differences(plan: Plan, arms: Sequence[Arm], evaluation: Evaluation) -> Ite
                         _points(found["over_tasks"]["all"]),
                         _points(seeds) if seeds else "–",
                         gaps,
+                        "–" if found["detectable"] is None else f"{100 * found['detectable']:.1f}",
                         f"{found['alone'][1]} : {found['alone'][0]}",
                         p,
                     )
                 )
     if rows:
-        yield _row("difference in points", "seeds", "over tasks", "over seeds", "by seed", "alone", "McNemar's p")
-        yield _row(*("---",) * 7)
+        yield _row(
+            "difference in points", "seeds", "over tasks", "over seeds", "by seed", "detectable", "alone", "McNemar's p"
+        )
+        yield _row(*("---",) * 8)
         yield from rows
         yield (
             "\nPaired: same seed, same warm start, same tasks. *Over tasks* is the bootstrap over tasks, the seeds "
             "as they are; *over seeds* Student's interval of the differences by seed, which says whether it would hold "
-            "for other seeds. *Alone*: episodes that only the first or only the second named solved.\n"
+            "for other seeds; *detectable* is the difference that so many seeds, scattering so, would find in four of "
+            "five repetitions. *Alone*: episodes that only the first or only the second named solved.\n"
         )
 
 

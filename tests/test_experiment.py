@@ -130,6 +130,8 @@ def test_figures_by_hand(programs, arms):
     assert {name: rate.value for name, rate in found["by_type"].items()} == {"cool": 0.5, "heat": 0.25}
     gained = figures.difference(*arms, greedy)
     assert gained["gaps"] == [0.25, 0.25] and gained["over_seeds"] == (0.25, 0.25, 0.25)
+    assert gained["detectable"] == 0.0
+    assert figures.detectable([0.0, 0.2]) == pytest.approx(0.1 * (12.7062 + 1.3764), rel=1e-4)  # quantiles of tables
     assert gained["over_tasks"]["all"].value == 0.25 and gained["alone"] == (0, 2) and gained["mcnemar"] == 0.5
     assert figures.difference(*arms, plan.Evaluation(1.0, repeats=2))["mcnemar"] is None
     assert figures.efficiency(arms[0], 0.5)["steps"] == {0: (150, True), 1: (150, True)}
