@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -200,6 +201,48 @@ def growth(arm: Arm) -> dict[str, dict[int, list[int]]]:
         finally:
             library.close()
     return found
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What became of the groups that the curriculum chose, or of those that chance did.
+
+    Attributes:
+        groups: how many.
+        success: mean over their episodes.
+        dead: share of groups whose episodes all ended alike, from which the outcome teaches nothing.
+        never_won: share of groups that won no episode.
+    """
+
+    groups: int
+    success: float
+    dead: float
+    never_won: float
+
+
+def origins(arm: Arm) -> dict[str, Origin]:
+    """The groups of all iterations by who chose their task, ``curriculum`` or ``chance``; empty without the former."""
+    outcomes: dict[str, list[list[float]]] = {"curriculum": [], "chance": []}
+    for folder in arm.runs.values():
+        for file in sorted((folder / "trajectories").glob("iteration-*.jsonl.gz")):
+            groups: dict[int, list[dict[str, Any]]] = {}
+            with gzip.open(file, "rt", encoding="utf-8") as stream:
+                for row in map(json.loads, stream):
+                    groups.setdefault(row["group"], []).append(row)
+            for rows in groups.values():
+                chosen = "chance" if rows[0]["chosen_because"] is None else "curriculum"
+                outcomes[chosen].append([row["reward"] for row in rows])
+    if not outcomes["curriculum"]:
+        return {}
+    return {
+        name: Origin(
+            len(groups),
+            float(np.mean([np.mean(rewards) for rewards in groups])),
+            float(np.mean([np.ptp(rewards) == 0 for rewards in groups])),
+            float(np.mean([max(rewards) == 0 for rewards in groups])),
+        )
+        for name, groups in outcomes.items()
+    }
 
 
 def time_shares(arm: Arm) -> dict[str, float]:

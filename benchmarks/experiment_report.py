@@ -14,6 +14,7 @@ from experiment_figures import (
     finished,
     foresight,
     growth,
+    origins,
     panel_of,
     success,
     time_shares,
@@ -75,6 +76,7 @@ def _pages(plan: Plan, arms: Sequence[Arm], pictures: dict[str, Path]) -> Iterat
     yield from _picture(pictures, "prediction_score", "Predictive reward by iteration")
     yield from _foresight(plan, trained)
     yield from _picture(pictures, "dead_groups", "Groups that ended alike, by iteration")
+    yield from _origins(trained)
     yield from _library(trained)
     yield from _picture(pictures, "library", "Tasks in the failure library by failure mode and iteration")
     yield "## Where the time went\n"
@@ -200,6 +202,19 @@ def _foresight(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
         yield _row(*("---",) * 6)
         yield from rows
         yield "\nThe interval is a bootstrap over tasks. Published: 0.41 over 200 rollouts.\n"
+
+
+def _origins(arms: Sequence[Arm]) -> Iterator[str]:
+    told = [(arm.name, chosen, found) for arm in arms for chosen, found in origins(arm).items()]
+    if not told:
+        return
+    yield "What became of the groups that the curriculum chose, beside those that were drawn uniformly:\n"
+    yield _row("arm", "chosen by", "groups", "reward, %", "ended alike, %", "never won, %")
+    yield _row(*("---",) * 6)
+    for name, chosen, found in told:
+        shares = (f"{100 * share:.0f}" for share in (found.success, found.dead, found.never_won))
+        yield _row(name, chosen, str(found.groups), *shares)
+    yield ""
 
 
 def _library(arms: Sequence[Arm]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """An experiment: its plan, its figures by hand, and all of it once in small."""
 
+import gzip
 import importlib
 import json
 
@@ -108,6 +109,11 @@ def a_run(folder, won, foreseen):
         for step in (1, 2)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "trajectories").mkdir()
+    with gzip.open(folder / "trajectories" / "iteration-000001.jsonl.gz", "wt") as stream:
+        for group, because, rewards in ((0, None, (1, 0)), (1, None, (1, 1)), (2, "loop", (0, 0)), (3, "loop", (0, 1))):
+            for reward in rewards:
+                stream.write(json.dumps({"group": group, "chosen_because": because, "reward": reward}) + "\n")
     for name, success in (("before", 0.0), ("iteration-000001", 0.25), ("after", 0.75)):
         (folder / f"{name}.json").write_text(json.dumps({"success": success}))
 
@@ -142,6 +148,9 @@ def test_figures_by_hand(programs, arms):
     spread = np.std([0.9, 0.2, 0.4, 0.8] * 2)
     assert r["r"].value == pytest.approx((means[0] - means[1]) / spread * (3 / 8 * 5 / 8) ** 0.5)
     assert figures.growth(arms[0]) == {}
+    chosen = figures.origins(arms[0])
+    assert chosen["curriculum"] == figures.Origin(groups=4, success=0.25, dead=0.5, never_won=0.5)
+    assert chosen["chance"] == figures.Origin(groups=4, success=0.75, dead=0.5, never_won=0.0)
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------
