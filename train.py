@@ -234,6 +234,7 @@ def open_sampler(run: Run, world: World, policy: Actor) -> Sampler:
             decay=options.decay,
             success_factor=options.success_factor,
             candidates=options.candidates,
+            learnability=options.learnability,
         )
     else:
         sampler = UniformSampler(world.panel, run.stream(3))

@@ -30,6 +30,11 @@ class CurriculumSampler(UniformSampler):
     part each task is drawn once, and what is left over is drawn uniformly. ``curriculum_share`` says how much was
     really drawn from the retrieved part.
 
+    What fails most is retrieved most, tasks among it that no rollout of a group ever solves, which teach a
+    group-relative method nothing. With ``learnability`` (not the paper's) a retrieved task is drawn with its weight
+    times 4 p (1 − p), where p is the share of its last group that succeeded (learnability as Rutherford et al., 2024,
+    have it), so that only chance brings back what is hopeless or solved.
+
     Args:
         panel: the tasks; no other task can have a weight.
         library: where failures are kept.
@@ -39,6 +44,7 @@ class CurriculumSampler(UniformSampler):
         decay: in [0, 1].
         success_factor: in [0, 1].
         candidates: most entries of the library that the analyst is shown per failure.
+        learnability: whether retrieved tasks are drawn by what there is to learn from them, too.
     """
 
     COUNTED = (
@@ -56,6 +62,7 @@ class CurriculumSampler(UniformSampler):
         decay: float = 0.9,
         success_factor: float = 0.5,
         candidates: int = 32,
+        learnability: bool = False,
     ):
         super().__init__(panel, rng)
         if not 0 <= epsilon < 1:
@@ -68,7 +75,9 @@ class CurriculumSampler(UniformSampler):
         self.decay = decay
         self.success_factor = success_factor
         self.candidates = candidates
+        self.learnability = learnability
         self.weights: dict[str, float] = {}  # task id → weight; what is absent weighs nothing
+        self.solved: dict[str, float] = {}  # task id → share of its last group that succeeded
         self.iteration = 0
         self.counters: dict[str, float] = dict.fromkeys(self.COUNTED, 0.0)  # and what the analyst's work cost
         self._unseen = dict.fromkeys(panel.task_ids)  # never sampled yet; a set in the panel's order
@@ -90,9 +99,10 @@ class CurriculumSampler(UniformSampler):
 
     def _draw(self, rng: Generator, taken: set[str]) -> str:
         if rng.random() < self.epsilon:
-            free = [task_id for task_id in self.weights if task_id not in taken]
+            chances = self._chances()
+            free = [task_id for task_id in chances if task_id not in taken]
             if free:
-                weights = np.array([self.weights[task_id] for task_id in free])
+                weights = np.array([chances[task_id] for task_id in free])
                 self.counters["from_curriculum"] += 1
                 task_id = free[int(rng.choice(len(free), p=weights / weights.sum()))]
                 self._sought[task_id] = None
@@ -101,11 +111,20 @@ class CurriculumSampler(UniformSampler):
 
     def probabilities(self) -> np.ndarray:
         """p over the panel, shape ``(len(panel),)``, sum 1."""
-        uniform = super().probabilities()
-        if not self.weights:
+        uniform, chances = super().probabilities(), self._chances()
+        if not chances:
             return uniform
-        weights = np.array([self.weights.get(task_id, 0.0) for task_id in self.panel.task_ids])
+        weights = np.array([chances.get(task_id, 0.0) for task_id in self.panel.task_ids])
         return (1 - self.epsilon) * uniform + self.epsilon * weights / weights.sum()
+
+    def _chances(self) -> dict[str, float]:
+        """What the retrieved tasks are drawn by, > 0 each."""
+        if not self.learnability:
+            return self.weights
+        p = {task_id: self.solved.get(task_id, 0.5) for task_id in self.weights}
+        return {
+            task_id: 4 * p[task_id] * (1 - p[task_id]) * w for task_id, w in self.weights.items() if 0 < p[task_id] < 1
+        }
 
     def choices(self) -> dict[str, tuple[str, str]]:
         """Of the tasks drawn from the retrieved part since the last :meth:`observe`, the mode of the failure that led
@@ -135,9 +154,11 @@ class CurriculumSampler(UniformSampler):
             for member, trajectory in enumerate(group.trajectories):
                 if trajectory.stop_reason != "error" and not trajectory.success:
                     failed[number, member] = trajectory
-            if group.task.task_id in self.weights and played:
+            if played:
                 solved = sum(trajectory.success for trajectory in played) / len(played)
-                self.weights[group.task.task_id] *= self.success_factor**solved
+                self.solved[group.task.task_id] = solved
+                if group.task.task_id in self.weights:
+                    self.weights[group.task.task_id] *= self.success_factor**solved
         reflections = self._learn_from([*failed.values()])
         self.weights = {task_id: weight for task_id, weight in self.weights.items() if weight >= _FORGOTTEN}
         return dict(zip(failed, reflections, strict=True))
@@ -232,7 +253,7 @@ class CurriculumSampler(UniformSampler):
     def state_dict(self) -> dict[str, Any]:
         """Weights, counters, generator and the library's cursor."""
         own = {"weights": dict(self.weights), "iteration": self.iteration, "counters": dict(self.counters)}
-        seen = {"unseen": list(self._unseen), "share": self._share, "read": self._read}
+        seen = {"solved": dict(self.solved), "unseen": list(self._unseen), "share": self._share, "read": self._read}
         return {**super().state_dict(), **own, **seen, "cursor": self.library.cursor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -245,6 +266,7 @@ class CurriculumSampler(UniformSampler):
         self.weights = {task_id: float(w) for task_id, w in state["weights"].items() if task_id in self.panel}
         self.iteration = int(state["iteration"])
         self.counters = {**dict.fromkeys(self.COUNTED, 0.0), **state["counters"]}
+        self.solved = dict(state.get("solved", {}))  # older checkpoints have none
         self._unseen = dict.fromkeys(state["unseen"])
         self._share, self._read = float(state["share"]), dict(state["read"])
         self.library.rollback(int(state["cursor"]))

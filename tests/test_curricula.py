@@ -339,6 +339,25 @@ def test_weights_by_hand(kept):
     assert curriculum.weights == pytest.approx({"t1": 0.9 * 0.9 + 1, "t2": 1.8 * 0.9 * 0.5**0.5 + 1})
 
 
+def test_with_learnability_what_is_hopeless_or_solved_is_not_sought(kept):
+    curriculum = sampler(kept, Recall("t1", "t2", "t3"), epsilon=0.5, learnability=True)
+    lost = {task_id: failed(task_id)[0] for task_id in ("t1", "t2", "t3")}
+    curriculum.observe([group(*[lost["t1"]] * 4), group(won("t2"), lost["t2"]), group(won("t3"), *[lost["t3"]] * 3)])
+    assert set(curriculum.weights.values()) == {3.0}  # each of three failures retrieved all
+    curriculum.weights["t4"] = 3.0  # a library that others filled: nobody has played it here
+    p = curriculum.probabilities() - 0.5 / 20
+    assert (
+        p[1] == pytest.approx(0) and p[2] == pytest.approx(0.5 * 1 / 2.75) and p[3] == pytest.approx(0.5 * 0.75 / 2.75)
+    )
+    assert p[4] == pytest.approx(p[2])  # as if half were won
+    again = sampler(kept, Recall(), epsilon=0.5, learnability=True)
+    again.load_state_dict(curriculum.state_dict())
+    assert np.allclose(again.probabilities(), curriculum.probabilities())
+    curriculum.observe([group(won("t2")), group(won("t3")), group(won("t4"))])  # nothing is left to be sought
+    assert np.allclose(curriculum.probabilities(), 1 / 20) and curriculum.sample(3)
+    assert curriculum.metrics()["curriculum_share"] == 0
+
+
 def test_the_same_failure_twice_in_a_batch_is_followed_up_once(kept):
     curriculum = sampler(kept, Recall("t1"))
     curriculum.observe([group(*[failed("t1")[0]] * 4)])
