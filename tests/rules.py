@@ -200,6 +200,12 @@ RULES = [
     # --- benchmarks ---
     parsed(r"python benchmarks/(overhead|evaluation)\.py", "a minute; .ci/full runs every benchmark"),
     parsed(r"python benchmarks/(overhead|kills)\.py (.* )?--full", "it takes an hour"),
+    Rule(
+        r"python benchmarks/experiment\.py --config benchmarks/\w+\.yaml( --plan)?",
+        "quick",
+        more="--plan",
+        says="left: .* GiGPO",
+    ),
     parsed(
         r"python benchmarks/quickstart\.py --seeds 3 --controls",
         "it takes hours; tests/test_quickstart.py runs it in small",
