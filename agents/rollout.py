@@ -217,7 +217,7 @@ class Rollout:
         self, speaking: list[_Episode], actions: list[Completion], temperature: float
     ) -> list[tuple[tuple[int, ...], Completion] | None]:
         """Follow-up predictions: prompt and completion per episode; None where there is none or no room for one."""
-        if not self.horizon or self.prompt.predictions != "followup":
+        if not self.horizon or self.prompt.predictions == "inline":
             return [None] * len(speaking)
         requests: list[Request] = []
         for episode, action in zip(speaking, actions, strict=True):
@@ -247,7 +247,8 @@ class Rollout:
             asked, answer = followup
             text += self.policy.decode(answer.token_ids)
             self.stats.prediction_tokens += len(answer.token_ids)
-            stream, last = (*asked, *answer.token_ids), answer.token_ids
+            if self.prompt.predictions != "aside":
+                stream, last = (*asked, *answer.token_ids), answer.token_ids
         reply = parse(text, think=self.prompt.think, horizon=self.horizon)
         prediction = None
         if self.horizon:

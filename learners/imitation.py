@@ -11,7 +11,6 @@ import torch
 
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.prompts import STYLES
-from roleagent.agents.rollout import Rollout
 from roleagent.agents.session import World
 from roleagent.agents.small import build_policy, train_tokenizer
 from roleagent.config import Config, ConfigError
@@ -92,13 +91,17 @@ def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng:
     """
     options = world.config.warmstart
     foreseeing, plain = world.rollout(policy), replace(world, horizon=0).rollout(policy)
-    decoys = Decoys(shown, world.horizon, options.decoys, rng)
+    aside = world.config.prompt.predictions == "aside"
+    decoys = None if aside else Decoys(shown, world.horizon, options.decoys, rng)  # an aside is not read again
 
-    def rollout() -> Rollout:
-        return plain if options.forecasts < 1 and rng.random() >= options.forecasts else foreseeing
+    def laid_out(demonstration: Demonstration) -> list[Segment]:
+        if options.forecasts < 1 and rng.random() >= options.forecasts:
+            return segments_from(demonstration, plain)
+        only = int(rng.integers(len(demonstration.steps))) if aside and world.horizon else None
+        return segments_from(demonstration, foreseeing, decoys, only)
 
-    laid_out = (segments_from(demonstration, rollout(), decoys) for demonstration in shown)
-    return [segment for row in laid_out for segment in row if len(segment) <= policy.context_length]
+    rows = map(laid_out, shown)
+    return [segment for row in rows for segment in row if len(segment) <= policy.context_length]
 
 
 def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: float, minutes: float) -> Learner:

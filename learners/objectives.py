@@ -27,10 +27,7 @@ def imitate(learner: Learner, segments: Sequence[Segment]) -> dict[str, float]:
     """
     config, ranks = learner.config, learner.ranks
     worth = {ACTION: 1.0, PREDICTION: config.loss.prediction_weight, TEXT: config.warmstart.text_weight}
-    segments = [
-        replace(segment, action_mask=(CONTEXT, *(kind or TEXT for kind in segment.action_mask[1:])))
-        for segment in segments
-    ]
+    segments = [_with_text(segment) for segment in segments]
     weights = imitation_weights(segments, worth, ranks.sum)
     names = {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}
     sums = Sums()
@@ -49,6 +46,13 @@ def imitate(learner: Learner, segments: Sequence[Segment]) -> dict[str, float]:
     total = sums.together(ranks)
     losses = {f"{name}_loss": total[name] / max(1.0, total[f"{name}_tokens"]) for name in names.values()}
     return {"loss": total["loss"], **losses, "grad_norm": norm}
+
+
+def _with_text(segment: Segment) -> Segment:
+    """The same with the world's text marked as such, but of asides: what they begin with is another segment's, too."""
+    if ACTION not in segment.action_mask:
+        return segment
+    return replace(segment, action_mask=(CONTEXT, *(kind or TEXT for kind in segment.action_mask[1:])))
 
 
 def improve(

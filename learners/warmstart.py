@@ -122,7 +122,9 @@ class Decoys:
         return demonstration.states[number + 1 : number + 1 + ahead]
 
 
-def segments_from(demonstration: Demonstration, rollout: Rollout, decoys: Decoys | None = None) -> list[Segment]:
+def segments_from(
+    demonstration: Demonstration, rollout: Rollout, decoys: Decoys | None = None, only: int | None = None
+) -> list[Segment]:
     """A demonstration exactly as a rollout would have recorded it, token for token.
 
     What does not fit into ``rollout.prediction_tokens`` is not foretold: a reply that is cut off tells nothing, and
@@ -131,9 +133,12 @@ def segments_from(demonstration: Demonstration, rollout: Rollout, decoys: Decoys
     Args:
         rollout: says how: prompt style, tokens, where replies end, how far predictions look ahead.
         decoys: wrong predictions to show now and then in place of the true ones; they are not imitated.
+        only: number of the one step after which a prediction is asked for; None: after every step. An aside is a
+            segment of its own with all that was said before, so that asking always would mean reading most tokens
+            as many times as there are steps.
     """
     policy, horizon = rollout.policy, rollout.horizon
-    inline = rollout.prompt.predictions == "inline"
+    inline, aside = (rollout.prompt.predictions == form for form in ("inline", "aside"))
 
     def reply(text: str, stops: frozenset[int]) -> Completion:
         ids = policy.encode(text)
@@ -154,14 +159,15 @@ def segments_from(demonstration: Demonstration, rollout: Rollout, decoys: Decoys
         else:
             action = reply(action_text, rollout.action_stops)
         stream, last = (*prompt, *action.token_ids), action.token_ids
-        if horizon and not inline:
+        if horizon and not inline and only in (None, number):
             asked = conversation.prediction_prompt(action)
             wrong = decoys.draw(step.command, len(ahead)) if decoys is not None else None
             answer = reply(_foretold(ahead if wrong is None else wrong), rollout.prediction_stops)
             if len(answer.token_ids) > rollout.config.prediction_tokens:
                 answer = reply("", rollout.prediction_stops)
             prediction = Prediction(asked, answer, ()) if wrong is None else None
-            stream, last = (*asked, *answer.token_ids), answer.token_ids
+            if not aside:
+                stream, last = (*asked, *answer.token_ids), answer.token_ids
         turns.append(Turn(prompt, action, step.command, step.observation, prediction=prediction))
         conversation.advance(stream, last, step.command, step.observation, step.info)
     trajectory = Trajectory(demonstration.task, tuple(turns), True, False, "won", demonstration.observation)

@@ -11,7 +11,7 @@ from roleagent.agents.session import World, make_wrapped
 from roleagent.config import load
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.toy import ToyExpert
-from roleagent.learners.segments import segments_of
+from roleagent.learners.segments import ACTION, PREDICTION, segments_of
 from roleagent.similarity import lms
 
 TASKS = ("bring-egg-table-1", "heat-fish-tray-2", "cool-apple-counter-3")
@@ -212,6 +212,22 @@ def test_predictions_are_scored_where_they_were_made():
         assert score.score == lms(foreseen, turn.observation)
         assert turn.prediction.prompt_ids[: len(turn.prompt_ids)] == turn.prompt_ids
     assert rollout.stats.prediction_tokens == sum(len(t.prediction.completion.token_ids) for t in trajectory.turns)
+
+
+def test_an_aside_is_scored_and_forgotten():
+    foreseen = "You arrive at table. You see nothing. You carry nothing."
+    aside, [group] = play(Script(Expert(foreseen)), world_of("prompt.predictions=aside"), copies=1)
+    kept, [other] = play(Script(Expert(foreseen)), world_of(), copies=1)
+    _, [without] = play(Script(Expert()), world_of("wia=off"), copies=1)
+    turns, alone = group.trajectories[0].turns, without.trajectories[0].turns
+    assert [turn.prompt_ids for turn in turns] == [turn.prompt_ids for turn in alone]
+    scores = [[turn.prediction.scores for turn in one.trajectories[0].turns] for one in (group, other)]
+    assert scores[0] == scores[1] and aside.stats.prediction_tokens == kept.stats.prediction_tokens
+    for turn in turns:
+        assert turn.prediction.prompt_ids[: len(turn.prompt_ids)] == turn.prompt_ids
+    trained = segments_of(group.trajectories[0], [1.0] * len(turns))
+    assert sum(segment.action_mask.count(PREDICTION) for segment in trained) == aside.stats.prediction_tokens
+    assert sum(segment.action_mask.count(ACTION) for segment in trained) == aside.stats.action_tokens
 
 
 def test_late_scores_go_to_the_turns_that_foresaw():

@@ -70,7 +70,10 @@ def played(demonstration, *overrides, decoys=None, chat_template=None):
 
 @pytest.mark.parametrize("template", [None, TEMPLATE], ids=["plain", "chat"])
 @pytest.mark.parametrize("style", ["transcript", "window"])
-@pytest.mark.parametrize("asked", ["prompt.horizon=1", "prompt.horizon=2", "prompt.predictions=inline", "wia=off"])
+@pytest.mark.parametrize(
+    "asked",
+    ["prompt.horizon=1", "prompt.horizon=2", "prompt.predictions=inline", "prompt.predictions=aside", "wia=off"],
+)
 def test_a_demonstration_is_what_a_rollout_would_have_recorded(env, template, style, asked):
     demonstration = noisy(env)
     rollout, trajectory = played(demonstration, asked, f"prompt.style={style}", chat_template=template)
@@ -80,7 +83,21 @@ def test_a_demonstration_is_what_a_rollout_would_have_recorded(env, template, st
     assert [segment.token_ids for segment in found] == [segment.token_ids for segment in expected]
     assert [segment.action_mask for segment in found] == [segment.action_mask for segment in expected]
     assert [segment.advantages for segment in found] == [segment.advantages for segment in expected]
-    assert len(found) == (1 if style == "transcript" else len(demonstration.steps))
+    # After the last step nothing follows, and an aside needs no segment of its own.
+    assert len(found) == (1 if style == "transcript" and "aside" not in asked else len(demonstration.steps))
+
+
+def test_an_aside_is_asked_for_once_and_changes_nothing_else(env):
+    demonstration = noisy(env)
+    rollout, _ = played(demonstration, "prompt.predictions=aside")
+    plain, _ = played(demonstration, "wia=off")
+    [alone] = segments_from(demonstration, plain)
+    for number, step in enumerate(demonstration.steps[:-1]):
+        beside, whole = sorted(segments_from(demonstration, rollout, only=number), key=len)
+        assert whole == alone
+        foretold = [t for t, kind in zip(beside.token_ids, beside.action_mask, strict=True) if kind != CONTEXT]
+        assert rollout.policy.decode(foretold) == f'<prediction h="1">{step.observation}</prediction>'
+        assert {kind for kind in beside.action_mask if kind != CONTEXT} == {PREDICTION}
 
 
 def test_strange_steps_are_shown_but_not_imitated(env):
@@ -154,6 +171,15 @@ def test_a_share_of_the_demonstrations_is_shown_without_forecasts(env):
     plain = replace(world, horizon=0).rollout(qwen(context=4096))
     [expected] = segments_from(shown(env), plain)
     assert {segment for segment, is_one in zip(found, foreseeing, strict=True) if not is_one} == {expected}
+
+
+def test_asides_are_asked_for_in_a_share_of_the_demonstrations(env):
+    overrides = ("env.id=RoleAgent/Toy-v0", "prompt.predictions=aside", "warmstart.forecasts=0.5")
+    world = World.open(load(overrides=overrides), "train")
+    found = lessons(world, qwen(context=4096), [shown(env)] * 60, np.random.default_rng(0))
+    asides = [segment for segment in found if PREDICTION in segment.action_mask]
+    assert 18 <= len(asides) <= 42 and len({len(segment) for segment in asides}) > 5  # after any of its steps
+    assert sum(ACTION in segment.action_mask for segment in found) == 60
 
 
 # --- episodes ---------------------------------------------------------------------------------------------------------

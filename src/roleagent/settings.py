@@ -54,7 +54,8 @@ class PromptConfig:
     style: Literal["transcript", "window"] = "transcript"  # one text that only grows, or a fresh prompt per step
     history: int = 2  # past steps shown by the window style
     think: Literal["none", "optional", "required"] = "none"  # whether thoughts before the action are asked for
-    predictions: Literal["followup", "inline"] = "followup"  # asked for after the action, or in the same reply
+    predictions: Literal["followup", "aside", "inline"] = "followup"  # asked for after the action; so, and forgotten at
+    # once, as the window style forgets them anyhow; or in the same reply
     horizon: int = 0  # steps ahead; 0: max(1, floor(0.05 T_max + 0.5))
 
 
@@ -66,7 +67,7 @@ class WarmStartConfig:
     epochs: float = 3.0  # passes over the demonstrations
     noise: float = 0.1  # share of steps replaced by a random admissible command (not imitated)
     decoys: float = 0.3  # share of predictions replaced by a wrong one (shown, not imitated)
-    forecasts: float = 1.0  # share of demonstrations with forecasts in them; the others are shown as wia=off plays
+    forecasts: float = 1.0  # share of demonstrations with forecasts (of an aside: one); the others are as wia=off plays
     text_weight: float = 0.3  # of the world's own text in the loss, relative to an action token
     optimiser: Literal["adamw", "muon"] = "muon"  # muon: matrices by Muon, the rest by AdamW
     lr: float = 1e-2  # peak
