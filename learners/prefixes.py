@@ -30,15 +30,18 @@ class Rectangle:
     Attributes:
         rows: how many.
         width: of the longest, in tokens.
+        skip: columns on the left, half of them or more, that hold none of the rectangle's own tokens: nobody asks what
+            attention makes of those. 0 where they are fewer.
         start: number of the first distinct token that first stands here; they are numbered on from there.
         own: how many of them there are.
         index: (rows · width,) which distinct token stands at each place, any behind a row's end; None where
             all places are the rectangle's own, in order.
-        firsts: (own,) the places at which they stand; None likewise.
+        firsts: (own,) the places at which they stand, counted without the columns that are skipped; None likewise.
     """
 
     rows: int
     width: int
+    skip: int
     start: int
     own: int
     index: Tensor | None
@@ -47,7 +50,7 @@ class Rectangle:
     def to(self, device: torch.device | str) -> Rectangle:
         """The same rectangle on another device."""
         moved = [None if tensor is None else tensor.to(device) for tensor in (self.index, self.firsts)]
-        return Rectangle(self.rows, self.width, self.start, self.own, *moved)
+        return Rectangle(self.rows, self.width, self.skip, self.start, self.own, *moved)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,12 +107,16 @@ def prefixes(rows: Sequence[Sequence[int]]) -> Prefixes:
                 break
             end += 1
         wide = int(lengths[top:end].max())
-        own = np.flatnonzero(is_first[top:end, :wide])
+        here = is_first[top:end, :wide]
+        skip = int(here.any(axis=0).argmax()) if here.any() else 0
+        skip = skip if 2 * skip >= wide else 0
+        own = np.flatnonzero(here[:, skip:])
         simple = len(own) == (end - top) * wide
         rectangles.append(
             Rectangle(
                 rows=end - top,
                 width=wide,
+                skip=skip,
                 start=start,
                 own=len(own),
                 index=None if simple else torch.from_numpy(numbers[top:end, :wide].ravel()),

@@ -81,24 +81,32 @@ def _attend(
         return _before(module, query, key, value, attention_mask, **options)
     flat = [tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value)]
     shared.layers += 1
-    options["is_causal"] = True
     found = []
     for rectangle in shared.shared.rectangles:
-        parts = [_rows(tensor, rectangle).transpose(1, 2) for tensor in flat]
-        attended = _before(module, *parts, None, **options)[0].flatten(0, 1)
+        asking = _rows(flat[0], rectangle, rectangle.skip).transpose(1, 2)
+        parts = [asking, *(_rows(tensor, rectangle).transpose(1, 2) for tensor in flat[1:])]
+        mask = _causal(rectangle, query.device) if rectangle.skip else None
+        attended = _before(module, *parts, mask, **{**options, "is_causal": mask is None})[0].flatten(0, 1)
         found.append(attended if rectangle.firsts is None else attended[rectangle.firsts])
     return torch.cat(found)[None], None
 
 
-def _rows(tensor: Tensor, rectangle: Rectangle) -> Tensor:
-    """(U, H, E) → (rows, width, H, E)."""
+def _rows(tensor: Tensor, rectangle: Rectangle, skip: int = 0) -> Tensor:
+    """(U, H, E) → (rows, width - skip, H, E)."""
     flat = tensor.flatten(1)
     if rectangle.index is None:
         rows = flat[rectangle.start : rectangle.start + rectangle.own]
     else:
+        index = rectangle.index.view(rectangle.rows, -1)[:, skip:].flatten()
         # An embedding's look-up is a selection of rows whose gradient is quick, and the same every time.
-        rows = torch.nn.functional.embedding(rectangle.index, flat)
-    return rows.view(rectangle.rows, rectangle.width, *tensor.shape[1:])
+        rows = torch.nn.functional.embedding(index, flat)
+    return rows.view(rectangle.rows, rectangle.width - skip, *tensor.shape[1:])
+
+
+def _causal(rectangle: Rectangle, device: torch.device) -> Tensor:
+    """(1, 1, width - skip, width): what the tokens behind the skipped columns may look at."""
+    seen = torch.ones((rectangle.width - rectangle.skip, rectangle.width), dtype=torch.bool, device=device)
+    return seen.tril(rectangle.skip)[None, None]
 
 
 _before = ALL_ATTENTION_FUNCTIONS["sdpa"]

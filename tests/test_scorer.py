@@ -26,6 +26,10 @@ ROWS = {
         (*PROMPT, 30, 31, 35, 36),  # the same twice
         (50, 51, 52),
     ],
+    "asides": [  # a transcript, and what was asked beside it after each turn
+        (*PROMPT, *range(30, 50)),
+        *((*PROMPT, *range(30, 30 + said), 60, 61, 62 + said) for said in range(18, 0, -2)),
+    ],
 }
 
 
@@ -184,6 +188,21 @@ def test_shared_beginnings_are_computed_once():
     beginnings = {row.token_ids[: i + 1] for row in rows for i in range(len(row))}
     assert seen == [len(beginnings)]
     assert seen[0] < 0.6 * sum(map(len, rows))
+
+
+def test_of_what_stands_in_another_row_no_attention_is_asked(monkeypatch):
+    asked, before = [], shared_attention._before
+
+    def attend(module, query, *rest, **options):
+        asked.append(query.shape)
+        return before(module, query, *rest, **options)
+
+    monkeypatch.setattr(shared_attention, "_before", attend)
+    model, rows = qwen(), segments(ROWS["asides"])
+    TokenScorer(model)(collate(rows, 1), 1.0)
+    layers = model.config.num_hidden_layers
+    places = sum(shape[0] * shape[2] for shape in asked) / layers
+    assert places < 0.6 * sum(map(len, rows)) < 0.6 * len(rows) * len(rows[0])
 
 
 # --- prefixes ---------------------------------------------------------------------------------------------------------
