@@ -113,7 +113,8 @@ def test_values_entropies_and_gradients_are_the_plain_models(make, rows, tempera
     mine = gradients(found, model)
     assert mine.keys() == slopes.keys()
     for name, slope in slopes.items():
-        torch.testing.assert_close(mine[name], slope, atol=2e-5, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")
+        atol = 2e-6 * max(10.0, float(slope.abs().max()))  # sums of many tokens cancel
+        torch.testing.assert_close(mine[name], slope, atol=atol, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")
 
 
 def test_a_critic_reads_the_same_states():
