@@ -109,7 +109,7 @@ class Run:
         start = self.start()
         if start is not None and not (folder / "config.yaml").exists():
             shutil.copytree(start, folder / "checkpoints" / start.name, dirs_exist_ok=True)
-            if run.config.wia == self.config.wia:  # without forecasts the same weights play otherwise
+            if (run.config.wia, run.config.prompt) == (self.config.wia, self.config.prompt):  # what it plays by
                 shutil.copy(self.folder / "before.json", folder)
             (folder / "config.yaml").write_text(yaml.safe_dump(to_dict(run.config), sort_keys=False))
         return run

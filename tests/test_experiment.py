@@ -20,9 +20,17 @@ PLAN = {
         *("policy.mlp_size=32", "warmstart.episodes=40", "warmstart.forecasts=0.5", "curriculum.analyst=rule"),
         *("rollout.tasks=2", "rollout.group_size=2", "train.iterations=2", "train.evaluate_every=1"),
     ],
-    "arms": {"GRPO": ["method=grpo", "wia=off", "aiw=off"], "Role-Agent": [], "H two": ["prompt.horizon=2"]},
+    "arms": {
+        "GRPO": ["method=grpo", "wia=off", "aiw=off"],
+        "Role-Agent": [],
+        "Asides": ["prompt.predictions=aside"],
+        "H two": ["prompt.horizon=2"],
+    },
     "apart": ["H two"],
-    "stages": [{"arms": ["GRPO", "Role-Agent"], "seeds": [0, 1]}, {"arms": ["H two"], "seeds": [0]}],
+    "stages": [
+        {"arms": ["GRPO", "Role-Agent"], "seeds": [0, 1]},
+        {"arms": ["Asides", "H two"], "seeds": [0]},
+    ],
     "pairs": [["GRPO", "Role-Agent"]],
     "evaluations": [{"temperature": 1.0, "repeats": 2}, {"temperature": 0.0}],
     "threshold": 0.5,
@@ -73,7 +81,7 @@ def test_what_is_missing_is_said_before_anything_begins(written, tmp_path, monke
     file = written(needs=["TINY_DATA"])
     status, shown, errors = run("benchmarks/experiment", "--config", file, "--out", tmp_path / "out", "--jobs", 1)
     assert status == 2 and "TINY_DATA is not set" in errors
-    assert "about 1.3 hours" in shown  # 3 warm starts of 6 minutes, 5 runs of 12 (an arm unknown: 10)
+    assert "about 1.5 hours" in shown  # 3 warm starts of 6 minutes, 4 runs of 12, 2 of arms unknown (10)
     assert not (tmp_path / "out").exists()
 
 
@@ -85,7 +93,8 @@ def test_how_long_it_takes_is_not_made_up(written, tmp_path):
 def test_runs_come_stage_by_stage_and_seed_by_seed(programs, written):
     plan = programs["experiment_plan"].Plan.read(written())
     names = [job.name for job in plan.jobs()]
-    assert names == ["GRPO, seed 0", "Role-Agent, seed 0", "GRPO, seed 1", "Role-Agent, seed 1", "H two, seed 0"]
+    first = ["GRPO, seed 0", "Role-Agent, seed 0", "GRPO, seed 1", "Role-Agent, seed 1"]
+    assert names == [*first, "Asides, seed 0", "H two, seed 0"]
     assert [job.name for job in plan.jobs(seeds=[1], arms=["GRPO"])] == ["GRPO, seed 1"]
     assert [job.start for job in plan.jobs()][-1] == "warm start of H two, seed 0"
 
@@ -167,6 +176,8 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path):
     for told in ("Role-Agent over GRPO", "Nothing is tuned here.", "pictures/report_success.svg", "predictive reward"):
         assert told in page
     assert (tmp_path / "pictures" / "report_success.svg").exists()
+    before = [(out / "seed0" / f"start{arm}" / "before.json").read_text() for arm in ("", "-role-agent", "-asides")]
+    assert before[0] == before[1] != before[2]  # the same weights; asides are played otherwise
     weights = [out / "seed0" / f"start{arm}" / "checkpoints" / "step-500000" / "policy" for arm in ("", "-grpo")]
     assert (weights[0] / "model.safetensors").read_bytes() == (weights[1] / "model.safetensors").read_bytes()
     again = run("benchmarks/experiment", "--config", written(), "--out", out)
