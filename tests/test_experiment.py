@@ -81,7 +81,7 @@ def test_what_is_missing_is_said_before_anything_begins(written, tmp_path, monke
     file = written(needs=["TINY_DATA"])
     status, shown, errors = run("benchmarks/experiment", "--config", file, "--out", tmp_path / "out", "--jobs", 1)
     assert status == 2 and "TINY_DATA is not set" in errors
-    assert "about 1.5 hours" in shown  # 3 warm starts of 6 minutes, 4 runs of 12, 2 of arms unknown (10)
+    assert "about 1.4 hours" in shown  # 3 warm starts of 6 minutes, 4 runs of 12, 2 of arms unknown (10)
     assert not (tmp_path / "out").exists()
 
 
