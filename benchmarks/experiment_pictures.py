@@ -52,7 +52,6 @@ def draw(arms: Sequence[Arm], folder: Path, name: str) -> dict[str, Path]:
     for what, title, up in (
         ("prediction_score", "Predictive reward", "mean similarity of forecast and state"),
         ("dead_groups", "Groups that ended alike", "groups of an iteration"),
-        ("entropy", "Entropy", "nats per token"),
     ):
         told = [arm for arm in trained if any(along(arm, what)[1])]
         if told:

@@ -163,7 +163,7 @@ class Plan:
         if self.start(job, out).start() is None:
             raise ConfigError(f"its warm start ({job.start}) is not finished")
         iterations = load(ROOT / self.config, self.options).train.iterations
-        options = [*self.arms[job.arm], f"train.iterations={iterations}"]
+        options = [f"train.iterations={iterations}", *self.arms[job.arm]]
         return self.start(job, out).control(folder_name(job.arm), *options)
 
 

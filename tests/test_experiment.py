@@ -25,11 +25,12 @@ PLAN = {
         "Role-Agent": [],
         "Asides": ["prompt.predictions=aside"],
         "H two": ["prompt.horizon=2"],
+        "Untrained": ["wia=off", "train.iterations=0"],
     },
     "apart": ["H two"],
     "stages": [
         {"arms": ["GRPO", "Role-Agent"], "seeds": [0, 1]},
-        {"arms": ["Asides", "H two"], "seeds": [0]},
+        {"arms": ["Asides", "H two", "Untrained"], "seeds": [0]},
     ],
     "pairs": [["GRPO", "Role-Agent"]],
     "evaluations": [{"temperature": 1.0, "repeats": 2}, {"temperature": 0.0}],
@@ -81,7 +82,7 @@ def test_what_is_missing_is_said_before_anything_begins(written, tmp_path, monke
     file = written(needs=["TINY_DATA"])
     status, shown, errors = run("benchmarks/experiment", "--config", file, "--out", tmp_path / "out", "--jobs", 1)
     assert status == 2 and "TINY_DATA is not set" in errors
-    assert "about 1.4 hours" in shown  # 3 warm starts of 6 minutes, 4 runs of 12, 2 of arms unknown (10)
+    assert "about 1.6 hours" in shown  # 3 warm starts of 6 minutes, 4 runs of 12, 3 of arms unknown (10)
     assert not (tmp_path / "out").exists()
 
 
@@ -94,9 +95,9 @@ def test_runs_come_stage_by_stage_and_seed_by_seed(programs, written):
     plan = programs["experiment_plan"].Plan.read(written())
     names = [job.name for job in plan.jobs()]
     first = ["GRPO, seed 0", "Role-Agent, seed 0", "GRPO, seed 1", "Role-Agent, seed 1"]
-    assert names == [*first, "Asides, seed 0", "H two, seed 0"]
+    assert names == [*first, "Asides, seed 0", "H two, seed 0", "Untrained, seed 0"]
     assert [job.name for job in plan.jobs(seeds=[1], arms=["GRPO"])] == ["GRPO, seed 1"]
-    assert [job.start for job in plan.jobs()][-1] == "warm start of H two, seed 0"
+    assert [job.start for job in plan.jobs()][-2] == "warm start of H two, seed 0"
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
@@ -178,6 +179,7 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path):
     assert (tmp_path / "pictures" / "report_success.svg").exists()
     before = [(out / "seed0" / f"start{arm}" / "before.json").read_text() for arm in ("", "-role-agent", "-asides")]
     assert before[0] == before[1] != before[2]  # the same weights; asides are played otherwise
+    assert not list((out / "seed0" / "start-untrained").glob("trajectories/*"))
     weights = [out / "seed0" / f"start{arm}" / "checkpoints" / "step-500000" / "policy" for arm in ("", "-grpo")]
     assert (weights[0] / "model.safetensors").read_bytes() == (weights[1] / "model.safetensors").read_bytes()
     again = run("benchmarks/experiment", "--config", written(), "--out", out)
