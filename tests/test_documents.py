@@ -148,8 +148,8 @@ def building(name):
 
 def test_every_page_is_in_the_navigation():
     navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
-    pages = {path.name for path in (ROOT / "docs").glob("*.md")}
-    assert set(re.findall(r"(\w+\.md)$", navigation, re.MULTILINE)) == pages | {"options.md"}
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert set(re.findall(r"([\w/]+\.md)$", navigation, re.MULTILINE)) == pages | {"options.md"}
 
 
 def test_the_page_of_options_has_every_option_with_its_default():
