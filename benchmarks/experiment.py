@@ -97,7 +97,10 @@ class Experiment:
 
     def estimate(self) -> str:
         """How long it takes until everything is there, and what that is based on."""
-        took = {arm: [minutes_of(f) for f in folders if is_finished(f)] for arm, folders in self._folders.items()}
+        took = {
+            arm: [minutes for f in folders if is_finished(f) and (minutes := minutes_of(f))]
+            for arm, folders in self._folders.items()
+        }
         known = {arm: statistics.mean(minutes) for arm, minutes in took.items() if minutes}
         foreign = self.plan.core_minutes
         if not known and not foreign and self.left():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -60,7 +61,8 @@ class Run:
         return {
             **json.loads((self.folder / "result.json").read_text()),
             "minutes": minutes_of(self.folder),
-            "peak_mb": max(cost["peak_mb"] for cost in costs_of(self.folder)),
+            # Nobody wrote down what a run cost that outlived the program which had begun it.
+            "peak_mb": max((cost["peak_mb"] for cost in costs_of(self.folder)), default=math.nan),
         }
 
     def _train(self, flags: Sequence[str]) -> int:
