@@ -97,18 +97,19 @@ class Experiment:
 
     def estimate(self) -> str:
         """How long it takes until everything is there, and what that is based on."""
+        left = self.left()
         took = {
             arm: [minutes for f in folders if is_finished(f) and (minutes := minutes_of(f))]
             for arm, folders in self._folders.items()
         }
         known = {arm: statistics.mean(minutes) for arm, minutes in took.items() if minutes}
         foreign = self.plan.core_minutes
-        if not known and not foreign and self.left():
+        if not known and not foreign and left:
             return "nobody knows yet how long that takes: the plan names no core_minutes, and nothing is finished here"
         ratios = [known[arm] / foreign[arm] for arm in known if foreign.get(arm)]
         pace = statistics.mean(ratios) if ratios else 1.0
         usual = statistics.mean(foreign.values()) if foreign else 0.0
-        minutes = sum(count * known.get(arm, pace * foreign.get(arm, usual)) for arm, count in self.left().items())
+        minutes = sum(count * known.get(arm, pace * foreign.get(arm, usual)) for arm, count in left.items())
         source = "by the runs that are finished here" if known else "by what they took where the plan was written"
         return f"about {minutes / 60 / self.side_by_side:.1f} hours with {self.side_by_side} side by side, {source}"
 

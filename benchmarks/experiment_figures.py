@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from roleagent.agents.records import Record
 from roleagent.agents.statistics import Estimate
 from roleagent.curricula.archive import curves
 from roleagent.curricula.library import FailureLibrary
+from roleagent.reports.recorded import Recorded
 from roleagent.stopwatch import PARTS
 
 
@@ -224,12 +224,9 @@ def origins(arm: Arm) -> dict[str, Origin]:
     """The groups of all iterations by who chose their task, ``curriculum`` or ``chance``; empty without the former."""
     outcomes: dict[str, list[list[float]]] = {"curriculum": [], "chance": []}
     for folder in arm.runs.values():
-        for file in sorted((folder / "trajectories").glob("iteration-*.jsonl.gz")):
-            groups: dict[int, list[dict[str, Any]]] = {}
-            with gzip.open(file, "rt", encoding="utf-8") as stream:
-                for row in map(json.loads, stream):
-                    groups.setdefault(row["group"], []).append(row)
-            for rows in groups.values():
+        recorded = Recorded(folder)
+        for iteration in recorded.files:
+            for rows in recorded.groups(iteration):
                 chosen = "chance" if rows[0]["chosen_because"] is None else "curriculum"
                 outcomes[chosen].append([row["reward"] for row in rows])
     if not outcomes["curriculum"]:

@@ -108,7 +108,7 @@ def prefixes(rows: Sequence[Sequence[int]]) -> Prefixes:
             end += 1
         wide = int(lengths[top:end].max())
         here = is_first[top:end, :wide]
-        skip = int(here.any(axis=0).argmax()) if here.any() else 0
+        skip = int(here.any(axis=0).argmax())  # 0 where nothing is its own
         skip = skip if 2 * skip >= wide else 0
         own = np.flatnonzero(here[:, skip:])
         simple = len(own) == (end - top) * wide

@@ -9,7 +9,7 @@ row in which it first stands: in the others it would be the same.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -60,10 +60,15 @@ def distinct_states(body: PreTrainedModel, token_ids: Tensor, shared: Prefixes) 
 
 @dataclass(slots=True)
 class _Told:
-    """What is shared, and how many layers have heard of it."""
+    """What is shared, how many layers have heard of it, and what each rectangle's tokens may look at."""
 
     shared: Prefixes
     layers: int = 0
+    masks: list[Tensor | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        device = self.shared.places.device
+        self.masks = [_causal(rectangle, device) for rectangle in self.shared.rectangles]
 
 
 def _attend(
@@ -82,10 +87,9 @@ def _attend(
     flat = [tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value)]
     shared.layers += 1
     found = []
-    for rectangle in shared.shared.rectangles:
+    for rectangle, mask in zip(shared.shared.rectangles, shared.masks, strict=True):
         asking = _rows(flat[0], rectangle, rectangle.skip).transpose(1, 2)
         parts = [asking, *(_rows(tensor, rectangle).transpose(1, 2) for tensor in flat[1:])]
-        mask = _causal(rectangle, query.device) if rectangle.skip else None
         attended = _before(module, *parts, mask, **{**options, "is_causal": mask is None})[0].flatten(0, 1)
         found.append(attended if rectangle.firsts is None else attended[rectangle.firsts])
     return torch.cat(found)[None], None
@@ -103,8 +107,10 @@ def _rows(tensor: Tensor, rectangle: Rectangle, skip: int = 0) -> Tensor:
     return rows.view(rectangle.rows, rectangle.width - skip, *tensor.shape[1:])
 
 
-def _causal(rectangle: Rectangle, device: torch.device) -> Tensor:
-    """(1, 1, width - skip, width): what the tokens behind the skipped columns may look at."""
+def _causal(rectangle: Rectangle, device: torch.device) -> Tensor | None:
+    """(1, 1, width - skip, width): what the tokens behind the skipped columns may look at; None where none are."""
+    if not rectangle.skip:
+        return None
     seen = torch.ones((rectangle.width - rectangle.skip, rectangle.width), dtype=torch.bool, device=device)
     return seen.tril(rectangle.skip)[None, None]
 

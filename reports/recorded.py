@@ -47,7 +47,7 @@ class Recorded:
         Raises:
             StoryError: the file is damaged.
         """
-        return [card for rows in self._groups(iteration) for card in self._told(iteration, rows)]
+        return [card for rows in self.groups(iteration) for card in self._told(iteration, rows)]
 
     def chosen(self, most: int, modes: Mapping[str, int]) -> list[EpisodeCard]:
         """About ``most`` episodes, whole groups of them: of the newest and oldest iterations and a spread between.
@@ -65,7 +65,7 @@ class Recorded:
             return []
         kept: dict[tuple[int, int], list[EpisodeCard]] = {}
         order = spread(list(self.files))
-        size = max(map(len, self._groups(order[0])), default=1)
+        size = max(map(len, self.groups(order[0])), default=1)
         room = max(1, most // size)
         wanted = [mode for mode, iteration in modes.items() if iteration in self.files]
         spare = min(len(wanted), room // 3)
@@ -84,8 +84,12 @@ class Recorded:
             self._add(kept, iteration)
         return _with_tokens_up_to(MOST_TOKENS, [card for place in sorted(kept) for card in kept[place]])
 
-    def _groups(self, iteration: int) -> list[list[dict[str, Any]]]:
-        """The lines of an iteration, group by group."""
+    def groups(self, iteration: int) -> list[list[dict[str, Any]]]:
+        """The lines of an iteration (:mod:`roleagent.learners.episodes`), group by group.
+
+        Raises:
+            StoryError: the file is damaged.
+        """
         groups: dict[int, list[dict[str, Any]]] = {}
         file = self.files.get(iteration)
         with _whole(file):
@@ -95,7 +99,7 @@ class Recorded:
 
     def _by_worth(self, iteration: int) -> list[list[dict[str, Any]]]:
         """The same, those first that have most to tell."""
-        groups = self._groups(iteration)
+        groups = self.groups(iteration)
         with _whole(self.files.get(iteration)):
             return sorted(groups, key=_dullness)
 

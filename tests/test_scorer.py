@@ -26,9 +26,9 @@ ROWS = {
         (*PROMPT, 30, 31, 35, 36),  # the same twice
         (50, 51, 52),
     ],
-    "asides": [  # a transcript, and what was asked beside it after each turn
+    "asides": [  # a transcript, and what was asked beside it after some turns
         (*PROMPT, *range(30, 50)),
-        *((*PROMPT, *range(30, 30 + said), 60, 61, 62 + said) for said in range(18, 0, -2)),
+        *((*PROMPT, *range(30, 30 + said), 60, 61, 62 + said) for said in (14, 10, 6)),
     ],
 }
 
@@ -113,8 +113,7 @@ def test_values_entropies_and_gradients_are_the_plain_models(make, rows, tempera
     mine = gradients(found, model)
     assert mine.keys() == slopes.keys()
     for name, slope in slopes.items():
-        atol = 2e-6 * max(10.0, float(slope.abs().max()))  # sums of many tokens cancel
-        torch.testing.assert_close(mine[name], slope, atol=atol, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")
+        torch.testing.assert_close(mine[name], slope, atol=2e-5, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")
 
 
 def test_a_critic_reads_the_same_states():
