@@ -46,9 +46,10 @@ class Course(NamedTuple):
 
 
 def iterations_of(folder: Path) -> list[dict[str, Any]]:
-    """What a run logged of its iterations, in order."""
-    rows = map(json.loads, (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines())
-    return [row for row in rows if row["stage"] == "train"]
+    """What a run logged of its iterations, in order; nothing of a run without any, which leaves no log."""
+    file = folder / "metrics.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [row for row in map(json.loads, lines) if row["stage"] == "train"]
 
 
 def course(folder: Path, success: Callable[[Mapping[str, Any]], float] = lambda found: found["success"]) -> Course:
