@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from courses import Course, course, iterations_of
 from experiment_measure import records_of
-from experiment_plan import START, Evaluation, Plan
+from experiment_plan import START, SUCCESS, Evaluation, Plan
 
 from roleagent.agents import statistics
 from roleagent.agents.comparison import Measured, compare
@@ -31,10 +31,12 @@ class Arm:
 
     Attributes:
         runs: their folders, by seed.
+        measure: what their courses are told by, ``success`` or a metric of the environment.
     """
 
     name: str
     runs: Mapping[int, Path]
+    measure: str = SUCCESS
 
     @cached_property
     def logs(self) -> dict[int, list[dict[str, Any]]]:
@@ -44,7 +46,11 @@ class Arm:
     @cached_property
     def courses(self) -> dict[int, Course]:
         """How each run learnt, as it was measured on its way."""
-        return {seed: course(folder) for seed, folder in self.runs.items()}
+
+        def reached(summary: Mapping[str, Any]) -> float:
+            return float(summary[SUCCESS] if self.measure == SUCCESS else summary["metrics"][self.measure]["mean"])
+
+        return {seed: course(folder, reached) for seed, folder in self.runs.items()}
 
     @property
     def foresees(self) -> bool:
@@ -85,7 +91,7 @@ def finished(plan: Plan, out: Path) -> list[Arm]:
         for arm, folder in ((START, plan.start(job, out).folder), (job.arm, plan.folder(job, out))):
             if done(folder) and not (arm == START and job.apart):
                 found[arm][job.seed] = folder
-    return [Arm(name, runs) for name, runs in found.items() if runs]
+    return [Arm(name, runs, plan.measure) for name, runs in found.items() if runs]
 
 
 def success(arm: Arm, evaluation: Evaluation) -> dict[str, Any]:
@@ -108,42 +114,41 @@ def _rate(records: Sequence[Record]) -> Estimate:
     return statistics.rate([record.won for record in records], [record.task_id for record in records])
 
 
-def difference(first: Arm, second: Arm, evaluation: Evaluation) -> dict[str, Any] | None:
+def difference(first: Arm, second: Arm, evaluation: Evaluation, measure: str = SUCCESS) -> dict[str, Any] | None:
     """What the second arm gains over the first, over the seeds that both have; None where they share none.
 
     Returns:
-        ``seeds``; ``over_tasks`` (bootstrap over tasks, seeds as they are) by name of the task type, ``all`` first;
-        ``over_seeds`` (Student, seed by seed, from the same warm start); ``detectable``, the difference that as many
-        seeds which scatter so would find in four of five repetitions; ``mcnemar``, p of the pooled pairs (an episode
-        each), and ``alone``, what each side solved alone, where each task was played once.
+        ``seeds``; ``over_tasks`` (bootstrap over tasks, seeds as they are); ``gaps``, seed by seed, from the same warm
+        start, and ``over_seeds`` (Student, of those); ``detectable``, the difference that as many seeds which scatter
+        so would find in four of five repetitions; of success ``alone``, the episodes that each side alone won, and,
+        where each task was played once, ``mcnemar``, p of these pairs over all seeds.
     """
     seeds = [seed for seed in first.runs if seed in second.runs]
     if not seeds:
         return None
     sides = first.measured(evaluation, seeds), second.measured(evaluation, seeds)
     found = compare(*sides, np.random.default_rng(0))
-
-    def estimate(cell: Mapping[str, Any]) -> Estimate:
-        return Estimate(cell["difference"], *cell["interval"])
-
+    cell = found[SUCCESS] if measure == SUCCESS else found["metrics"][measure]
     pairs, gaps = [], []
     for one, other in zip(*sides, strict=True):
-        won = [{r.attempt: r.won for r in side.records if r.sound} for side in (one, other)]
-        pairs += [(won[0][key], won[1][key]) for key in won[0] if key in won[1]]
-        gaps.append(float(np.mean(list(won[1].values())) - np.mean(list(won[0].values()))))
-    alone = pairs.count((True, False)), pairs.count((False, True))
+        told = [{r.attempt: outcome(r, measure) for r in side.records if r.sound} for side in (one, other)]
+        pairs += [(told[0][key], told[1][key]) for key in told[0] if key in told[1]]
+        gaps.append(float(np.mean(list(told[1].values())) - np.mean(list(told[0].values()))))
+    alone = (pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))) if measure == SUCCESS else None
     return {
         "seeds": seeds,
-        "over_tasks": {
-            "all": estimate(found["success"]),
-            **{name: estimate(cell) for name, cell in found["by_type"].items()},
-        },
+        "over_tasks": Estimate(cell["difference"], *cell["interval"]),
         "gaps": gaps,
         "over_seeds": statistics.spread(gaps),
         "detectable": detectable(gaps),
         "alone": alone,
-        "mcnemar": statistics.mcnemar(*alone) if evaluation.repeats == 1 else None,
+        "mcnemar": statistics.mcnemar(*alone) if alone and evaluation.repeats == 1 else None,
     }
+
+
+def outcome(record: Record, measure: str) -> float:
+    """What an episode came to."""
+    return float(record.won) if measure == SUCCESS else record.metrics.get(measure, 0.0)
 
 
 def detectable(gaps: Sequence[float]) -> float | None:
@@ -181,10 +186,10 @@ def foresight(arm: Arm, evaluation: Evaluation) -> dict[str, Any] | None:
 
 
 def efficiency(arm: Arm, threshold: float) -> dict[str, Any]:
-    """Environment steps until success on the panel first reached a threshold, per seed, and how many ever did."""
+    """Environment steps until an arm's measure first reached a threshold on the panel, by seed, and how many did."""
     found = {seed: one.steps_to(threshold) for seed, one in arm.courses.items()}
     mean = float(np.mean([one.mean for one in arm.courses.values()]))
-    return {"steps": found, "reached": sum(reached for _, reached in found.values()), "mean_success": mean}
+    return {"steps": found, "reached": sum(reached for _, reached in found.values()), "mean": mean}
 
 
 def growth(arm: Arm) -> dict[str, dict[int, list[int]]]:
@@ -209,13 +214,13 @@ class Origin:
 
     Attributes:
         groups: how many.
-        success: mean over their episodes.
+        reward: mean over their episodes.
         dead: share of groups whose episodes all ended alike, from which the outcome teaches nothing.
         never_won: share of groups that won no episode.
     """
 
     groups: int
-    success: float
+    reward: float
     dead: float
     never_won: float
 

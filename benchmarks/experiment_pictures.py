@@ -37,7 +37,8 @@ def draw(arms: Sequence[Arm], folder: Path, name: str) -> dict[str, Path]:
         with matplotlib.rc_context({"svg.hashsalt": "roleagent"}):  # the same picture of the same numbers
             figure.savefig(drawn[what], metadata={"Date": None}, facecolor="white")
 
-    figure, axes = picture("success", "Success on the panel", "environment steps", "success, %")
+    measure = arms[0].measure
+    figure, axes = picture("success", f"{measure.capitalize()} on the panel", "environment steps", f"{measure}, %")
     for number, arm in enumerate(trained):
         courses = arm.courses.values()
         across = np.linspace(0, min(course.points[-1].steps for course in courses), 60)

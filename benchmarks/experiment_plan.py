@@ -15,6 +15,9 @@ from roleagent.config import ConfigError, load
 START = "warm start"
 """The arm that every other one goes on from: what the demonstrations alone give."""
 
+SUCCESS = "success"
+"""The measure that every environment has."""
+
 
 @dataclass(frozen=True)
 class Stage:
@@ -70,7 +73,8 @@ class Plan:
         stages: what is run, in this order.
         pairs: which arms are compared with which.
         evaluations: how the policies are measured in the end.
-        threshold: success that sample efficiency is told by.
+        measure: what its arms are about: ``success``, or a metric of the environment, in [0, 1], where success is rare.
+        threshold: of the measure, that sample efficiency is told by.
         core_minutes: what a run took where that was measured: of each arm, and of the warm start.
         note: what a reader must know, in Markdown.
         needs: environment variables without which it cannot be run.
@@ -86,6 +90,7 @@ class Plan:
     apart: Sequence[str] = ()
     pairs: Sequence[tuple[str, str]] = ()
     evaluations: Sequence[Evaluation] = (Evaluation(1.0),)
+    measure: str = SUCCESS
     threshold: float = 0.5
     core_minutes: Mapping[str, float] = field(default_factory=dict)
     note: str = ""

@@ -20,7 +20,7 @@ from experiment_figures import (
     time_shares,
 )
 from experiment_pictures import draw
-from experiment_plan import Evaluation, Plan
+from experiment_plan import SUCCESS, Evaluation, Plan
 from training_runs import ROOT
 
 from roleagent.agents.statistics import Estimate
@@ -31,11 +31,14 @@ def write_report(plan: Plan, out: Path) -> dict[str, Any]:
     """Writes the report of what is finished; the figures of its last line.
 
     Raises:
-        ConfigError: nothing is.
+        ConfigError: nothing is, or the environment knows no such measure.
     """
     arms = finished(plan, out)
     if not arms:
         raise ConfigError(f"no run in {out} is finished and measured yet: there is nothing to report")
+    known = (SUCCESS, *success(arms[0], plan.evaluations[0])["metrics"])
+    if plan.measure not in known:
+        raise ConfigError(f"no episode has a measure {plan.measure!r}; there are {', '.join(known)}")
     file = ROOT / plan.report
     pictures = draw(arms, file.parent / "pictures", file.stem)
     text = "\n".join(_pages(plan, arms, {what: path.relative_to(file.parent) for what, path in pictures.items()}))
@@ -64,12 +67,14 @@ def _pages(plan: Plan, arms: Sequence[Arm], pictures: dict[str, Path]) -> Iterat
     for evaluation in plan.evaluations:
         yield f"## Success at temperature {evaluation.temperature:g}\n"
         yield from _success(arms, evaluation)
-        yield from _differences(plan, arms, evaluation)
+        for measure in dict.fromkeys((SUCCESS, plan.measure)):
+            yield from _differences(plan, arms, evaluation, measure)
     trained = [arm for arm in arms if any(arm.logs.values())]
     if not trained:
         return
     yield "## On the way\n"
-    yield from _picture(pictures, "success", "Success on the panel against environment steps, one line per arm")
+    told = f"{plan.measure.capitalize()} on the panel against environment steps, one line per arm"
+    yield from _picture(pictures, "success", told)
     yield from _efficiency(plan, trained)
     yield "## What the mechanisms did\n"
     yield from _mechanisms(trained)
@@ -106,13 +111,14 @@ def _success(arms: Sequence[Arm], evaluation: Evaluation) -> Iterator[str]:
     )
 
 
-def _differences(plan: Plan, arms: Sequence[Arm], evaluation: Evaluation) -> Iterator[str]:
+def _differences(plan: Plan, arms: Sequence[Arm], evaluation: Evaluation, measure: str) -> Iterator[str]:
     by_name = {arm.name: arm for arm in arms}
     rows = []
     for first, second in plan.pairs:
         if first in by_name and second in by_name:
-            found = difference(by_name[first], by_name[second], evaluation)
+            found = difference(by_name[first], by_name[second], evaluation, measure)
             if found is not None:
+                alone = "–" if found["alone"] is None else f"{found['alone'][1]} : {found['alone'][0]}"
                 p = "–" if found["mcnemar"] is None else f"{found['mcnemar']:.2g}"
                 gaps = ", ".join(f"{100 * gap:+.1f}" for gap in found["gaps"])
                 seeds = found["over_seeds"]
@@ -120,18 +126,17 @@ def _differences(plan: Plan, arms: Sequence[Arm], evaluation: Evaluation) -> Ite
                     _row(
                         f"{second} over {first}",
                         str(len(found["seeds"])),
-                        _points(found["over_tasks"]["all"]),
+                        _points(found["over_tasks"]),
                         _points(seeds) if seeds else "–",
                         gaps,
                         "–" if found["detectable"] is None else f"{100 * found['detectable']:.1f}",
-                        f"{found['alone'][1]} : {found['alone'][0]}",
+                        alone,
                         p,
                     )
                 )
     if rows:
-        yield _row(
-            "difference in points", "seeds", "over tasks", "over seeds", "by seed", "detectable", "alone", "McNemar's p"
-        )
+        title = f"difference in {measure}, points"
+        yield _row(title, "seeds", "over tasks", "over seeds", "by seed", "detectable", "alone", "McNemar's p")
         yield _row(*("---",) * 8)
         yield from rows
         yield (
@@ -144,13 +149,14 @@ def _differences(plan: Plan, arms: Sequence[Arm], evaluation: Evaluation) -> Ite
 
 def _efficiency(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
     yield _row(
-        "arm", f"environment steps to {100 * plan.threshold:.0f} %", "reached by", "success averaged over the steps"
+        *("arm", f"environment steps to a {plan.measure} of {100 * plan.threshold:.0f} %", "reached by"),
+        f"{plan.measure} averaged over the steps",
     )
     yield _row("---", "---", "---", "---")
     for arm in arms:
         found = efficiency(arm, plan.threshold)
         steps = ", ".join(f"{'' if reached else '> '}{value:,.0f}" for value, reached in found["steps"].values())
-        yield _row(arm.name, steps, f"{found['reached']} of {len(arm.runs)}", f"{100 * found['mean_success']:.1f} %")
+        yield _row(arm.name, steps, f"{found['reached']} of {len(arm.runs)}", f"{100 * found['mean']:.1f} %")
     yield "\nMeasured on the whole panel every few iterations, one episode a task; between measurements interpolated.\n"
 
 
@@ -212,7 +218,7 @@ def _origins(arms: Sequence[Arm]) -> Iterator[str]:
     yield _row("arm", "chosen by", "groups", "reward, %", "ended alike, %", "never won, %")
     yield _row(*("---",) * 6)
     for name, chosen, found in told:
-        shares = (f"{100 * share:.0f}" for share in (found.success, found.dead, found.never_won))
+        shares = (f"{100 * share:.0f}" for share in (found.reward, found.dead, found.never_won))
         yield _row(name, chosen, str(found.groups), *shares)
     yield ""
 

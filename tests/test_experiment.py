@@ -110,7 +110,8 @@ def a_run(folder, won, foreseen):
     for temperature in (0, 1):
         file = RecordFile(folder / f"panel-temperature-{temperature}.jsonl", {"protocol": PROTOCOL, **panel})
         for number, (one, score) in enumerate(zip(won, foreseen, strict=True)):
-            file.append(Record(f"task{number}", "heat" if number % 2 else "cool", one, float(one), 5, "won", score))
+            kind, scored = "heat" if number % 2 else "cool", {"score": 0.5 + one / 2}
+            file.append(Record(f"task{number}", kind, one, float(one), 5, "won", score, metrics=scored))
         file.path.with_suffix(".result.json").write_text("{}")
     (folder / "result.json").write_text("{}")
     rows = [
@@ -125,7 +126,8 @@ def a_run(folder, won, foreseen):
             for reward in rewards:
                 stream.write(json.dumps({"group": group, "chosen_because": because, "reward": reward}) + "\n")
     for name, success in (("before", 0.0), ("iteration-000001", 0.25), ("after", 0.75)):
-        (folder / f"{name}.json").write_text(json.dumps({"success": success}))
+        found = {"success": success, "metrics": {"score": {"mean": 0.5 + success / 2}}}
+        (folder / f"{name}.json").write_text(json.dumps(found))
 
 
 @pytest.fixture
@@ -148,10 +150,14 @@ def test_figures_by_hand(programs, arms):
     assert gained["gaps"] == [0.25, 0.25] and gained["over_seeds"] == (0.25, 0.25, 0.25)
     assert gained["detectable"] == 0.0
     assert figures.detectable([0.0, 0.2]) == pytest.approx(0.1 * (12.7062 + 1.3764), rel=1e-4)  # quantiles of tables
-    assert gained["over_tasks"]["all"].value == 0.25 and gained["alone"] == (0, 2) and gained["mcnemar"] == 0.5
+    assert gained["over_tasks"].value == 0.25 and gained["alone"] == (0, 2) and gained["mcnemar"] == 0.5
     assert figures.difference(*arms, plan.Evaluation(1.0, repeats=2))["mcnemar"] is None
     assert figures.efficiency(arms[0], 0.5)["steps"] == {0: (150, True), 1: (150, True)}
     assert arms[0].mean("dead_groups").value == 1.5 and arms[0].mean("no such number") is None
+    gained = figures.difference(*arms, greedy, measure="score")  # 0.5 and half of what success would be
+    assert gained["gaps"] == [0.125, 0.125] and gained["over_tasks"].value == 0.125 and gained["alone"] is None
+    scored = figures.Arm("a", arms[0].runs, measure="score")
+    assert figures.efficiency(scored, 0.75)["steps"] == {0: (150, True), 1: (150, True)}
     r = figures.foresight(arms[0], greedy)
     means = (0.9 + 0.9 + 0.8) / 3, (0.2 + 0.4 + 0.2 + 0.4 + 0.8) / 5
     assert r["n"] == 8 and (r["won"], r["lost"]) == pytest.approx(means)
@@ -159,8 +165,8 @@ def test_figures_by_hand(programs, arms):
     assert r["r"].value == pytest.approx((means[0] - means[1]) / spread * (3 / 8 * 5 / 8) ** 0.5)
     assert figures.growth(arms[0]) == {}
     chosen = figures.origins(arms[0])
-    assert chosen["curriculum"] == figures.Origin(groups=4, success=0.25, dead=0.5, never_won=0.5)
-    assert chosen["chance"] == figures.Origin(groups=4, success=0.75, dead=0.5, never_won=0.0)
+    assert chosen["curriculum"] == figures.Origin(groups=4, reward=0.25, dead=0.5, never_won=0.5)
+    assert chosen["chance"] == figures.Origin(groups=4, reward=0.75, dead=0.5, never_won=0.0)
 
 
 # --- all of it --------------------------------------------------------------------------------------------------------
@@ -186,3 +192,5 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path):
     again = run("benchmarks/experiment", "--config", written(), "--out", out)
     assert again[0] == 0 and "left: nothing" in again[1] and "about 0.0 hours" in again[1]
     assert (tmp_path / "report.md").read_text() == page
+    status, _, errors = run("benchmarks/experiment", "--config", written(measure="socre"), "--out", out, "--report")
+    assert status == 2 and "no episode has a measure 'socre'; there are success" in errors
