@@ -97,8 +97,12 @@ def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng:
     def laid_out(demonstration: Demonstration) -> list[Segment]:
         if options.forecasts < 1 and rng.random() >= options.forecasts:
             return segments_from(demonstration, plain)
-        only = int(rng.integers(len(demonstration.steps))) if aside and world.horizon else None
-        return segments_from(demonstration, foreseeing, decoys, only)
+        if not (aside and world.horizon):
+            return segments_from(demonstration, foreseeing, decoys)
+        known = [step for step, state in enumerate(demonstration.states[1:]) if state is not None]
+        if not known:
+            return segments_from(demonstration, plain)
+        return segments_from(demonstration, foreseeing, only=known[int(rng.integers(len(known)))])
 
     rows = map(laid_out, shown)
     return [segment for row in rows for segment in row if len(segment) <= policy.context_length]

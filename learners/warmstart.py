@@ -127,8 +127,8 @@ def segments_from(
 ) -> list[Segment]:
     """A demonstration exactly as a rollout would have recorded it, token for token.
 
-    What does not fit into ``rollout.prediction_tokens`` is not foretold: a reply that is cut off tells nothing, and
-    costs its tokens all the same.
+    What does not fit into ``rollout.prediction_tokens`` is not foretold where forecasts stay in the transcript: all of
+    an episode would have to carry half a page. An aside, which nobody reads again, foretells how the page begins.
 
     Args:
         rollout: says how: prompt style, tokens, where replies end, how far predictions look ahead.
@@ -163,8 +163,10 @@ def segments_from(
             asked = conversation.prediction_prompt(action)
             wrong = decoys.draw(step.command, len(ahead)) if decoys is not None else None
             answer = reply(_foretold(ahead if wrong is None else wrong), rollout.prediction_stops)
-            if len(answer.token_ids) > rollout.config.prediction_tokens:
-                answer = reply("", rollout.prediction_stops)
+            limit = rollout.config.prediction_tokens
+            if len(answer.token_ids) > limit:
+                beginnings = _beginnings(ahead, rollout, int(_ROOM * limit)) if aside else []
+                answer = reply(_foretold(beginnings), rollout.prediction_stops)
             prediction = Prediction(asked, answer, ()) if wrong is None else None
             if not aside:
                 stream, last = (*asked, *answer.token_ids), answer.token_ids
@@ -172,6 +174,21 @@ def segments_from(
         conversation.advance(stream, last, step.command, step.observation, step.info)
     trajectory = Trajectory(demonstration.task, tuple(turns), True, False, "won", demonstration.observation)
     return segments_of(trajectory, [float(step.imitated) for step in demonstration.steps])
+
+
+_ROOM = 0.75  # of the most tokens, for a forecast that was shortened: a policy that learns from it cannot count exactly
+
+
+def _beginnings(states: Sequence[str | None], rollout: Rollout, limit: int) -> list[str | None]:
+    """The same states, the longest shortened until the forecast of them all has no more than ``limit`` tokens."""
+    policy, most = rollout.policy, limit
+    while most > 0:
+        cut = [state if state is None else policy.decode(policy.encode(state)[:most]) for state in states]
+        over = len(policy.encode(_foretold(cut))) - limit
+        if over <= 0:
+            return cut
+        most -= max(1, over // len(states))
+    return []
 
 
 def _foretold(states: Sequence[str | None]) -> str:

@@ -12,6 +12,7 @@ import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.prompts import STYLES
 from roleagent.agents.session import World
 from roleagent.config import load
+from roleagent.envs.wrappers.tags import parse
 from roleagent.learners.imitation import lessons
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, segments_of
 from roleagent.learners.warmstart import Decoys, batches, demonstrate, segments_from, texts_of
@@ -124,6 +125,22 @@ def test_a_forecast_that_would_be_cut_off_is_not_shown(env):
     assert whole.action_mask.count(PREDICTION) > 3 * len(kinds)
 
 
+@pytest.mark.parametrize("horizon", [1, 2])
+def test_an_aside_that_would_be_cut_off_tells_how_the_pages_begin(env, horizon):
+    demonstration = noisy(env)
+    rollout, _ = played(demonstration, "prompt.predictions=aside", f"prompt.horizon={horizon}")
+    whole, limit = segments_from(demonstration, rollout, only=0), 20 * horizon
+    rollout.config = replace(rollout.config, prediction_tokens=limit)
+    cut = segments_from(demonstration, rollout, only=0)
+    beside, before = (next(s for s in found if ACTION not in s.action_mask) for found in (cut, whole))
+    told = [token for token, kind in zip(beside.token_ids, beside.action_mask, strict=True) if kind == PREDICTION]
+    assert beside.action_mask.count(PREDICTION) < before.action_mask.count(PREDICTION)
+    assert limit / 2 < len(told) <= 0.75 * limit + 1  # and the end of the reply
+    found = parse("<action>look</action>" + rollout.policy.decode(told), horizon=horizon).predictions
+    states = demonstration.states[1 : 1 + horizon]
+    assert len(found) == horizon and all(map(str.startswith, states, found)) and "" not in found
+
+
 def test_every_step_foretells_what_really_came(env):
     demonstration = noisy(env)
     rollout, _ = played(demonstration)
@@ -180,6 +197,18 @@ def test_asides_are_asked_for_in_a_share_of_the_demonstrations(env):
     asides = [segment for segment in found if PREDICTION in segment.action_mask]
     assert 18 <= len(asides) <= 42 and len({len(segment) for segment in asides}) > 5  # after any of its steps
     assert sum(ACTION in segment.action_mask for segment in found) == 60
+
+
+def test_asides_are_asked_for_where_there_is_something_to_foretell(env):
+    demonstration = shown(env)
+    hidden = [replace(step, info={**step.info, "state": None}) for step in demonstration.steps]
+    alone = replace(demonstration, steps=(demonstration.steps[0], *hidden[1:]))
+    world = World.open(load(overrides=["env.id=RoleAgent/Toy-v0", "prompt.predictions=aside"]), "train")
+    policy, rng = qwen(context=4096), np.random.default_rng(0)
+    asides = [segment for segment in lessons(world, policy, [alone] * 20, rng) if PREDICTION in segment.action_mask]
+    assert len(asides) == 20 and len({segment.token_ids for segment in asides}) == 1
+    none = replace(demonstration, steps=tuple(hidden))
+    assert not any(PREDICTION in segment.action_mask for segment in lessons(world, policy, [none] * 3, rng))
 
 
 # --- episodes ---------------------------------------------------------------------------------------------------------
