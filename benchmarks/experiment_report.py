@@ -174,14 +174,13 @@ _LOGGED = (
 
 
 def _mechanisms(arms: Sequence[Arm]) -> Iterator[str]:
-    yield _row("mean over iterations", *(arm.name for arm in arms))
-    yield _row(*("---",) * (1 + len(arms)))
-    for name, title in _LOGGED:
-        cells = [arm.mean(name) for arm in arms]
-        if any(cell is not None for cell in cells):
-            yield _row(title, *(_number(cell) for cell in cells))
-    worst = [arm.mean("mismatch_max", max) for arm in arms]
-    yield _row("greatest mismatch of a token", *(_number(cell) for cell in worst))
+    columns = {title: [arm.mean(name) for arm in arms] for name, title in _LOGGED}
+    columns["greatest mismatch of a token"] = [arm.mean("mismatch_max", max) for arm in arms]
+    columns = {title: cells for title, cells in columns.items() if any(cell is not None for cell in cells)}
+    yield _row("mean over iterations", *columns)
+    yield _row(*("---",) * (1 + len(columns)))
+    for number, arm in enumerate(arms):
+        yield _row(arm.name, *(_number(cells[number]) for cells in columns.values()))
     yield ""
 
 
@@ -236,7 +235,8 @@ def _library(arms: Sequence[Arm]) -> Iterator[str]:
         for arm, modes in told:
             ends = [rows[-1] for rows in modes.get(mode, {}).values()]
             cells.append(f"{sum(ends) / len(arm.runs):.0f}")
-        yield _row(mode.replace("_", " "), *cells)
+        if set(cells) != {"0"}:
+            yield _row(mode.replace("_", " "), *cells)
     yield ""
 
 
