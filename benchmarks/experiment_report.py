@@ -58,7 +58,7 @@ def _pages(plan: Plan, arms: Sequence[Arm], pictures: dict[str, Path]) -> Iterat
     yield f"# {plan.title}\n"
     yield f"```bash\npython benchmarks/experiment.py --config {file}\n```\n"
     yield (
-        f"makes this page from nothing but the run folders. Panel: all {panel['tasks']} tasks of `{panel['split']}` of "
+        f"makes this page from nothing but the run folders. Panel: {panel['tasks']} tasks of `{panel['split']}` of "
         f"`{panel['env_id']}` (digest {panel['digest']}). Every arm of a seed begins with the weights of the same warm "
         "start. Intervals are of 95 %.\n"
     )
