@@ -165,13 +165,13 @@ def foresight(arm: Arm, evaluation: Evaluation) -> dict[str, Any] | None:
 
     Returns:
         ``r`` with a bootstrap interval over tasks, ``n`` episodes, and the mean score of ``won`` and ``lost`` ones;
-        None where there were no forecasts, or all episodes ended alike.
+        None where there were no forecasts, or all episodes ended alike or were foreseen alike.
     """
     records = [record for record in arm.records(evaluation) if record.prediction is not None]
     won = np.array([record.won for record in records], float)
-    if len(records) < 3 or won.std() == 0:
-        return None
     scores = np.array([record.prediction for record in records], float)
+    if len(records) < 3 or won.std() == 0 or scores.std() == 0:
+        return None
     _, task = np.unique([record.task_id for record in records], return_inverse=True)
     rng, members = np.random.default_rng(0), [np.flatnonzero(task == number) for number in range(task.max() + 1)]
     draws = []

@@ -140,7 +140,7 @@ def arms(programs, tmp_path):
     return [figures.Arm(name, {seed: tmp_path / f"{name}{seed}" for seed in (0, 1)}) for name in "ab"]
 
 
-def test_figures_by_hand(programs, arms):
+def test_figures_by_hand(programs, arms, tmp_path):
     figures, plan = programs["experiment_figures"], programs["experiment_plan"]
     greedy = plan.Evaluation(0.0)
     found = figures.success(arms[0], greedy)
@@ -163,6 +163,8 @@ def test_figures_by_hand(programs, arms):
     assert r["n"] == 8 and (r["won"], r["lost"]) == pytest.approx(means)
     spread = np.std([0.9, 0.2, 0.4, 0.8] * 2)
     assert r["r"].value == pytest.approx((means[0] - means[1]) / spread * (3 / 8 * 5 / 8) ** 0.5)
+    a_run(tmp_path / "c0", [True, False, False, True], [0.0] * 4)  # nothing was foretold
+    assert figures.foresight(figures.Arm("c", {0: tmp_path / "c0"}), greedy) is None
     assert figures.growth(arms[0]) == {}
     chosen = figures.origins(arms[0])
     assert chosen["curriculum"] == figures.Origin(groups=4, reward=0.25, dead=0.5, never_won=0.5)
