@@ -104,7 +104,7 @@ def success(arm: Arm, evaluation: Evaluation) -> dict[str, Any]:
         "episodes": len(records),
         "all": _rate(records),
         "by_type": {name: _rate([r for r in records if r.task_type == name]) for name in types},
-        "metrics": {name: float(np.mean([r.metrics.get(name, 0.0) for r in records])) for name in metrics},
+        "metrics": {name: float(np.mean([outcome(r, name) for r in records])) for name in metrics},
         "seeds": by_seed,
         "over_seeds": statistics.spread(by_seed),
     }

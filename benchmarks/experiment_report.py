@@ -157,7 +157,7 @@ def _efficiency(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
         found = efficiency(arm, plan.threshold)
         steps = ", ".join(f"{'' if reached else '> '}{value:,.0f}" for value, reached in found["steps"].values())
         yield _row(arm.name, steps, f"{found['reached']} of {len(arm.runs)}", f"{100 * found['mean']:.1f} %")
-    yield "\nMeasured on the whole panel every few iterations, one episode a task; between measurements interpolated.\n"
+    yield "\nMeasured on the panel on the way, one episode a task; between measurements interpolated.\n"
 
 
 _LOGGED = (
@@ -179,8 +179,8 @@ def _mechanisms(arms: Sequence[Arm]) -> Iterator[str]:
     columns = {title: cells for title, cells in columns.items() if any(cell is not None for cell in cells)}
     yield _row("mean over iterations", *columns)
     yield _row(*("---",) * (1 + len(columns)))
-    for number, arm in enumerate(arms):
-        yield _row(arm.name, *(_number(cells[number]) for cells in columns.values()))
+    for arm, *cells in zip(arms, *columns.values(), strict=True):
+        yield _row(arm.name, *map(_number, cells))
     yield ""
 
 
