@@ -18,9 +18,8 @@ def measure(run: Run, world: World, policy: Actor, name: str) -> dict[str, Any]:
     Returns:
         the result, on every rank.
     """
-    known = run.ranks.once(lambda: run.folder.read_json(f"{name}.json"))
-    # A run that has gone on since then is measured again; what was before stays as it was.
-    if known is not None and (name == "before" or known["policy_version"] == policy.version):
+    known = run.ranks.once(lambda: _known(run, policy, name))
+    if known is not None:
         return known
     options, panel = run.config.rollout, world.panel
     policy.reseed(int(run.own_stream(6).integers(2**62)))
@@ -48,6 +47,18 @@ def measure(run: Run, world: World, policy: Actor, name: str) -> dict[str, Any]:
         return found
 
     return run.ranks.once(result)
+
+
+def _known(run: Run, policy: Actor, name: str) -> dict[str, Any] | None:
+    """What was found out about this policy already."""
+    for kept in (name, "before"):  # a policy that has not been updated is what it was before
+        found = run.folder.read_json(f"{kept}.json")
+        # A run that has gone on since then is measured again; what was before stays as it was.
+        if found is not None and (name == "before" or found["policy_version"] == policy.version):
+            if kept != name:
+                run.folder.write_json(f"{name}.json", found)
+            return found
+    return None
 
 
 def measure_on_the_way(run: Run, world: World, policy: Actor) -> None:

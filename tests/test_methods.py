@@ -12,6 +12,7 @@ from test_configurations import SMALL, overrides
 from test_ranks import run_both
 
 from roleagent.config import ConfigError, from_dict
+from roleagent.learners import measurement
 from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.mechanisms import idle_mechanisms
 from roleagent.methods import METHODS
@@ -54,6 +55,15 @@ def rows(folder):
     found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     found = [row for row in found if row["stage"] == "train"]
     return [{k: v for k, v in row.items() if not k.endswith(("seconds", "per_second"))} for row in found]
+
+
+def test_a_policy_without_updates_is_measured_once(arguments, tmp_path, monkeypatch):
+    measured = []
+    play = measurement.evaluate_policy
+    monkeypatch.setattr(measurement, "evaluate_policy", lambda *given: measured.append(given) or play(*given))
+    assert train.main([*arguments, f"run_dir={tmp_path}", "train.iterations=0"]) == 0
+    assert len(measured) == 1
+    assert (tmp_path / "after.json").read_text() == (tmp_path / "before.json").read_text()
 
 
 @pytest.mark.parametrize("method", METHODS)
