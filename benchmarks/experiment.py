@@ -27,7 +27,7 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # train.py's and evaluate.py's too
 
-from experiment_measure import measure
+from experiment_measure import is_finished, measure
 from experiment_plan import START, Job, Plan
 from experiment_report import write_report
 from rich.console import Console
@@ -92,14 +92,15 @@ class Experiment:
         return troubles
 
     def left(self) -> dict[str, int]:
-        """How many runs are not finished, by arm, warm starts under their own name."""
-        return {arm: count for arm in self._folders if (count := sum(not is_finished(f) for f in self._folders[arm]))}
+        """How many runs are not finished and measured, by arm, warm starts under their own name."""
+        counts = {arm: sum(not is_finished(f, self.plan) for f in folders) for arm, folders in self._folders.items()}
+        return {arm: count for arm, count in counts.items() if count}
 
     def estimate(self) -> str:
         """How long it takes until everything is there, and what that is based on."""
         left = self.left()
         took = {
-            arm: [minutes for f in folders if is_finished(f) and (minutes := minutes_of(f))]
+            arm: [minutes for f in folders if is_finished(f, self.plan) and (minutes := minutes_of(f))]
             for arm, folders in self._folders.items()
         }
         known = {arm: statistics.mean(minutes) for arm, minutes in took.items() if minutes}
@@ -119,11 +120,6 @@ class Experiment:
         for job in self.jobs:
             found.setdefault(job.arm, []).append(self.plan.folder(job, self.out))
         return found
-
-
-def is_finished(folder: Path) -> bool:
-    """Whether a run has come to its end."""
-    return (folder / "result.json").exists()
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

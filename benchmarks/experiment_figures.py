@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from courses import Course, course, iterations_of
-from experiment_measure import records_of
+from experiment_measure import is_finished, records_of
 from experiment_plan import START, SUCCESS, Evaluation, Plan
 
 from roleagent.agents import statistics
@@ -81,23 +81,20 @@ class Arm:
 def finished(plan: Plan, out: Path) -> list[Arm]:
     """The arms of which there are finished and measured runs, the warm start first, in the plan's order."""
 
-    def done(folder: Path) -> bool:
-        return (folder / "result.json").exists() and all(
-            records_of(folder, evaluation).with_suffix(".result.json").exists() for evaluation in plan.evaluations
-        )
-
     found: dict[str, dict[int, Path]] = {START: {}, **{arm: {} for arm in plan.arms}}
     for job in plan.jobs():
         for arm, folder in ((START, plan.start(job, out).folder), (job.arm, plan.folder(job, out))):
-            if done(folder) and not (arm == START and job.apart):
+            if is_finished(folder, plan) and not (arm == START and job.apart):
                 found[arm][job.seed] = folder
     return [Arm(name, runs, plan.measure) for name, runs in found.items() if runs]
 
 
 def success(arm: Arm, evaluation: Evaluation) -> dict[str, Any]:
-    """An arm's success on the panel: over all and by task type with intervals over tasks, and the spread over seeds."""
+    """An arm's success on the panel: over all and by task type with intervals over tasks; its measure by seed."""
     records = arm.records(evaluation)
-    by_seed = [float(np.mean([r.won for r in one.records if r.sound])) for one in arm.measured(evaluation)]
+    measured = arm.measured(evaluation)
+    by_seed = [float(np.mean([outcome(r, arm.measure) for r in one.records if r.sound])) for one in measured]
+    spread = statistics.spread(by_seed)
     types = sorted({record.task_type for record in records})
     metrics = sorted({name for record in records for name in record.metrics})
     return {
@@ -106,7 +103,7 @@ def success(arm: Arm, evaluation: Evaluation) -> dict[str, Any]:
         "by_type": {name: _rate([r for r in records if r.task_type == name]) for name in types},
         "metrics": {name: float(np.mean([outcome(r, name) for r in records])) for name in metrics},
         "seeds": by_seed,
-        "over_seeds": statistics.spread(by_seed),
+        "over_seeds": spread and Estimate(spread.value, max(0.0, spread.low), min(1.0, spread.high)),  # as measures are
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,12 @@ def records_of(folder: Path, evaluation: Evaluation) -> Path:
     return folder / f"panel-temperature-{evaluation.temperature:g}.jsonl"
 
 
+def is_finished(folder: Path, plan: Plan) -> bool:
+    """Whether a run has come to its end, and its policy is measured."""
+    ends = (records_of(folder, evaluation).with_suffix(".result.json") for evaluation in plan.evaluations)
+    return all(path.exists() for path in (folder / "result.json", *ends))
+
+
 def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
     """Plays what is missing of the plan's evaluations; their results, in order.
 
@@ -32,8 +37,8 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
         if not result.exists():
             command = [sys.executable, str(ROOT / "evaluate.py"), "--agent", str(run.folder), "--out", str(records)]
             command += ["--temperature", f"{evaluation.temperature:g}", "--repeats", str(evaluation.repeats)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise ConfigError(f"measuring {run.folder} failed: {(done.stderr or done.stdout).strip()[-300:]}")
+            status = run.carry_out(command)
+            if status:
+                raise ConfigError(f"measuring {run.folder} ended with status {status} (see {run.log})")
         results.append({"temperature": evaluation.temperature, **json.loads(result.read_text(encoding="utf-8"))})
     return results

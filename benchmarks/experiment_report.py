@@ -92,7 +92,8 @@ def _success(arms: Sequence[Arm], evaluation: Evaluation) -> Iterator[str]:
     found = {arm.name: success(arm, evaluation) for arm in arms}
     types = sorted({name for one in found.values() for name in one["by_type"]})
     metrics = sorted({name for one in found.values() for name in one["metrics"]})
-    yield _row("arm", "seeds", "success, %", "over seeds", *metrics, *(name.replace("_", " ") for name in types))
+    over_seeds = f"{arms[0].measure} by seed, %"
+    yield _row("arm", "seeds", "success, %", over_seeds, *metrics, *(name.replace("_", " ") for name in types))
     yield _row(*("---",) * (4 + len(metrics) + len(types)))
     for name, one in found.items():
         spread = one["over_seeds"]
@@ -107,7 +108,7 @@ def _success(arms: Sequence[Arm], evaluation: Evaluation) -> Iterator[str]:
         )
     yield (
         f"\nEpisodes per policy: {evaluation.repeats} of every task. Intervals of *success* are over tasks (Wilson, "
-        "with the effective number of episodes), those *over seeds* Student's.\n"
+        "with the effective number of episodes), those *by seed* Student's over the seeds.\n"
     )
 
 

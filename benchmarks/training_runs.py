@@ -51,7 +51,9 @@ class Run:
         if begun and read_config(self.folder) != self.config:
             raise ConfigError(f"{self.folder} was trained with other options: name another folder with --out")
         if not (self.folder / "result.json").exists():
-            status = self._train(["--resume"] if begun else [])
+            flags = ["--resume"] if begun else []
+            command = [sys.executable, str(ROOT / "train.py"), "--config", str(self.file), *flags, *self._options]
+            status = self.carry_out(command)
             if status:
                 told = f" (see {self.log})" if self.quiet else ""
                 raise ConfigError(
@@ -65,9 +67,8 @@ class Run:
             "peak_mb": max((cost["peak_mb"] for cost in costs_of(self.folder)), default=math.nan),
         }
 
-    def _train(self, flags: Sequence[str]) -> int:
-        """Runs ``train.py``, showing what it shows, and notes what it cost; its exit status."""
-        command = [sys.executable, str(ROOT / "train.py"), "--config", str(self.file), *flags, *self._options]
+    def carry_out(self, command: Sequence[str]) -> int:
+        """Lets a program work on the run, showing what it shows, and notes what it cost; its exit status."""
         self.folder.parent.mkdir(parents=True, exist_ok=True)
         started = time.monotonic()
         with self.log.open("a") if self.quiet else contextlib.nullcontext() as stream:
@@ -77,7 +78,7 @@ class Run:
                 try:
                     _, status, usage = os.wait4(process.pid, 0)
                     break
-                except KeyboardInterrupt:  # train.py got it too, and ends in its own time
+                except KeyboardInterrupt:  # the program got it too, and ends in its own time
                     continue
         process.returncode = os.waitstatus_to_exitcode(status)
         cost = {"minutes": (time.monotonic() - started) / 60, "peak_mb": usage.ru_maxrss / MEMORY_UNIT}

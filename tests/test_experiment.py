@@ -145,6 +145,7 @@ def test_figures_by_hand(programs, arms, tmp_path):
     greedy = plan.Evaluation(0.0)
     found = figures.success(arms[0], greedy)
     assert found["all"].value == 3 / 8 and found["seeds"] == [0.25, 0.5]
+    assert found["over_seeds"] == (0.375, 0.0, 1.0)  # two seeds leave everything open that a rate can be
     assert {name: rate.value for name, rate in found["by_type"].items()} == {"cool": 0.5, "heat": 0.25}
     gained = figures.difference(*arms, greedy)
     assert gained["gaps"] == [0.25, 0.25] and gained["over_seeds"] == (0.25, 0.25, 0.25)
@@ -157,6 +158,7 @@ def test_figures_by_hand(programs, arms, tmp_path):
     gained = figures.difference(*arms, greedy, measure="score")  # 0.5 and half of what success would be
     assert gained["gaps"] == [0.125, 0.125] and gained["over_tasks"].value == 0.125 and gained["alone"] is None
     scored = figures.Arm("a", arms[0].runs, measure="score")
+    assert figures.success(scored, greedy)["seeds"] == [0.625, 0.75]
     assert figures.efficiency(scored, 0.75)["steps"] == {0: (150, True), 1: (150, True)}
     r = figures.foresight(arms[0], greedy)
     means = (0.9 + 0.9 + 0.8) / 3, (0.2 + 0.4 + 0.2 + 0.4 + 0.8) / 5
