@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -264,9 +263,7 @@ def along(arm: Arm, name: str) -> tuple[list[int], list[float]]:
     return sorted(values), [float(np.mean(values[step])) for step in sorted(values)]
 
 
-def panel_of(arm: Arm, evaluation: Evaluation) -> dict[str, Any]:
-    """The panel that the arm was measured on."""
-    folder = next(iter(arm.runs.values()))
-    with records_of(folder, evaluation).open(encoding="utf-8") as stream:
-        header = json.loads(stream.readline())
-    return {name: header[name] for name in ("env_id", "split", "tasks", "digest")}
+def panel_of(arm: Arm, evaluation: Evaluation) -> Mapping[str, Any]:
+    """The panel that the arm was measured on: ``env_id``, ``split``, number of ``tasks``, ``digest``."""
+    first = next(iter(arm.runs))
+    return arm.measured(evaluation, [first])[0].panel

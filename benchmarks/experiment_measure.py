@@ -1,4 +1,4 @@
-"""What a finished run's policy is worth: the real ``evaluate.py`` on the whole panel, kept beside the run."""
+"""What a finished run's policy is worth on the whole panel: by the real ``evaluate.py``, or as training ended."""
 
 from __future__ import annotations
 
@@ -15,12 +15,17 @@ from roleagent.config import ConfigError
 
 def records_of(folder: Path, evaluation: Evaluation) -> Path:
     """Where the records of the policy in a run folder are kept."""
-    return folder / f"panel-temperature-{evaluation.temperature:g}.jsonl"
+    return folder / ("after.json" if evaluation.in_training else f"panel-temperature-{evaluation.temperature:g}.jsonl")
+
+
+def _result_of(folder: Path, evaluation: Evaluation) -> Path:
+    records = records_of(folder, evaluation)
+    return records if evaluation.in_training else records.with_suffix(".result.json")
 
 
 def is_finished(folder: Path, plan: Plan) -> bool:
     """Whether a run has come to its end, and its policy is measured."""
-    ends = (records_of(folder, evaluation).with_suffix(".result.json") for evaluation in plan.evaluations)
+    ends = (_result_of(folder, evaluation) for evaluation in plan.evaluations)
     return all(path.exists() for path in (folder / "result.json", *ends))
 
 
@@ -32,8 +37,7 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
     """
     results = []
     for evaluation in plan.evaluations:
-        records = records_of(run.folder, evaluation)
-        result = records.with_suffix(".result.json")
+        records, result = (of(run.folder, evaluation) for of in (records_of, _result_of))
         if not result.exists():
             command = [sys.executable, str(ROOT / "evaluate.py"), "--agent", str(run.folder), "--out", str(records)]
             command += ["--temperature", f"{evaluation.temperature:g}", "--repeats", str(evaluation.repeats)]

@@ -29,10 +29,17 @@ class Stage:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """How the policies are measured in the end, on the whole panel."""
+    """How the policies are measured in the end, on the whole panel.
+
+    Attributes:
+        temperature: at which they play.
+        repeats: how often they play each task.
+        in_training: that this is what training ends with anyway, and is not played again.
+    """
 
     temperature: float
     repeats: int = 1
+    in_training: bool = False
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,11 @@ class Plan:
             plan = cls(**told, source=path)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path} is no experiment: {error}") from error
+        ends = Evaluation(load(ROOT / plan.config, plan.options).rollout.eval_temperature, in_training=True)
+        if any(one.in_training and one != ends for one in plan.evaluations):
+            raise ConfigError(
+                f"{path}: in_training an evaluation is of each task once, at temperature {ends.temperature:g}"
+            )
         named = {arm for stage in plan.stages for arm in stage.arms} | {a for pair in plan.pairs for a in pair}
         if unknown := named - set(plan.arms) - {START}:
             raise ConfigError(f"{path} names arms that it does not describe: {', '.join(sorted(unknown))}")

@@ -33,7 +33,7 @@ PLAN = {
         {"arms": ["Asides", "H two", "Untrained"], "seeds": [0]},
     ],
     "pairs": [["GRPO", "Role-Agent"]],
-    "evaluations": [{"temperature": 1.0, "repeats": 2}, {"temperature": 0.0}],
+    "evaluations": [{"temperature": 1.0, "repeats": 2}, {"temperature": 0.0, "in_training": True}],
     "threshold": 0.5,
     "core_minutes": {"warm start": 6, "GRPO": 12, "Role-Agent": 12},
     "note": "Nothing is tuned here.",
@@ -69,6 +69,7 @@ def written(tmp_path):
         ({"pairs": [["GRPO", "GiGPO"]]}, "does not describe: GiGPO"),
         ({"stages": [{"arms": ["GRPO"]}]}, "'seeds'"),
         ({"evaluations": [{"temprature": 1.0}]}, "temprature"),
+        ({"evaluations": [{"temperature": 0.5, "in_training": True}]}, "once, at temperature"),
     ],
 )
 def test_a_plan_with_a_mistake_is_refused_in_a_line(programs, written, changes, told):
