@@ -16,7 +16,9 @@ from typing import Any
 
 import yaml
 
+from roleagent.agents.contenders import weights_digest
 from roleagent.config import Config, ConfigError, load, to_dict
+from roleagent.learners.disk import write_whole
 from roleagent.learners.run_folder import read_config
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -112,10 +114,26 @@ class Run:
         start = self.start()
         if start is not None and not (folder / "config.yaml").exists():
             shutil.copytree(start, folder / "checkpoints" / start.name, dirs_exist_ok=True)
-            if (run.config.wia, run.config.prompt) == (self.config.wia, self.config.prompt):  # what it plays by
-                shutil.copy(self.folder / "before.json", folder)
-            (folder / "config.yaml").write_text(yaml.safe_dump(to_dict(run.config), sort_keys=False))
+            if (known := self._measured_like(run, start.name)) is not None:
+                shutil.copy(known, folder)
+            write_whole(folder / "config.yaml", yaml.safe_dump(to_dict(run.config), sort_keys=False))
         return run
+
+    def _measured_like(self, control: Run, start: str) -> Path | None:
+        """What the warm start came to where it played as a control does: in its own run, or in another control."""
+        weights = weights_digest(self.folder / "checkpoints" / start / "policy")
+        for folder in (self.folder, *sorted(self.folder.parent.glob(f"{self.folder.name}-*"))):
+            known, policy = folder / "before.json", folder / "checkpoints" / start / "policy"
+            measured = known.exists() and policy.is_dir() and (folder / "config.yaml").exists()
+            alike = measured and _plays_by(read_config(folder)) == _plays_by(control.config)
+            if alike and weights_digest(policy) == weights:
+                return known
+        return None
+
+
+def _plays_by(config: Config) -> tuple[Any, ...]:
+    """All that a measurement depends on but the weights."""
+    return config.seed, config.env, config.policy, config.prompt, config.rollout, config.wia
 
 
 def costs_of(folder: Path) -> list[dict[str, float]]:

@@ -10,7 +10,7 @@ import yaml
 from programs import ROOT, run
 
 from roleagent.agents.records import PROTOCOL, Record, RecordFile
-from roleagent.config import ConfigError
+from roleagent.config import ConfigError, to_dict
 
 PLAN = {
     "title": "A tiny experiment",
@@ -44,7 +44,7 @@ PLAN = {
 def programs(monkeypatch):
     """The experiment's modules, which find each other where they lie."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return {name: importlib.import_module(name) for name in ("experiment_plan", "experiment_figures")}
+    return {name: importlib.import_module(name) for name in ("experiment_plan", "experiment_figures", "training_runs")}
 
 
 @pytest.fixture
@@ -99,6 +99,31 @@ def test_runs_come_stage_by_stage_and_seed_by_seed(programs, written):
     assert names == [*first, "Asides, seed 0", "H two, seed 0", "Untrained, seed 0"]
     assert [job.name for job in plan.jobs(seeds=[1], arms=["GRPO"])] == ["GRPO, seed 1"]
     assert [job.start for job in plan.jobs()][-2] == "warm start of H two, seed 0"
+
+
+def test_what_a_warm_start_came_to_is_measured_once_for_all_that_play_alike(programs, tmp_path):
+    runs = programs["training_runs"]
+    start = runs.Run(tmp_path / "start", ROOT / "configs" / "toy.yaml", ["train.iterations=0"])
+
+    def measured(run, told, weights=b"weights"):
+        policy = run.folder / "checkpoints" / "step-500000" / "policy"
+        policy.mkdir(parents=True, exist_ok=True)
+        (policy / "model.safetensors").write_bytes(weights)
+        (policy.parent / "state.json").write_text('{"stage": "train", "step": 0}')
+        (run.folder / "config.yaml").write_text(yaml.safe_dump(to_dict(run.config)))
+        (run.folder / "before.json").write_text(told)
+
+    def known(name, *options):
+        file = start.control(name, *options).folder / "before.json"
+        return file.read_text() if file.exists() else None
+
+    measured(start, "with forecasts")
+    measured(runs.Run(tmp_path / "start-other", start.file, ["wia=off"]), "of other weights", b"others")
+    assert known("Role-Agent") == known("GiGPO with forecasts", "method=gigpo", "wia=on") == "with forecasts"
+    assert known("GRPO", "method=grpo", "wia=off") is None
+    measured(start.control("GRPO", "method=grpo", "wia=off"), "without forecasts")
+    assert known("GiGPO", "method=gigpo", "wia=off") == "without forecasts"
+    assert known("GiGPO, surer", "method=gigpo", "wia=off", "rollout.eval_temperature=0.5") is None
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
