@@ -134,7 +134,7 @@ class Game:
             while True:
                 line = self._ask()
                 if line is None or line.casefold() in ("quit", "exit", "q"):
-                    print(f"left after {self._steps} steps, reward {self._reward:g}")
+                    print(f"left {self._so_far()}")
                     return 0
                 command = self._understand(line)
                 if command is not None and self._play(command):
@@ -205,9 +205,12 @@ class Game:
             self._conclude()
         return terminated or truncated
 
+    def _so_far(self) -> str:
+        return f"after {self._steps} step{'s' if self._steps != 1 else ''}, reward {self._reward:g}"
+
     def _conclude(self) -> None:
         won = "won" if self._info["won"] else "not solved"
-        words = [f"{won} after {self._steps} steps, reward {self._reward:g}"]
+        words = [f"{won} {self._so_far()}"]
         words += [f"{name} {self._info[name]:.2f}" for name in ("score", "f1") if name in self._info]
         if self._hints:
             words.append(f"{self._hints} hint{'s' if self._hints > 1 else ''}")

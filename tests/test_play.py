@@ -70,7 +70,7 @@ def test_what_is_no_command_costs_nothing(play):
     shown = kitchen("look", "goal", "", "hint", "y", "quit", "look", play=play)
     assert shown.count("put the egg on the table\n") == 2 and "(nothing was asked)" in shown
     assert "go to fridge" not in shown  # commands are listed only on request
-    assert "left after 1 steps" in shown
+    assert "left after 1 step" in shown
 
 
 def test_hints_win_wherever_the_player_went(capsys, typed, monkeypatch):
@@ -98,11 +98,11 @@ def test_the_steps_run_out(play):
 def test_a_slip_is_not_played_but_offered(play):
     slip, offer = "go to frige", "did you mean 'go to fridge'?"
     taken = kitchen(slip, "y", play=play)
-    assert offer in taken and "You arrive at fridge." in taken and "left after 1 steps" in taken
+    assert offer in taken and "You arrive at fridge." in taken and "left after 1 step" in taken
     insisted = kitchen(slip, slip, play=play)
-    assert insisted.count(offer) == 1 and "Nothing happens." in insisted and "left after 1 steps" in insisted
+    assert insisted.count(offer) == 1 and "Nothing happens." in insisted and "left after 1 step" in insisted
     forgotten = kitchen(slip, "look", "y", play=play)
-    assert "(nothing was asked)" in forgotten and "left after 1 steps" in forgotten
+    assert "(nothing was asked)" in forgotten and "left after 1 step" in forgotten
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_a_slip_is_not_played_but_offered(play):
         ("searchqa", ["search", "Answer[]", "help"], ["not played: it looks for passages", "left after 0 steps"]),
         ("searchqa", ["Search Silver Harbor", "q"], ["'search[Silver Harbor]'", "left after 0 steps"]),
         ("toy", ["help"], ["go to fridge\n", "left after 0 steps"]),
-        ("searchqa", ["answer nobody", "y"], ["not solved after 1 steps, reward 0, f1 0.00", "needs 2: search["]),
+        ("searchqa", ["answer nobody", "y"], ["not solved after 1 step, reward 0, f1 0.00", "needs 2: search["]),
         ("alfworld", ["?", "hint"], ["\ninventory\n", "(the expert, who sees only what you see)"]),
     ],
 )
@@ -210,5 +210,5 @@ def test_at_a_terminal_there_are_columns_and_completion():
         type_in(b"go to fr\t\n")
         assert "You arrive at fridge." in read_until("14 steps left] > ")
         type_in(b"quit\n")
-        read_until("left after 1 steps")
+        read_until("left after 1 step")
         assert process.wait(30) == 0
