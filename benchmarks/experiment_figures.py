@@ -157,27 +157,30 @@ def detectable(gaps: Sequence[float]) -> float | None:
 
 
 def foresight(arm: Arm, evaluation: Evaluation) -> dict[str, Any] | None:
-    """How an episode's mean prediction score goes with its outcome: the point-biserial correlation.
+    """How an episode's mean prediction score goes with what it came to by the arm's measure: of success the
+    point-biserial correlation.
 
     Returns:
-        ``r`` with a bootstrap interval over tasks, ``n`` episodes, and the mean score of ``won`` and ``lost`` ones;
-        None where there were no forecasts, or all episodes ended alike or were foreseen alike.
+        ``r`` with a bootstrap interval over tasks, ``n`` episodes, and the mean score of those that came to more than
+        the mean did and of the others (of success: won and lost ones), ``above`` and ``below``; None where there were
+        no forecasts, or all episodes ended alike or were foreseen alike.
     """
     records = [record for record in arm.records(evaluation) if record.prediction is not None]
-    won = np.array([record.won for record in records], float)
+    came_to = np.array([outcome(record, arm.measure) for record in records])
     scores = np.array([record.prediction for record in records], float)
-    if len(records) < 3 or won.std() == 0 or scores.std() == 0:
+    if len(records) < 3 or came_to.std() == 0 or scores.std() == 0:
         return None
     _, task = np.unique([record.task_id for record in records], return_inverse=True)
     rng, members = np.random.default_rng(0), [np.flatnonzero(task == number) for number in range(task.max() + 1)]
     draws = []
     for _ in range(1000):
         chosen = np.concatenate([members[number] for number in rng.integers(len(members), size=len(members))])
-        if won[chosen].std() and scores[chosen].std():
-            draws.append(np.corrcoef(scores[chosen], won[chosen])[0, 1])
+        if came_to[chosen].std() and scores[chosen].std():
+            draws.append(np.corrcoef(scores[chosen], came_to[chosen])[0, 1])
     low, high = np.quantile(draws, [0.025, 0.975])
-    r = float(np.corrcoef(scores, won)[0, 1])
-    halves = {"won": float(scores[won == 1].mean()), "lost": float(scores[won == 0].mean())}
+    r = float(np.corrcoef(scores, came_to)[0, 1])
+    above = came_to > came_to.mean()
+    halves = {"above": float(scores[above].mean()), "below": float(scores[~above].mean())}
     return {"n": len(records), "r": Estimate(r, float(low), float(high)), **halves}
 
 

@@ -198,16 +198,19 @@ def _foresight(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
                         f"{evaluation.temperature:g}",
                         str(found["n"]),
                         f"{r.value:+.2f} [{r.low:+.2f}, {r.high:+.2f}]",
-                        f"{found['won']:.3f}",
-                        f"{found['lost']:.3f}",
+                        f"{found['above']:.3f}",
+                        f"{found['below']:.3f}",
                     )
                 )
     if rows:
-        yield "Does foreseeing go with success? Point-biserial correlation of an episode's mean score and outcome:\n"
-        yield _row("arm", "temperature", "episodes", "r", "mean score, won", "lost")
+        by_success = plan.measure == SUCCESS
+        kind = "Point-biserial correlation" if by_success else "Correlation"
+        what, halves = ("outcome", ("won", "lost")) if by_success else (plan.measure, ("above its mean", "below"))
+        yield f"Does foreseeing go with {plan.measure}? {kind} of an episode's mean prediction score and {what}:\n"
+        yield _row("arm", "temperature", "episodes", "r", *(f"prediction score, {half}" for half in halves))
         yield _row(*("---",) * 6)
         yield from rows
-        yield "\nThe interval is a bootstrap over tasks. Published: 0.41 over 200 rollouts.\n"
+        yield "\nThe interval is a bootstrap over tasks. Published, of outcomes: 0.41 over 200 rollouts.\n"
 
 
 def _origins(arms: Sequence[Arm]) -> Iterator[str]:

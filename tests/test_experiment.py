@@ -188,9 +188,10 @@ def test_figures_by_hand(programs, arms, tmp_path):
     assert figures.efficiency(scored, 0.75)["steps"] == {0: (150, True), 1: (150, True)}
     r = figures.foresight(arms[0], greedy)
     means = (0.9 + 0.9 + 0.8) / 3, (0.2 + 0.4 + 0.2 + 0.4 + 0.8) / 5
-    assert r["n"] == 8 and (r["won"], r["lost"]) == pytest.approx(means)
+    assert r["n"] == 8 and (r["above"], r["below"]) == pytest.approx(means)
     spread = np.std([0.9, 0.2, 0.4, 0.8] * 2)
     assert r["r"].value == pytest.approx((means[0] - means[1]) / spread * (3 / 8 * 5 / 8) ** 0.5)
+    assert figures.foresight(scored, greedy)["r"] == pytest.approx(r["r"])  # a score that success says all about
     a_run(tmp_path / "c0", [True, False, False, True], [0.0] * 4)  # nothing was foretold
     assert figures.foresight(figures.Arm("c", {0: tmp_path / "c0"}), greedy) is None
     assert figures.growth(arms[0]) == {}
