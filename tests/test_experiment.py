@@ -10,7 +10,7 @@ import yaml
 from programs import ROOT, run
 
 from roleagent.agents.records import PROTOCOL, Record, RecordFile
-from roleagent.config import ConfigError, to_dict
+from roleagent.config import ConfigError, load, to_dict
 
 PLAN = {
     "title": "A tiny experiment",
@@ -76,6 +76,15 @@ def test_a_plan_with_a_mistake_is_refused_in_a_line(programs, written, changes, 
     with pytest.raises(ConfigError, match=told) as caught:
         programs["experiment_plan"].Plan.read(written(**changes))
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_plans_of_the_project_can_be_carried_out(programs, file):
+    plan = programs["experiment_plan"].Plan.read(file)
+    assert {arm for stage in plan.stages for arm in stage.arms} == set(plan.arms)
+    for job in plan.jobs(plan.stages[0].seeds[:1]):
+        load(ROOT / plan.config, [*plan.options, *plan.arms[job.arm]])
+    assert set(plan.arms) <= set(plan.core_minutes)
 
 
 def test_what_is_missing_is_said_before_anything_begins(written, tmp_path, monkeypatch):
