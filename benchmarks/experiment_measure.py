@@ -37,8 +37,9 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
     """
     results = []
     for evaluation in plan.evaluations:
-        records, result = (of(run.folder, evaluation) for of in (records_of, _result_of))
+        result = _result_of(run.folder, evaluation)
         if not result.exists():
+            records = records_of(run.folder, evaluation)
             command = [sys.executable, str(ROOT / "evaluate.py"), "--agent", str(run.folder), "--out", str(records)]
             command += ["--temperature", f"{evaluation.temperature:g}", "--repeats", str(evaluation.repeats)]
             status = run.carry_out(command)

@@ -122,11 +122,15 @@ class Run:
     def _measured_like(self, control: Run, start: str) -> Path | None:
         """What the warm start came to where it played as a control does: in its own run, or in another control."""
         weights = weights_digest(self.folder / "checkpoints" / start / "policy")
-        for folder in (self.folder, *sorted(self.folder.parent.glob(f"{self.folder.name}-*"))):
+        controls = self.folder.parent.glob(f"{self.folder.name}-*/config.yaml")
+        for folder in (self.folder, *sorted(file.parent for file in controls)):
             known, policy = folder / "before.json", folder / "checkpoints" / start / "policy"
-            measured = known.exists() and policy.is_dir() and (folder / "config.yaml").exists()
-            alike = measured and _plays_by(read_config(folder)) == _plays_by(control.config)
-            if alike and weights_digest(policy) == weights:
+            if (
+                known.exists()
+                and policy.is_dir()
+                and _plays_by(read_config(folder)) == _plays_by(control.config)
+                and weights_digest(policy) == weights
+            ):
                 return known
         return None
 

@@ -51,14 +51,15 @@ def measure(run: Run, world: World, policy: Actor, name: str) -> dict[str, Any]:
 
 def _known(run: Run, policy: Actor, name: str) -> dict[str, Any] | None:
     """What was found out about this policy already."""
-    for kept in (name, "before"):  # a policy that has not been updated is what it was before
-        found = run.folder.read_json(f"{kept}.json")
-        # A run that has gone on since then is measured again; what was before stays as it was.
-        if found is not None and (name == "before" or found["policy_version"] == policy.version):
-            if kept != name:
-                run.folder.write_json(f"{name}.json", found)
-            return found
-    return None
+    found = run.folder.read_json(f"{name}.json")
+    # A run that has gone on since then is measured again; what was before stays as it was.
+    if found is not None and (name == "before" or found["policy_version"] == policy.version):
+        return found
+    before = run.folder.read_json("before.json")
+    if before is None or before["policy_version"] != policy.version:
+        return None
+    run.folder.write_json(f"{name}.json", before)  # it has not been updated
+    return before
 
 
 def measure_on_the_way(run: Run, world: World, policy: Actor) -> None:
