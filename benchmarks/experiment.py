@@ -28,7 +28,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # train.py's and evaluate.py's too
 
 from experiment_measure import is_finished, measure
-from experiment_plan import START, Job, Plan
+from experiment_plan import Job, Plan
 from experiment_report import write_report
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
@@ -92,7 +92,7 @@ class Experiment:
         return troubles
 
     def left(self) -> dict[str, int]:
-        """How many runs are not finished and measured, by arm, warm starts under their own name."""
+        """How many runs are not finished and measured, by arm, warm starts among them."""
         counts = {arm: sum(not is_finished(f, self.plan) for f in folders) for arm, folders in self._folders.items()}
         return {arm: count for arm, count in counts.items() if count}
 
@@ -116,7 +116,9 @@ class Experiment:
 
     @cached_property
     def _folders(self) -> dict[str, list[Path]]:
-        found = {START: [*self.starts]}
+        found: dict[str, list[Path]] = {}
+        for folder, job in self.starts.items():
+            found.setdefault(job.start_arm, []).append(folder)
         for job in self.jobs:
             found.setdefault(job.arm, []).append(self.plan.folder(job, self.out))
         return found

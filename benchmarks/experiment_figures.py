@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from courses import Course, course, iterations_of
 from experiment_measure import is_finished, records_of
-from experiment_plan import START, SUCCESS, Evaluation, Plan
+from experiment_plan import SUCCESS, Evaluation, Plan
 
 from roleagent.agents import statistics
 from roleagent.agents.comparison import Measured, compare
@@ -78,12 +78,11 @@ class Arm:
 
 
 def finished(plan: Plan, out: Path) -> list[Arm]:
-    """The arms of which there are finished and measured runs, the warm start first, in the plan's order."""
-
-    found: dict[str, dict[int, Path]] = {START: {}, **{arm: {} for arm in plan.arms}}
+    """The arms of which there are finished and measured runs, in the report's order."""
+    found: dict[str, dict[int, Path]] = {arm: {} for arm in plan.reported}
     for job in plan.jobs():
-        for arm, folder in ((START, plan.start(job, out).folder), (job.arm, plan.folder(job, out))):
-            if is_finished(folder, plan) and not (arm == START and job.apart):
+        for arm, folder in ((job.start_arm, plan.start(job, out).folder), (job.arm, plan.folder(job, out))):
+            if is_finished(folder, plan):
                 found[arm][job.seed] = folder
     return [Arm(name, runs, plan.measure) for name, runs in found.items() if runs]
 

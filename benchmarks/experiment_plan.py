@@ -62,9 +62,14 @@ class Job:
         return f"{self.arm}, seed {self.seed}"
 
     @property
+    def start_arm(self) -> str:
+        """The arm that its warm start is a run of."""
+        return own_start(self.arm) if self.apart else START
+
+    @property
     def start(self) -> str:
         """What the warm start is called that it goes on from."""
-        return f"{START}{f' of {self.arm}' if self.apart else ''}, seed {self.seed}"
+        return f"{self.start_arm}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
@@ -76,13 +81,14 @@ class Plan:
         config: the configuration file of all runs.
         options: of ``train.py``, for all runs.
         arms: by name, the options that tell them apart. All of a seed begin with the weights of the same warm start.
-        apart: arms that need a warm start of their own, since their policy answers in another form.
+        apart: arms that need a warm start of their own, since their policy answers in another form. What such a start
+            comes to is an arm too, ``warm start of`` and its name.
         stages: what is run, in this order.
         pairs: which arms are compared with which.
         evaluations: how the policies are measured in the end.
         measure: what its arms are about: ``success``, or a metric of the environment, in [0, 1], where success is rare.
         threshold: of the measure, that sample efficiency is told by.
-        core_minutes: what a run took where that was measured: of each arm, and of the warm start.
+        core_minutes: what a run took where that was measured: of each arm, and of the warm starts.
         note: what a reader must know, in Markdown.
         needs: environment variables without which it cannot be run.
         report: where the report goes.
@@ -131,9 +137,14 @@ class Plan:
                 f"{path}: in_training an evaluation is of each task once, at temperature {ends.temperature:g}"
             )
         named = {arm for stage in plan.stages for arm in stage.arms} | {a for pair in plan.pairs for a in pair}
-        if unknown := named - set(plan.arms) - {START}:
+        if unknown := named - set(plan.reported):
             raise ConfigError(f"{path} names arms that it does not describe: {', '.join(sorted(unknown))}")
         return plan
+
+    @property
+    def reported(self) -> list[str]:
+        """All arms that can be told of, in the report's order: the warm starts before what goes on from them."""
+        return [START, *map(own_start, self.apart), *self.arms]
 
     def check(self) -> None:
         """Refuses to begin what could not be finished.
@@ -182,6 +193,15 @@ class Plan:
         iterations = load(ROOT / self.config, self.options).train.iterations
         options = [f"train.iterations={iterations}", *self.arms[job.arm]]
         return self.start(job, out).control(folder_name(job.arm), *options)
+
+
+def own_start(arm: str) -> str:
+    """What the warm start of an arm is called that shares none.
+
+    >>> own_start("H 20 %")
+    'warm start of H 20 %'
+    """
+    return f"{START} of {arm}"
 
 
 def folder_name(arm: str) -> str:

@@ -55,12 +55,13 @@ def write_report(plan: Plan, out: Path) -> dict[str, Any]:
 def _pages(plan: Plan, arms: Sequence[Arm], pictures: dict[str, Path]) -> Iterator[str]:
     panel = panel_of(arms[0], plan.evaluations[0])
     file = os.path.relpath(plan.source, ROOT) if plan.source else "FILE"
+    but = f", but for {' and '.join(plan.apart)}, which have their own" if plan.apart else ""
     yield f"# {plan.title}\n"
     yield f"```bash\npython benchmarks/experiment.py --config {file}\n```\n"
     yield (
         f"makes this page from nothing but the run folders. Panel: {panel['tasks']} tasks of `{panel['split']}` of "
         f"`{panel['env_id']}` (digest {panel['digest']}). Every arm of a seed begins with the weights of the same warm "
-        "start. Intervals are of 95 %.\n"
+        f"start{but}. Intervals are of 95 %.\n"
     )
     if plan.note:
         yield plan.note.strip() + "\n"
@@ -141,7 +142,7 @@ def _differences(plan: Plan, arms: Sequence[Arm], evaluation: Evaluation, measur
         yield _row(*("---",) * 8)
         yield from rows
         yield (
-            "\nPaired: same seed, same warm start, same tasks. *Over tasks* is the bootstrap over tasks, the seeds "
+            "\nPaired by seed and task. *Over tasks* is the bootstrap over tasks, the seeds "
             "as they are; *over seeds* Student's interval of the differences by seed, which says whether it would hold "
             "for other seeds; *detectable* is the difference that so many seeds, scattering so, would find in four of "
             "five repetitions. *Alone*: episodes that only the first or only the second named solved.\n"

@@ -32,7 +32,7 @@ PLAN = {
         {"arms": ["GRPO", "Role-Agent"], "seeds": [0, 1]},
         {"arms": ["Asides", "H two", "Untrained"], "seeds": [0]},
     ],
-    "pairs": [["GRPO", "Role-Agent"]],
+    "pairs": [["GRPO", "Role-Agent"], ["warm start of H two", "H two"]],
     "evaluations": [{"temperature": 1.0, "repeats": 2}, {"temperature": 0.0, "in_training": True}],
     "threshold": 0.5,
     "core_minutes": {"warm start": 6, "GRPO": 12, "Role-Agent": 12},
@@ -84,7 +84,7 @@ def test_the_plans_of_the_project_can_be_carried_out(programs, file):
     assert {arm for stage in plan.stages for arm in stage.arms} == set(plan.arms)
     for job in plan.jobs(plan.stages[0].seeds[:1]):
         load(ROOT / plan.config, [*plan.options, *plan.arms[job.arm]])
-    assert set(plan.arms) <= set(plan.core_minutes)
+    assert set(plan.reported) <= set(plan.core_minutes)
 
 
 def test_what_is_missing_is_said_before_anything_begins(written, tmp_path, monkeypatch):
@@ -92,7 +92,7 @@ def test_what_is_missing_is_said_before_anything_begins(written, tmp_path, monke
     file = written(needs=["TINY_DATA"])
     status, shown, errors = run("benchmarks/experiment", "--config", file, "--out", tmp_path / "out", "--jobs", 1)
     assert status == 2 and "TINY_DATA is not set" in errors
-    assert "about 1.6 hours" in shown  # 3 warm starts of 6 minutes, 4 runs of 12, 3 of arms unknown (10)
+    assert "about 1.7 hours" in shown  # 2 warm starts of 6 minutes, 4 runs of 12, 4 of arms unknown (10)
     assert not (tmp_path / "out").exists()
 
 
@@ -175,6 +175,17 @@ def arms(programs, tmp_path):
     return [figures.Arm(name, {seed: tmp_path / f"{name}{seed}" for seed in (0, 1)}) for name in "ab"]
 
 
+def test_warm_starts_are_reported_beside_what_goes_on_from_them(programs, written, tmp_path):
+    plan, out = programs["experiment_plan"].Plan.read(written()), tmp_path / "out"
+    for job in plan.jobs(seeds=[0]):
+        for folder in (plan.start(job, out).folder, plan.folder(job, out)):
+            if not folder.exists():
+                a_run(folder, [True] * 4, [0.5] * 4)
+    found = programs["experiment_figures"].finished(plan, out)
+    assert [arm.name for arm in found] == ["warm start", "warm start of H two", *plan.arms]
+    assert [dict(arm.runs) for arm in found[:2]] == [{0: out / "seed0" / name} for name in ("start", "start-h_two")]
+
+
 def test_figures_by_hand(programs, arms, tmp_path):
     figures, plan = programs["experiment_figures"], programs["experiment_plan"]
     greedy = plan.Evaluation(0.0)
@@ -220,7 +231,10 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path):
     name, _, text = shown.splitlines()[-1].partition(" ")
     assert name == "RESULT" and json.loads(text)["seeds"]["Role-Agent"] == [0, 1]
     page = (tmp_path / "report.md").read_text()
-    for told in ("Role-Agent over GRPO", "Nothing is tuned here.", "pictures/report_success.svg", "predictive reward"):
+    for told in (
+        *("Role-Agent over GRPO", "Nothing is tuned here.", "pictures/report_success.svg", "predictive reward"),
+        *("same warm start, but for H two", "H two over warm start of H two"),
+    ):
         assert told in page
     assert (tmp_path / "pictures" / "report_success.svg").exists()
     before = [(out / "seed0" / f"start{arm}" / "before.json").read_text() for arm in ("", "-role-agent", "-asides")]
