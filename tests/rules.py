@@ -204,7 +204,7 @@ RULES = [
         r"python benchmarks/experiment\.py --config benchmarks/\w+\.yaml( --plan)?",
         "quick",
         more="--plan",
-        says="left: .* GiGPO",
+        says="left: .* warm start",
     ),
     parsed(
         r"python benchmarks/quickstart\.py --seeds 3 --controls",

@@ -20,10 +20,13 @@ from roleagent.methods import METHODS
 TREE = SMALL | {
     "warmstart": {"episodes": 0},
     "curriculum": {"analyst": "rule"},
-    "rollout": {"tasks": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 8, "prediction_tokens": 8},
+    "rollout": {"tasks": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 24, "prediction_tokens": 8},
     "train": {"iterations": 2, "keep_checkpoints": 9},
-    # A policy that solves nothing is told apart by how badly it speaks.
-    "estimator": {"rewards": {"invalid_action": -0.3, "format_error": -0.2, "overlong": -0.1}},
+    # A policy that solves nothing is told apart by how badly it speaks, and by every token of it: hardly ever alike.
+    "estimator": {
+        "rewards": {"invalid_action": -0.3, "format_error": -0.2, "overlong": -0.1},
+        "overlong_buffer": 1.0,
+    },
     "env": SMALL["env"] | {"kwargs": {"max_steps": 3}},
 }
 train = load("train")
