@@ -201,10 +201,16 @@ RULES = [
     parsed(r"python benchmarks/(overhead|evaluation)\.py", "a minute; .ci/full runs every benchmark"),
     parsed(r"python benchmarks/(overhead|kills)\.py (.* )?--full", "it takes an hour"),
     Rule(
-        r"python benchmarks/experiment\.py --config benchmarks/\w+\.yaml( --plan)?",
+        r"python benchmarks/experiment\.py --config benchmarks/\w+_small\.yaml( --plan)?",
         "quick",
         more="--plan",
-        says="left: .* warm start",
+        says="left: .* GiGPO",
+    ),
+    Rule(
+        r"python benchmarks/experiment\.py --config benchmarks/alfworld_horizons\.yaml",
+        "quick",
+        more="--plan",
+        says="left: .* H 20 %",
     ),
     parsed(
         r"python benchmarks/quickstart\.py --seeds 3 --controls",
