@@ -22,7 +22,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # train.py's and evaluate.py's too
@@ -48,6 +48,7 @@ class Experiment:
     def __init__(self, plan: Plan, out: Path, jobs: Sequence[Job], side_by_side: int):
         self.plan, self.out, self.jobs, self.side_by_side = plan, out, jobs, side_by_side
         self.starts = {plan.start(job, out).folder: job for job in jobs}
+        self._folders = {arm: [*by_seed.values()] for arm, by_seed in plan.folders(jobs, out).items()}
         self._stopped = False
 
     def carry_out(self, console: Console) -> list[str]:
@@ -113,15 +114,6 @@ class Experiment:
         minutes = sum(count * known.get(arm, pace * foreign.get(arm, usual)) for arm, count in left.items())
         source = "by the runs that are finished here" if known else "by what they took where the plan was written"
         return f"about {minutes / 60 / self.side_by_side:.1f} hours with {self.side_by_side} side by side, {source}"
-
-    @cached_property
-    def _folders(self) -> dict[str, list[Path]]:
-        found: dict[str, list[Path]] = {}
-        for folder, job in self.starts.items():
-            found.setdefault(job.start_arm, []).append(folder)
-        for job in self.jobs:
-            found.setdefault(job.arm, []).append(self.plan.folder(job, self.out))
-        return found
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -79,12 +79,11 @@ class Arm:
 
 def finished(plan: Plan, out: Path) -> list[Arm]:
     """The arms of which there are finished and measured runs, in the report's order."""
-    found: dict[str, dict[int, Path]] = {arm: {} for arm in plan.reported}
-    for job in plan.jobs():
-        for arm, folder in ((job.start_arm, plan.start(job, out).folder), (job.arm, plan.folder(job, out))):
-            if is_finished(folder, plan):
-                found[arm][job.seed] = folder
-    return [Arm(name, runs, plan.measure) for name, runs in found.items() if runs]
+    found = {
+        arm: {seed: folder for seed, folder in folders.items() if is_finished(folder, plan)}
+        for arm, folders in plan.folders(plan.jobs(), out).items()
+    }
+    return [Arm(name, found[name], plan.measure) for name in plan.reported if found.get(name)]
 
 
 def success(arm: Arm, evaluation: Evaluation) -> dict[str, Any]:

@@ -179,6 +179,15 @@ class Plan:
         start = self._start_folder(job, out)
         return start.with_name(f"{start.name}-{folder_name(job.arm)}")
 
+    def folders(self, jobs: Sequence[Job], out: Path) -> dict[str, dict[int, Path]]:
+        """Where some runs and the warm starts that they go on from lie, by arm and seed; the warm starts first."""
+        found: dict[str, dict[int, Path]] = {}
+        for job in jobs:
+            found.setdefault(job.start_arm, {})[job.seed] = self._start_folder(job, out)
+        for job in jobs:
+            found.setdefault(job.arm, {})[job.seed] = self.folder(job, out)
+        return found
+
     def _start_folder(self, job: Job, out: Path) -> Path:
         return out / f"seed{job.seed}" / ("start" + (f"-{folder_name(job.arm)}" if job.apart else ""))
 
