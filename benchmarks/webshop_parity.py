@@ -26,6 +26,7 @@ from roleagent.envs.webshop.replay import RecordingError, Stage, read_recordings
 from roleagent.envs.webshop.shop import RESULTS, SEARCHES, Shop
 
 SHOWN = 10  # differences that are printed
+RECORDED = ("text", "text_rich")  # pages that are the original's; those in html are not
 
 
 def play(stage: Stage, path: Path, episodes: int | None) -> tuple[int, int, int]:
@@ -65,6 +66,7 @@ def main() -> int:
     parser.add_argument("--nouns", type=Path, help="file with the nouns of the titles")
     parser.add_argument("--search", choices=SEARCHES, default="bm25")
     parser.add_argument("--seed", type=int, default=7, help="of prices and price caps")
+    parser.add_argument("--observation", choices=RECORDED, default="text", help="what the recordings hold")
     parser.add_argument("--episodes", type=int, help="only the first so many of every file")
     options = parser.parse_args()
     if not options.traces and not options.rankings:
@@ -81,6 +83,7 @@ def main() -> int:
             search=options.search,
             nouns=nouns,
             seed=options.seed,
+            observation=options.observation,
         )
         shop = stage.env.shop
         totals = [play(stage, path, options.episodes) for path in options.traces]

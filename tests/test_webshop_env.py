@@ -20,7 +20,7 @@ from roleagent.envs.webshop.env import WebShopEnv
 from roleagent.envs.webshop.goals import SPLITS, open_goals
 from roleagent.envs.webshop.nouns import HEURISTIC, NounError
 from roleagent.envs.webshop.oracle import choose, walkthrough
-from roleagent.envs.webshop.pages import BUY, RENDERINGS, Page, Part, is_shown
+from roleagent.envs.webshop.pages import BUY, RENDERINGS, Page, Part, as_rich_text, folded
 from roleagent.envs.webshop.session import Session, parse
 from roleagent.envs.webshop.shop import KEPT, LONG, Shop, open_shop
 from roleagent.panel import assert_disjoint
@@ -348,6 +348,43 @@ def test_the_way_back():
     assert session.observe() == f"WebShop [SEP] Instruction: [SEP] {session.goal.instruction} [SEP] Search"
 
 
+@pytest.mark.parametrize(
+    ("query", "page", "shown"),
+    [
+        ("item_page", "item", "Page 1 "),
+        ("item_page", "features", "Page 1 "),
+        ("item_sub_page", "features", "< Prev [SEP] "),
+        ("search_results", "item", "Page 0 "),
+        ("search_results", "features", "Page 0 "),
+    ],
+)
+def test_a_page_named_in_the_query_misleads_the_way_back_as_in_the_original(query, page, shown):
+    shop = open_shop("generated")
+    session = Session(shop, shop.goals[0])
+    product = shop.catalogue[0]
+    assert session.act(f"search[{product.title} {query}]") and session.act(f"click[{product.asin}]")
+    assert page == "item" or session.act(f"click[{page}]")
+    assert session.act("click[< prev]") and f"Back to Search [SEP] {shown}" in session.observe()
+
+
+def test_queries_and_categories_can_be_listed_as_in_the_original():
+    shop = open_shop("generated")
+    session = Session(shop, shop.goals[0])
+    product = shop.catalogue[0]
+    for query, attribute, value in (
+        (f"<q> {product.query}", "query", product.query),
+        (f"<q>  {product.query} ", "query", product.query),
+        (f"<c> {product.category} more", "category", product.category),
+        ("<q>", "query", ""),
+        ("<c> nothing", "category", "nothing"),
+    ):
+        found = [position for position, other in enumerate(shop.catalogue) if getattr(other, attribute) == value]
+        assert list(shop.find(query)) == found
+        assert session.act(f"search[{query}]") and f"Page 1 (Total results: {len(found)})" in session.observe()
+    assert len(shop.find(f"<c> {product.category}")) > 50
+    assert shop.find("<c>") == shop.find("c") and shop.find("<r> table") == shop.find("r table")  # words, here
+
+
 def test_pages_beyond_the_results_are_empty_and_lead_on():
     session = Session(open_shop("generated"), open_shop("generated").goals[0])
     assert session.act("search[ ]")
@@ -395,7 +432,7 @@ def test_odd_texts_read_as_an_html_parser_reads_them(changed, page, shown):
     assert session.act("click[back to search]")
 
 
-BLANKS = st.text(alphabet=" \t\n\f\xa0\u2003\x0b<>&;'\"#a1", max_size=8)
+BLANKS = st.text(alphabet=" \t\n\f\r\xa0\u2003\x0b<>&;'\"#a1", max_size=8)
 
 
 @given(st.lists(st.tuples(BLANKS | st.text(max_size=6), st.sampled_from(["text", "button", "link", "option"]))))
@@ -403,20 +440,32 @@ def test_text_and_clickables_are_what_an_html_parser_reads(parts):
     bs4 = pytest.importorskip("bs4", reason="needs beautifulsoup4")
     # What no page holds: a parser has its own rules for the NUL character.
     parts = [Part(text.replace("\0", ""), kind, "group" * (kind == "option")) for text, kind in parts]
-    tags = {"text": "<p>{0}</p>", "button": '<a class="btn">{0}</a>', "link": '<a class="product-link">{0}</a>'}
-    tags["option"] = '<input type="radio" value="{0}"><label>{0}</label>'
+    tags = {"text": "<p>{0}</p>", "button": '<button class="btn">{0}</button>'}
+    tags |= {"link": '<a class="product-link">{0}</a>', "option": '<input type="radio" value="{0}"><label>{0}</label>'}
     tree = bs4.BeautifulSoup("\n".join(tags[part.kind].format(escape(part.text)) for part in parts), "html.parser")
     strings = [string for string in tree.find_all(string=True) if string != "\n"]
     page = Page("item", tuple(parts))
     assert page.text == " [SEP] ".join(string.strip() for string in strings)
+    leads = {"p": None, "button": "", "label": "  ", "a": "\n"}
+    lines = [(leads[string.parent.name], string) for string in strings]
+    shown = [text if lead is None else f"{lead}[button] {text} [button_]" for lead, text in lines]
+    assert as_rich_text(page, "x", "", set()) == "Instruction:\nx\n" + "".join(f"{line}\n" for line in shown)
     named = [tag.get_text().lower() for tag in tree.find_all(class_="btn") + tree.find_all(class_="product-link")]
     values = [tag["value"] for tag in tree.select('input[type="radio"]')]
     if not any(name.isspace() for name in named):  # which the parser folds; no button or asin is blank
         assert page.clickables == tuple(dict.fromkeys([*named, *values]))
 
 
+@pytest.mark.parametrize(("attribute", "line"), [("red\r", " red\r"), (" \t", " "), (" \r", " "), ("a\nb ", " a\nb ")])
+def test_an_attribute_of_white_space_is_one_blank(attribute, line):
+    session = open_first(odd_shop(attributes=(attribute, "\n", "last")))
+    assert session.act("click[attributes]")
+    assert f"[button] < Prev [button_]\n{line}\n last\n" in session.observe("text_rich")
+    assert f"< Prev [SEP] {line.strip()} [SEP] last [SEP]" in session.observe("text")
+
+
 def test_blanks_that_are_no_ascii_stay():
-    assert is_shown("\xa0\n") and not is_shown("\t\n") and is_shown("\t")
+    assert [folded(text) for text in ("\xa0\n", "\t\n", "\t")] == ["\xa0\n", "", " "]
 
 
 def test_rich_text_marks_buttons_choices_and_visits():

@@ -6,14 +6,17 @@ import re
 import subprocess
 import sys
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 
 import pytest
 
 from roleagent.envs.webshop.replay import ANSWERS, RecordingError, Stage, read_recordings, replay
 from roleagent.envs.webshop.reward import COLOURS
+from roleagent.envs.webshop.session import Session
 
 ROOT = Path(__file__).resolve().parent.parent
+BLANKS = ("Your code: ", " (Paste it in your MTurk interface.)", "Goal ", "Reward Details ")
 RECORDED = {"traces_human.jsonl.gz": (60, 795), "traces_synthetic.jsonl.gz": (220, 3005)}
 
 
@@ -36,6 +39,68 @@ def test_every_recorded_step_agrees(stage, webshop_data, name):
             steps += 1
         purchases += recording.steps[-1]["done"]
     assert (len(recordings), steps) == RECORDED[name] and purchases >= 40
+
+
+TAGS = {
+    "text": "<p>{0}</p>",
+    "button": '<button class="btn">{0}</button>',
+    "link": '<h4><a class="product-link" href="/">{0}</a></h4>',
+    "option": '<input type="radio" value="{0}"><label>{0}</label>',
+}
+
+
+def read_as_the_original(bs4, session):
+    """Both readings of the page, ``text`` and ``text_rich``, by the original's rules for strings in HTML."""
+    page, instruction = session.page, escape(session.goal.instruction)
+    above = "" if page.name == "done" else f"<h4>Instruction:<br>{instruction}</h4>"
+    if page.name == "index":
+        above = f"<h2>WebShop</h2>\n<h4>Instruction: <br>{instruction}</h4>"
+    lines = [above, *(TAGS[part.kind].format(escape(part.text)) for part in page.parts)]
+    strings = bs4.BeautifulSoup("\n".join(lines), "html.parser").find_all(string=True)
+    rich, strings = "", [string for string in strings if string != "\n"]
+    for string in strings:
+        line = f"[button] {string} [button_]"
+        if string.parent.name == "label":
+            line = f"  {line}"
+            if f'"{string}"' in session.url:
+                rich, line = f"You have clicked {string}.\n{rich}", line.replace("button", "clicked button")
+        elif string.parent.name == "a":
+            line = "\n" + (line.replace("button", "clicked button") if string in session.visited else line)
+        elif string.parent.name != "button":
+            line = string
+        rich += f"{line}\n"
+    return " [SEP] ".join(string.strip() for string in strings), rich
+
+
+def test_rich_text_of_every_recorded_step_is_the_originals(stage, webshop_data):
+    bs4 = pytest.importorskip("bs4", reason="needs beautifulsoup4")
+    recordings = read_recordings(webshop_data / "reference" / "traces_human.jsonl.gz")
+    steps = clicked = 0
+    for recording in recordings:
+        shop = stage.reset(recording)[0].shop
+        session = Session(shop, shop.goals[recording.goal])
+        for step in ({"action": None, **recording.start}, *recording.steps):
+            session.act(step["action"])
+            rich = session.observe("text_rich")
+            assert (step["observation"], rich) == read_as_the_original(bs4, session), step["action"]
+            steps, clicked = steps + 1, clicked + ("clicked button" in rich)
+    assert steps > 800 and clicked > 50
+
+
+def test_the_purchase_in_rich_text_is_the_originals(stage, webshop_data):
+    """Two of its lines end in a blank."""
+    purchases = 0
+    for name in RECORDED:
+        for recording in read_recordings(webshop_data / "reference" / name):
+            if recording.steps[-1]["done"]:
+                env, *_ = stage.reset(recording)
+                session = Session(env.shop, env.shop.goals[recording.goal])
+                assert all(session.act(step["action"]) is not None for step in recording.steps) and session.done
+                lines = session.observe("text_rich").split("\n")
+                assert [line for line in lines if line.strip() != line] == [*BLANKS] and lines[-1] == ""
+                assert [*map(str.strip, lines[:-1])] == recording.steps[-1]["observation"].split(" [SEP] ")
+                purchases += 1
+    assert purchases > 100
 
 
 def test_the_replay_sees_every_kind_of_difference(stage, webshop_data):
@@ -119,8 +184,11 @@ def test_the_program_reports_what_agrees_and_what_does_not(webshop_data, tmp_pat
     assert name == "RESULT" and (result["steps"], result["mismatches"], result["episodes"]) == (steps, 1, 4)
     assert (result["rankings"], result["identical_rankings"]) == (500, 500)
     assert result["noun_source"] == "title_nouns.json.gz" and shown.count("  recorded: ") == 1
-    status, shown, _ = parity("--traces", traces, "--data", webshop_data, "--episodes", 1)
+    arguments = ("--traces", traces, "--data", webshop_data, "--episodes", 1)
+    status, shown, _ = parity(*arguments)
     assert status == 0 and '"mismatches": 0, "episodes": 1' in shown
+    status, shown, _ = parity(*arguments, "--observation", "text_rich")  # not what was recorded
+    assert status == 1 and "here:     'WebShop\\nInstruction: \\n" in shown
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", '{"goal": 1}', "\x00", '{"goal": 0, "instruction": "", "steps": 3}'])

@@ -39,13 +39,15 @@ class Part(NamedTuple):
     group: str = ""
 
 
-def is_shown(text: str) -> bool:
-    r"""Whether the string leaves a trace: an HTML parser folds blanks with a line break into the break, and drops it.
+def folded(text: str) -> str:
+    r"""The string as an HTML parser reads it: white space alone becomes one blank, or nothing if it breaks a line.
 
-    >>> [is_shown(text) for text in ("a", "", " \n ", "  ")]
-    [True, False, False, True]
+    >>> [folded(text) for text in (" a\r", "", " \n ", " \r")]
+    [' a\r', '', '', ' ']
     """
-    return bool(text) and not ("\n" in text and not text.strip(_ASCII_SPACE))
+    if text.strip(_ASCII_SPACE):
+        return text
+    return " " if text and "\n" not in text else ""
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Page:
     @cached_property
     def text(self) -> str:
         """The parts in the rendering ``text``."""
-        return SEPARATOR.join(part.text.strip() for part in self.parts if is_shown(part.text))
+        return SEPARATOR.join(part.text.strip() for part in self.parts if folded(part.text))
 
 
 # --- the pages --------------------------------------------------------------------------------------------------------
@@ -137,8 +139,8 @@ def done_page(asin: str, options: Mapping[str, str], score: float) -> Page:
         *("Thank you for shopping with us!", "Your code: ", "None", " (Paste it in your MTurk interface.)"),
         *("Purchased", "asin", asin, "options", chosen, "attrs", "None", "category", "None", "query", "None"),
         *("product category", "None", "Target", "asin", "options", "attrs", "price upper", "instuction text"),
-        *("category", "product category", "query", "Goal", "None", "Reward"),
-        *("Your score (min 0.0, max 1.0)", str(score), "Reward Details", "None"),
+        *("category", "product category", "query", "Goal ", "None", "Reward"),
+        *("Your score (min 0.0, max 1.0)", str(score), "Reward Details ", "None"),
     )
     return Page("done", tuple(map(Part, lines)))
 
@@ -155,7 +157,7 @@ def heading(page: Page, instruction: str) -> tuple[str, ...]:
 
 def as_text(page: Page, instruction: str) -> str:
     """The strings of the page, joined by ``[SEP]``."""
-    above = SEPARATOR.join(line.strip() for line in heading(page, instruction) if is_shown(line))
+    above = SEPARATOR.join(line.strip() for line in heading(page, instruction) if folded(line))
     return f"{above}{SEPARATOR}{page.text}" if above else page.text
 
 
@@ -166,9 +168,10 @@ def as_rich_text(page: Page, instruction: str, url: str, visited: frozenset[str]
         url: the address of the page: an option counts as chosen if the address holds it in double quotes.
         visited: asins that were opened since the last visit of the index.
     """
-    lines, clicked = [line for line in heading(page, instruction) if is_shown(line)], []
-    for text, kind, _ in page.parts:
-        if not is_shown(text):
+    lines, clicked = list(filter(None, map(folded, heading(page, instruction)))), []
+    for part in page.parts:
+        text, kind = folded(part.text), part.kind
+        if not text:
             continue
         mark = "button"
         if kind == "option" and f'"{text}"' in url:

@@ -1,8 +1,4 @@
-"""One shopper in the shop: the state machine of the original, step for step.
-
-What the original's search does with the words ``<r>``, ``<a>``, ``<c>`` and ``<q>`` (a shortcut for its developers,
-partly broken) is left out: they are words like any other.
-"""
+"""One shopper in the shop: the state machine of the original, step for step."""
 
 from __future__ import annotations
 
@@ -26,6 +22,9 @@ from roleagent.envs.webshop.pages import (
 )
 from roleagent.envs.webshop.reward import Score
 from roleagent.envs.webshop.shop import Shop
+
+# The original finds out where a shopper is by looking for these in the address, in this order.
+_PLACES = ("search_results", "item_page", "item_sub_page")
 
 
 def parse(command: object) -> tuple[str, str] | None:
@@ -125,14 +124,14 @@ class Session:
 
     def _click(self, name: str) -> None:
         # By name first, as in the original: an option called "features" opens the features.
-        here = self.page.name
+        place = self._place() if name in (NEXT, PREV) else ""
         if name == BUY:
             self._buy()
         elif name == BACK:
             self._begin()
-        elif name in (NEXT, PREV) and here == "results":
+        elif place == "search_results":
             self._look_up(self._words(), self.number + (1 if name == NEXT else -1))
-        elif name == PREV and here == "item":
+        elif name == PREV and place == "item_page":
             self._look_up(self._words(), self.number)
         elif name == PREV:
             self.page = self.shop.item(self._opened())
@@ -140,6 +139,11 @@ class Session:
             self.page = self.shop.sub_page(self._opened(), name)
         else:
             self._choose(name)
+
+    def _place(self) -> str:
+        """Where the original takes the shopper to be: a page's name in the query or in a chosen option misleads it."""
+        url = self.url
+        return next(place for place in _PLACES if place in url)
 
     def _choose(self, name: str) -> None:
         """Opens a product from the results, or sets one of its options."""

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
-from functools import lru_cache
+from array import array
+from collections.abc import Mapping, Sequence
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from roleagent.envs.retrieval.bm25 import BM25, SearchIndex
@@ -56,9 +57,29 @@ class Shop:
         self.sub_page = lru_cache(KEPT)(self._sub_page)
         self._nouns_of = lru_cache(KEPT)(self._find_nouns)
 
-    def find(self, query: str) -> tuple[int, ...]:
-        """Positions of the products that a search finds, best first."""
+    def find(self, query: str) -> Sequence[int]:
+        """Positions of the products that a search finds, best first.
+
+        As in the original, ``<q> words`` finds every product whose query is these words, and ``<c> word`` every product
+        of that category, in the catalogue's order.
+        """
+        shortcut, *words = query.split(" ")
+        if shortcut == "<q>":
+            return self._groups[0].get(" ".join(words).strip(), ())
+        if shortcut == "<c>" and words:
+            return self._groups[1].get(words[0].strip(), ())
         return self._found(query) if len(query) <= LONG else self._search(query)
+
+    @cached_property
+    def _groups(self) -> tuple[Mapping[str, array[int]], Mapping[str, array[int]]]:
+        """Positions of the products by query and by category: 8 bytes a product, found at the first such search."""
+        queries: dict[str, array[int]] = {}
+        categories: dict[str, array[int]] = {}
+        with waiting(f"the queries and categories of {len(self.catalogue):,} products"):
+            for position, product in enumerate(self.catalogue):
+                queries.setdefault(product.query, array("i")).append(position)
+                categories.setdefault(product.category, array("i")).append(position)
+        return queries, categories
 
     def results(self, query: str, number: int) -> Page:
         """Page ``number`` (from 1) of the results."""
