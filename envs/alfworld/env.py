@@ -24,7 +24,7 @@ from roleagent.envs.alfworld.official import (
 from roleagent.envs.alfworld.planner import plan
 from roleagent.envs.alfworld.simulator import NOTHING, Simulator
 from roleagent.envs.alfworld.textworld import TextWorldEngine
-from roleagent.panel import Panel
+from roleagent.panel import Panel, PanelEnv
 from roleagent.spaces import Unicode
 
 ENV_ID = "RoleAgent/ALFWorld-v0"
@@ -50,11 +50,14 @@ def load_game(folder: Path | None, task_id: str) -> Game:
     return Game.from_source(load_source(folder, task_id))
 
 
-class ALFWorldEnv(gymnasium.Env[str, str]):
+class ALFWorldEnv(PanelEnv):
     """ALFWorld's six kinds of household task; reward 1 on the step that solves the task, else 0.
 
     Observations are exactly those of TextWorld; the first one ends with the task. An episode ends when the task is
     solved, and is truncated after ``max_steps`` commands, invalid ones included.
+
+    Copies share the game, which goes along in a pickle (some 40 KB). A TextWorld engine cannot be copied: a copy starts
+    another one and gives it the same commands again.
 
     Args:
         split: ``"train"``, ``"valid_train"``, ``"valid_seen"`` or ``"valid_unseen"``.
@@ -91,7 +94,8 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
         if max_steps < 1 or (games is not None and games < 1):
             raise ValueError(f"max_steps and games must be at least 1, not {max_steps} and {games}")
         self._folder = games_folder(data_dir, split)
-        self.panel = panel(split, self._folder, size, games)
+        self._size, self._games = size, games
+        self.panel = self._find_panel(split)
         self.max_steps = max_steps
         self.render_mode = render_mode
         self.observation_space = Unicode()
@@ -155,6 +159,15 @@ class ALFWorldEnv(gymnasium.Env[str, str]):
     def expert(self, rng: Any = None) -> SearchExpert:
         """An expert that sees only what an agent sees, and searches."""
         return SearchExpert(rng)
+
+    def _find_panel(self, split: str) -> Panel:
+        return panel(split, self._folder, self._size, self._games)
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = super().__getstate__()
+        if self._engine is not self._textworld:
+            state["_textworld"] = None  # it holds an earlier game
+        return state
 
     def _start(self, source: GameSource) -> Engine:
         """An engine with the game in it."""

@@ -14,10 +14,11 @@ from typing import Any, Protocol
 from roleagent.envs.alfworld.condition import Condition, Fact, compile_goal
 from roleagent.envs.alfworld.dialect import Dialect, UnknownDialect, recognise
 from roleagent.envs.alfworld.pddl import CHANGING, SIGNATURES, Problem
+from roleagent.sharing import Immutable
 
 
 @dataclass(frozen=True, slots=True)
-class GameSource:
+class GameSource(Immutable):
     """A game as text.
 
     Attributes:
@@ -40,7 +41,7 @@ class GameSource:
 
 
 @dataclass(frozen=True, slots=True)
-class Game:
+class Game(Immutable):
     """A game, read. Receptacles, objects and locations are numbers; facts are tuples of a predicate and numbers.
 
     Attributes:

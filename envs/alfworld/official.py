@@ -52,7 +52,7 @@ def games_folder(data_dir: str | os.PathLike[str] | None, split: str) -> Path | 
         )
     if not data_dir or data_dir == "official":
         data_dir = default_data_dir() or "generated"
-    return None if str(data_dir) == "generated" else split_folder(data_dir, split)
+    return None if str(data_dir) == "generated" else split_folder(data_dir, split).absolute()
 
 
 def split_folder(data_dir: str | os.PathLike[str], split: str) -> Path:

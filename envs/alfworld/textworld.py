@@ -22,7 +22,8 @@ class TextWorldEngine:
     """Plays games through ``textworld``'s PDDL environment, with the names that ``alfworld`` gives to things.
 
     Every instance keeps a copy of a 34 MB library for the life of the process: make one and :meth:`load` game after
-    game. Threads are not safe, processes are.
+    game. Threads are not safe, processes are. A copy, pickled or not, is another engine with the same game and the
+    same commands behind it.
 
     Attributes:
         won: whether the goal holds now.
@@ -49,6 +50,11 @@ class TextWorldEngine:
         self._env = PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True))
         self.won = False
         self.admissible_commands: list[str] = []
+        self._source: GameSource | None = None
+        self._commands: list[str] | None = None  # since the start; None: reset comes first
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _play, (self._source, self._commands)
 
     def load(self, source: GameSource) -> TextWorldEngine:
         """Takes a game; :meth:`reset` starts it.
@@ -73,11 +79,13 @@ class TextWorldEngine:
         names = self._name_things(game_infos=infos)
         for info in infos.values():
             info.name = names.demangle_alfred_name(info.id)
+        self._source, self._commands = source, None
         return self
 
     def reset(self) -> str:
         """Back to the start; returns the first observation."""
         arguments = sys.argv
+        self._commands = []
         try:
             return self._seen(self._env.reset())
         finally:
@@ -85,12 +93,26 @@ class TextWorldEngine:
 
     def step(self, command: str) -> str:
         """Carries out a command and returns what is seen."""
+        assert self._commands is not None
+        self._commands.append(command)
         return self._seen(self._env.step(command)[0])
 
     def _seen(self, state: Any) -> str:
         self.won = bool(state["won"])
         self.admissible_commands = list(state["admissible_commands"])
         return state["feedback"]
+
+
+def _play(source: GameSource | None, commands: list[str] | None) -> TextWorldEngine:
+    """An engine that has come as far as another one."""
+    engine = TextWorldEngine()
+    if source is not None:
+        engine.load(source)
+    if commands is not None:
+        engine.reset()
+        for command in commands:
+            engine.step(command)
+    return engine
 
 
 @cache

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from roleagent.envs.retrieval import indexer
 from roleagent.envs.retrieval.analysis import analyse
 from roleagent.envs.retrieval.postings import Postings, hash_terms
+from roleagent.sharing import Immutable
 
 # Lists of postings longer than this are read only while they can still bring a new document among the best.
 LONG = 1 << 14
@@ -57,7 +58,7 @@ class SearchIndex(Protocol):
         ...
 
 
-class BM25:
+class BM25(Immutable):
     """An immutable full-text index.
 
     >>> index = BM25.build(["b", "a", "c"], ["Red shoes", "A red shoe", "Blue hat"])

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.sharing import Immutable
 
 KINDS = ("flat", "hnsw", "ivf-rabitq", "ivf-sq8")
 MOST_LISTS = 1 << 16
@@ -68,7 +69,7 @@ def bytes_for(kind: str, dimension: int) -> int:
     )
 
 
-class DenseIndex:
+class DenseIndex(Immutable):
     """An immutable index over vectors; threads may share it.
 
     Args:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roleagent.envs.retrieval.whole import write_array, write_bytes
+from roleagent.sharing import Immutable
 
 FORMAT = 1
 HEADER, OFFSETS = "rows.json", "offsets.npy"
@@ -64,7 +65,7 @@ class Passage:
         return f'"{self.title}"\n{self.text}'
 
 
-class Passages(Sequence[Passage]):
+class Passages(Immutable, Sequence[Passage]):
     """The passages of a file, in its order; pickles as its path.
 
     >>> corpus = Passages.of([Passage("7", "Lokma", "Fried dough."), Passage("8", "Sherbet", "A drink.")])

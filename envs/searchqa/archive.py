@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections import OrderedDict
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
@@ -16,13 +16,14 @@ from roleagent.envs.searchqa.published import default_data_dir, load_questions
 from roleagent.envs.searchqa.questions import QuestionError, Questions
 from roleagent.envs.searchqa.world import generate
 from roleagent.patience import waiting
+from roleagent.sharing import Opened
 
 GENERATED = "generated"
 KEPT = 4096  # answers
 LONGEST = 4096  # characters of a query; what is beyond is not searched for
 
 
-class Archive:
+class Archive(Opened):
     """Questions, and a way to look for their answers; see :func:`open_archive`.
 
     Attributes:
@@ -33,6 +34,13 @@ class Archive:
     def __init__(self, questions: Questions, retriever: Retriever):
         self.questions, self.retriever = questions, retriever
         self._found: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()
+
+    @cached_property
+    def digest(self) -> str:  # type: ignore[override]
+        """Of the tasks, and of the passages where they are here and not with a server."""
+        panels = [panel.digest for panel in self.questions.panels.values()]
+        corpus = getattr(self.retriever, "corpus", None)
+        return " ".join([*panels, corpus.digest if corpus else ""])
 
     def search(self, query: str, k: int) -> tuple[Hit, ...]:
         """The best ``k`` passages, best first; none where nothing matches.
@@ -79,8 +87,9 @@ def open_archive(
         )
     place = os.fspath(data_dir) if data_dir and data_dir != "official" else named or GENERATED
     place = place if place == GENERATED else str(Path(place).expanduser().resolve())
-    folder = None if index is None else os.fspath(index)
-    return _open(place, None if corpus is None else os.fspath(corpus), retriever, folder, seed)
+    folder = None if index is None else str(Path(index).absolute())
+    file = None if corpus is None else str(Path(corpus).expanduser().absolute())
+    return _open(place, file, retriever, folder, seed)
 
 
 @lru_cache(maxsize=4)
@@ -98,13 +107,15 @@ def _open(place: str, corpus: str | None, retriever: str, index: str | None, see
             with waiting(f"the passages of {path} to be read"):
                 passages = Passages.open(path)
         with waiting(f"the index of {retriever} to be opened" if index else f"{retriever} to index the passages"):
-            return Archive(questions, open_retriever(retriever, passages, index))  # type: ignore[arg-type]
+            archive = Archive(questions, open_retriever(retriever, passages, index))  # type: ignore[arg-type]
     except RetrievalError as error:
         raise QuestionError(str(error)) from error
+    archive.origin = _open, (place, corpus, retriever, index, seed)
+    return archive
 
 
 def _corpus(place: str, corpus: str | None) -> Path:
-    path = Path(corpus).expanduser() if corpus else Path(place) / "corpus.jsonl"
+    path = Path(corpus) if corpus else Path(place) / "corpus.jsonl"
     if not path.is_file():
         raise QuestionError(f"there are no passages in {path}: name a file with corpus=, or a server with retriever=")
     return path

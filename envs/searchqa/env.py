@@ -12,6 +12,7 @@ from roleagent.envs.retrieval.retriever import Hit
 from roleagent.envs.searchqa.archive import open_archive
 from roleagent.envs.searchqa.questions import Question
 from roleagent.envs.searchqa.scoring import Score, judge
+from roleagent.panel import Panel, PanelEnv
 from roleagent.reading import read_command
 from roleagent.spaces import Unicode
 
@@ -22,7 +23,7 @@ WORDS = 375
 """Words of an observation at most: 500 tokens at three words to four tokens, which is usual for English text."""
 
 
-class SearchQAEnv(gymnasium.Env[str, str]):
+class SearchQAEnv(PanelEnv):
     """Answer a question with what a search engine finds: ``search[query]`` or ``answer[text]``.
 
     A search shows the best passages between ``<information>`` and ``</information>``, a line each:
@@ -46,6 +47,8 @@ class SearchQAEnv(gymnasium.Env[str, str]):
 
     ``task_type`` is the data set. ``admissible_actions`` is empty, since queries and answers are free text. ``state``
     is the observation, and None after the answer: no model of the world could know how it is judged.
+
+    Copies share the archive. A pickle (some 10 KB) holds the question and the arguments by which the archive is opened.
 
     Args:
         split: ``"train"``, ``"valid"``, ``"test"``, ``"test_sample"`` or a data set.
@@ -81,7 +84,7 @@ class SearchQAEnv(gymnasium.Env[str, str]):
         if max_words < 5 * top_k:
             raise ValueError(f"max_words must be at least {5 * top_k} for {top_k} passages, not {max_words}")
         self.archive = open_archive(data_dir, corpus, retriever, index, seed)
-        self.panel = self.archive.questions.panel(split)
+        self.panel = self._find_panel(split)
         self.top_k, self.max_steps, self.max_words = top_k, max_steps, max_words
         self.render_mode = render_mode
         self.observation_space = Unicode()
@@ -156,6 +159,9 @@ class SearchQAEnv(gymnasium.Env[str, str]):
         from roleagent.envs.searchqa.expert import ResearchExpert
 
         return ResearchExpert(rng)
+
+    def _find_panel(self, split: str) -> Panel:
+        return self.archive.questions.panel(split)
 
     def _info(self, rewards: dict[str, float], **report: Any) -> dict[str, Any]:
         question = self._question

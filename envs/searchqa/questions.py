@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from roleagent.panel import Panel, assert_disjoint
 from roleagent.reading import normalise
+from roleagent.sharing import Immutable
 
 ENV_ID = "RoleAgent/SearchQA-v0"
 SPLITS = ("train", "valid", "test")
@@ -27,7 +28,7 @@ class QuestionError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class Question(Immutable):
     """One question.
 
     Attributes:
@@ -54,7 +55,7 @@ class Question:
         return f"{self.data_set}/{self.number}"
 
 
-class Questions(Mapping[str, tuple[Question, ...]]):
+class Questions(Immutable, Mapping[str, tuple[Question, ...]]):
     """The questions of every split, in their fixed order.
 
     Args:

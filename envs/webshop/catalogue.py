@@ -22,6 +22,7 @@ import numpy.typing as npt
 
 from roleagent.envs.webshop.official import Files, data_place, find_files, read_entries, read_members
 from roleagent.envs.webshop.product import CatalogueError, NotAProduct, Product, asin_of, clean
+from roleagent.sharing import Immutable
 
 GENERATED = "generated"
 GENERATED_PRODUCTS = 300
@@ -116,7 +117,7 @@ class MemoryShelf:
         return self._positions[asin]
 
 
-class Catalogue(Sequence[Product]):
+class Catalogue(Immutable, Sequence[Product]):
     """All products in their order.
 
     Attributes:

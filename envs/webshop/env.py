@@ -12,12 +12,13 @@ from roleagent.envs.webshop.oracle import walkthrough
 from roleagent.envs.webshop.pages import RENDERINGS
 from roleagent.envs.webshop.session import Session
 from roleagent.envs.webshop.shop import open_shop
+from roleagent.panel import Panel, PanelEnv
 from roleagent.spaces import Unicode
 
 REWARDS = ("success", "score")
 
 
-class WebShopEnv(gymnasium.Env[str, str]):
+class WebShopEnv(PanelEnv):
     """The shop of WebShop (Yao et al. 2022): ``search[words]``, ``click[name]``, until something is bought.
 
     Observations, clickables and scores are exactly those of the original. An episode ends with the purchase, and is
@@ -36,6 +37,8 @@ class WebShopEnv(gymnasium.Env[str, str]):
     ==================  ================================================================================================
 
     ``state`` is None after the purchase: that page tells the score, which no model of the shop could know.
+
+    Copies share the shop. A pickle (some 10 KB) holds the shopper and the arguments by which the shop is opened.
 
     Args:
         split: ``"train"``, ``"valid"`` or ``"test"``.
@@ -80,10 +83,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
         if max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, not {max_steps}")
         self.shop = open_shop(data_dir, num_products, goals, search, nouns, seed, show_attributes)
-        found = panels(self.shop.catalogue, goals)
-        if split not in found:
-            raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(found)}")
-        self.panel = found[split]
+        self.panel = self._find_panel(split)
         self.max_steps = max_steps
         self.render_mode = render_mode
         self.observation_space = Unicode()
@@ -139,6 +139,12 @@ class WebShopEnv(gymnasium.Env[str, str]):
         from roleagent.envs.webshop.expert import ShoppingExpert
 
         return ShoppingExpert(rng, self.max_steps)
+
+    def _find_panel(self, split: str) -> Panel:
+        found = panels(self.shop.catalogue, self.shop.goals.kind)
+        if split not in found:
+            raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(found)}")
+        return found[split]
 
     def _info(self, valid: bool, rewards: dict[str, float]) -> dict[str, Any]:
         session = self._session

@@ -30,6 +30,7 @@ import numpy.typing as npt
 
 from roleagent.envs.webshop.catalogue import Catalogue, CatalogueError, Product
 from roleagent.panel import Panel, assert_disjoint
+from roleagent.sharing import Immutable
 
 ENV_ID = "RoleAgent/WebShop-v0"
 KINDS = ("synthetic", "human")
@@ -45,7 +46,7 @@ _ORDER_SEED = 233
 
 
 @dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(Immutable):
     """One request.
 
     Attributes:
@@ -75,7 +76,7 @@ class Goal:
     product_category: str
 
 
-class Goals(Sequence[Goal]):
+class Goals(Immutable, Sequence[Goal]):
     """All goals of one kind, in a fixed order.
 
     Args:

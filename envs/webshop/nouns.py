@@ -21,6 +21,7 @@ from pathlib import Path
 
 MODELS = ("en_core_web_lg", "en_core_web_md", "en_core_web_sm", "en_core_web_trf")
 FILE = "title_nouns.json"
+SOURCES = ("spacy", "heuristic")  # by name; any other is a file
 # fmt: off
 _FUNCTION_WORDS = frozenset((
     "a", "about", "after", "all", "also", "an", "and", "any", "are", "as", "at", "be", "best", "but", "by", "can",

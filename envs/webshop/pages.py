@@ -15,6 +15,7 @@ from html import escape
 from typing import NamedTuple
 
 from roleagent.envs.webshop.catalogue import Product
+from roleagent.sharing import Immutable
 
 SEARCH, BACK, PREV, NEXT, BUY = "search", "back to search", "< prev", "next >", "buy now"
 SUB_PAGES = ("description", "features", "reviews", "attributes")
@@ -51,7 +52,7 @@ def folded(text: str) -> str:
 
 
 @dataclass(frozen=True)
-class Page:
+class Page(Immutable):
     """One page, without the instruction.
 
     Attributes:
@@ -61,6 +62,9 @@ class Page:
 
     name: str
     parts: tuple[Part, ...]
+
+    def __reduce__(self) -> tuple[type[Page], tuple[str, tuple[Part, ...]]]:
+        return Page, (self.name, self.parts)  # without what can be worked out again
 
     @cached_property
     def targets(self) -> Mapping[str, Part]:

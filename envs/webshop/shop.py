@@ -16,11 +16,12 @@ from pathlib import Path
 from roleagent.envs.retrieval.bm25 import BM25, SearchIndex
 from roleagent.envs.webshop.catalogue import GENERATED, Catalogue, load_catalogue
 from roleagent.envs.webshop.goals import Goal, Goals, open_goals
-from roleagent.envs.webshop.nouns import NounSource, open_nouns
+from roleagent.envs.webshop.nouns import SOURCES, NounSource, open_nouns
 from roleagent.envs.webshop.official import data_place
 from roleagent.envs.webshop.pages import PAGE_SIZE, Page, item_page, results_page, sub_page
 from roleagent.envs.webshop.reward import Score, judge
 from roleagent.patience import waiting
+from roleagent.sharing import Opened
 
 RESULTS = 50  # products that a search finds at most
 SEARCHES = ("bm25", "pyserini")
@@ -28,7 +29,7 @@ KEPT = 2048  # pages and answers of each kind that are kept
 LONG = 1000  # characters; answers to longer queries are not kept
 
 
-class Shop:
+class Shop(Opened):
     """A shop; see :func:`open_shop`.
 
     Attributes:
@@ -49,6 +50,7 @@ class Shop:
         show_attributes: bool = False,
     ):
         self.catalogue, self.index, self.goals, self.prices, self.nouns = catalogue, index, goals, prices, nouns
+        self.digest = f"{catalogue.digest} {nouns.name}"
         self._show_attributes = show_attributes
         # Kept per shop, so that they go when it goes.
         self._found = lru_cache(KEPT)(self._search)
@@ -142,8 +144,11 @@ def open_shop(
     """
     if search not in SEARCHES:
         raise ValueError(f"unknown search {search!r}; there are {' and '.join(SEARCHES)}")
-    nouns = None if nouns is None else str(nouns)
-    return _open(data_place(data_dir), num_products, goals, search, nouns, seed, show_attributes)
+    data = data_place(data_dir)
+    data = data if data == GENERATED else str(Path(data).expanduser().absolute())
+    if nouns is not None and nouns not in SOURCES:
+        nouns = str(Path(nouns).absolute())
+    return _open(data, num_products, goals, search, nouns, seed, show_attributes)
 
 
 @lru_cache(maxsize=8)
@@ -158,7 +163,9 @@ def _open(
         source = open_nouns(nouns, folder, catalogue.asins)
     with waiting(f"the search index of the shop's {len(catalogue):,} products"):
         index = _open_index(data, num_products, search)
-    return Shop(catalogue, index, goals, prices, source, show_attributes)
+    shop = Shop(catalogue, index, goals, prices, source, show_attributes)
+    shop.origin = _open, (data, num_products, kind, search, nouns, seed, show_attributes)
+    return shop
 
 
 @lru_cache(maxsize=4)

@@ -11,10 +11,15 @@ import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
+
+import gymnasium
+
+from roleagent.sharing import DataChanged, Immutable
 
 
 @dataclass(frozen=True)
-class Panel:
+class Panel(Immutable):
     """The tasks of one split of one environment, in their fixed order.
 
     >>> panel = Panel("RoleAgent/Toy-v0", "train", ("boil-egg-1", "boil-egg-2"))
@@ -64,6 +69,37 @@ class Panel:
         return {"env_id": self.env_id, "split": self.split, "tasks": len(self), "digest": self.digest}
 
 
+class PanelEnv(gymnasium.Env[str, str]):
+    """An environment with a panel; pickled, it holds the panel's digest and finds the tasks again (see
+    :mod:`roleagent.sharing`).
+
+    Attributes:
+        panel: the tasks of its split, in their fixed order.
+
+    Raises:
+        DataChanged: on loading, where the split has other tasks.
+    """
+
+    panel: Panel
+
+    def _find_panel(self, split: str) -> Panel:
+        """The panel of a split, by the other attributes."""
+        raise NotImplementedError
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"panel": (self.panel.split, self.panel.digest)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        split, digest = state["panel"]
+        self.__dict__.update(state)
+        self.panel = self._find_panel(split)
+        if self.panel.digest != digest:
+            raise DataChanged(
+                f"{self.panel.env_id}:{split} has other tasks here than where the environment was pickled: "
+                "bring the same data, or make a new environment"
+            )
+
+
 def assert_disjoint(panels: Iterable[Panel], key: Callable[[str], str] = str) -> None:
     """Checks that no two panels share a task, or anything else that ``key`` reads from a task id (a scene, say).
 
@@ -93,4 +129,4 @@ def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, floa
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-__all__ = ["Panel", "assert_disjoint", "wilson"]
+__all__ = ["Panel", "PanelEnv", "assert_disjoint", "wilson"]

@@ -1,0 +1,222 @@
+"""Copies of environments in mid-episode: they play on as the first one would, and share what never changes."""
+
+import copy
+import functools
+import json
+import multiprocessing
+import pickle
+import shutil
+
+import gymnasium
+import pytest
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.envs.retrieval.bm25 import BM25
+from roleagent.envs.retrieval.passages import Passages
+from roleagent.envs.searchqa.archive import Archive
+from roleagent.envs.searchqa.cli import main as searchqa
+from roleagent.envs.webshop.catalogue import Catalogue
+from roleagent.envs.webshop.cli import main as webshop
+from roleagent.envs.webshop.shop import Shop, open_shop
+from roleagent.envs.wrappers import PredictedState, Tags
+from roleagent.panel import Panel
+from roleagent.sharing import DataChanged
+
+ENVS = {
+    "RoleAgent/Toy-v0": {"shares": {"cool": 0.5}},
+    "RoleAgent/ALFWorld-v0": {"size": "tiny"},
+    "RoleAgent/WebShop-v0": {"num_products": 90, "observation": "text_rich", "show_attributes": True},
+    "RoleAgent/SearchQA-v0": {},
+}
+LARGEST = 100_000  # bytes of a pickle; the data of a shop or an archive have millions
+
+
+@pytest.fixture(autouse=True)
+def generated_data(monkeypatch):
+    for name in ("WEBSHOP_DATA", "SEARCHQA_DATA", "ALFWORLD_DATA"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def command(info, number):
+    free = [f"search[{info['goal'][: 10 + number]}]", *(["answer[nobody]"] if number % 4 == 3 else [])]
+    possible = info["admissible_actions"] or free
+    return possible[(7 * number + 3) % len(possible)]
+
+
+def play(env, info, steps):
+    """What the environment says to ``steps`` commands, which follow from what it says; further episodes included."""
+    said = []
+    for number in range(steps):
+        *answer, info = env.step(command(info, number))
+        said.append((*answer, info))
+        if answer[2] or answer[3]:
+            observation, info = env.reset()
+            said.append((observation, info))
+    return said
+
+
+def begun(env_id, **arguments):
+    """An environment in its second episode, three steps in, and its last ``info``."""
+    env = gymnasium.make(env_id, **arguments)
+    env.reset(seed=11)
+    _, info = env.reset()
+    said = play(env, info, 3)
+    return env, said[-1][-1]
+
+
+def play_a_pickle(pickled, info, steps):
+    """In a process of its own."""
+    return play(pickle.loads(pickled), info, steps)
+
+
+COPIES = {"deepcopy": copy.deepcopy, "pickle": lambda env: pickle.loads(pickle.dumps(env))}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("env_id", ENVS)
+def test_a_copy_plays_on_as_the_first_one_would(env_id, how):
+    env, info = begun(env_id, **ENVS[env_id])
+    before = len(pickle.dumps(env))
+    other = COPIES[how](env)
+    third = COPIES[how](other)
+    expected = play(env, info, 25)
+    assert play(other, info, 25) == expected  # although the first one has played on in between
+    assert play(third, info, 25) == expected
+    assert other.unwrapped.panel == env.unwrapped.panel and other.spec == env.spec
+    assert before < LARGEST
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_a_copy_can_be_made_before_the_first_reset_and_after_the_end(env_id):
+    env = gymnasium.make(env_id, **ENVS[env_id])
+    for make in COPIES.values():
+        other = make(env)
+        assert other.reset(seed=5) == gymnasium.make(env_id, **ENVS[env_id]).reset(seed=5)
+        info, over = other.reset()[1], False
+        while not over:
+            *_, terminated, truncated, info = other.step(command(info, 3))
+            over = terminated or truncated
+        with pytest.raises(gymnasium.error.ResetNeeded):
+            make(other).step("look")
+
+
+def test_a_pickle_is_loaded_in_another_process():
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        for env_id, arguments in ENVS.items():
+            env, info = begun(env_id, **arguments)
+            there = pool.apply(play_a_pickle, (pickle.dumps(env), info, 12))
+            assert there == play(env, info, 12)
+
+
+def shared(env):
+    """Everything within an environment that never changes."""
+    env = env.unwrapped
+    found = {"panel": env.panel}
+    if hasattr(env, "shop"):
+        found |= {"shop": env.shop, "shopped": env._session.shop, "page": env._session.page, "goal": env._session.goal}
+    if hasattr(env, "archive"):
+        found |= {"archive": env.archive, "question": env._question}
+    if hasattr(env, "_engine"):
+        found |= {"game": env._engine.game, "source": env._source}
+    return found
+
+
+@pytest.mark.parametrize("env_id", ENVS)
+def test_copies_share_what_never_changes(env_id):
+    env, _ = begun(env_id, **ENVS[env_id])
+    mine = shared(env)
+    theirs = shared(copy.deepcopy(env))
+    assert all(theirs[name] is thing for name, thing in mine.items())
+    loaded = shared(pickle.loads(pickle.dumps(env)))
+    assert all(loaded[name] is mine[name] for name in ("shop", "shopped", "archive") if name in mine)
+    for thing in (mine.get("shop"), mine.get("archive")):
+        if thing is not None:
+            assert copy.deepcopy(thing) is thing and pickle.loads(pickle.dumps(thing)) is thing
+
+
+def test_indexes_and_collections_are_shared_by_deep_copies():
+    env = gymnasium.make("RoleAgent/SearchQA-v0").unwrapped
+    shop = open_shop("generated", 90)
+    retriever = env.archive.retriever
+    things = (env.archive, retriever.corpus, retriever._index, shop, shop.catalogue, shop.index, shop.goals, env.panel)
+    kinds = (Archive, Passages, BM25, Shop, Catalogue, BM25, type(shop.goals), Panel)
+    for thing, kind in zip(things, kinds, strict=True):
+        assert isinstance(thing, kind) and copy.deepcopy(thing) is thing
+
+
+@pytest.mark.parametrize("make", COPIES.values())
+def test_wrapped_environments_are_copied_as_well(make):
+    env = Tags(PredictedState(gymnasium.make("RoleAgent/WebShop-v0", num_products=90), horizon=2))
+    _, info = env.reset(seed=3)
+    reply = '<action>{}</action><prediction h="1">a page</prediction><prediction h="2">a page</prediction>'
+    env.step(reply.format(f"search[{info['goal']}]"))
+    other = make(env)
+    for name in ("click[next >]", "click[< prev]", "nonsense"):
+        assert env.step(reply.format(name)) == other.step(reply.format(name))
+    assert other.unwrapped.shop is env.unwrapped.shop
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A folder with a small catalogue in the official form."""
+    assert webshop(["generate", "--out", str(tmp_path / "shop"), "--products", "60"]) == 0
+    return tmp_path / "shop"
+
+
+def test_a_pickle_finds_its_files_from_elsewhere_and_knows_them(files, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    env = gymnasium.make("RoleAgent/WebShop-v0", data_dir="shop", nouns="heuristic")
+    env.reset(seed=1)
+    pickled = pickle.dumps(env)
+    monkeypatch.chdir("/")
+    monkeypatch.setenv("WEBSHOP_DATA", "/nowhere")
+    assert pickle.loads(pickled).step("search[table]") == env.step("search[table]")
+    items = json.loads((file := next(files.glob("items_shuffle*.json"))).read_text())
+    file.write_text(json.dumps(items[1:]))
+    with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(DataChanged, match="bring the same") as no:
+        pool.apply(play_a_pickle, (pickled, {}, 0))
+    assert "\n" not in str(no.value) and str(files) in str(no.value)
+
+
+def test_a_pickle_knows_its_questions_and_games(tmp_path):
+    world = tmp_path / "world"
+    assert searchqa(["generate", "--out", str(world)]) == 0
+    env = gymnasium.make("RoleAgent/SearchQA-v0", data_dir=world)
+    env.reset(seed=1)
+    pickled = pickle.dumps(env)
+    corpus = world / "corpus.jsonl"
+    lines = corpus.read_text().splitlines(keepends=True)
+    corpus.write_text("".join(lines[1:]))
+    with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(DataChanged, match="bring the same data"):
+        pool.apply(play_a_pickle, (pickled, {}, 0))
+    shutil.rmtree(world)
+    with multiprocessing.get_context("spawn").Pool(1) as pool, pytest.raises(ValueError, match="there is no folder"):
+        pool.apply(play_a_pickle, (pickled, {}, 0))
+
+
+def test_a_split_with_other_tasks_is_refused():
+    env = gymnasium.make("RoleAgent/ALFWorld-v0", size="tiny", games=5).unwrapped
+    state = env.__getstate__()
+    assert state["panel"] == ("train", env.panel.digest)
+    with pytest.raises(DataChanged, match="other tasks here"):
+        object.__new__(type(env)).__setstate__(state | {"_games": 4})
+
+
+def test_what_was_made_by_hand_says_that_it_cannot_be_pickled():
+    shop = open_shop("generated", 90)
+    by_hand = Shop(shop.catalogue, shop.index, shop.goals, shop.prices, shop.nouns)
+    assert copy.deepcopy(by_hand) is by_hand
+    with pytest.raises(pickle.PicklingError, match="this Shop was not opened"):
+        pickle.dumps(by_hand)
+
+
+def test_textworld_is_copied_by_its_commands(monkeypatch):
+    pytest.importorskip("textworld", reason="needs the extra [alfworld]")
+    from textworld_cached import cached_textworld
+
+    with cached_textworld():
+        env, info = begun("RoleAgent/ALFWorld-v0", size="tiny", engine="textworld")
+        copies = [make(env) for make in COPIES.values()]
+        follow = functools.partial(play, info=info, steps=4)
+        assert all(other.unwrapped._engine is other.unwrapped._textworld for other in copies)
+        assert [follow(other) for other in copies] == [follow(env)] * 2
