@@ -21,7 +21,7 @@ from roleagent.config import Config, ConfigError
 from roleagent.curricula.rules import RuleAnalyst
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
-from roleagent.envs.wrappers.predicted_state import default_horizon
+from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
 from roleagent.panel import Panel
 from roleagent.types import Analyst
 
@@ -134,8 +134,12 @@ class World:
         panel: Panel = base.unwrapped.panel  # type: ignore[attr-defined]
         if limit:
             panel = Panel(panel.env_id, panel.split, panel.task_ids[:limit])
-        max_steps = int(base.unwrapped.max_steps)  # type: ignore[attr-defined]
-        horizon = (config.prompt.horizon or default_horizon(max_steps)) if config.wia else 0
+        horizon = config.prompt.horizon if config.wia else 0
+        if config.wia and not horizon:
+            limit = step_limit(base)
+            if limit is None:
+                raise ConfigError(f"{config.env.id} has no max_steps: set prompt.horizon, the steps to predict ahead")
+            horizon = default_horizon(limit)
         return cls(config, base, panel, horizon)
 
     def rollout(self, policy: Actor) -> Rollout:

@@ -12,7 +12,7 @@ from roleagent.envs.webshop.oracle import walkthrough
 from roleagent.envs.webshop.pages import RENDERINGS
 from roleagent.envs.webshop.session import Session
 from roleagent.envs.webshop.shop import open_shop
-from roleagent.spaces import Unicode
+from roleagent.spaces import Unicode, check_render_mode
 
 REWARDS = ("success", "score")
 
@@ -79,13 +79,13 @@ class WebShopEnv(gymnasium.Env[str, str]):
             raise ValueError(f"unknown reward {reward!r}; there are {' and '.join(REWARDS)}")
         if max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, not {max_steps}")
+        self.render_mode = check_render_mode(render_mode, self.metadata)
         self.shop = open_shop(data_dir, num_products, goals, search, nouns, seed, show_attributes)
         found = panels(self.shop.catalogue, goals)
         if split not in found:
             raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(found)}")
         self.panel = found[split]
         self.max_steps = max_steps
-        self.render_mode = render_mode
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._observation, self._reward = observation, reward
