@@ -38,41 +38,35 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roleagent.agents.evaluation_options import options_of
-from roleagent.patience import waiting
-
-if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for PyTorch
-    options_of(sys.argv[1:], __doc__)
-
-with waiting("PyTorch and transformers to load"):
-    import torch
-    import transformers
-
-    from roleagent.agents.hf import HFPolicy, PolicyError, own_device, reason_of
-
 import roleagent
+from roleagent.agents.actor import PolicyError
 from roleagent.agents.baselines import build_prompting_agent
 from roleagent.agents.chat import ChatAgent
 from roleagent.agents.comparison import Measured, compare
 from roleagent.agents.contenders import STANDARD, Contender, contender, source_digest, weights_digest
 from roleagent.agents.endpoint import Endpoint, EndpointError
 from roleagent.agents.evaluation import agent_attempts, policy_attempts, speaker_attempts
+from roleagent.agents.evaluation_options import options_of
 from roleagent.agents.records import PROTOCOL, Attempt, Record, RecordFile, default_file
 from roleagent.agents.session import World, make_base, make_wrapped
 from roleagent.agents.speakers import PolicySpeaker
 from roleagent.agents.summary import spending, summarise
 from roleagent.commands import pairs
 from roleagent.config import Config, ConfigError, load
-from roleagent.learners.checkpoints import CheckpointError, Checkpoints
 from roleagent.learners.disk import write_whole
 from roleagent.learners.display import Display
-from roleagent.learners.run_folder import read_config
+from roleagent.learners.run_folder import CheckpointError, read_config
+from roleagent.patience import waiting
 from roleagent.reports.measured import Telling, report, report_comparison
+
+if TYPE_CHECKING:  # torch takes seconds to load: only a local model needs it
+    from roleagent.agents.hf import HFPolicy
 
 PRETRAINED = (
     *("env.eval_split=valid_seen", "wia=off", "prompt.style=window", "prompt.think=optional"),
@@ -86,9 +80,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
     who = contender(options.agent, options.run, options.model_path, options.base_url)
     config = configuration(options, who)
     world = World.open(config, config.env.eval_split, config.env.eval_tasks)
-    # Chosen once: a run that is going on may have another one by the time its weights are read.
-    checkpoint = None if who.run is None else chosen_checkpoint(who.run, options.checkpoint)
-    model = open_model(options, who, config, checkpoint)
+    model, checkpoint = open_model(options, who, config)
     header = describe(options, who, model, world, checkpoint)
     with RecordFile.alone(options.out or default_file(header), header) as file:
         return measured(options, who, model, world, file)
@@ -155,16 +147,13 @@ def configuration(options: argparse.Namespace, who: Contender) -> Config:
 
 
 def open_model(
-    options: argparse.Namespace, who: Contender, config: Config, checkpoint: Path | None
-) -> HFPolicy | Endpoint | None:
-    """The model behind the contender; None where there is none."""
-    generator, policy = torch.Generator(own_device()), config.policy
-    if checkpoint is not None:
-        return Checkpoints.policy(checkpoint, generator, policy)
-    if who.model:
-        return HFPolicy.from_path(who.model, generator, policy.dtype, policy.context, policy.trust_remote_code)
+    options: argparse.Namespace, who: Contender, config: Config
+) -> tuple[HFPolicy | Endpoint | None, Path | None]:
+    """The model behind the contender, and the checkpoint of a run that it is read from; None where there is none."""
+    if not who.prompts:
+        return None, None
     if not who.url:
-        return None
+        return open_local(options, who, config)
     # A conversation may wait for all of its attempts, and for the pauses between them.
     deadline = 8 * options.timeout + 120
     server = Endpoint(
@@ -172,17 +161,30 @@ def open_model(
     )
     if not server.model:
         server.check(config.rollout.eval_temperature)  # finds out the model's name
-    return server
+    return server, None
 
 
-def chosen_checkpoint(run: Path, name: str | None) -> Path:
-    """The run's newest whole checkpoint, or the one of that name."""
-    found = {path.name: path for path in Checkpoints(run / "checkpoints").all()}
+def open_local(options: argparse.Namespace, who: Contender, config: Config) -> tuple[HFPolicy, Path | None]:
+    """The model of a run, of its newest whole checkpoint or the one that is named; or of a folder or the hub."""
+    with waiting("PyTorch and transformers to load"):
+        import torch
+        import transformers
+
+        from roleagent.agents.hf import HFPolicy, own_device
+        from roleagent.learners.checkpoints import Checkpoints
+
+    transformers.logging.disable_progress_bar()  # there is one display, and it is ours
+    generator, policy = torch.Generator(own_device()), config.policy
+    if who.run is None:
+        path, dtype = who.model, policy.dtype
+        return HFPolicy.from_path(path, generator, dtype, policy.context, policy.trust_remote_code), None
+    found = {path.name: path for path in Checkpoints(who.run / "checkpoints").all()}
     if not found:
-        raise CheckpointError(f"the run {run} has no checkpoint yet; train it, or go on with train.py --resume")
-    if name is not None and name not in found:
-        raise CheckpointError(f"the run {run} has no checkpoint {name!r}; there are {', '.join(found)}")
-    return found[name or max(found)]
+        raise CheckpointError(f"the run {who.run} has no checkpoint yet; train it, or go on with train.py --resume")
+    name = options.checkpoint or max(found)
+    if name not in found:
+        raise CheckpointError(f"the run {who.run} has no checkpoint {name!r}; there are {', '.join(found)}")
+    return Checkpoints.policy(found[name], generator, policy), found[name]
 
 
 def describe(
@@ -205,7 +207,7 @@ def describe(
         agent |= {"model": who.model, "weights": weights_digest(who.model)}
     settings: dict[str, Any] = {"temperature": None, "max_tokens": None, "batch": None, "prompt": None}
     if model is not None:
-        rollout, local = config.rollout, isinstance(model, HFPolicy)
+        rollout, local = config.rollout, not isinstance(model, Endpoint)
         settings = {
             "temperature": rollout.eval_temperature,
             "max_tokens": rollout.action_tokens,
@@ -218,8 +220,8 @@ def describe(
         "versions": {
             "roleagent": roleagent.__version__,
             "python": platform.python_version(),
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
+            "torch": version("torch"),
+            "transformers": version("transformers"),
             "platform": f"{platform.system()} {platform.machine()}",
         },
         **world.panel.manifest(),
@@ -245,7 +247,7 @@ def played(
     if isinstance(model, Endpoint):
         model.check(config.rollout.eval_temperature)
     if who.plays == STANDARD:
-        if isinstance(model, HFPolicy):
+        if not isinstance(model, Endpoint):
             progress = partial(display.inner, "episodes of the batch")
             return policy_attempts(world, model, missing, seed, progress)
         return speaker_attempts(
@@ -277,7 +279,6 @@ def compared(options: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     options = options_of(sys.argv[1:] if arguments is None else arguments, __doc__)
-    transformers.logging.disable_progress_bar()  # there is one display, and it is ours
     here = os.getcwd()
     sys.path.insert(0, here)  # where module:Class is looked for first
     try:
@@ -285,8 +286,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ConfigError, CheckpointError, PolicyError, EndpointError, ValueError, OSError) as error:
         print(f"evaluate.py: {error}", file=sys.stderr)
         return 2
-    except torch.OutOfMemoryError as error:
-        print(f"evaluate.py: {reason_of(error)} Fewer episodes side by side (--batch) need less.", file=sys.stderr)
+    except RuntimeError as error:
+        if type(error).__name__ != "OutOfMemoryError":  # torch's, and torch may not be there
+            raise
+        reason = str(error).partition("\n")[0]
+        print(f"evaluate.py: {reason} Fewer episodes side by side (--batch) need less.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("evaluate.py: stopped; the same command goes on", file=sys.stderr)

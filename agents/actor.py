@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol
 
 from roleagent.types import Policy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class PolicyError(RuntimeError):
+    """A model that cannot be loaded or used; the message is one line."""
 
 
 class Adapter(Protocol):

@@ -7,8 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
-from roleagent.agents.actor import Actor
-from roleagent.agents.hf import PolicyError
+from roleagent.agents.actor import Actor, PolicyError
 from roleagent.agents.inquiries import CLOSING, Inquiries, Inquiry
 from roleagent.agents.prompts import dialect_of
 from roleagent.modes import UNKNOWN, taxonomy

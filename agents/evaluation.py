@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import gymnasium
 import numpy as np
@@ -18,12 +18,14 @@ import numpy as np
 from roleagent.agents.baselines import Agent, build_agent
 from roleagent.agents.dialogue import Episode, PromptingAgent, WorldError
 from roleagent.agents.driving import play_all
-from roleagent.agents.hf import HFPolicy
 from roleagent.agents.records import Attempt, Record, measures
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.session import World
 from roleagent.agents.speakers import Speaker
 from roleagent.envs.pool import EnvPool
+
+if TYPE_CHECKING:  # an agent without a model needs no torch
+    from roleagent.agents.hf import HFPolicy
 
 Progress = Callable[[int, int], None]
 

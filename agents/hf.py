@@ -19,16 +19,12 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from roleagent.agents.actor import Weights
+from roleagent.agents.actor import PolicyError, Weights
 from roleagent.agents.decoder import Decoder
 from roleagent.agents.decoding import continued
 from roleagent.agents.slot_cache import SlotCache
 from roleagent.patience import waiting
 from roleagent.types import Completion, Request
-
-
-class PolicyError(RuntimeError):
-    """A model that cannot be loaded or used; the message is one line."""
 
 
 def own_device() -> torch.device:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
@@ -13,17 +13,17 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.actor import Actor
 from roleagent.agents.analyst import ModelAnalyst
 from roleagent.agents.endpoint_analyst import EndpointAnalyst, EndpointError
-from roleagent.agents.hf import HFPolicy
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.vllm.policy import check as check_vllm
-from roleagent.agents.vllm.policy import open_vllm
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rules import RuleAnalyst
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
-from roleagent.envs.wrappers.predicted_state import default_horizon
+from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
 from roleagent.panel import Panel
 from roleagent.types import Analyst
+
+if TYPE_CHECKING:  # worlds are opened for agents without a model, too, and torch takes seconds to load
+    from roleagent.agents.hf import HFPolicy
 
 
 def make_base(config: Config, split: str) -> gymnasium.Env:
@@ -62,7 +62,11 @@ def open_actor(config: Config, policy: HFPolicy) -> Actor:
     Raises:
         ConfigError, PolicyError: there can be no such engine.
     """
-    return policy if config.rollout.backend == "local" else open_vllm(config, policy)
+    if config.rollout.backend == "local":
+        return policy
+    from roleagent.agents.vllm.policy import open_vllm
+
+    return open_vllm(config, policy)
 
 
 def check_actor(config: Config) -> None:
@@ -72,7 +76,9 @@ def check_actor(config: Config) -> None:
         ConfigError, PolicyError: one line that says what to change.
     """
     if config.rollout.backend == "vllm":
-        check_vllm(config)
+        from roleagent.agents.vllm.policy import check
+
+        check(config)
 
 
 def endpoint_analyst(config: Config) -> EndpointAnalyst:
@@ -134,8 +140,12 @@ class World:
         panel: Panel = base.unwrapped.panel  # type: ignore[attr-defined]
         if limit:
             panel = Panel(panel.env_id, panel.split, panel.task_ids[:limit])
-        max_steps = int(base.unwrapped.max_steps)  # type: ignore[attr-defined]
-        horizon = (config.prompt.horizon or default_horizon(max_steps)) if config.wia else 0
+        horizon = config.prompt.horizon if config.wia else 0
+        if config.wia and not horizon:
+            limit = step_limit(base)
+            if limit is None:
+                raise ConfigError(f"{config.env.id} has no max_steps: set prompt.horizon, the steps to predict ahead")
+            horizon = default_horizon(limit)
         return cls(config, base, panel, horizon)
 
     def rollout(self, policy: Actor) -> Rollout:

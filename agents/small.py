@@ -10,13 +10,17 @@ blank, so that what a page shows can be copied into ``search[…]``.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
-import torch
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, SeedOssConfig, SeedOssForCausalLM
 
-from roleagent.agents.hf import HFPolicy
 from roleagent.settings import PolicyConfig
+
+if TYPE_CHECKING:  # prompts need the marks below, and torch takes seconds to load
+    import torch
+    from transformers import PreTrainedTokenizerFast
+
+    from roleagent.agents.hf import HFPolicy
 
 _JOINER = "\u2060"  # stands, within the tokenizer, where the blank before a word does not count
 _OPENERS = {"[": r"\[(?![A-Z]+\])(?=[A-Za-z0-9<])", "(": r"\((?=[A-Za-z0-9])", '"': r"\"(?=[A-Za-z0-9])"}
@@ -40,6 +44,8 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, tags: Iterable[str]) 
         vocabulary: most tokens in it (256 bytes and the special ones included).
         tags: texts that become one token each, e.g. ``<action>``.
     """
+    from transformers import PreTrainedTokenizerFast
+
     tokenizer = Tokenizer(models.BPE())
     tokenizer.normalizer = normalizers.Sequence(
         [normalizers.Replace(Regex(opening), f"{sign}{_JOINER} ") for sign, opening in _OPENERS.items()]
@@ -68,6 +74,11 @@ def build_policy(config: PolicyConfig, tokenizer: PreTrainedTokenizerFast, gener
     folder says ``qwen2``, transformers' ``AutoTokenizer`` ignores the tokenizer that lies there and cuts texts by
     Qwen2's rules. The policy would read other tokens than those it learnt.
     """
+    import torch
+    from transformers import SeedOssConfig, SeedOssForCausalLM
+
+    from roleagent.agents.hf import HFPolicy
+
     model_config = SeedOssConfig(
         vocab_size=len(tokenizer),
         hidden_size=config.hidden_size,

@@ -3,6 +3,7 @@
     python benchmarks/retrieval.py                       (100,000 clustered vectors of 384 numbers; a minute)
     python benchmarks/retrieval.py --full                (400,000 of 768, all kinds of index; several minutes)
     python benchmarks/retrieval.py --recall              (gold passages found, per data set and retriever)
+    python benchmarks/retrieval.py --bm25 1.2,0.75 0.9,0.4    (what BM25 finds with these k1 and b)
 
 Servers run side by side and are measured in turn, under 1, 8 and 32 clients that send a query per request and wait for
 the answer: *shipped* is the usual server, a request a thread, a query a search, over a flat index; *fair* is the same
@@ -32,7 +33,7 @@ from pathlib import Path
 
 from retrieval_clients import Contestant, Questions
 from retrieval_material import prepare
-from retrieval_tables import KINDS, build, exact, gold_recall, real_table, shared_part, table, tuned
+from retrieval_tables import KINDS, bm25_parameters, build, exact, gold_recall, real_table, shared_part, table, tuned
 
 
 def race(options: argparse.Namespace, folder: Path) -> dict[str, float]:
@@ -114,6 +115,16 @@ def bfloat16_is_fast() -> bool:
         return False
 
 
+def _pair(text: str) -> tuple[float, float]:
+    """k1 and b.
+
+    >>> _pair("1.2,0.75")
+    (1.2, 0.75)
+    """
+    k1, b = text.split(",")
+    return float(k1), float(b)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, help="synthetic vectors (default: 100000, --full: 400000)")
@@ -137,12 +148,21 @@ def main() -> int:
         metavar="RETRIEVER",
         help="gold passages found by these, e.g. e5:PATH (default: bm25, tfidf and their fusion); no server",
     )
+    parser.add_argument(
+        "--bm25",
+        nargs="+",
+        type=_pair,
+        metavar="K1,B",
+        help="what BM25 finds with these parameters, each compared with the first, e.g. 1.2,0.75 0.9,0.4; no server",
+    )
     parser.add_argument("--effort", type=int, help="of its searches (default: what recall@3 of 0.985 takes)")
     options = parser.parse_args()
     options.rows = options.rows or (400_000 if options.full else 100_000)
     options.dimension = options.dimension or (768 if options.full else 384)
     began = time.perf_counter()
-    if options.recall is not None:
+    if options.bm25:
+        result = bm25_parameters(options.bm25)
+    elif options.recall is not None:
         result = gold_recall(options.recall or ("bm25", "tfidf", "bm25+tfidf"))
     else:
         with tempfile.TemporaryDirectory() as folder:

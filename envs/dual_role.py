@@ -32,7 +32,7 @@ from roleagent.envs.wrappers.tags import Think, parse
 from roleagent.modes import UNKNOWN, taxonomy
 from roleagent.panel import Panel
 from roleagent.reflections import read_reflection, read_selection
-from roleagent.spaces import Unicode
+from roleagent.spaces import Unicode, check_render_mode
 from roleagent.types import Analyst, Reflection, Task
 
 AGENT, WORLD = "agent", "world"
@@ -105,7 +105,7 @@ class DualRole(AECEnv):
         self.horizon, self.bare_commands, self.history = self._game.horizon, bare_commands, history
         self.games, self.most_candidates, self.most_selected = games, candidates, most_selected
         self.uniform_every, self.replays = uniform_every, replays
-        self.judge, self.render_mode = judge, render_mode
+        self.judge, self.render_mode = judge, check_render_mode(render_mode, self.metadata)
         self.modes = taxonomy(self.panel.env_id)
         self.possible_agents = [AGENT, WORLD]
         self._observation_spaces = {

@@ -16,7 +16,7 @@ from typing import Any
 import gymnasium
 
 from roleagent.panel import Panel
-from roleagent.spaces import Unicode
+from roleagent.spaces import Unicode, check_render_mode
 
 ENV_ID = "RoleAgent/Toy-v0"
 ITEMS = ("apple", "carrot", "egg", "fish", "potato", "tomato")
@@ -78,9 +78,10 @@ class ToyKitchen(gymnasium.Env[str, str]):
         if max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, not {max_steps}")
         self.max_steps = max_steps
-        self.render_mode = render_mode
+        self.render_mode = check_render_mode(render_mode, self.metadata)
         self.observation_space = Unicode(4096)
         self.action_space = Unicode(4096)
+        self._text = ""
         self._steps: int | None = None  # None: reset comes first
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:

@@ -19,11 +19,8 @@ from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
 from roleagent.learners.adapters import Adapter, adapted
 from roleagent.learners.disk import PARTIAL, make_folder, settle, settle_tree, write_whole
 from roleagent.learners.learner import Learner
+from roleagent.learners.run_folder import CheckpointError
 from roleagent.settings import PolicyConfig
-
-
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written or read; the message is one line that says what to do."""
 
 
 class Checkpoints:

@@ -33,6 +33,10 @@ from roleagent.config import Config, ConfigError, from_dict, to_dict
 from roleagent.learners.disk import PARTIAL, make_folder, settle, write_whole
 
 
+class CheckpointError(RuntimeError):
+    """A checkpoint that cannot be written or read; the message is one line that says what to do."""
+
+
 class RunFolder:
     """The files of one run.
 

@@ -519,6 +519,8 @@ def test_an_unknown_task_is_named():
 
 
 def test_rendering_says_what_is_asked_of_whom():
+    with pytest.raises(ValueError, match="unknown render_mode 'human'; choose 'ansi' or None"):
+        doors(render_mode="human")
     game = doors(render_mode="ansi", games=2)
     game.reset(seed=0)
     assert re.fullmatch(r"\[game 1 of 2; agent: action\]\nYou stand at door \d\. Step 0\.", game.render())

@@ -1,14 +1,18 @@
 """Measuring: the sums by hand, files that outlive a kill, and the real ``evaluate.py``."""
 
 import json
+import os
 import shutil
+import subprocess
+import sys
 from dataclasses import asdict
 
 import gymnasium
 import numpy as np
 import pytest
+import torch
 import yaml
-from programs import load, run
+from programs import ROOT, load, run
 from tiny import qwen
 
 import roleagent  # noqa: F401 - registers the environments
@@ -228,6 +232,37 @@ def test_a_world_that_fails_is_reported_and_an_agent_that_fails_is_its_own_busin
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
+
+
+def test_an_agent_without_a_local_model_loads_no_torch(tmp_path):
+    for name in ("torch", "transformers", "deepspeed"):
+        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was loaded')")
+    program = """if True:
+        import evaluate
+        toy = ["--env", "RoleAgent/Toy-v0", "--split", "valid", "--tasks", "3", "--out"]
+        for agent in ("random", "expert", "oracle"):
+            assert evaluate.main([*toy, f"{agent}.jsonl", "--agent", agent]) == 0
+        assert evaluate.main(["compare", "random.jsonl", "oracle.jsonl"]) == 0
+        nobody = ["--base-url", "http://127.0.0.1:9/v1", "--model", "x", "--timeout", "0.1"]
+        assert evaluate.main([*toy, "server.jsonl", *nobody]) == 2
+        print("so far")
+        evaluate.main([*toy, "model.jsonl", "--model-path", "."])
+    """
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=variables, capture_output=True, text=True)
+    assert "so far" in done.stdout, done.stderr
+    assert done.stderr.splitlines()[-1] == "torch was loaded"  # a local model needs it
+
+
+def test_memory_that_does_not_suffice_ends_in_one_line(capsys, monkeypatch):
+    def exhausted(options):
+        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
+
+    monkeypatch.setattr(evaluate, "evaluate", exhausted)
+    assert evaluate.main(["--agent", "random"]) == 2
+    assert capsys.readouterr().err == (
+        "evaluate.py: CUDA out of memory. Fewer episodes side by side (--batch) need less.\n"
+    )
 
 
 @pytest.fixture

@@ -255,7 +255,7 @@ def test_an_encoder_with_bad_weights(corpus, tmp_path, monkeypatch):
 
 def test_bm25(corpus, tmp_path):
     manifest = build_index(corpus, "bm25", tmp_path / "usual")
-    assert (manifest.kind, manifest.settings, manifest.encoder_digest) == ("bm25", {"k1": 1.5, "b": 0.75}, "")
+    assert (manifest.kind, manifest.settings, manifest.encoder_digest) == ("bm25", {"k1": 1.2, "b": 0.75}, "")
     queries = ["red shoe", "dough in oil"]
     assert open_index(tmp_path / "usual").retrieve(queries) == open_retriever("bm25", corpus).retrieve(queries)
     other = build_index(corpus, "bm25", tmp_path / "other", settings={"k1": 0.9, "b": 0.4})

@@ -194,6 +194,13 @@ def test_our_rollout_plays_a_remote_environment():
     assert remote[0].trajectories[1].turns[0].prediction.scores[0].score > 0.3
 
 
+def test_a_client_knows_how_long_an_episode_is():
+    with Served("RoleAgent/Toy-v0", max_steps=60, max_episode_steps=30) as served:
+        assert PredictedState(RemoteEnv(served.url)).horizon == 2
+        with pytest.raises(ValueError, match="unknown render_mode 'human'"):
+            RemoteEnv(served.url, render_mode="human")
+
+
 @pytest.mark.slow
 def test_a_silent_client_loses_its_place_and_finds_another():
     with Served("RoleAgent/Toy-v0", sessions=1, timeout=0.5) as served:

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -171,12 +172,8 @@ def test_training_is_nq_and_hotpotqa(tmp_path):
     found = load_questions(tmp_path)
     assert {question.data_set for question in found["train"]} == {"nq", "hotpotqa"}
     assert len(found["train"]) == 72 and len(found["valid"]) == 8  # a tenth is held out
-    assert {question.data_set: question.number for question in found["test"]} == {
-        "nq": "test_39",
-        "popqa": "test_39",
-        "hotpotqa": "dev_39",
-        "2wikimultihopqa": "test_39",
-    }
+    parts = {"nq": "test", "popqa": "test", "hotpotqa": "dev", "2wikimultihopqa": "test"}
+    assert sorted(ids(found["test"])) == sorted(f"{name}/{part}_{n}" for name, part in parts.items() for n in range(40))
     assert list(found) == [
         *("train", "valid", "test", "test_sample"),
         *("nq", "popqa", "hotpotqa", "2wikimultihopqa"),
@@ -221,6 +218,22 @@ def test_validation_does_not_depend_on_the_order_of_the_file():
     assert found.panel("valid").digest == split(questions, [], []).panel("valid").digest
 
 
+def test_any_first_part_mixes_the_data_sets():
+    sizes = {"nq": 300, "popqa": 600, "hotpotqa": 60}
+    in_blocks = [question for name, n in sizes.items() for question in asked(n, name, "test", name + " {}?")]
+    found = split([], [], in_blocks)
+    for first in (20, 100, 500):
+        counted = Counter(question.data_set for question in found["test"][:first])
+        assert all(abs(counted[name] - first * n / 960) <= 1 for name, n in sizes.items())
+    assert {question.data_set for question in found["test_sample"][:10]} == set(sizes)
+    assert found["popqa"] == tuple(asked(600, "popqa", "test", "popqa {}?"))  # in a data set the order stays
+    assert split(in_blocks, [], [])["train"][0].data_set != split(in_blocks, [], [])["train"][1].data_set
+    by_turns = [
+        question for pair in zip(asked(50), asked(50, "popqa", "train", "{}?"), strict=True) for question in pair
+    ]
+    assert split([], by_turns, [])["valid"] == tuple(by_turns)  # what is mixed already stays as it is
+
+
 def test_the_sample_has_as_many_of_every_data_set():
     found = split([], [], [*asked(300, part="test"), *asked(40, "popqa", "test", "popular {}?")])
     counts = [sum(q.data_set == name for q in found["test_sample"]) for name in ("nq", "popqa")]
@@ -263,7 +276,9 @@ def test_the_real_questions(real_questions):
     assert len(found["test"]) == 3125 and len(found["test_sample"]) == 7 * SAMPLE and "train" not in found
     assert all(question.text.endswith("?") and question.answers for question in found["test"])
     assert all(len(question.context) >= 2 for question in found["hotpotqa"])
-    assert found["nq"][0].task_id == "nq/test_0"
+    assert {question.data_set for question in found["test"][:20]} == set(DATA_SETS)
+    first = [int(question.number.removeprefix("test_")) for question in found["nq"][:50]]
+    assert 150 < sum(first) / 50 < 350  # not the first of the file, which may be the easy ones
 
 
 def test_the_real_questions_can_be_played(real_questions, tmp_path):

@@ -6,13 +6,18 @@ from itertools import permutations
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.envs.registration import EnvSpec, load_env_creator
 from gymnasium.utils.env_checker import check_env
+from gymnasium.wrappers import TimeLimit
 from hypothesis import given
 from hypothesis import strategies as st
 
 import roleagent  # noqa: F401  (registers the environments)
+from roleagent.agents.session import World
+from roleagent.config import ConfigError, load
 from roleagent.envs.wrappers import FailureCurriculum, PredictedState, Tags, default_horizon, parse
 from roleagent.envs.wrappers.tags import MAX_COMMAND
+from roleagent.panel import Panel
 from roleagent.similarity import lms, lms_tokens
 from roleagent.spaces import Unicode
 from roleagent.types import PredictionScore
@@ -237,8 +242,40 @@ def test_horizon_and_similarity_are_options():
     assert score == 0.75 != lms("go to desk 1", "go to desk 12")
     with pytest.raises(ValueError, match="at least 1"):
         PredictedState(Script([]), horizon=0)
-    with pytest.raises(ValueError, match="has no max_steps"):
+    with pytest.raises(ValueError, match="has no max_steps and no TimeLimit: pass horizon="):
         PredictedState(gymnasium.make("CartPole-v1").unwrapped)
+
+
+def test_the_default_horizon_counts_the_steps_that_an_episode_can_have():
+    def limited(*limits, max_steps=50):
+        env = Script([], max_steps)
+        for limit in limits:
+            env = TimeLimit(env, limit)
+        return env
+
+    expected = {(): 3, (10,): 1, (30,): 2, (10, 100): 1, (100, 10): 1, (100,): 3}
+    for limits, horizon in expected.items():
+        assert PredictedState(limited(*limits)).horizon == horizon == Tags(limited(*limits)).horizon
+    assert PredictedState(gymnasium.make("RoleAgent/Toy-v0", max_steps=60, max_episode_steps=10)).horizon == 1
+    assert PredictedState(gymnasium.make("CartPole-v1")).horizon == 25  # of 500 steps, which only the TimeLimit knows
+    assert PredictedState(limited(30, max_steps=None)).horizon == 2  # a server may not know
+    config = load(overrides=["env.id=RoleAgent/Toy-v0", "env.kwargs={max_steps: 60, max_episode_steps: 30}"])
+    assert World.open(config, "train").horizon == 2
+
+
+def test_no_limit_of_steps_and_no_horizon_is_a_wrong_configuration():
+    class Endless(Script):
+        panel = Panel("Endless-v0", "train", ("a",))
+
+    gymnasium.register("Endless-v0", entry_point=lambda split: Endless([], None), disable_env_checker=True)
+    try:
+        with pytest.raises(ConfigError, match="Endless-v0 has no max_steps: set prompt"):
+            World.open(load(overrides=["env.id=Endless-v0", "env.kwargs={}"]), "train")
+        for override, horizon in (("prompt.horizon=4", 4), ("wia=off", 0)):
+            config = load(overrides=["env.id=Endless-v0", "env.kwargs={}", override])
+            assert World.open(config, "train").horizon == horizon
+    finally:
+        del gymnasium.registry["Endless-v0"]
 
 
 # --- FailureCurriculum ------------------------------------------------------------------------------------------------
@@ -268,6 +305,17 @@ def test_with_a_seed_the_choice_is_reproducible():
 
 TOY_TASKS = ("bring-egg-table-1", "heat-fish-tray-2")
 REGISTERED = sorted(name for name in gymnasium.registry if name.startswith("RoleAgent/"))
+
+
+@pytest.mark.parametrize("env_id", REGISTERED)
+def test_only_a_render_mode_that_there_is(env_id):
+    with pytest.raises(ValueError, match="unknown render_mode 'human'; choose 'ansi' or None"):
+        load_env_creator(gymnasium.spec(env_id).entry_point)(render_mode="human")
+    env = load_env_creator(gymnasium.spec(env_id).entry_point)(render_mode="ansi")
+    assert env.render() == ""  # before reset there is nothing to show
+    assert env.reset(seed=0)[0] == env.render() != ""
+
+
 WRAPPERS = {
     "tags": lambda env: Tags(env),
     "predicted": lambda env: PredictedState(env),
@@ -316,11 +364,23 @@ def test_constructor_arguments_are_recorded():
     sampler = Fixed()
     env = Tags(PredictedState(FailureCurriculum(Script(["a"]), sampler), horizon=2), think="none")
     assert env._saved_kwargs == {"think": "none", "action_tag": "action", "horizon": None}
-    assert env.env._saved_kwargs == {"horizon": 2, "similarity": lms}
+    assert env.env._saved_kwargs == {"horizon": 2, "similarity": "roleagent.similarity:lms"}
     assert env.env.env._saved_kwargs["sampler"] is sampler
     spec = PredictedState(gymnasium.make("RoleAgent/Toy-v0"), horizon=2).spec
     again = gymnasium.make(spec)
     assert isinstance(again, PredictedState) and again.horizon == 2
+
+
+def test_a_spec_is_json_and_the_environment_is_made_again_from_it():
+    for similarity in (lms, lms_tokens, "roleagent.similarity:lms_tokens"):
+        made = Tags(PredictedState(gymnasium.make("RoleAgent/Toy-v0"), horizon=2, similarity=similarity), think="none")
+        again = gymnasium.make(EnvSpec.from_json(made.spec.to_json()))
+        assert again.env.similarity is made.env.similarity in (lms, lms_tokens) and again.horizon == 2
+    nameless = PredictedState(Script([]), similarity=lambda a, b: 0.0)
+    assert callable(nameless._saved_kwargs["similarity"])  # nothing to record but itself
+    for name in ("lms", "roleagent.similarity:none", "roleagent.nowhere:lms", "roleagent.similarity:_BLOCK"):
+        with pytest.raises(ValueError, match=f"the similarity '{name}'"):
+            PredictedState(Script([]), similarity=name)
 
 
 def test_spaces_describe_the_actions():

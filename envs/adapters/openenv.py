@@ -20,6 +20,7 @@ import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.adapters.splits import Splits
+from roleagent.envs.wrappers.predicted_state import step_limit
 
 try:
     from fastapi import HTTPException, WebSocketDisconnect
@@ -157,7 +158,7 @@ def application(env_id: str, sessions: int = 16, timeout: float | None = 3600.0,
         try:
             with one_at_a_time:
                 found = splits.panel(split)
-                max_steps = getattr(splits(split).unwrapped, "max_steps", None)
+                max_steps = step_limit(splits(split))
         except (gymnasium.error.Error, ValueError, TypeError, OSError) as error:
             raise HTTPException(404, " ".join(str(error).split())) from error
         return {**found.manifest(), "max_steps": max_steps, "task_ids": list(found.task_ids)}

@@ -27,7 +27,7 @@ from openenv.core.client_types import StepResult
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from roleagent.panel import Panel
-from roleagent.spaces import Unicode
+from roleagent.spaces import Unicode, check_render_mode
 
 _LATE = (TimeoutError, asyncio.TimeoutError)  # the same from Python 3.11 on
 _BROKEN = (OSError, EOFError, WebSocketException, *_LATE)
@@ -85,6 +85,7 @@ class RemoteEnv(gymnasium.Env[str, str]):
         timeout: float = 60.0,
         render_mode: str | None = None,
     ):
+        self.render_mode = check_render_mode(render_mode, self.metadata)
         self.url, self.split, self.timeout = url.rstrip("/"), split, timeout
         about = self._get(f"/panel?split={quote(split)}" if split else "/panel")
         try:
@@ -94,7 +95,6 @@ class RemoteEnv(gymnasium.Env[str, str]):
             raise ConnectionError(f"{self.url} is another server: its /panel tells of no tasks") from error
         if env_id not in (None, self.panel.env_id):
             raise ValueError(f"{self.url} serves {self.panel.env_id}, not {env_id}")
-        self.render_mode = render_mode
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._client: Any = None

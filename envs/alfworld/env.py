@@ -25,7 +25,7 @@ from roleagent.envs.alfworld.planner import plan
 from roleagent.envs.alfworld.simulator import NOTHING, Simulator
 from roleagent.envs.alfworld.textworld import TextWorldEngine
 from roleagent.panel import Panel, PanelEnv
-from roleagent.spaces import Unicode
+from roleagent.spaces import Unicode, check_render_mode
 
 ENV_ID = "RoleAgent/ALFWorld-v0"
 ENGINES = ("native", "textworld")
@@ -93,11 +93,11 @@ class ALFWorldEnv(PanelEnv):
             raise ValueError(f"unknown engine {engine!r}; there are {' and '.join(ENGINES)}")
         if max_steps < 1 or (games is not None and games < 1):
             raise ValueError(f"max_steps and games must be at least 1, not {max_steps} and {games}")
+        self.render_mode = check_render_mode(render_mode, self.metadata)
         self._folder = games_folder(data_dir, split)
         self._size, self._games = size, games
         self.panel = self._find_panel(split)
         self.max_steps = max_steps
-        self.render_mode = render_mode
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._native = engine == "native"

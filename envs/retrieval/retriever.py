@@ -16,8 +16,8 @@ if TYPE_CHECKING:  # FAISS takes a second to load, and not every retriever needs
     from roleagent.envs.retrieval.dense import DenseIndex
     from roleagent.envs.retrieval.encoders import Encoder
 
-K1, B = 1.5, 0.75
-"""BM25's parameters for questions over short passages; Lucene's defaults, 0.9 and 0.4, find three points less."""
+K1, B = 1.2, 0.75
+"""BM25's parameters for questions over short passages: Lucene's own defaults, and the choice of docs/retrieval.md."""
 LARGEST = 1 << 18  # passages of an index that is built in memory, on the way
 INDEX, ENCODER = "index.faiss", "encoder"  # what a dense index' folder holds besides its manifest
 

@@ -14,7 +14,7 @@ from roleagent.envs.searchqa.questions import Question
 from roleagent.envs.searchqa.scoring import Score, judge
 from roleagent.panel import Panel, PanelEnv
 from roleagent.reading import read_command
-from roleagent.spaces import Unicode
+from roleagent.spaces import Unicode, check_render_mode
 
 INVALID = "That was neither search[query] nor answer[text]."
 NOTHING = "<information>No passage matches.</information>"
@@ -83,10 +83,10 @@ class SearchQAEnv(PanelEnv):
             raise ValueError(f"max_steps must be at least 1, not {max_steps}")
         if max_words < 5 * top_k:
             raise ValueError(f"max_words must be at least {5 * top_k} for {top_k} passages, not {max_words}")
+        self.render_mode = check_render_mode(render_mode, self.metadata)
         self.archive = open_archive(data_dir, corpus, retriever, index, seed)
         self.panel = self._find_panel(split)
         self.top_k, self.max_steps, self.max_words = top_k, max_steps, max_words
-        self.render_mode = render_mode
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._question: Question | None = None

@@ -21,7 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from roleagent.envs.searchqa.questions import RESERVED, Question, QuestionError, Questions, split
+from roleagent.envs.searchqa.questions import RESERVED, Question, QuestionError, Questions, by_hash, split
 
 DATA_SETS = {
     "nq": ("nq",),
@@ -74,7 +74,7 @@ def _read(folder: Path, name: str, data_sets: tuple[str, ...]) -> list[Question]
             places = [folder / f"{other}{glue}{part}" for other in DATA_SETS[data_set] for glue in ("_", "/") if part]
             places = places or [folder / other for other in DATA_SETS[data_set]]
             if path := _existing(places):
-                found += read_questions(path, data_set, part or "test")
+                found += by_hash(read_questions(path, data_set, part or "test"))  # files may go from easy to hard
                 break
     return found
 

@@ -4,11 +4,14 @@
 questions (at most a tenth of them) that are held out by the hash of their names. A training question that is asked in
 ``valid`` or ``test`` in the same words is left out of training. ``test_sample`` has 125 questions of every data set,
 chosen by hash, and the test questions of a data set are a split of their own, named after it.
+
+Any first part of a split mixes its data sets in proportion to their sizes.
 """
 
 from __future__ import annotations
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -107,18 +110,18 @@ class Questions(Immutable, Mapping[str, tuple[Question, ...]]):
 
 def split(train: Iterable[Question], valid: Iterable[Question], test: Iterable[Question]) -> Questions:
     """Lays out the splits (see the module's docstring); those that would be empty are left out."""
-    train, valid, test = tuple(train), tuple(valid), tuple(test)
+    train, valid, test = map(_mixed, (train, valid, test))
     asked = {normalise(question.text) for question in (*valid, *test)}
     train = tuple(question for question in train if normalise(question.text) not in asked)
     if not valid and train:
-        held = set(_by_hash(train)[: min(HELD_OUT, len(train) // 10)])
+        held = set(by_hash(train)[: min(HELD_OUT, len(train) // 10)])
         again = {normalise(question.text) for question in held}
         valid = tuple(question for question in train if question in held)
         train = tuple(question for question in train if normalise(question.text) not in again)
     by_set: dict[str, list[Question]] = {}
     for question in test:
         by_set.setdefault(question.data_set, []).append(question)
-    sample = {question for group in by_set.values() for question in _by_hash(group)[:SAMPLE]}
+    sample = {question for group in by_set.values() for question in by_hash(group)[:SAMPLE]}
     splits = {
         "train": train,
         "valid": valid,
@@ -129,9 +132,22 @@ def split(train: Iterable[Question], valid: Iterable[Question], test: Iterable[Q
     return Questions({name: questions for name, questions in splits.items() if questions})
 
 
-def _by_hash(questions: Iterable[Question]) -> list[Question]:
+def _mixed(questions: Iterable[Question]) -> tuple[Question, ...]:
+    """The questions with their data sets mixed evenly; within a data set they keep their order."""
+    questions = tuple(questions)
+    sizes = Counter(question.data_set for question in questions)
+    counted: Counter[str] = Counter()
+    shares = []
+    for question in questions:
+        counted[question.data_set] += 1
+        shares.append(counted[question.data_set] / (sizes[question.data_set] + 1))
+    order = sorted(range(len(questions)), key=shares.__getitem__)
+    return tuple(questions[place] for place in order)
+
+
+def by_hash(questions: Iterable[Question]) -> list[Question]:
     """In an order that does not depend on the file's."""
     return sorted(questions, key=lambda question: hashlib.sha256(question.task_id.encode()).digest())
 
 
-__all__ = ["ENV_ID", "RESERVED", "SPLITS", "Question", "QuestionError", "Questions", "split"]
+__all__ = ["ENV_ID", "RESERVED", "SPLITS", "Question", "QuestionError", "Questions", "by_hash", "split"]

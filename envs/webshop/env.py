@@ -13,7 +13,7 @@ from roleagent.envs.webshop.pages import RENDERINGS
 from roleagent.envs.webshop.session import Session
 from roleagent.envs.webshop.shop import open_shop
 from roleagent.panel import Panel, PanelEnv
-from roleagent.spaces import Unicode
+from roleagent.spaces import Unicode, check_render_mode
 
 REWARDS = ("success", "score")
 
@@ -82,10 +82,10 @@ class WebShopEnv(PanelEnv):
             raise ValueError(f"unknown reward {reward!r}; there are {' and '.join(REWARDS)}")
         if max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, not {max_steps}")
+        self.render_mode = check_render_mode(render_mode, self.metadata)
         self.shop = open_shop(data_dir, num_products, goals, search, nouns, seed, show_attributes)
         self.panel = self._find_panel(split)
         self.max_steps = max_steps
-        self.render_mode = render_mode
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._observation, self._reward = observation, reward

@@ -9,6 +9,8 @@ from math import floor
 from typing import Any
 
 import gymnasium
+from gymnasium.envs.registration import load_env_creator
+from gymnasium.wrappers import TimeLimit
 
 from roleagent.similarity import lms
 from roleagent.spaces import Unicode
@@ -24,6 +26,45 @@ def default_horizon(max_steps: int) -> int:
     return max(1, floor(0.05 * max_steps + 0.5))
 
 
+def step_limit(env: gymnasium.Env) -> int | None:
+    """Most steps of an episode, ≥ 1: the least of the environment's ``max_steps`` and the ``TimeLimit``s around it.
+
+    None where neither is there. A ``TimeLimit`` that is wrapped around ``env`` later is not seen.
+
+    >>> step_limit(gymnasium.make("RoleAgent/Toy-v0", max_episode_steps=10))
+    10
+    """
+    limits = [env.get_wrapper_attr("max_steps")] if env.has_wrapper_attr("max_steps") else []
+    while isinstance(env, gymnasium.Wrapper):
+        limits += [env.get_wrapper_attr("_max_episode_steps")] if isinstance(env, TimeLimit) else []
+        env = env.env
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
+def _load(name: str) -> Callable[[str, str], float]:
+    """The function that ``module:function`` names.
+
+    Raises:
+        ValueError: there is no such function.
+    """
+    try:
+        function = load_env_creator(name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"cannot load the similarity {name!r}: name a function as module:function") from error
+    if not callable(function):
+        raise ValueError(f"the similarity {name!r} is no function but {type(function).__name__}")
+    return function
+
+
+def _name(similarity: Callable[[str, str], float]) -> str | Callable[[str, str], float]:
+    """``module:function`` if that imports the same function, else the function itself."""
+    name = f"{getattr(similarity, '__module__', None)}:{getattr(similarity, '__qualname__', None)}"
+    try:
+        return name if _load(name) is similarity else similarity
+    except ValueError:
+        return similarity
+
+
 class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     """Adds predictions to the action and their scores to ``info`` (paper, Eq. 4).
 
@@ -36,23 +77,28 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
 
     Args:
         env: any environment; ``info["state"]`` names the state (None: not scored), else a text observation is taken.
-        horizon: H in steps; None: :func:`default_horizon` of the environment's ``max_steps``.
-        similarity: maps two texts to [0, 1].
+        horizon: H in steps, ≥ 1; None: :func:`default_horizon` of the environment's :func:`step_limit`.
+        similarity: maps two texts to [0, 1]: a function, or its name as ``module:function``. The environment's ``spec``
+            records the name; only a function that cannot be imported keeps the spec from becoming JSON.
 
     Attributes:
         scoring_seconds: wall-clock time spent on scoring so far.
 
     Raises:
-        ValueError: no horizon is given and the environment does not say how long an episode is.
+        ValueError: no horizon is given and the environment has no limit of steps, or there is no such similarity.
     """
 
-    def __init__(self, env: gymnasium.Env, horizon: int | None = None, similarity: Callable[[str, str], float] = lms):
-        gymnasium.utils.RecordConstructorArgs.__init__(self, horizon=horizon, similarity=similarity)
+    def __init__(
+        self, env: gymnasium.Env, horizon: int | None = None, similarity: str | Callable[[str, str], float] = lms
+    ):
+        similarity = _load(similarity) if isinstance(similarity, str) else similarity
+        gymnasium.utils.RecordConstructorArgs.__init__(self, horizon=horizon, similarity=_name(similarity))
         gymnasium.Wrapper.__init__(self, env)
         if horizon is None:
-            if not env.has_wrapper_attr("max_steps"):
-                raise ValueError(f"{env} has no max_steps: say how far ahead to predict with horizon=")
-            horizon = default_horizon(env.get_wrapper_attr("max_steps"))
+            limit = step_limit(env)
+            if limit is None:
+                raise ValueError(f"{env} has no max_steps and no TimeLimit: pass horizon=, the steps to predict ahead")
+            horizon = default_horizon(limit)
         if horizon < 1:
             raise ValueError(f"the horizon is a number of steps, at least 1, not {horizon}")
         self.horizon = horizon

@@ -14,7 +14,7 @@ from typing import Any, Literal, get_args
 
 import gymnasium
 
-from roleagent.envs.wrappers.predicted_state import default_horizon
+from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
 from roleagent.spaces import Unicode, whole
 
 Think = Literal["none", "optional", "required"]
@@ -163,7 +163,7 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         if horizon is None and isinstance(foreseen, gymnasium.spaces.Tuple):
             horizon = len(foreseen)
         elif horizon is None:
-            horizon = default_horizon(env.get_wrapper_attr("max_steps")) if env.has_wrapper_attr("max_steps") else 1
+            horizon = default_horizon(step_limit(env) or 1)
         self.horizon = horizon
         self.action_space = Unicode()
 

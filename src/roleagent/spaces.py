@@ -1,9 +1,9 @@
-"""Spaces that Gymnasium lacks."""
+"""Spaces that Gymnasium lacks, and a check that it leaves to environments."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
@@ -38,6 +38,21 @@ class Unicode(gymnasium.spaces.Text):
 
     def __eq__(self, other: Any) -> bool:
         return isinstance(other, Unicode) and self.max_length == other.max_length
+
+
+def check_render_mode(mode: str | None, metadata: Mapping[str, Any]) -> str | None:
+    """The mode itself.
+
+    Raises:
+        ValueError: the environment's metadata lists no such mode.
+
+    >>> check_render_mode("ansi", {"render_modes": ["ansi"]})
+    'ansi'
+    """
+    modes = metadata["render_modes"]
+    if mode is not None and mode not in modes:
+        raise ValueError(f"unknown render_mode {mode!r}; choose {', '.join(map(repr, modes))} or None")
+    return mode
 
 
 def whole(text: str) -> str:
