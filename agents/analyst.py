@@ -110,7 +110,10 @@ class ModelAnalyst(LanguageAnalyst):
         room = policy.context_length - max(self.limits.values()) - frame - _SLACK
         try:
             self.inquiries = Inquiries(
-                lambda text: len(policy.encode(text)), room, min(room, candidate_tokens), self.dialect.explains
+                lambda text: len(policy.encode(policy.literal(text))),
+                room,
+                min(room, candidate_tokens),
+                self.dialect.explains,
             )
         except ValueError as error:
             raise PolicyError(

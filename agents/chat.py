@@ -22,6 +22,9 @@ class MessageDialect(ChatDialect):
     def __init__(self) -> None:
         """Needs no policy."""
 
+    def literal(self, text: str) -> str:
+        return text
+
     def opening(self, text: str) -> list[Any]:
         return [{"role": "user", "content": text}]
 

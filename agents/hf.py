@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,8 @@ from roleagent.agents.decoding import continued
 from roleagent.agents.slot_cache import SlotCache
 from roleagent.patience import waiting
 from roleagent.types import Completion, Request
+
+_CUT = "\udfff"  # where a text is cut for the tokenizer: half of a character, which no tokenizer takes
 
 
 def own_device() -> torch.device:
@@ -118,6 +121,27 @@ def _hub_answers(name: str) -> bool:
     return True
 
 
+def _beginnings_of_marks(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
+    """Finds the first character of every special token in a text, those that overlap included.
+
+    Tokenizers also match added tokens that are not declared special. Some of them are marks of a chat
+    (``<｜User｜>``, ``<tool_call>``), others are plain text (runs of blanks, words): marks stand in brackets.
+    """
+    added = [token.content for token in tokenizer.added_tokens_decoder.values()]
+    bracketed = {text for text in added if (text[:1], text[-1:]) in (("<", ">"), ("[", "]"))}
+    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
+    rests: dict[str, list[str]] = {}
+    for mark in sorted(bracketed | special | set(tokenizer.all_special_tokens)):
+        if len(mark) > 1:
+            rests.setdefault(mark[0], []).append(re.escape(mark[1:]))
+    return re.compile("|".join(f"{re.escape(first)}(?={'|'.join(rest)})" for first, rest in rests.items()) or r"(?!)")
+
+
+def _tokenized(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
+    pieces = text.split(_CUT)
+    return [token for piece in pieces for token in tokenizer.encode(piece, add_special_tokens=False)]
+
+
 class HFPolicy:
     """A causal language model that plays (see :class:`roleagent.types.Policy`).
 
@@ -146,7 +170,8 @@ class HFPolicy:
         if tokenizer.eos_token_id is None:
             raise PolicyError("the policy's tokenizer has no end token (eos_token): nothing would end a reply")
         # A group's episodes see much of the same, and every prediction is asked for in the same words.
-        self._encoded = lru_cache(4096)(partial(tokenizer.encode, add_special_tokens=False))
+        self._encoded = lru_cache(4096)(lambda text: _tokenized(tokenizer, text))
+        self._marks = _beginnings_of_marks(tokenizer)
         self._cache: SlotCache | None = None
 
     @classmethod
@@ -188,8 +213,15 @@ class HFPolicy:
         return int(self.tokenizer.eos_token_id)  # type: ignore[arg-type]
 
     def encode(self, text: str) -> list[int]:
-        """Token ids of a text, special tokens in it recognised, none added."""
+        """Token ids of a text, none added. Special tokens are recognized, but not in its :meth:`literal` parts."""
         return list(self._encoded(text))
+
+    def literal(self, text: str) -> str:
+        """A text from outside for :meth:`encode`, alone or within a longer text: its special tokens are plain letters.
+
+        A text without special tokens is returned unchanged, so that its token ids are what they are anyway.
+        """
+        return self._marks.sub(rf"\g<0>{_CUT}", text)
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids. Tags may be special tokens, so special tokens stay, but for the end of the reply."""

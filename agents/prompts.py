@@ -8,7 +8,8 @@ A :class:`Conversation` is one episode as the model sees it. Two styles:
   (the published protocol).
 
 A :class:`Dialect` turns messages into tokens: by a chat template where the tokenizer has one, otherwise plainly. It
-only ever appends to token ids that exist; sampled tokens are never encoded again.
+only ever appends to token ids that exist; sampled tokens are never encoded again. Special tokens are the dialect's own:
+what the world says, or a command quotes, is encoded without recognizing any (:meth:`Dialect.literal`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,10 @@ class Dialect(Protocol):
 
     explains: bool
 
+    def literal(self, text: str) -> str:
+        """A text from outside, in whose place no special token is recognized."""
+        ...
+
     def opening(self, text: str) -> list[int]:
         """The first message, up to where the reply begins."""
         ...
@@ -49,7 +54,7 @@ class Dialect(Protocol):
         ...
 
     def inquiry(self, text: str, kind: Inquiry) -> list[int]:
-        """A question to the environment role, up to where the answer begins."""
+        """A question to the environment role, up to where the answer begins. No special token in it is recognized."""
         ...
 
 
@@ -59,7 +64,7 @@ class PlainDialect:
     explains = False
 
     def __init__(self, policy: Actor):
-        self._encode = policy.encode
+        self._encode, self.literal = policy.encode, policy.literal
 
     def opening(self, text: str) -> list[int]:
         return self._encode(f"{text}\n")
@@ -75,7 +80,7 @@ class PlainDialect:
         return FORESEE
 
     def inquiry(self, text: str, kind: Inquiry) -> list[int]:
-        return self._encode(f"{text}\n{INQUIRE[kind]}")
+        return self._encode(f"{self.literal(text)}\n{INQUIRE[kind]}")
 
 
 class Scribe:
@@ -85,6 +90,9 @@ class Scribe:
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+
+    def literal(self, text: str) -> str:
+        return text
 
     def opening(self, text: str) -> list[int]:
         self.texts.append(text)
@@ -134,6 +142,9 @@ class ChatDialect:
         assert isinstance(text, str)
         return text
 
+    def literal(self, text: str) -> str:
+        return self._policy.literal(text)
+
     def opening(self, text: str) -> list[int]:
         return self._policy.encode(self._render([{"role": "user", "content": text}]))
 
@@ -162,7 +173,7 @@ class ChatDialect:
         )
 
     def inquiry(self, text: str, kind: Inquiry) -> list[int]:
-        return self.opening(text)
+        return self.opening(self.literal(text))
 
 
 def dialect_of(policy: Actor) -> Dialect:
@@ -211,13 +222,14 @@ class Transcript(Conversation):
         goal = info.get("goal", "")
         # Most worlds name the task in their first observation; nothing is said twice.
         task = "" if goal in observation else f"Your task is to: {goal}"
-        self._ids = tuple(dialect.opening("\n\n".join(part for part in (head, observation, task) if part)))
+        seen = "\n\n".join(part for part in (observation, task) if part)
+        self._ids = tuple(dialect.opening("\n\n".join(part for part in (head, dialect.literal(seen)) if part)))
 
     def action_prompt(self) -> tuple[int, ...]:
         return self._ids
 
     def advance(self, stream, last_reply, action, observation, info) -> None:
-        self._ids = (*stream, *self.dialect.following(observation, last_reply))
+        self._ids = (*stream, *self.dialect.following(self.dialect.literal(observation), last_reply))
 
 
 class Window(Conversation):
@@ -243,7 +255,8 @@ class Window(Conversation):
         if commands:
             lines += ["Commands:", *commands]
         self._observation = observation
-        self._ids = tuple(self.dialect.opening("\n\n".join(part for part in (head, "\n".join(lines)) if part)))
+        seen = self.dialect.literal("\n".join(lines))
+        self._ids = tuple(self.dialect.opening("\n\n".join(part for part in (head, seen) if part)))
 
     def action_prompt(self) -> tuple[int, ...]:
         return self._ids

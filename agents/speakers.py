@@ -6,6 +6,7 @@ a policy, the local model or vLLM's, so that a prompting agent plays against eit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -62,7 +63,8 @@ class PolicySpeaker:
 
         Assistant:
 
-    What stands in a user's message cannot pass for the template's own markers: their brackets are replaced.
+    What stands in a message cannot pass for the template's own markers: in a user's message their brackets are
+    replaced, and no special token is recognized but the tags of a reply (``<think>``, ``<action>``) in an assistant's.
 
     A conversation that goes on from one call to the next costs only its new tokens: it is found again by how it begins,
     and what the policy computed for it is used as far as the prompts are the same.
@@ -96,9 +98,9 @@ class PolicySpeaker:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """The tokens of a conversation, up to where the answer begins."""
+        said = [{"role": message["role"], "content": self._content(message)} for message in messages]
         if not self._template:
-            return self.policy.encode(plain_prompt(messages))
-        said = [{"role": message["role"], "content": _content(message)} for message in messages]
+            return self.policy.encode(plain_prompt(said))
         try:
             text = self.policy.tokenizer.apply_chat_template(said, tokenize=False, add_generation_prompt=True)
         except TemplateError:  # Gemma's and others know no system message
@@ -106,6 +108,13 @@ class PolicySpeaker:
                 _without_system(said), tokenize=False, add_generation_prompt=True
             )
         return self.policy.encode(text)
+
+    def _content(self, message: Message) -> str:
+        role, text = message["role"], message["content"]
+        if role == "assistant":  # every second part is a tag
+            parts = enumerate(_REPLY_TAG.split(text))
+            return "".join(part if place % 2 else self.policy.literal(part) for place, part in parts)
+        return self.policy.literal(untagged(text) if role == "user" else text)
 
     def _batch(
         self, conversations: Sequence[Sequence[Message]], max_tokens: int, temperature: float
@@ -149,6 +158,7 @@ class PolicySpeaker:
         return slots
 
 
+_REPLY_TAG = re.compile(r"(</?(?:think|action|search|answer|prediction)(?: h=\"\d{1,3}\")?>)")
 _NAMES = {"system": "Instructions", "user": "User", "assistant": "Assistant"}
 _TURN = f"\n\n{_NAMES['user']}:"
 
@@ -161,12 +171,8 @@ def plain_prompt(messages: Sequence[Message]) -> str:
     <BLANKLINE>
     Assistant:
     """
-    said = [f"{_NAMES[message['role']]}: {_content(message)}" for message in messages]
+    said = [f"{_NAMES[message['role']]}: {message['content']}" for message in messages]
     return "\n\n".join([*said, f"{_NAMES['assistant']}:"])
-
-
-def _content(message: Message) -> str:
-    return untagged(message["content"]) if message["role"] == "user" else message["content"]
 
 
 def _beginning(messages: Sequence[Message]) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ A policy from scratch cannot be told how to analyse a failure, so it is shown. E
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -25,6 +26,7 @@ from roleagent.reflections import write_reflection, write_selection
 from roleagent.types import Analyst, Failure, Reflection, Segment, Trajectory
 
 _ATTEMPTS = 10  # per episode wanted: not every mistake can be made in every task
+_VALUE = re.compile(r"^(\w+:)(.*)$", re.MULTILINE)  # of a field: the name is the form, and what follows is text
 _CANDIDATES = (2, 12)  # least and most failures in a list that is shown
 
 
@@ -122,12 +124,12 @@ def segments(analyst: ModelAnalyst, taught: Sequence[Lesson], weight: float) -> 
     Raises:
         ConfigError: hardly any answer is short enough.
     """
-    found = []
+    found, policy = [], analyst.policy
     for lesson in taught:
         prompt = analyst.prompt(lesson.question, lesson.kind)
-        answer = analyst.policy.encode(lesson.answer)
+        answer = policy.encode(_VALUE.sub(lambda line: line[1] + policy.literal(line[2]), lesson.answer))
         if answer[-1] not in analyst.stops(lesson.kind):
-            answer.append(analyst.policy.eos_id)
+            answer.append(policy.eos_id)
         if len(answer) > analyst.limits[lesson.kind]:
             continue
         ids, n = (*prompt, *answer), len(answer)

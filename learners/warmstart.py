@@ -19,7 +19,7 @@ from roleagent.agents.mistakes.slips import verb_of
 from roleagent.agents.prompts import Scribe, Transcript, Window
 from roleagent.agents.rollout import Rollout
 from roleagent.learners.segments import segments_of
-from roleagent.types import Completion, Expert, Prediction, Segment, Task, Trajectory, Turn
+from roleagent.types import Completion, Expert, Policy, Prediction, Segment, Task, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,21 +152,21 @@ def segments_from(
     for number, step in enumerate(demonstration.steps):
         prompt = conversation.action_prompt()
         ahead = states[number + 1 : number + 1 + horizon]
-        action_text = f"<action>{step.command}</action>"
+        action_text = f"<action>{policy.literal(step.command)}</action>"
         prediction = None
         if horizon and inline:
-            action = reply(action_text + _foretold(ahead), rollout.action_stops)
+            action = reply(action_text + _foretold(ahead, policy), rollout.action_stops)
         else:
             action = reply(action_text, rollout.action_stops)
         stream, last = (*prompt, *action.token_ids), action.token_ids
         if horizon and not inline and only in (None, number):
             asked = conversation.prediction_prompt(action)
             wrong = decoys.draw(step.command, len(ahead)) if decoys is not None else None
-            answer = reply(_foretold(ahead if wrong is None else wrong), rollout.prediction_stops)
+            answer = reply(_foretold(ahead if wrong is None else wrong, policy), rollout.prediction_stops)
             limit = rollout.config.prediction_tokens
             if len(answer.token_ids) > limit:
                 beginnings = _beginnings(ahead, rollout, int(_ROOM * limit)) if aside else []
-                answer = reply(_foretold(beginnings), rollout.prediction_stops)
+                answer = reply(_foretold(beginnings, policy), rollout.prediction_stops)
             prediction = Prediction(asked, answer, ()) if wrong is None else None
             if not aside:
                 stream, last = (*asked, *answer.token_ids), answer.token_ids
@@ -183,17 +183,19 @@ def _beginnings(states: Sequence[str | None], rollout: Rollout, limit: int) -> l
     """The same states, the longest shortened until the forecast of them all has no more than ``limit`` tokens."""
     policy, most = rollout.policy, limit
     while most > 0:
-        cut = [state if state is None else policy.decode(policy.encode(state)[:most]) for state in states]
-        over = len(policy.encode(_foretold(cut))) - limit
+        cut = [s if s is None else policy.decode(policy.encode(policy.literal(s))[:most]) for s in states]
+        over = len(policy.encode(_foretold(cut, policy))) - limit
         if over <= 0:
             return cut
         most -= max(1, over // len(states))
     return []
 
 
-def _foretold(states: Sequence[str | None]) -> str:
+def _foretold(states: Sequence[str | None], policy: Policy) -> str:
     return "".join(
-        f'<prediction h="{h}">{state}</prediction>' for h, state in enumerate(states, start=1) if state is not None
+        f'<prediction h="{h}">{policy.literal(state)}</prediction>'
+        for h, state in enumerate(states, start=1)
+        if state is not None
     )
 
 

@@ -1,7 +1,7 @@
 """Policies small enough to be made for one test: random weights, a tokenizer of kitchen words."""
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import AddedToken, LlamaConfig, LlamaForCausalLM, Qwen2Tokenizer
 
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.small import build_policy, train_tokenizer
@@ -23,6 +23,15 @@ TAGS = ("<action>", "</action>", "</prediction>", '<prediction h="1">')
 def tokenizer(chat_template=None):
     made = train_tokenizer(WORDS, 360, TAGS)
     made.chat_template = chat_template
+    return made
+
+
+def qwen2_tokenizer(chat_template=None):
+    """A tokenizer of Qwen2's own kind: byte-level BPE, chat marks, and added tokens that are not declared special."""
+    made = Qwen2Tokenizer().train_new_from_iterator(WORDS * 3, 400)
+    made.add_tokens([AddedToken(mark, special=True) for mark in ("<|im_start|>", "<|im_end|>")])
+    made.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in ("<tool_call>", "<think>")])
+    made.eos_token, made.chat_template = "<|im_end|>", chat_template
     return made
 
 
@@ -73,7 +82,7 @@ class Script:
         self.prompts = []
         self.tokenizer, self.eos_id = self._inner.tokenizer, self._inner.eos_id
         self.encode, self.decode = self._inner.encode, self._inner.decode
-        self.single_token = self._inner.single_token
+        self.literal, self.single_token = self._inner.literal, self._inner.single_token
 
     def forget(self):
         pass
