@@ -13,12 +13,12 @@ from roleagent.learners.advantages import (
     Values,
     by_state,
     is_dead,
-    modulated_returns,
     outcome_advantages,
+    predictive_returns,
     states_of,
     task_returns,
 )
-from roleagent.types import Group
+from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,9 @@ def summary(
     sizes: list[int] = []
     for number, group in enumerate(groups):
         turns += sum(len(trajectory.turns) for trajectory in group.trajectories)
-        for trajectory in group.trajectories:
-            plain = task_returns(trajectory, config.gamma)
-            changed = modulated_returns(trajectory, config.gamma)
-            modulated += sum(a != b for a, b in zip(plain, changed, strict=True))
+        for trajectory, factors in zip(group.trajectories, predictive_returns(group, config), strict=True):
+            tasks = task_returns(trajectory, config.gamma, config.rewards)
+            modulated += sum(bool(task and factor) for task, factor in zip(tasks, factors, strict=True))
         shared = [*map(len, by_state(states[number] if states else states_of(group, config)))]
         sizes += shared
         comparable += sum(size for size in shared if size > 1)
@@ -101,3 +100,36 @@ def summary(
         "predictions_absent": float(absent),
         "prediction_score": math.fsum(score.score for score in scores) / len(scores) if scores else 0.0,
     }
+
+
+def last_step_bias(
+    config: EstimatorConfig | None = None, kind: str = "role_agent", horizon: int = 1, score: float = 0.6
+) -> float:
+    """What an estimator pays for a detour: the mean advantage of dawdling minus that of finishing, in one state.
+
+    Four rollouts reach the same page. One buys there and wins; one leaves the page, comes back, buys and wins; two
+    lose. Every prediction that can be scored scores the same, and the state after a purchase is None, as in WebShop.
+    At most 0 is right: leaving the page only delays the same win.
+
+    Args:
+        config: the estimator's configuration.
+        kind: a name of :data:`~roleagent.learners.advantages.ESTIMATORS`.
+        horizon: steps that predictions look ahead, ≥ 1.
+        score: of every prediction, in [0, 1].
+    """
+    config, task = config or EstimatorConfig(), Task("", "purchase")
+
+    def rollout(states: Sequence[str], won: bool) -> Trajectory:
+        turns = []
+        for number, state in enumerate(states):
+            known = range(1, min(horizon, len(states) - 1 - number) + 1)  # the state after the last turn is None
+            scores = tuple(PredictionScore(number, ahead, score) for ahead in known)
+            prediction = Prediction((), None, ("?",) * horizon, scores)
+            reward = {"task": float(won and number == len(states) - 1)}
+            turns.append(Turn((), Completion((), (), "stop"), "", "", state, prediction, reward))
+        return Trajectory(task, tuple(turns), True, False, "won" if won else "lost")
+
+    finishing, dawdling = ("results", "page"), ("results", "page", "description", "page")
+    plays = ((finishing, True), (dawdling, True), (finishing, False), (finishing, False))
+    values = ESTIMATORS[kind](Group(task, tuple(rollout(*play) for play in plays)), config)
+    return values[1][1] - (values[0][1] + values[1][3]) / 2
