@@ -52,6 +52,8 @@ class EstimatorConfig:
         rewards: what a turn earned; by default its ``task`` term.
         unscored: R_pre where a horizon has no state to score: ``"neutral"`` takes the mean of what was scored,
             ``"zero"`` counts 0 (Eq. 5 to the letter); see :func:`predictive_returns`.
+        state_of_failure: the state after a failed command, which left the world as it was: ``"previous"`` is the one
+            before it, ``"text"`` the text of the failure (as published).
 
     Raises:
         ValueError: a value out of range.
@@ -63,6 +65,7 @@ class EstimatorConfig:
     similarity_threshold: float | None = None
     rewards: Rewards = field(default_factory=Rewards)
     unscored: str = "neutral"
+    state_of_failure: str = "previous"
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.gamma <= 1.0:
@@ -75,6 +78,8 @@ class EstimatorConfig:
             raise ValueError(f"similarity_threshold must be in (0, 1] or None, not {self.similarity_threshold}")
         if self.unscored not in ("neutral", "zero"):
             raise ValueError(f"unscored must be 'neutral' or 'zero', not {self.unscored!r}")
+        if self.state_of_failure not in ("previous", "text"):
+            raise ValueError(f"state_of_failure must be 'previous' or 'text', not {self.state_of_failure!r}")
 
 
 Estimator = Callable[[Group, EstimatorConfig], Values]
@@ -253,9 +258,14 @@ def _joint(group: Group, step_returns: Values, config: EstimatorConfig) -> Value
 
 def states_of(group: Group, config: EstimatorConfig) -> States:
     """Which turns of a group were taken in the same state, over all rollouts of the task (Eq. 7)."""
-    states = tuple(turn.state for trajectory in group.trajectories for turn in trajectory.turns)
+    states = tuple(state_of(turn, config) for trajectory in group.trajectories for turn in trajectory.turns)
     labels = iter(_labels(states, config.similarity_threshold))
     return [[next(labels) for _ in trajectory.turns] for trajectory in group.trajectories]
+
+
+def state_of(turn: Turn, config: EstimatorConfig) -> str | None:
+    """The state that a turn is compared by, by ``config.state_of_failure``; None where it cannot be known."""
+    return turn.grouping_state if config.state_of_failure == "previous" else turn.state
 
 
 @lru_cache(maxsize=1)  # an estimator and whoever tells its parts apart ask for the same, one after the other
@@ -300,6 +310,7 @@ __all__ = [
     "rloo",
     "role_agent",
     "standardise",
+    "state_of",
     "states_of",
     "task_returns",
 ]

@@ -32,6 +32,8 @@ and of every turn
 ``return_task``        R_task(a_t), ``return_predictive`` R_pre(a_t) (Eq. 5, by ``estimator.unscored``),
                        ``return_modulated`` R_t (Eq. 6), null where the estimator has no such thing
 ``state_group``        which of the group's states it was taken in, or null
+``grouping_state``     the state by which the turn is compared, only where it is not what came before it: a failed
+                       command left the world as it was (``estimator.state_of_failure``)
 ``advantage_state``    A^S (Eq. 8), ``advantage_outcome`` A^E (Eq. 1), null where the estimator has no such thing
 ``advantage``          what the turn's action was trained with in the end
 ``tokens``             of a few groups: text, kind (see :data:`~roleagent.learners.segments.ACTION`) and log-probability
@@ -54,6 +56,7 @@ from roleagent.learners.advantages import (
     is_dead,
     modulated_returns,
     predictive_returns,
+    state_of,
     task_returns,
 )
 from roleagent.learners.credit import Credit
@@ -169,6 +172,7 @@ def _turns(
                 "return_predictive": _short(predictive[number]) if foreseen else None,
                 "return_modulated": _short(modulated[number]) if modulated else None,
                 "state_group": label if label >= 0 else None,
+                **({} if state_of(turn, estimator) == turn.state else {"grouping_state": state_of(turn, estimator)}),
                 "advantage_state": _short(credit.of_states[member][number]) if credit.of_states is not None else None,
                 "advantage_outcome": _short(outcome) if outcome is not None else None,
                 "advantage": _short(one.advantages[member][number]),

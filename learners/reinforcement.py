@@ -147,6 +147,7 @@ def estimator_config(config: Config) -> EstimatorConfig:
         options.similarity_threshold or None,
         rewards,
         options.unscored,
+        options.state_of_failure,
     )
 
 

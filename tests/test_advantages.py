@@ -173,7 +173,14 @@ def test_nothing_to_estimate(name):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"gamma": 1.5}, {"alpha": -1.0}, {"norm": "max"}, {"similarity_threshold": 0.0}, {"unscored": "no"}],
+    [
+        {"gamma": 1.5},
+        {"alpha": -1.0},
+        {"norm": "max"},
+        {"similarity_threshold": 0.0},
+        {"unscored": "no"},
+        {"state_of_failure": ""},
+    ],
     ids=str,
 )
 def test_values_out_of_range_are_refused(wrong):
@@ -252,6 +259,7 @@ configs = st.builds(
     norm=st.sampled_from(["std", "mean"]),
     similarity_threshold=st.sampled_from([None, 0.9]),
     unscored=st.sampled_from(["neutral", "zero"]),
+    state_of_failure=st.sampled_from(["previous", "text"]),
 )
 estimators = st.sampled_from(sorted(ESTIMATORS)).map(ESTIMATORS.get)
 

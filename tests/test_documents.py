@@ -98,7 +98,7 @@ def test_every_equation_and_every_step_has_a_place_in_the_code():
 
 
 @pytest.mark.parametrize("page", ["paper_to_code", "method"])
-@pytest.mark.parametrize(("option", "letter"), [("unscored", "zero")])
+@pytest.mark.parametrize(("option", "letter"), [("unscored", "zero"), ("state_of_failure", "text")])
 def test_a_departure_from_the_paper_is_named_with_the_option_for_its_letter(page, option, letter):
     text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
     assert f"`estimator.{option}={letter}`" in text

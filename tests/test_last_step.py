@@ -114,7 +114,7 @@ def test_the_returns_of_a_solution_grow_towards_its_end(env_id, horizon, monkeyp
             break
     states = [env.step(command)[-1]["state"] for command in commands]
     text, info = env.reset(options={"task_id": task_id})
-    game = Game(0, TASK, "given", text, info["state"])
+    game = Game(0, TASK, "given", text, info)
     for t, command in enumerate(commands):
         right = [state or "" for state in states[t : t + horizon]]
         action = {"command": command, "predictions": (*right, *[""] * (horizon - len(right)))}

@@ -32,7 +32,18 @@ from roleagent.reading import read_command, read_information
 from roleagent.similarity import lms
 
 INFO_KEYS = {
-    *("task_id", "goal", "task_type", "split", "admissible_actions", "won", "valid_action", "state", "rewards"),
+    *(
+        "task_id",
+        "goal",
+        "task_type",
+        "split",
+        "admissible_actions",
+        "won",
+        "valid_action",
+        "state",
+        "rewards",
+        "grouping_state",
+    ),
     *("question_id", "retrieved", "answer", "em", "f1", "sub_em", "golden_answers"),
 }
 

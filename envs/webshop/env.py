@@ -153,6 +153,7 @@ class WebShopEnv(gymnasium.Env[str, str]):
             "won": score is not None and score.total == 1,
             "valid_action": valid,
             "state": None if session.done else self._text,
+            "grouping_state": None if session.done else self._text,  # a failed command leaves the page as it is
             "rewards": rewards,
             "clickables": list(page.clickables),
             "has_search_bar": page.has_search_bar,
