@@ -16,7 +16,17 @@ from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers.tags import parse
 from roleagent.settings import PromptConfig, RolloutConfig
 from roleagent.stopwatch import Stopwatch
-from roleagent.types import Completion, Group, Prediction, PredictionScore, Request, Task, Trajectory, Turn
+from roleagent.types import (
+    Completion,
+    Group,
+    Prediction,
+    PredictionScore,
+    Request,
+    Task,
+    Trajectory,
+    Turn,
+    grouping_state,
+)
 
 
 @dataclass
@@ -59,6 +69,7 @@ class _Episode:
     conversation: Conversation | None = None
     first: str = ""
     state: str | None = None
+    grouping_state: str | None = None
     turns: list[Turn] = field(default_factory=list)
     scores: dict[int, list[PredictionScore]] = field(default_factory=dict)
     stop_reason: str = ""
@@ -168,7 +179,11 @@ class Rollout:
         if outcome.error is not None:
             self._fail(episode, outcome.error)
             return episode
-        episode.first, episode.state = outcome.observation, info.get("state")
+        episode.first, episode.state, episode.grouping_state = (
+            outcome.observation,
+            info.get("state"),
+            grouping_state(info),
+        )
         episode.conversation = self.open(outcome.observation, info)
         return episode
 
@@ -272,9 +287,10 @@ class Rollout:
                 prediction=prediction,
                 rewards=dict(info.get("rewards", {})),
                 info=info,
+                grouping_state=episode.grouping_state,
             )
         )
-        episode.state = info.get("state")
+        episode.state, episode.grouping_state = info.get("state"), grouping_state(info)
         episode.terminated, episode.truncated = outcome.terminated, outcome.truncated
         if outcome.terminated or outcome.truncated:
             won = bool(info.get("won"))

@@ -23,6 +23,9 @@ from roleagent.curricula.library import FailureLibrary
 from roleagent.reports.recorded import Recorded
 from roleagent.stopwatch import PARTS
 
+OF_PREDICTIONS = ("prediction_score", "prediction_correlation", "prediction_information", "failure_recall")
+"""Logged numbers that mean nothing where no predictions were asked for."""
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -70,7 +73,7 @@ class Arm:
         interval over seeds where there are several."""
         told = [[row[name] for row in rows if name in row] for rows in self.logs.values()]
         values = [float(of(row)) for row in told if row]
-        if name == "prediction_score" and not self.foresees:
+        if name in OF_PREDICTIONS and not self.foresees:
             return None
         if not values or not all(map(math.isfinite, values)):
             return None
@@ -255,7 +258,7 @@ def time_shares(arm: Arm) -> dict[str, float]:
 def along(arm: Arm, name: str) -> tuple[list[int], list[float]]:
     """A logged number by iteration, in the mean over seeds; nothing where it says nothing about the arm."""
     values: dict[int, list[float]] = {}
-    if name == "prediction_score" and not arm.foresees:
+    if name in OF_PREDICTIONS and not arm.foresees:
         return [], []
     for rows in arm.logs.values():
         for row in rows:

@@ -164,6 +164,7 @@ def _efficiency(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
 
 _LOGGED = (
     ("prediction_score", "predictive reward"),
+    ("failure_recall", "failures predicted"),
     ("returns_modulated", "returns modulated an iteration"),
     ("state_group_share", "turns in a shared state"),
     ("state_group_size", "turns per state"),
@@ -201,6 +202,7 @@ def _foresight(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
                         f"{r.value:+.2f} [{r.low:+.2f}, {r.high:+.2f}]",
                         f"{found['above']:.3f}",
                         f"{found['below']:.3f}",
+                        *(_number(arm.mean(f"prediction_{name}")) for name in ("correlation", "information")),
                     )
                 )
     if rows:
@@ -208,10 +210,15 @@ def _foresight(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
         kind = "Point-biserial correlation" if by_success else "Correlation"
         what, halves = ("outcome", ("won", "lost")) if by_success else (plan.measure, ("above its mean", "below"))
         yield f"Does foreseeing go with {plan.measure}? {kind} of an episode's mean prediction score and {what}:\n"
-        yield _row("arm", "temperature", "episodes", "r", *(f"prediction score, {half}" for half in halves))
-        yield _row(*("---",) * 6)
+        turns = "r of training turns", "given validity"
+        yield _row("arm", "temperature", "episodes", "r", *(f"prediction score, {half}" for half in halves), *turns)
+        yield _row(*("---",) * 8)
         yield from rows
-        yield "\nThe interval is a bootstrap over tasks. Published, of outcomes: 0.41 over 200 rollouts.\n"
+        yield (
+            "\nThe interval is a bootstrap over tasks. Published, of outcomes: 0.41 over 200 rollouts. The last two "
+            "columns are of training, in the mean over iterations: correlation of a turn's score and its episode's "
+            "success, plain and given whether the command was valid.\n"
+        )
 
 
 def _origins(arms: Sequence[Arm]) -> Iterator[str]:

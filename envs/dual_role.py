@@ -204,7 +204,7 @@ class DualRole(AECEnv):
         text, info = self._game.reset(seed=int(self._rng.integers(2**31)), options={"task_id": task_id})
         goal, kind = str(info.get("goal", "")), str(info.get("task_type", ""))
         task = Task(self.panel.env_id, task_id, self.panel.split, goal, kind)
-        self.played.append(Game(len(self.played), task, origin, str(text), info.get("state")))
+        self.played.append(Game(len(self.played), task, origin, str(text), info))
         self._ask_agent(info)
 
     def _ask_agent(self, info: Mapping[str, Any]) -> None:

@@ -7,7 +7,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from roleagent.envs.wrappers.tags import Parsed
-from roleagent.types import Completion, Prediction, PredictionScore, Reflection, Selection, Task, Trajectory, Turn
+from roleagent.types import (
+    Completion,
+    Prediction,
+    PredictionScore,
+    Reflection,
+    Selection,
+    Task,
+    Trajectory,
+    Turn,
+    grouping_state,
+)
 
 Origin = Literal["given", "uniform", "selected"]
 _UNSAMPLED = Completion((), (), "stop")  # replies arrive as text; what tokens they were sampled as is the caller's
@@ -22,7 +32,7 @@ class Game:
         task: what is played.
         origin: how it came to be played: demanded by the caller, drawn uniformly, or selected by ``world``.
         text: the present observation, first of all that of ``reset``.
-        state: the present state, None where it cannot be known.
+        info: what the environment reported with it.
         turns: what was done so far.
         trajectory: all of it, once the game is over.
         reflection: what ``world`` wrote about it; of source ``"fallback"`` where that could not be read.
@@ -34,7 +44,7 @@ class Game:
     task: Task
     origin: Origin
     text: str
-    state: str | None = None
+    info: Mapping[str, Any] = field(default_factory=dict)
     turns: list[Turn] = field(default_factory=list)
     trajectory: Trajectory | None = None
     reflection: Reflection | None = None
@@ -55,9 +65,10 @@ class Game:
         """Takes in a reply and what came back."""
         foreseen = Prediction((), None, reply.predictions)
         rewards = dict(info.get("rewards", {}))
-        self.turns.append(Turn((), _UNSAMPLED, reply.command, text, self.state, foreseen, rewards, info))
+        state, compared = self.info.get("state"), grouping_state(self.info)
+        self.turns.append(Turn((), _UNSAMPLED, reply.command, text, state, foreseen, rewards, info, compared))
         self._scores += info.get("prediction_scores", ())
-        self.text, self.state = text, info.get("state")
+        self.text, self.info = text, info
 
     def end(self, terminated: bool, truncated: bool) -> Trajectory:
         """Closes the record; scores that arrived late go to the turns that made the predictions."""

@@ -113,7 +113,9 @@ class ToyKitchen(gymnasium.Env[str, str]):
 
         named = f"{'a ' + self._wanted if self._wanted else 'the'} {self._item}"
         self._goal = f"put {named} on the {self._target}"
-        self._text = f"You are in a kitchen. There are: {', '.join(self._contents)}. Your task is to: {self._goal}."
+        self._text = self._situation = (
+            f"You are in a kitchen. There are: {', '.join(self._contents)}. Your task is to: {self._goal}."
+        )
         return self._text, self._info(True, {})
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
@@ -122,6 +124,8 @@ class ToyKitchen(gymnasium.Env[str, str]):
             raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
         effect = self._commands().get(action.strip()) if isinstance(action, str) else None
         self._text = self._do(*effect) if effect else NOTHING
+        if effect:
+            self._situation = self._text
         self._steps += 1
         done_to_it = self._wanted in ("", self._condition[self._item])
         self._won = done_to_it and self._item in self._contents[self._target]
@@ -207,6 +211,7 @@ class ToyKitchen(gymnasium.Env[str, str]):
             "won": self._won,
             "valid_action": valid,
             "state": self._text,
+            "grouping_state": self._situation,
             "rewards": rewards,
         }
 

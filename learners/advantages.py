@@ -50,6 +50,10 @@ class EstimatorConfig:
         norm: ``"std"`` divides by the population standard deviation, ``"mean"`` only subtracts the mean.
         similarity_threshold: states this similar (in (0, 1]) share a group; None groups equal states only.
         rewards: what a turn earned; by default its ``task`` term.
+        unscored: R_pre where a horizon has no state to score: ``"neutral"`` takes the mean of what was scored,
+            ``"zero"`` counts 0 (Eq. 5 to the letter); see :func:`predictive_returns`.
+        state_of_failure: the state after a failed command, which left the world as it was: ``"previous"`` is the one
+            before it, ``"text"`` the text of the failure (as published).
 
     Raises:
         ValueError: a value out of range.
@@ -60,6 +64,8 @@ class EstimatorConfig:
     norm: str = "std"
     similarity_threshold: float | None = None
     rewards: Rewards = field(default_factory=Rewards)
+    unscored: str = "neutral"
+    state_of_failure: str = "previous"
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.gamma <= 1.0:
@@ -70,6 +76,10 @@ class EstimatorConfig:
             raise ValueError(f"norm must be 'std' or 'mean', not {self.norm!r}")
         if self.similarity_threshold is not None and not 0.0 < self.similarity_threshold <= 1.0:
             raise ValueError(f"similarity_threshold must be in (0, 1] or None, not {self.similarity_threshold}")
+        if self.unscored not in ("neutral", "zero"):
+            raise ValueError(f"unscored must be 'neutral' or 'zero', not {self.unscored!r}")
+        if self.state_of_failure not in ("previous", "text"):
+            raise ValueError(f"state_of_failure must be 'previous' or 'text', not {self.state_of_failure!r}")
 
 
 Estimator = Callable[[Group, EstimatorConfig], Values]
@@ -109,8 +119,7 @@ def gigpo(group: Group, config: EstimatorConfig) -> Values:
 
 def role_agent(group: Group, config: EstimatorConfig) -> Values:
     """State advantage over returns modulated by each turn's own prediction, plus α·A^E (Eq. 5-8)."""
-    step_returns = [modulated_returns(trajectory, config.gamma, config.rewards) for trajectory in group.trajectories]
-    return _joint(group, step_returns, config)
+    return _joint(group, modulated_returns(group, config), config)
 
 
 ESTIMATORS: dict[str, Estimator] = {
@@ -168,26 +177,59 @@ def task_returns(trajectory: Trajectory, gamma: float, rewards: Rewards | None =
 
 
 def predictive_return(turn: Turn, gamma: float) -> float:
-    """R_pre(a_t) = Σ_h γ^{h-1} r̃_{t,h}: how well this turn foresaw the next H states (Eq. 5, right)."""
+    """R_pre(a_t) = Σ_h γ^{h-1} r̃_{t,h} over the horizons that were scored: Eq. 5, right, to the letter."""
     if turn.prediction is None:
         return 0.0
     return math.fsum(gamma ** (score.horizon - 1) * score.score for score in turn.prediction.scores)
 
 
-def modulated_returns(trajectory: Trajectory, gamma: float, rewards: Rewards | None = None) -> list[float]:
+def predictive_returns(group: Group, config: EstimatorConfig) -> Values:
+    """R_pre(a_t) of every turn (Eq. 5, right), in [0, Σ_{h=1..H} γ^{h-1}].
+
+    A horizon cannot be scored where the episode ends before it or where the state is None. Eq. 5 counts 0 there
+    (``unscored="zero"``), which makes a winning last step worth less than the same win later. With ``"neutral"``
+    (an addition to the paper) R_pre is the mean score, weighted by γ^{h-1}, over the horizons that were scored,
+    times Σ_{h=1..H} γ^{h-1}: Eq. 5 itself where all of them were. A turn without any takes the mean R_pre of its
+    trajectory's scored turns, in a trajectory without any the mean of the group's, and 0 if there is none either.
+    An absent prediction was scored 0; a turn that was not asked for predictions has R_pre = 0.
+    """
+    if config.unscored == "zero":
+        return [[predictive_return(turn, config.gamma) for turn in t.turns] for t in group.trajectories]
+    rows = [[_mean_return(turn, config.gamma) for turn in t.turns] for t in group.trajectories]
+    scored = [[value for value in row if value is not None] for row in rows]
+    typical = _mean([value for values in scored for value in values])
+    filled: Values = []
+    for row, values, trajectory in zip(rows, scored, group.trajectories, strict=True):
+        usual = _mean(values) if values else typical
+        silent = (0.0 if turn.prediction is None else usual for turn in trajectory.turns)
+        filled.append([other if value is None else value for value, other in zip(row, silent, strict=True)])
+    return filled
+
+
+def _mean_return(turn: Turn, gamma: float) -> float | None:
+    """The weighted mean of a turn's scores times Σ_{h=1..H} γ^{h-1}; None where nothing was scored."""
+    if turn.prediction is None:
+        return None
+    weight = math.fsum(gamma ** (score.horizon - 1) for score in turn.prediction.scores)
+    if not weight:
+        return None
+    whole = math.fsum(gamma**ahead for ahead in range(len(turn.prediction.texts)))
+    return predictive_return(turn, gamma) * whole / weight
+
+
+def modulated_returns(group: Group, config: EstimatorConfig) -> Values:
     """R_t = R_task(a_t)·(1 + R_pre(a_t)) of every turn (Eq. 6), plus the return of all other terms, as it is.
 
     The factor multiplies the return of *each* step, not the last reward: otherwise only the last prediction would
     count. Where nothing was earned, nothing is multiplied, so a failed trajectory stays at 0; and a penalty is never
-    multiplied, or foreseeing well would be punished.
+    multiplied, or a good prediction would be punished.
     """
-    rewards = rewards or Rewards()
-    others = returns([rewards.others(turn) for turn in trajectory.turns], gamma)
-    tasks = task_returns(trajectory, gamma, rewards)
-    return [
-        value * (1.0 + predictive_return(turn, gamma)) + other
-        for value, other, turn in zip(tasks, others, trajectory.turns, strict=True)
-    ]
+    values = []
+    for trajectory, factors in zip(group.trajectories, predictive_returns(group, config), strict=True):
+        tasks = task_returns(trajectory, config.gamma, config.rewards)
+        others = returns([config.rewards.others(turn) for turn in trajectory.turns], config.gamma)
+        values.append([task * (1.0 + pre) + other for task, pre, other in zip(tasks, factors, others, strict=True)])
+    return values
 
 
 def is_dead(group: Group) -> bool:
@@ -216,9 +258,14 @@ def _joint(group: Group, step_returns: Values, config: EstimatorConfig) -> Value
 
 def states_of(group: Group, config: EstimatorConfig) -> States:
     """Which turns of a group were taken in the same state, over all rollouts of the task (Eq. 7)."""
-    states = tuple(turn.state for trajectory in group.trajectories for turn in trajectory.turns)
+    states = tuple(state_of(turn, config) for trajectory in group.trajectories for turn in trajectory.turns)
     labels = iter(_labels(states, config.similarity_threshold))
     return [[next(labels) for _ in trajectory.turns] for trajectory in group.trajectories]
+
+
+def state_of(turn: Turn, config: EstimatorConfig) -> str | None:
+    """The state that a turn is compared by, by ``config.state_of_failure``; None where it cannot be known."""
+    return turn.grouping_state if config.state_of_failure == "previous" else turn.state
 
 
 @lru_cache(maxsize=1)  # an estimator and whoever tells its parts apart ask for the same, one after the other
@@ -234,6 +281,10 @@ def by_state(states: States) -> list[list[tuple[int, int]]]:
             if label >= 0:
                 members[label].append((i, t))
     return list(members.values())
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
 
 
 def _flat(values: Sequence[float]) -> bool:
@@ -253,11 +304,13 @@ __all__ = [
     "modulated_returns",
     "outcome_advantages",
     "predictive_return",
+    "predictive_returns",
     "reinforce",
     "returns",
     "rloo",
     "role_agent",
     "standardise",
+    "state_of",
     "states_of",
     "task_returns",
 ]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from roleagent.learners.advantages import (
     ESTIMATORS,
     EstimatorConfig,
@@ -13,12 +15,12 @@ from roleagent.learners.advantages import (
     Values,
     by_state,
     is_dead,
-    modulated_returns,
     outcome_advantages,
+    predictive_returns,
     states_of,
     task_returns,
 )
-from roleagent.types import Group
+from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +71,17 @@ def summary(
         ``dead_groups``; ``returns_modulated`` (turns whose return their own prediction changed); ``state_group_size``
         (mean number of turns per distinct state); ``state_group_share`` (turns that share their state with another
         turn, in [0, 1]); ``predictions_scored`` and ``predictions_absent`` (asked for and given, asked for and not
-        given); ``prediction_score`` (mean over both, in [0, 1]: an absent prediction scores 0).
+        given); ``prediction_score`` (mean over both, in [0, 1]: an absent prediction scores 0); and those of
+        :func:`prediction_counters`.
     """
     config = config or EstimatorConfig()
     turns = modulated = comparable = 0
     sizes: list[int] = []
     for number, group in enumerate(groups):
         turns += sum(len(trajectory.turns) for trajectory in group.trajectories)
-        for trajectory in group.trajectories:
-            plain = task_returns(trajectory, config.gamma)
-            changed = modulated_returns(trajectory, config.gamma)
-            modulated += sum(a != b for a, b in zip(plain, changed, strict=True))
+        for trajectory, factors in zip(group.trajectories, predictive_returns(group, config), strict=True):
+            tasks = task_returns(trajectory, config.gamma, config.rewards)
+            modulated += sum(bool(task and factor) for task, factor in zip(tasks, factors, strict=True))
         shared = [*map(len, by_state(states[number] if states else states_of(group, config)))]
         sizes += shared
         comparable += sum(size for size in shared if size > 1)
@@ -100,4 +102,98 @@ def summary(
         "predictions_scored": float(len(scores) - absent),
         "predictions_absent": float(absent),
         "prediction_score": math.fsum(score.score for score in scores) / len(scores) if scores else 0.0,
+        **prediction_counters([trajectory for group in groups for trajectory in group.trajectories]),
     }
+
+
+def prediction_counters(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """What predictions say about success, and whether they know that a command fails.
+
+    A turn's score is the mean over its horizons that were scored; its validity is ``info["valid_action"]``.
+
+    Returns:
+        ``prediction_correlation``: of the score and the episode's success over all scored turns, in [-1, 1].
+        ``prediction_information``: the partial correlation of the two, given validity, in [-1, 1]. Scores that only
+        separate valid commands from invalid ones have 0. Both are 0 where they are undefined: no spread in the scores
+        or in success (among turns of equal validity).
+        ``failure_recall``: of the turns with a prediction whose command failed (invalid, with a known state), the
+        share whose prediction for the next state is exactly that state, in [0, 1]; 0 where no command failed.
+    """
+    rows, recalled = [], []
+    for trajectory in episodes:
+        for turn in trajectory.turns:
+            if turn.prediction is None:
+                continue
+            valid = bool(turn.info.get("valid_action", True))
+            if scores := turn.prediction.scores:
+                rows.append((math.fsum(score.score for score in scores) / len(scores), trajectory.success, valid))
+            if not valid and turn.next_state is not None:
+                recalled.append(turn.prediction.texts[:1] == (turn.next_state.strip(),))  # as tags are read
+    scores, success, valid = np.array(rows, float).reshape(-1, 3).T
+    return {
+        "prediction_correlation": partial_correlation(scores, success, np.zeros(len(rows))),
+        "prediction_information": partial_correlation(scores, success, valid),
+        "failure_recall": sum(recalled) / len(recalled) if recalled else 0.0,
+    }
+
+
+def partial_correlation(x: np.ndarray, y: np.ndarray, given: np.ndarray) -> float:
+    """Correlation of what is left of x and y after the mean of their class in ``given`` is taken away, in [-1, 1].
+
+    For two classes this is the partial correlation; for one class the plain one.
+
+    Args:
+        x: numbers, shape [n].
+        y: numbers, shape [n].
+        given: the class of each, shape [n].
+
+    Returns:
+        0 where it is undefined: nothing is left of x or of y.
+
+    >>> x, y = np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 0.0, 1.0, 1.0])
+    >>> round(partial_correlation(x, y, np.zeros(4)), 3), partial_correlation(x, y, y)
+    (0.894, 0.0)
+    """
+    left = []
+    for values in (x, y):
+        rest = values.astype(float)
+        for one in np.unique(given):
+            rest[given == one] -= rest[given == one].mean()
+        left.append(rest)
+    lengths = [float(np.sqrt(rest @ rest)) for rest in left]
+    if min(lengths) < 1e-9:
+        return 0.0
+    return float(np.clip(left[0] @ left[1] / (lengths[0] * lengths[1]), -1.0, 1.0))
+
+
+def last_step_bias(
+    config: EstimatorConfig | None = None, kind: str = "role_agent", horizon: int = 1, score: float = 0.6
+) -> float:
+    """What an estimator pays for a detour: the mean advantage of dawdling minus that of finishing, in one state.
+
+    Four rollouts reach the same page. One buys there and wins; one leaves the page, comes back, buys and wins; two
+    lose. Every prediction that can be scored scores the same, and the state after a purchase is None, as in WebShop.
+    At most 0 is right: leaving the page only delays the same win.
+
+    Args:
+        config: the estimator's configuration.
+        kind: a name of :data:`~roleagent.learners.advantages.ESTIMATORS`.
+        horizon: steps that predictions look ahead, ≥ 1.
+        score: of every prediction, in [0, 1].
+    """
+    config, task = config or EstimatorConfig(), Task("", "purchase")
+
+    def rollout(states: Sequence[str], won: bool) -> Trajectory:
+        turns = []
+        for number, state in enumerate(states):
+            known = range(1, min(horizon, len(states) - 1 - number) + 1)  # the state after the last turn is None
+            scores = tuple(PredictionScore(number, ahead, score) for ahead in known)
+            prediction = Prediction((), None, ("?",) * horizon, scores)
+            reward = {"task": float(won and number == len(states) - 1)}
+            turns.append(Turn((), Completion((), (), "stop"), "", "", state, prediction, reward))
+        return Trajectory(task, tuple(turns), True, False, "won" if won else "lost")
+
+    finishing, dawdling = ("results", "page"), ("results", "page", "description", "page")
+    plays = ((finishing, True), (dawdling, True), (finishing, False), (finishing, False))
+    values = ESTIMATORS[kind](Group(task, tuple(rollout(*play) for play in plays)), config)
+    return values[1][1] - (values[0][1] + values[1][3]) / 2

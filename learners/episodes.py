@@ -29,9 +29,11 @@ and of every turn
 ``rewards``            by name
 ``predictions``        texts for 1..H turns ahead, ``""`` where none was given
 ``scores``             of each, null where it could not be scored
-``return_task``        R_task(a_t), ``return_predictive`` R_pre(a_t) (Eq. 5), ``return_modulated`` R_t (Eq. 6), null
-                       where the estimator has no such thing
+``return_task``        R_task(a_t), ``return_predictive`` R_pre(a_t) (Eq. 5, by ``estimator.unscored``),
+                       ``return_modulated`` R_t (Eq. 6), null where the estimator has no such thing
 ``state_group``        which of the group's states it was taken in, or null
+``grouping_state``     the state by which the turn is compared, only where it is not what came before it: a failed
+                       command left the world as it was (``estimator.state_of_failure``)
 ``advantage_state``    A^S (Eq. 8), ``advantage_outcome`` A^E (Eq. 1), null where the estimator has no such thing
 ``advantage``          what the turn's action was trained with in the end
 ``tokens``             of a few groups: text, kind (see :data:`~roleagent.learners.segments.ACTION`) and log-probability
@@ -53,7 +55,8 @@ from roleagent.learners.advantages import (
     Values,
     is_dead,
     modulated_returns,
-    predictive_return,
+    predictive_returns,
+    state_of,
     task_returns,
 )
 from roleagent.learners.credit import Credit
@@ -106,10 +109,13 @@ def records(
     """
     spelled = told_token_by_token(played, config.train.token_groups)
     for number, one in enumerate(played):
+        predictive = predictive_returns(one.group, estimator)
+        modulates = config.estimator.kind == "role_agent"
+        modulated = modulated_returns(one.group, estimator) if modulates else [None] * len(predictive)
         because, reason = choices.get(one.group.task.task_id, (None, None))
         for member, trajectory in enumerate(one.group.trajectories):
             analysis = analyses.get((number, member))
-            turns = _turns(one, member, policy, estimator, config.estimator.kind == "role_agent")
+            turns = _turns(one, member, policy, estimator, predictive[member], modulated[member])
             if number in spelled:
                 for turn, tokens in zip(turns, tokens_of(trajectory, policy, config), strict=True):
                     turn["tokens"] = tokens
@@ -138,11 +144,15 @@ def told_token_by_token(played: Sequence[Played], most: int) -> set[int]:
 
 
 def _turns(
-    one: Played, member: int, policy: Actor, estimator: EstimatorConfig, modulates: bool
+    one: Played,
+    member: int,
+    policy: Actor,
+    estimator: EstimatorConfig,
+    predictive: list[float],
+    modulated: list[float] | None,
 ) -> list[dict[str, Any]]:
     trajectory, credit = one.group.trajectories[member], one.credit
     tasks = task_returns(trajectory, estimator.gamma, estimator.rewards)
-    modulated = modulated_returns(trajectory, estimator.gamma, estimator.rewards) if modulates else None
     outcome = credit.of_outcomes[member] if credit.of_outcomes is not None else None
     lines = []
     for number, turn in enumerate(trajectory.turns):
@@ -159,9 +169,10 @@ def _turns(
                 "predictions": list(foreseen.texts) if foreseen else [],
                 "scores": _scores(foreseen) if foreseen else [],
                 "return_task": _short(tasks[number]),
-                "return_predictive": _short(predictive_return(turn, estimator.gamma)) if foreseen else None,
+                "return_predictive": _short(predictive[number]) if foreseen else None,
                 "return_modulated": _short(modulated[number]) if modulated else None,
                 "state_group": label if label >= 0 else None,
+                **({} if state_of(turn, estimator) == turn.state else {"grouping_state": state_of(turn, estimator)}),
                 "advantage_state": _short(credit.of_states[member][number]) if credit.of_states is not None else None,
                 "advantage_outcome": _short(outcome) if outcome is not None else None,
                 "advantage": _short(one.advantages[member][number]),

@@ -140,7 +140,15 @@ def estimator_config(config: Config) -> EstimatorConfig:
     inline = config.wia and config.prompt.predictions == "inline"
     limit = config.rollout.action_tokens + (config.rollout.prediction_tokens if inline else 0)
     rewards = Rewards({name: float(weight) for name, weight in options.rewards.items()}, limit, options.overlong_buffer)
-    return EstimatorConfig(options.gamma, options.alpha, options.norm, options.similarity_threshold or None, rewards)
+    return EstimatorConfig(
+        options.gamma,
+        options.alpha,
+        options.norm,
+        options.similarity_threshold or None,
+        rewards,
+        options.unscored,
+        options.state_of_failure,
+    )
 
 
 def check_learning(config: Config) -> None:

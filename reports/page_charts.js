@@ -103,6 +103,25 @@ const CHARTS = [
         hint: "Returns that a prediction multiplied. 0 means that predictions change nothing.",
       },
       {
+        title: "Prediction score and success",
+        unit: "correlation over turns",
+        lines: of("prediction_correlation"),
+        hint: "Plain correlation. Invalid commands lower both, so see the next one.",
+      },
+      {
+        title: "The same, given validity",
+        unit: "partial correlation over turns",
+        lines: of("prediction_information"),
+        hint: "What scores say about success beyond whether the command was valid. Above 0.15 they carry a signal.",
+      },
+      {
+        title: "Failures predicted",
+        unit: "share of failed commands",
+        ...SHARE,
+        lines: of("failure_recall"),
+        hint: "Failed commands whose answer was predicted exactly. 0: predictions cannot say that a command fails.",
+      },
+      {
         title: "Entropy",
         unit: "nats a token",
         base: true,

@@ -120,7 +120,7 @@ function contents(episode) {
 
 // The other turns that were taken in the same state of the same group.
 function twinsOf(episode, at) {
-  const { state_group: state, state_group_size: size } = episode.turns[at];
+  const { state_group: state, state_group_size: size, grouping_state: compared } = episode.turns[at];
   const rows = [];
   for (const other of shelf.all) {
     if (other.run !== episode.run || other.iteration !== episode.iteration || other.group !== episode.group) continue;
@@ -141,6 +141,13 @@ function twinsOf(episode, at) {
   return el(
     "div",
     null,
+    known(compared) &&
+      el(
+        "div",
+        { class: "said" },
+        el("p", { class: "label" }, "The command before failed and changed nothing: the state is still"),
+        el("p", { class: "text" }, compared),
+      ),
     table("Turns taken in this state", [["Turn"], ["Command"], ["Return", true], ["A state", true]], rows),
     missing > 0 &&
       el("p", { class: "muted" }, `${plural(missing, "more turn")} in episodes that are not in this report.`),

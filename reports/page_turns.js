@@ -45,7 +45,10 @@ function credit(turn, scale, twins) {
       known(turn.return_predictive) &&
         el(
           "span",
-          { class: "muted", title: "R_pre: the discounted similarities of what was predicted" },
+          {
+            class: "muted",
+            title: "R_pre: the discounted similarities of what was predicted; what could not be scored takes the mean",
+          },
           `× (1 + ${number(turn.return_predictive)})`,
         ),
       known(turn.return_modulated) &&

@@ -227,6 +227,7 @@ def _turn(turns: Sequence[Mapping[str, Any]], number: int, sizes: Mapping[int | 
         "return_modulated": turn.get("return_modulated"),
         "state_group": group,
         "state_group_size": None if group is None else sizes[group],
+        "grouping_state": turn.get("grouping_state"),
         "advantage_state": turn.get("advantage_state"),
         "advantage_outcome": turn.get("advantage_outcome"),
         "advantage": turn["advantage"],

@@ -40,6 +40,7 @@ class TurnCard(TypedDict):
     return_modulated: float | None  # R_t (Eq. 6)
     state_group: int | None  # which of the group's states the turn was taken in; None: a state nobody could know
     state_group_size: int | None  # turns taken in it, over all of the group's episodes
+    grouping_state: str | None  # the state by which it is compared, where that is not what came before it; else None
     advantage_state: float | None  # A^S (Eq. 8); None for estimators that have none
     advantage_outcome: float | None  # A^E (Eq. 1)
     advantage: float  # what the turn's tokens were trained with

@@ -49,6 +49,11 @@ def group(*trajectories):
     return Group(TASK, trajectories)
 
 
+def modulated(row, gamma, **options):
+    """The modulated returns of an episode by itself."""
+    return modulated_returns(group(row), EstimatorConfig(gamma, **options))[0]
+
+
 def flat(values):
     return [value for row in values for value in row]
 
@@ -80,8 +85,8 @@ def test_returns_by_hand(example):
     assert task_returns(winner, 0.5) == [0.5, 1.0]
     assert [predictive_return(t, 0.5) for t in winner.turns] == pytest.approx([1.0, 0.5])
     # Eq. 6: 0.5 · (1 + 1.0) = 1.0 and 1 · (1 + 0.5) = 1.5.
-    assert modulated_returns(winner, 0.5) == pytest.approx([1.0, 1.5])
-    assert modulated_returns(loser, 0.5) == [0.0, 0.0]
+    assert modulated(winner, 0.5) == pytest.approx([1.0, 1.5])
+    assert modulated(loser, 0.5) == [0.0, 0.0]
 
 
 def test_grpo_by_hand(example):
@@ -167,7 +172,16 @@ def test_nothing_to_estimate(name):
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"gamma": 1.5}, {"alpha": -1.0}, {"norm": "max"}, {"similarity_threshold": 0.0}], ids=str
+    "wrong",
+    [
+        {"gamma": 1.5},
+        {"alpha": -1.0},
+        {"norm": "max"},
+        {"similarity_threshold": 0.0},
+        {"unscored": "no"},
+        {"state_of_failure": ""},
+    ],
+    ids=str,
 )
 def test_values_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
@@ -214,7 +228,7 @@ def test_rewards_are_weighed_by_name(weights, earned):
 def test_foreseeing_multiplies_what_the_task_pays_and_no_penalty():
     # R_pre is 1 at both turns: 2 · (1/2, 1), and the penalties' own returns.
     rewards = Rewards({"format_error": -0.5, "turn": -0.1})
-    assert modulated_returns(MIXED, 0.5, rewards) == pytest.approx([1.0 - 0.6 - 0.05, 2.0 - 0.1])
+    assert modulated(MIXED, 0.5, rewards=rewards) == pytest.approx([1.0 - 0.6 - 0.05, 2.0 - 0.1])
 
 
 # --- properties -------------------------------------------------------------------------------------------------------
@@ -244,6 +258,8 @@ configs = st.builds(
     alpha=st.floats(0.0, 2.0),
     norm=st.sampled_from(["std", "mean"]),
     similarity_threshold=st.sampled_from([None, 0.9]),
+    unscored=st.sampled_from(["neutral", "zero"]),
+    state_of_failure=st.sampled_from(["previous", "text"]),
 )
 estimators = st.sampled_from(sorted(ESTIMATORS)).map(ESTIMATORS.get)
 
@@ -282,7 +298,7 @@ def test_a_group_that_only_succeeded_has_no_trajectory_advantage(rows, config):
 
 @given(trajectories(st.just(False)), configs)
 def test_a_failure_returns_nothing_whatever_it_predicted(row, config):
-    assert set(modulated_returns(row, config.gamma)) == {0.0}
+    assert set(modulated(row, config.gamma)) == {0.0}
 
 
 @given(trajectories(st.just(True)), st.floats(0.1, 1.0), st.data())
@@ -294,7 +310,7 @@ def test_every_return_depends_on_its_own_prediction_and_on_no_other(row, gamma, 
     def with_turn(changed):
         return trajectory(*row.turns[:position], changed, *row.turns[position + 1 :])
 
-    low, high = modulated_returns(with_turn(told), gamma), modulated_returns(with_turn(better), gamma)
+    low, high = modulated(with_turn(told), gamma), modulated(with_turn(better), gamma)
     assert high[position] / low[position] == pytest.approx(1.75 / 1.25)
     assert [a == b for a, b in zip(low, high, strict=True)] == [t != position for t in range(len(row.turns))]
 

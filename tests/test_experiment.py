@@ -3,6 +3,7 @@
 import gzip
 import importlib
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -44,7 +45,8 @@ PLAN = {
 def programs(monkeypatch):
     """The experiment's modules, which find each other where they lie."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    return {name: importlib.import_module(name) for name in ("experiment_plan", "experiment_figures", "training_runs")}
+    names = ("experiment_plan", "experiment_figures", "experiment_report", "training_runs")
+    return {name: importlib.import_module(name) for name in names}
 
 
 @pytest.fixture
@@ -151,6 +153,7 @@ def a_run(folder, won, foreseen):
     (folder / "result.json").write_text("{}")
     rows = [
         {"stage": "train", "step": step, "environment_steps": 100, "prediction_score": 0.5, "predictions_scored": 9}
+        | {"prediction_correlation": 0.56, "prediction_information": -0.07, "failure_recall": 0.0}
         | {"predictions_absent": 0, "dead_groups": step, "seconds": 2.0, "update_seconds": 1.5, "other_seconds": 0.5}
         for step in (1, 2)
     ]
@@ -212,6 +215,11 @@ def test_figures_by_hand(programs, arms, tmp_path):
     spread = np.std([0.9, 0.2, 0.4, 0.8] * 2)
     assert r["r"].value == pytest.approx((means[0] - means[1]) / spread * (3 / 8 * 5 / 8) ** 0.5)
     assert figures.foresight(scored, greedy)["r"] == pytest.approx(r["r"])  # a score that success says all about
+    asked = SimpleNamespace(evaluations=[greedy], measure="success")
+    *_, row, note = programs["experiment_report"]._foresight(asked, arms[:1])
+    assert (
+        row.endswith("| 0.56 [0.56, 0.56] | -0.07 [-0.07, -0.07] |") and "given whether the command was valid" in note
+    )
     a_run(tmp_path / "c0", [True, False, False, True], [0.0] * 4)  # nothing was foretold
     assert figures.foresight(figures.Arm("c", {0: tmp_path / "c0"}), greedy) is None
     assert figures.growth(arms[0]) == {}

@@ -13,7 +13,7 @@ from roleagent.learners.advantages import (
     EstimatorConfig,
     grpo,
     modulated_returns,
-    predictive_return,
+    predictive_returns,
     role_agent,
     task_returns,
 )
@@ -36,9 +36,9 @@ def named(name):
     return {text.get("id"): text.text for text in picture(name).iter(f"{SVG}text") if text.get("id")}
 
 
-def turn(state, scores, reward):
+def turn(state, scores, reward, horizon=1):
     scores = tuple(PredictionScore(0, horizon, score) for horizon, score in scores.items())
-    prediction = Prediction((), None, ("",) * len(scores), scores)
+    prediction = Prediction((), None, ("",) * horizon, scores)
     return Turn((), Completion((), (), "stop"), "look", "", state, prediction, {"task": reward})
 
 
@@ -90,12 +90,13 @@ def test_the_returns_are_modulated_as_the_picture_says():
             for horizon in (1, 2)
             if f"foreseen-{at}-{horizon}" in texts
         }
-        turns.append(turn(None, scores, float(at == 3)))
+        turns.append(turn(None, scores, float(at == 3), horizon=2))
     episode = trajectory(*turns)
+    alone = Group(TASK, (episode,))
     values = {
         "task": task_returns(episode, GAMMA),
-        "predictive": [predictive_return(one, GAMMA) for one in turns],
-        "return": modulated_returns(episode, GAMMA),
+        "predictive": predictive_returns(alone, EstimatorConfig())[0],
+        "return": modulated_returns(alone, EstimatorConfig())[0],
     }
     assert told == {f"{name}-{at}": f"{value:.3f}" for name, row in values.items() for at, value in enumerate(row, 1)}
 
@@ -113,9 +114,9 @@ def test_the_rollouts_have_the_advantages_that_the_picture_says():
         episodes.append(trajectory(*rows))
     group, config = Group(TASK, tuple(episodes)), EstimatorConfig()
     joint, outcome = role_agent(group, config), grpo(group, config)
-    for i, episode in enumerate(episodes):
+    for i, row in enumerate(modulated_returns(group, config)):
         assert told[f"outcome-advantage-{i}"] == f"{outcome[i][0]:+.2f}"
-        for t, value in enumerate(modulated_returns(episode, GAMMA)):
+        for t, value in enumerate(row):
             assert told[f"step-return-{i}-{t}"] == f"{value:.2f}"
             assert told[f"advantage-{i}-{t}"] == f"{joint[i][t]:+.2f}"
             assert told[f"state-advantage-{i}-{t}"] == f"{joint[i][t] - outcome[i][t]:+.2f}"

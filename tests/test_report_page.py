@@ -31,6 +31,7 @@ def turn(number, action, forecast, observation, advantage, **others):
         "return_modulated": 0.875,
         "state_group": number,
         "state_group_size": 3,
+        "grouping_state": "A shut drawer.",
         "advantage_state": advantage - 1,
         "advantage_outcome": 1.0,
         "advantage": advantage,
@@ -368,6 +369,7 @@ def test_a_card_shows_what_was_predicted_what_came_and_the_credit(reader, pages)
     rows = reader.see(".twins tbody tr")
     assert len(rows) == 2 and rows[0].startswith("this turn") and rows[1].startswith("member 1, turn 1")
     assert "1 more turn in episodes that are not in this report" in reader.see(".twins")[0]
+    assert "A shut drawer." in reader.see(".twins")[0]
 
 
 def test_episodes_are_found(reader, pages):

@@ -32,7 +32,18 @@ from roleagent.reading import read_command, read_information
 from roleagent.similarity import lms
 
 INFO_KEYS = {
-    *("task_id", "goal", "task_type", "split", "admissible_actions", "won", "valid_action", "state", "rewards"),
+    *(
+        "task_id",
+        "goal",
+        "task_type",
+        "split",
+        "admissible_actions",
+        "won",
+        "valid_action",
+        "state",
+        "rewards",
+        "grouping_state",
+    ),
     *("question_id", "retrieved", "answer", "em", "f1", "sub_em", "golden_answers"),
 }
 
@@ -517,13 +528,18 @@ def test_predictions_change_returns_and_advantages():
     assert all(trajectory.success and len(trajectory.turns) == 2 for trajectory in group.trajectories)
     gamma = 0.9
     assert [task_returns(trajectory, gamma) for trajectory in group.trajectories] == [[gamma, 1.0]] * 3
-    (best, judged), (other, _), (silent, _) = [modulated_returns(t, gamma) for t in group.trajectories]
+    (best, judged), (other, _), (silent, _) = modulated_returns(group, EstimatorConfig(gamma, unscored="zero"))
     assert best == pytest.approx(2 * gamma) and best > other > silent == gamma and judged == 1.0
+    # By default the answer, which nobody could predict, counts as if it had been predicted like the rest.
+    best, _, silent = modulated_returns(group, EstimatorConfig(gamma))
+    assert best == pytest.approx([2 * gamma, 2.0]) and silent == [gamma, 1.0]
     # The states before both turns are shared by the group; only the first turn's predictions could be right or wrong.
-    config = EstimatorConfig(gamma=gamma)
+    config = EstimatorConfig(gamma, unscored="zero")
     values = role_agent(group, config)
     assert values[0][0] > values[1][0] > values[2][0]
     assert [value[1] for value in values] == [0, 0, 0] and gigpo(group, config) == [[0, 0]] * 3
+    for turn in zip(*role_agent(group, EstimatorConfig(gamma)), strict=True):
+        assert turn[0] > turn[1] > turn[2]
 
 
 def test_the_window_prompt_has_question_step_count_and_history():

@@ -351,7 +351,16 @@ def test_an_older_run_leaves_out_what_it_did_not_record(run):
     first, last = one["turns"]
     assert first["forecasts"] == [{"horizon": 1, "text": "A pot.", "actual": "A pan.", "score": 0.66}]
     assert last["forecasts"] == [{"horizon": 1, "text": "A pot.", "actual": None, "score": None}]
-    missing = ("return_task", "state_group", "state_group_size", "advantage_state", "tokens", "valid", "reply")
+    missing = (
+        "return_task",
+        "state_group",
+        "state_group_size",
+        "advantage_state",
+        "tokens",
+        "valid",
+        "reply",
+        "grouping_state",
+    )
     assert {first[name] for name in missing} == {None}
 
 

@@ -12,7 +12,18 @@ from roleagent.envs.toy import NOTHING, TASK_TYPES, ToyExpert, panel
 from roleagent.panel import assert_disjoint
 
 INFO_KEYS = {
-    *("task_id", "goal", "task_type", "split", "admissible_actions", "won", "valid_action", "state", "rewards"),
+    *(
+        "task_id",
+        "goal",
+        "task_type",
+        "split",
+        "admissible_actions",
+        "won",
+        "valid_action",
+        "state",
+        "rewards",
+        "grouping_state",
+    ),
 }
 
 

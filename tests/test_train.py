@@ -130,6 +130,9 @@ def test_every_mechanism_did_something(finished):
     counters = json.loads((finished[0] / "result.json").read_text())["counters"]
     for name in ("predictions_scored", "returns_modulated", "curriculum_failures", "curriculum_from_curriculum"):
         assert counters[name] > 0, counters
+    for row in metrics(finished[0]):
+        if row["stage"] == "train":
+            assert {"prediction_correlation", "prediction_information", "failure_recall"} <= set(row)
     # Three groups of three that end alike three times: the watchdog says so of a run this small.
     warnings = [line for line in finished[1].splitlines() if "warning" in line and "ended alike" not in line]
     assert not warnings

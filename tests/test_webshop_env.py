@@ -26,7 +26,18 @@ from roleagent.envs.webshop.shop import KEPT, LONG, Shop, open_shop
 from roleagent.panel import assert_disjoint
 
 INFO_KEYS = {
-    *("task_id", "goal", "task_type", "split", "admissible_actions", "won", "valid_action", "state", "rewards"),
+    *(
+        "task_id",
+        "goal",
+        "task_type",
+        "split",
+        "admissible_actions",
+        "won",
+        "valid_action",
+        "state",
+        "rewards",
+        "grouping_state",
+    ),
     *("clickables", "has_search_bar", "score", "goal_id", "asin", "noun_source"),
 }
 

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
-from roleagent.types import Completion, Task, Trajectory, Turn
+from roleagent.types import Completion, Task, Trajectory, Turn, grouping_state
 
 Item = TypeVar("Item")
 
@@ -119,11 +119,11 @@ class Episode:
     def _play(self, command: str, error: str | None) -> None:
         if self.over:
             raise Over
-        state = self.info["state"]
+        state, compared = self.info["state"], grouping_state(self.info)
         text, _, self._terminated, self._truncated, info = self.env.step(command)
         self.info = {**info, "format_error": error}
         rewards = dict(info["rewards"])
-        self.turns.append(Turn((), _UNSPOKEN, command, text, state=state, rewards=rewards, info=self.info))
+        self.turns.append(Turn((), _UNSPOKEN, command, text, state, None, rewards, self.info, compared))
         if self.over:
             raise Over
         self.expert.observe(command, text)

@@ -105,6 +105,7 @@ class ALFWorldEnv(PanelEnv):
         self._engine: Engine | None = None
         self._source: GameSource | None = None
         self._text = ""
+        self._situation = ""  # the last observation that is no failed command's
         self._steps: int | None = None  # None: reset comes first
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -122,7 +123,7 @@ class ALFWorldEnv(PanelEnv):
             explain_absence(self._folder, task_id)
         self._source = load_source(self._folder, self.panel.require(task_id))
         self._engine = engine = self._start(self._source)
-        self._text = engine.reset()
+        self._text = self._situation = engine.reset()
         self._steps = 0
         return self._text, self._info(True, {})
 
@@ -136,7 +137,10 @@ class ALFWorldEnv(PanelEnv):
         truncated = self._steps >= self.max_steps and not won
         if won or truncated:
             self._steps = None
-        return self._text, float(won), won, truncated, self._info(self._text != NOTHING, {"task": float(won)})
+        valid = self._text != NOTHING
+        if valid:
+            self._situation = self._text
+        return self._text, float(won), won, truncated, self._info(valid, {"task": float(won)})
 
     def render(self) -> str | None:  # type: ignore[override]
         return self._text if self.render_mode == "ansi" else None
@@ -196,6 +200,7 @@ class ALFWorldEnv(PanelEnv):
             "won": self._engine.won,
             "valid_action": valid,
             "state": self._text,
+            "grouping_state": self._situation,
             "rewards": rewards,
         }
 

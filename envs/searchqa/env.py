@@ -91,6 +91,7 @@ class SearchQAEnv(PanelEnv):
         self.action_space = Unicode()
         self._question: Question | None = None
         self._text = ""
+        self._situation = ""  # the last observation that is no failed command's
         self._steps: int | None = None  # None: reset comes first
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
@@ -105,8 +106,9 @@ class SearchQAEnv(PanelEnv):
             task_id = self.panel.task_ids[int(self.np_random.integers(len(self.panel)))]
         self._question = question = self.archive.questions.find(self.panel.require(task_id))
         self._text = f"{question.text}\nFind out with search[query], then give the answer with answer[text]."
+        self._situation = self._text
         self._steps = 0
-        return self._text, self._info({}, state=self._text)
+        return self._text, self._info({}, state=self._text, grouping_state=self._text)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Searches or takes the answer.
@@ -127,6 +129,8 @@ class SearchQAEnv(PanelEnv):
             self._text = present(hits, self.max_words)
         else:
             score, answered, self._text = judge(argument, question.answers), True, ANSWERED
+        if argument:
+            self._situation = self._text
         self._steps += 1
         truncated = not answered and self._steps >= self.max_steps
         info = self._info(
@@ -134,6 +138,7 @@ class SearchQAEnv(PanelEnv):
             won=score.em == 1,
             valid_action=bool(argument),
             state=None if answered else self._text,
+            grouping_state=None if answered else self._situation,
             retrieved=[hit.passage.id for hit in hits],
             answer=argument if answered else "",
             **score._asdict(),

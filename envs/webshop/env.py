@@ -159,6 +159,7 @@ class WebShopEnv(PanelEnv):
             "won": score is not None and score.total == 1,
             "valid_action": valid,
             "state": None if session.done else self._text,
+            "grouping_state": None if session.done else self._text,  # a failed command leaves the page as it is
             "rewards": rewards,
             "clickables": list(page.clickables),
             "has_search_bar": page.has_search_bar,

@@ -118,6 +118,10 @@ class EstimatorOptions:
     alpha: float = 1.0  # weight of the trajectory advantage (Eq. 8)
     norm: Literal["std", "mean"] = "std"  # a comparison within a group in standard deviations, or as it is
     similarity_threshold: float = 0.0  # 0: states are the same by hash; otherwise LMS at least this
+    unscored: Literal["neutral", "zero"] = "neutral"  # R_pre where no state can be scored: the mean of what was; or 0,
+    # Eq. 5 to the letter, by which a winning last step is worth less than the same win later
+    state_of_failure: Literal["previous", "text"] = "previous"  # by which turns after a failed command are compared:
+    # the state before it, for the world is unchanged; or, as published, its text, one group for all of them
     whiten: bool = False  # advantages to mean 0 and deviation 1 over the tokens of the whole batch, of all ranks
     action_mask: bool = True  # off, an ablation: what the world says after a reply carries advantages as well
     rewards: Mapping[str, float] = field(default_factory=dict)  # weight of each named reward; task: 1, others: 0

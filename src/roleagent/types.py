@@ -19,7 +19,11 @@ Every RoleAgent environment reports, on ``reset`` and on ``step``:
 ``admissible_actions`` commands that would do something now (a list; empty where they cannot be listed)
 ``won``                whether the task is solved
 ``valid_action``       whether the last command was understood and did something (True after ``reset``)
-``state``              the text of the observation where a world model could know it, else None
+``state``              the text of the observation where a world model could know it, else None: predictions are scored
+                       by it
+``grouping_state``     the text that names the situation of the world, else None: turns are compared by it. It is
+                       ``state``, but after a failed command, which left the world as it was, still the one before.
+                       An environment that does not report it is taken to mean ``state``
 ``rewards``            the named reward terms of this step; empty after ``reset``
 =====================  ===============================================================================================
 """
@@ -99,6 +103,18 @@ class Prediction:
     scores: tuple[PredictionScore, ...] = ()
 
 
+_AS_STATE: Any = object()
+
+
+def grouping_state(info: Mapping[str, Any]) -> str | None:
+    """The state that turns are compared by (see the module's docstring); ``state`` where only that is reported.
+
+    >>> grouping_state({"state": "Nothing happens.", "grouping_state": "You are at desk 1."})
+    'You are at desk 1.'
+    """
+    return info.get("grouping_state", info.get("state"))
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One exchange: the prompt, what the model said, what was done, what came back.
@@ -110,6 +126,8 @@ class Turn:
         action: the bare command that reached the environment (``""`` for a malformed reply).
         observation: the text that came *back* from the action.
         state: the state s_t in which the action was taken (text), or None where it cannot be known.
+        grouping_state: what names that situation when turns are compared (see the module's docstring), or None where
+            it cannot be known; if left out, ``state``.
         prediction: what the turn foresaw, or None.
         rewards: named reward terms of this step.
         info: the environment's ``info`` after the action (see the module's docstring).
@@ -123,10 +141,15 @@ class Turn:
     prediction: Prediction | None = None
     rewards: Mapping[str, float] = field(default_factory=dict)
     info: Mapping[str, Any] = field(default_factory=dict)
+    grouping_state: str | None = _AS_STATE
+
+    def __post_init__(self) -> None:
+        if self.grouping_state is _AS_STATE:
+            object.__setattr__(self, "grouping_state", self.state)
 
     @property
     def next_state(self) -> str | None:
-        """The state s_{t+1} that the action led to, or None."""
+        """The state s_{t+1} that the action led to, or None: what predictions are scored by."""
         return self.info.get("state")
 
 

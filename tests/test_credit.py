@@ -1,0 +1,76 @@
+"""What the counters of predictions say: beyond validity, of failures, and nothing where they are undefined."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roleagent.learners.credit import partial_correlation, prediction_counters, summary
+from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
+
+TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
+NOTHING = "Nothing happens."
+
+
+def turn(valid=True, scores=(1.0,), text="?", state="You see an egg.", won=False):
+    found = tuple(PredictionScore(0, h, score) for h, score in enumerate(scores, start=1))
+    prediction = Prediction((), None, (text, "?"), found)
+    info = {"valid_action": valid, "state": state, "won": won}
+    return Turn((), Completion((), (), "stop"), "look", "", "s", prediction, {}, info)
+
+
+def episode(won, *turns):
+    return Trajectory(TASK, (*turns, turn(scores=(), won=won)), True, False, "won" if won else "lost")
+
+
+def test_scores_that_know_validity_alone_carry_no_information():
+    """The audit's finding: valid commands score 0.9, invalid ones 0.3, and won episodes have fewer invalid ones."""
+    good, bad = turn(True, (0.9,)), turn(False, (0.3,))
+    found = prediction_counters([episode(True, good, good, good, bad), episode(False, good, bad, bad, bad)])
+    assert found["prediction_correlation"] == pytest.approx(0.5)
+    assert found["prediction_information"] == 0.0
+
+
+def test_information_by_hand_is_the_partial_correlation_of_the_textbook():
+    won = [turn(True, (0.9, 0.7)), turn(True, (0.6,)), turn(False, (0.5,))]
+    lost = [turn(True, (0.4,)), turn(False, (0.2,)), turn(False, (0.6,))]
+    found = prediction_counters([episode(True, *won), episode(False, *lost)])
+    rows = np.array([[0.8, 1, 1], [0.6, 1, 1], [0.5, 1, 0], [0.4, 0, 1], [0.2, 0, 0], [0.6, 0, 0]])
+    plain = np.corrcoef(rows.T)
+    (x, y, z) = plain[0, 1], plain[0, 2], plain[1, 2]
+    assert found["prediction_correlation"] == pytest.approx(x)
+    assert found["prediction_information"] == pytest.approx((x - y * z) / np.sqrt((1 - y**2) * (1 - z**2)))
+
+
+@given(st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), max_size=12))
+def test_it_is_between_minus_one_and_one_and_zero_where_it_is_undefined(rows):
+    scores, success, valid = np.array(rows, float).reshape(-1, 3).T
+    for given_classes in (valid, np.zeros(len(rows))):
+        assert -1.0 <= partial_correlation(scores, success, given_classes) <= 1.0
+    assert partial_correlation(scores, np.ones(len(rows)), valid) == 0.0
+    assert partial_correlation(scores, success, np.arange(len(rows))) == 0.0
+    assert partial_correlation(scores, success, success) == 0.0
+
+
+def test_a_failure_is_recalled_where_it_was_predicted_in_its_words():
+    unasked = Turn((), Completion((), (), "stop"), "look", "", "s", info={"valid_action": False, "state": NOTHING})
+    turns = [
+        unasked,
+        turn(False, (1.0,), NOTHING, f"{NOTHING}\n"),
+        turn(False, (0.9,), "Nothing happened.", NOTHING),
+        turn(False, (0.0,), "", NOTHING),
+        turn(True, (0.2,), NOTHING, "You see an egg."),  # not a failure
+        turn(False, (), NOTHING, None),  # nobody could know it
+        Turn(
+            (), Completion((), (), "stop"), "look", "", "s", info={"valid_action": False, "state": NOTHING}
+        ),  # unasked
+    ]
+    assert prediction_counters([episode(True, *turns)])["failure_recall"] == pytest.approx(1 / 3)
+    assert set(prediction_counters([episode(True, turn())]).values()) == {0.0}
+
+
+def test_they_are_part_of_every_iterations_summary():
+    episodes = (episode(True, turn(False, (1.0,), NOTHING, NOTHING)), episode(False, turn(False, (0.5,))))
+    found = summary([Group(TASK, episodes)])
+    assert found["failure_recall"] == 0.5 and found["prediction_information"] == pytest.approx(1.0)
+    assert found["prediction_correlation"] == pytest.approx(1.0)

@@ -1,0 +1,127 @@
+"""The last step: a win now is worth at least as much as the same win later, for equal prediction scores."""
+
+import gymnasium
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.envs.dual_role_game import Game
+from roleagent.envs.wrappers import PredictedState
+from roleagent.envs.wrappers.tags import Parsed
+from roleagent.learners.advantages import EstimatorConfig, gigpo, modulated_returns, predictive_returns, role_agent
+from roleagent.learners.credit import last_step_bias
+from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
+
+TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
+NEUTRAL, ZERO = EstimatorConfig(), EstimatorConfig(unscored="zero")
+
+
+def episode(known, horizon, score, states=None, won=True):
+    """An episode in which some of the states after its turns are known, and every prediction of those scores alike."""
+    turns = []
+    for t in range(len(known)):
+        scores = [
+            PredictionScore(t, h, score) for h in range(1, horizon + 1) if t + h <= len(known) and known[t + h - 1]
+        ]
+        prediction = Prediction((), None, ("?",) * horizon, tuple(scores))
+        reward = {"task": float(won and t == len(known) - 1)}
+        turns.append(Turn((), Completion((), (), "stop"), "", "", states[t] if states else "s", prediction, reward))
+    return Trajectory(TASK, tuple(turns), True, False, "won" if won else "lost")
+
+
+known = st.lists(st.booleans(), min_size=1, max_size=8)
+
+
+@given(known, known, st.sampled_from([1, 2, 3, 5]), st.floats(0.0, 1.0), st.floats(0.5, 1.0))
+def test_a_winning_last_step_is_never_worth_less_than_the_same_win_later(short, long, horizon, score, gamma):
+    """Whichever states are known, the last one (ALFWorld) or not (WebShop, search), in an episode of one step too."""
+    group = Group(TASK, (episode(short, horizon, score), episode(long, horizon, score)))
+    rows = modulated_returns(group, EstimatorConfig(gamma))
+    last = rows[0][-1]
+    assert rows[1][-1] == pytest.approx(last)
+    assert all(value <= last + 1e-9 for row in rows for value in row)
+
+
+@given(known, st.sampled_from([1, 3]), st.floats(0.0, 1.0))
+def test_where_every_horizon_is_scored_the_return_is_that_of_the_paper(some, horizon, score):
+    group = Group(TASK, (episode(some, horizon, score),))
+    neutral, letter = (predictive_returns(group, config)[0] for config in (NEUTRAL, ZERO))
+    for t, turn in enumerate(group.trajectories[0].turns):
+        if len(turn.prediction.scores) == horizon:
+            assert neutral[t] == pytest.approx(letter[t])
+        assert 0.0 <= letter[t] <= neutral[t] + 1e-9 or not letter[t]
+
+
+def test_a_horizon_that_cannot_be_scored_takes_the_weighted_mean_by_hand():
+    def turn(*scores, horizon=2):
+        return Turn((), Completion((), (), "stop"), "", "", "s", Prediction((), None, ("?",) * horizon, scores))
+
+    first = turn(PredictionScore(0, 1, 0.8), PredictionScore(0, 2, 0.2))  # 0.8 + 0.5 · 0.2
+    absent = turn(PredictionScore(1, 1, 0.0, absent=True), PredictionScore(1, 2, 0.6))  # 0 + 0.5 · 0.6
+    near = turn(PredictionScore(2, 1, 0.4))  # 0.4 · (1 + 0.5)
+    far = turn(PredictionScore(3, 2, 0.4))  # the same
+    unscored, unasked = turn(), Turn((), Completion((), (), "stop"), "", "")
+    one = Trajectory(TASK, (first, absent, near, far, unscored, unasked), True, False, "won")
+    other = Trajectory(TASK, (unscored,), True, False, "won")
+    config = EstimatorConfig(0.5)
+    mean = (0.9 + 0.3 + 0.6 + 0.6) / 4
+    rows = predictive_returns(Group(TASK, (one, other)), config)
+    assert rows[0] == pytest.approx([0.9, 0.3, 0.6, 0.6, mean, 0.0]) and rows[1] == pytest.approx([mean])
+    assert predictive_returns(Group(TASK, (other,)), config) == [[0.0]]
+    letter = predictive_returns(Group(TASK, (one, other)), EstimatorConfig(0.5, unscored="zero"))
+    assert letter[0] == pytest.approx([0.9, 0.3, 0.4, 0.2, 0.0, 0.0]) and letter[1] == [0.0]
+
+
+def test_buying_at_once_is_not_worth_less_than_dawdling_two_steps():
+    """The case of an audit: to the letter of Eq. 5 buying returns 1 and has advantage 1.53, dawdling 1.44 and 2.29."""
+    rollouts = (
+        episode([False], 1, 0.6, ["page"]),
+        episode([True, True, False], 1, 0.6, ["page", "other", "page"]),
+        *(episode([False], 1, 0.6, ["page"], won=False),) * 2,
+    )
+    group = Group(TASK, rollouts)
+    buy, dawdle = (row[0] for row in modulated_returns(group, ZERO)[:2])
+    assert (buy, dawdle) == pytest.approx((1.0, 1.444))
+    buy, dawdle = (row[0] for row in role_agent(group, ZERO)[:2])
+    assert (buy, dawdle) == pytest.approx((1.53, 2.29), abs=0.005)
+    buy, dawdle = (row[0] for row in gigpo(group, ZERO)[:2])
+    assert (buy, dawdle) == pytest.approx((1.88, 1.68), abs=0.005)
+    buy, dawdle = (row[0] for row in role_agent(group, NEUTRAL)[:2])
+    assert (buy, dawdle) == pytest.approx((1.88, 1.68), abs=0.005)
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+@pytest.mark.parametrize("score", [0.0, 0.3, 1.0])
+def test_the_bias_towards_dawdling_is_gone(horizon, score):
+    assert last_step_bias(horizon=horizon, score=score) <= 0.0
+    assert last_step_bias(kind="gigpo") == pytest.approx(last_step_bias())
+    if score:
+        assert last_step_bias(ZERO, horizon=horizon, score=score) > 0.1
+    assert last_step_bias(ZERO) == pytest.approx(0.76, abs=0.005)
+
+
+@pytest.mark.parametrize("horizon", [1, 3])
+@pytest.mark.parametrize("env_id", ["RoleAgent/ALFWorld-v0", "RoleAgent/WebShop-v0", "RoleAgent/SearchQA-v0"])
+def test_the_returns_of_a_solution_grow_towards_its_end(env_id, horizon, monkeypatch):
+    for name in ("ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    env = PredictedState(gymnasium.make(env_id), horizon=horizon)
+    for task_id in env.unwrapped.panel.task_ids:
+        text, info = env.reset(options={"task_id": task_id})
+        commands = env.unwrapped.walkthrough()
+        if len(commands) > 1:
+            break
+    states = [env.step(command)[-1]["state"] for command in commands]
+    text, info = env.reset(options={"task_id": task_id})
+    game = Game(0, TASK, "given", text, info)
+    for t, command in enumerate(commands):
+        right = [state or "" for state in states[t : t + horizon]]
+        action = {"command": command, "predictions": (*right, *[""] * (horizon - len(right)))}
+        text, _, terminated, truncated, info = env.step(action)
+        game.add(Parsed(command, action["predictions"], None), text, info)
+    group = Group(TASK, (game.end(terminated, truncated),))
+    [values] = modulated_returns(group, NEUTRAL)
+    assert game.won and values == sorted(values)
+    [letter] = modulated_returns(group, ZERO)
+    assert (letter[-1] < letter[0]) == (horizon > 1 or not env_id.startswith("RoleAgent/ALFWorld"))
