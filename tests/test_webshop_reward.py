@@ -113,6 +113,9 @@ def test_recorded_scores_do_not_depend_on_the_order_of_nouns(webshop_data):
 # --- nouns ------------------------------------------------------------------------------------------------------------
 
 
+INSTALLED_MODEL = nouns.installed_model
+
+
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch):
     monkeypatch.setattr(nouns, "installed_model", lambda: None)
@@ -174,6 +177,16 @@ def test_a_spacy_model_is_preferred_and_loaded_late(monkeypatch, tmp_path):
     nouns.from_spacy.cache_clear()
 
 
+def test_of_several_models_the_one_that_the_original_loads_is_taken(monkeypatch):
+    installed = {"spacy", "en_core_web_lg", "en_core_web_sm"}
+    monkeypatch.setattr(nouns.importlib.util, "find_spec", lambda name: name if name in installed else None)
+    assert INSTALLED_MODEL() == "en_core_web_sm"
+    installed.remove("en_core_web_sm")
+    assert INSTALLED_MODEL() == "en_core_web_lg"
+    installed.remove("spacy")
+    assert INSTALLED_MODEL() is None
+
+
 def test_a_model_that_is_asked_for_and_missing():
-    with pytest.raises(NounError, match="spacy download en_core_web_lg"):
+    with pytest.raises(NounError, match="spacy download en_core_web_sm"):
         open_nouns("spacy")

@@ -21,8 +21,9 @@ REWARDS = ("success", "score")
 class WebShopEnv(PanelEnv):
     """The shop of WebShop (Yao et al. 2022): ``search[words]``, ``click[name]``, until something is bought.
 
-    Observations, clickables and scores are exactly those of the original. An episode ends with the purchase, and is
-    truncated after ``max_steps`` commands, invalid ones included. It is won if the score is 1.
+    The observations ``text`` and ``text_rich``, the clickables and, with the original's nouns, the scores are exactly
+    those of the original; docs/exactness.md lists the exceptions. An episode ends with the purchase, and is truncated
+    after ``max_steps`` commands, invalid ones included. It is won if the score is 1.
 
     ``info`` holds, besides the keys of :mod:`roleagent.types`:
 
@@ -47,7 +48,7 @@ class WebShopEnv(PanelEnv):
         num_products: only the first so many entries of the data.
         goals: ``"synthetic"`` or ``"human"``.
         search: ``"bm25"``, or ``"pyserini"`` for a real Lucene index: the same answers, with Java.
-        observation: ``"text"``, ``"text_rich"`` or ``"html"``.
+        observation: ``"text"``, ``"text_rich"`` or ``"html"`` (pages of our own, not the original's).
         nouns: ``"spacy"``, ``"heuristic"``, a noun file, or None for the best there is.
         seed: of prices and price caps.
         max_steps: steps until the episode is truncated, ≥ 1.

@@ -3,7 +3,7 @@
 The score of a purchase compares titles by their nouns. The original asks a part-of-speech model that no package
 registry offers; so there are three sources, and every environment says which one it used:
 
-* an installed spaCy model (``python -m spacy download en_core_web_lg``), as the original,
+* an installed spaCy model (``python -m spacy download en_core_web_sm``), as the original,
 * a noun file: JSON, asin → nouns or title → nouns, plain or gzipped,
 * a heuristic: the words of a title that are no function words.
 """
@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
-MODELS = ("en_core_web_lg", "en_core_web_md", "en_core_web_sm", "en_core_web_trf")
+# The original's score loads the small model, although its setup script downloads the large one.
+MODELS = ("en_core_web_sm", "en_core_web_lg", "en_core_web_md", "en_core_web_trf")
 FILE = "title_nouns.json"
 SOURCES = ("spacy", "heuristic")  # by name; any other is a file
 # fmt: off
@@ -101,7 +102,7 @@ def find_noun_file(*folders: Path) -> Path | None:
 
 
 def installed_model() -> str | None:
-    """The best spaCy model that is installed."""
+    """The first of :data:`MODELS` that is installed."""
     if importlib.util.find_spec("spacy") is None:
         return None
     return next((name for name in MODELS if importlib.util.find_spec(name) is not None), None)
