@@ -262,7 +262,7 @@ class Rollout:
             asked, answer = followup
             text += self.policy.decode(answer.token_ids)
             self.stats.prediction_tokens += len(answer.token_ids)
-            if self.prompt.predictions != "aside":
+            if self.prompt.predictions != "detached":
                 stream, last = (*asked, *answer.token_ids), answer.token_ids
         reply = parse(text, think=self.prompt.think, horizon=self.horizon)
         prediction = None

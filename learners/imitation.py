@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from roleagent.agents.hf import HFPolicy
+from roleagent.agents.mistakes.slips import Slips
 from roleagent.agents.prompts import STYLES
 from roleagent.agents.session import World
 from roleagent.agents.small import build_policy, train_tokenizer
@@ -36,6 +37,7 @@ def demonstrations(world: World, rng: np.random.Generator, display: Display) -> 
     """
     config = world.config.warmstart
     expert = world.base.unwrapped.expert(rng)  # type: ignore[attr-defined]
+    slips = Slips((), rng)
     order = rng.permutation(len(world.panel))
     display.stage("demonstrations", config.episodes)
     shown: list[Demonstration] = []
@@ -45,7 +47,7 @@ def demonstrations(world: World, rng: np.random.Generator, display: Display) -> 
         if attempts * least >= 3 * config.episodes:
             raise ConfigError(f"the expert won only {len(shown)} of {attempts} games: no warm start from that")
         task_id = world.panel.task_ids[order[attempts % len(order)]]
-        demonstration = demonstrate(world.base, task_id, expert, config.noise, rng)
+        demonstration = demonstrate(world.base, task_id, expert, config.noise, slips, rng)
         attempts += 1
         if demonstration is not None and _is_shown(demonstration, config.shares, rng):
             shown.append(demonstration)
@@ -90,22 +92,32 @@ def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng:
         rng: draws the wrong predictions that are shown among the true ones, and the demonstrations without any.
     """
     options = world.config.warmstart
-    foreseeing, plain = world.rollout(policy), replace(world, horizon=0).rollout(policy)
-    aside = world.config.prompt.predictions == "aside"
-    decoys = None if aside else Decoys(shown, world.horizon, options.decoys, rng)  # an aside is not read again
+    predicting, plain = world.rollout(policy), replace(world, horizon=0).rollout(policy)
+    detached = world.config.prompt.predictions == "detached"
+    decoys = None if detached else Decoys(shown, world.horizon, options.decoys, rng)  # nobody reads detached ones again
 
-    def laid_out(demonstration: Demonstration) -> list[Segment]:
+    def built(demonstration: Demonstration) -> list[Segment]:
         if options.forecasts < 1 and rng.random() >= options.forecasts:
             return segments_from(demonstration, plain)
-        if not (aside and world.horizon):
-            return segments_from(demonstration, foreseeing, decoys)
-        known = [step for step, state in enumerate(demonstration.states[1:]) if state is not None]
-        if not known:
-            return segments_from(demonstration, plain)
-        return segments_from(demonstration, foreseeing, only=known[int(rng.integers(len(known)))])
+        if not (detached and world.horizon):
+            return segments_from(demonstration, predicting, decoys)
+        step = _predicted_step(demonstration, rng)
+        return segments_from(demonstration, plain if step is None else predicting, only=step)
 
-    rows = map(laid_out, shown)
+    rows = map(built, shown)
     return [segment for row in rows for segment in row if len(segment) <= policy.context_length]
+
+
+def _predicted_step(demonstration: Demonstration, rng: np.random.Generator) -> int | None:
+    """The step whose outcome a detached prediction is taught of; None where no step has a state that can be known.
+
+    Every second time it is a failed command, where there is one: a policy fails more often than its expert.
+    """
+    known = [number for number, state in enumerate(demonstration.states[1:]) if state is not None]
+    failed = [number for number in known if not demonstration.steps[number].info.get("valid_action", True)]
+    if failed and rng.random() < 0.5:
+        known = failed
+    return known[int(rng.integers(len(known)))] if known else None
 
 
 def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: float, minutes: float) -> Learner:

@@ -14,8 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from roleagent.agents.baselines import random_command
-from roleagent.agents.mistakes.slips import verb_of
+from roleagent.agents.mistakes.slips import Slips, verb_of
 from roleagent.agents.prompts import Scribe, Transcript, Window
 from roleagent.agents.rollout import Rollout
 from roleagent.learners.segments import segments_of
@@ -48,14 +47,15 @@ class Demonstration:
 
 
 def demonstrate(
-    env: gymnasium.Env, task_id: str, expert: Expert, noise: float, rng: np.random.Generator
+    env: gymnasium.Env, task_id: str, expert: Expert, noise: float, slips: Slips, rng: np.random.Generator
 ) -> Demonstration | None:
     """Lets the expert play one task.
 
     Args:
         env: a base environment (bare commands).
-        noise: probability of a random admissible command in place of the expert's, in [0, 1).
-        rng: source of the noise.
+        noise: probability that a slip is played in place of the expert's command, in [0, 1).
+        slips: draws them, and learns the expert's commands of this episode.
+        rng: decides where.
 
     Returns:
         The episode, or None where the expert did not win: failures are not shown.
@@ -65,11 +65,16 @@ def demonstrate(
     expert.reset(info["goal"], observation)
     steps: list[Step] = []
     current = info
+    offered: dict[str, None] = {}
     while True:
-        command, imitated = expert.act(), True
-        stray = random_command(current["admissible_actions"], rng) if rng.random() < noise else None
-        if stray is not None:
-            command, imitated = stray, False
+        admissible = current["admissible_actions"]
+        offered |= dict.fromkeys(admissible)
+        command = right = expert.act()
+        if rng.random() < noise:
+            command = slips.draw(right, steps[-1].command if steps else "", admissible, offered)
+        imitated = command == right
+        if imitated:
+            slips.learn(right)
         text, _, terminated, truncated, current = env.step(command)
         expert.observe(command, text)
         steps.append(Step(command, imitated, text, current))
@@ -138,7 +143,7 @@ def segments_from(
             as many times as there are steps.
     """
     policy, horizon = rollout.policy, rollout.horizon
-    inline, aside = (rollout.prompt.predictions == form for form in ("inline", "aside"))
+    inline, detached = (rollout.prompt.predictions == form for form in ("inline", "detached"))
 
     def reply(text: str, stops: frozenset[int]) -> Completion:
         ids = policy.encode(text)
@@ -165,10 +170,10 @@ def segments_from(
             answer = reply(_foretold(ahead if wrong is None else wrong, policy), rollout.prediction_stops)
             limit = rollout.config.prediction_tokens
             if len(answer.token_ids) > limit:
-                beginnings = _beginnings(ahead, rollout, int(_ROOM * limit)) if aside else []
+                beginnings = _beginnings(ahead, rollout, int(_ROOM * limit)) if detached else []
                 answer = reply(_foretold(beginnings, policy), rollout.prediction_stops)
             prediction = Prediction(asked, answer, ()) if wrong is None else None
-            if not aside:
+            if not detached:
                 stream, last = (*asked, *answer.token_ids), answer.token_ids
         turns.append(Turn(prompt, action, step.command, step.observation, prediction=prediction))
         conversation.advance(stream, last, step.command, step.observation, step.info)

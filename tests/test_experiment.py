@@ -24,7 +24,7 @@ PLAN = {
     "arms": {
         "GRPO": ["method=grpo", "wia=off", "aiw=off"],
         "Role-Agent": [],
-        "Asides": ["prompt.predictions=aside"],
+        "Asides": ["prompt.predictions=detached"],
         "H two": ["prompt.horizon=2"],
         "Untrained": ["wia=off", "train.iterations=0"],
     },

@@ -216,7 +216,7 @@ def test_predictions_are_scored_where_they_were_made():
 
 def test_an_aside_is_scored_and_forgotten():
     foreseen = "You arrive at table. You see nothing. You carry nothing."
-    aside, [group] = play(Script(Expert(foreseen)), world_of("prompt.predictions=aside"), copies=1)
+    aside, [group] = play(Script(Expert(foreseen)), world_of("prompt.predictions=detached"), copies=1)
     kept, [other] = play(Script(Expert(foreseen)), world_of(), copies=1)
     _, [without] = play(Script(Expert()), world_of("wia=off"), copies=1)
     turns, alone = group.trajectories[0].turns, without.trajectories[0].turns

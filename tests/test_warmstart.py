@@ -15,6 +15,7 @@ from roleagent.config import load
 from roleagent.envs.wrappers.tags import parse
 from roleagent.learners.imitation import lessons
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, segments_of
+from roleagent.agents.mistakes.slips import Slips
 from roleagent.learners.warmstart import Decoys, batches, demonstrate, segments_from, texts_of
 
 TASK = "heat-fish-tray-2"
@@ -27,7 +28,8 @@ def env():
 
 def shown(env, noise=0.0, seed=0, task_id=TASK):
     rng = np.random.default_rng(seed)
-    return demonstrate(env, task_id, env.unwrapped.expert(rng), noise, rng)
+    slips = Slips(("go to desk 7", "take fish 3 from shelf 1"), rng)
+    return demonstrate(env, task_id, env.unwrapped.expert(rng), noise, slips, rng)
 
 
 def noisy(env):
@@ -73,7 +75,7 @@ def played(demonstration, *overrides, decoys=None, chat_template=None):
 @pytest.mark.parametrize("style", ["transcript", "window"])
 @pytest.mark.parametrize(
     "asked",
-    ["prompt.horizon=1", "prompt.horizon=2", "prompt.predictions=inline", "prompt.predictions=aside", "wia=off"],
+    ["prompt.predictions=followup", "prompt.horizon=2", "prompt.predictions=inline", "prompt.horizon=1", "wia=off"],
 )
 def test_a_demonstration_is_what_a_rollout_would_have_recorded(env, template, style, asked):
     demonstration = noisy(env)
@@ -84,13 +86,14 @@ def test_a_demonstration_is_what_a_rollout_would_have_recorded(env, template, st
     assert [segment.token_ids for segment in found] == [segment.token_ids for segment in expected]
     assert [segment.action_mask for segment in found] == [segment.action_mask for segment in expected]
     assert [segment.advantages for segment in found] == [segment.advantages for segment in expected]
-    # After the last step nothing follows, and an aside needs no segment of its own.
-    assert len(found) == (1 if style == "transcript" and "aside" not in asked else len(demonstration.steps))
+    # After the last step nothing follows, and a detached prediction needs no segment of its own.
+    one = style == "transcript" and "horizon" not in asked
+    assert len(found) == (1 if one else len(demonstration.steps))
 
 
 def test_an_aside_is_asked_for_once_and_changes_nothing_else(env):
     demonstration = noisy(env)
-    rollout, _ = played(demonstration, "prompt.predictions=aside")
+    rollout, _ = played(demonstration, "prompt.predictions=detached")
     plain, _ = played(demonstration, "wia=off")
     [alone] = segments_from(demonstration, plain)
     for number, step in enumerate(demonstration.steps[:-1]):
@@ -128,7 +131,7 @@ def test_a_forecast_that_would_be_cut_off_is_not_shown(env):
 @pytest.mark.parametrize("horizon", [1, 2])
 def test_an_aside_that_would_be_cut_off_tells_how_the_pages_begin(env, horizon):
     demonstration = noisy(env)
-    rollout, _ = played(demonstration, "prompt.predictions=aside", f"prompt.horizon={horizon}")
+    rollout, _ = played(demonstration, "prompt.predictions=detached", f"prompt.horizon={horizon}")
     whole, limit = segments_from(demonstration, rollout, only=0), 20 * horizon
     rollout.config = replace(rollout.config, prediction_tokens=limit)
     cut = segments_from(demonstration, rollout, only=0)
@@ -191,7 +194,7 @@ def test_a_share_of_the_demonstrations_is_shown_without_forecasts(env):
 
 
 def test_asides_are_asked_for_in_a_share_of_the_demonstrations(env):
-    overrides = ("env.id=RoleAgent/Toy-v0", "prompt.predictions=aside", "warmstart.forecasts=0.5")
+    overrides = ("env.id=RoleAgent/Toy-v0", "prompt.predictions=detached", "warmstart.forecasts=0.5")
     world = World.open(load(overrides=overrides), "train")
     found = lessons(world, qwen(context=4096), [shown(env)] * 60, np.random.default_rng(0))
     asides = [segment for segment in found if PREDICTION in segment.action_mask]
@@ -203,7 +206,7 @@ def test_asides_are_asked_for_where_there_is_something_to_foretell(env):
     demonstration = shown(env)
     hidden = [replace(step, info={**step.info, "state": None}) for step in demonstration.steps]
     alone = replace(demonstration, steps=(demonstration.steps[0], *hidden[1:]))
-    world = World.open(load(overrides=["env.id=RoleAgent/Toy-v0", "prompt.predictions=aside"]), "train")
+    world = World.open(load(overrides=["env.id=RoleAgent/Toy-v0", "prompt.predictions=detached"]), "train")
     policy, rng = qwen(context=4096), np.random.default_rng(0)
     asides = [segment for segment in lessons(world, policy, [alone] * 20, rng) if PREDICTION in segment.action_mask]
     assert len(asides) == 20 and len({segment.token_ids for segment in asides}) == 1
@@ -229,7 +232,8 @@ class Idler:
 
 def test_only_won_episodes_are_shown(env):
     assert shown(env).states[-1] is not None
-    assert demonstrate(env, TASK, Idler(), 0.0, np.random.default_rng(0)) is None
+    rng = np.random.default_rng(0)
+    assert demonstrate(env, TASK, Idler(), 0.0, Slips((), rng), rng) is None
     hurried = gymnasium.make("RoleAgent/Toy-v0", max_steps=2)
     assert shown(hurried) is None
 
@@ -242,14 +246,27 @@ def test_a_demonstration_knows_its_task_and_its_states(env):
     assert all(step.imitated for step in demonstration.steps)
 
 
-def test_noise_is_as_frequent_as_asked_and_never_idle(env):
+def test_noise_is_as_frequent_as_asked_and_often_fails(env):
     steps = []
     for seed, task_id in enumerate(env.unwrapped.panel.task_ids[:150]):
         demonstration = shown(env, 0.25, seed, task_id)
         steps += demonstration.steps if demonstration is not None else []
     strange = [step for step in steps if not step.imitated]
     assert 0.15 < len(strange) / len(steps) < 0.3  # a little rarer than drawn: noise makes episodes fail
-    assert all(step.info["valid_action"] and step.command not in ("look", "help") for step in strange)
+    assert 0.2 < sum(not step.info["valid_action"] for step in strange) / len(strange) < 0.8
+
+
+def test_predictions_of_failed_commands_are_taught_as_often_as_all_others_together(env):
+    demonstration = next(
+        found
+        for seed in range(50)
+        if (found := shown(env, 0.2, seed)) and sum(not step.info["valid_action"] for step in found.steps) == 1
+    )
+    world = World.open(load(overrides=["env.id=RoleAgent/Toy-v0"]), "train")
+    found = lessons(world, qwen(context=4096), [demonstration] * 200, np.random.default_rng(0))
+    texts = [world.rollout(qwen()).policy.decode(s.token_ids) for s in found if PREDICTION in s.action_mask]
+    failures = [text for text in texts if text.endswith("Nothing happens.</prediction><|end|>")]
+    assert len(texts) == 200 and 85 < len(failures) < 140
 
 
 def test_the_generator_alone_decides(env):

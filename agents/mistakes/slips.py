@@ -15,46 +15,62 @@ _RATES = (0.2, 0.9)  # of an episode's commands that slip: a weak policy's episo
 
 
 class Slips:
-    """Plays with a scripted expert that, now and then, says something else than it should.
+    """Commands that a weak policy might give in place of the right one.
 
-    What it says then is its last command over again, a random admissible command, or, mostly, a command of the same
-    kind that was admissible earlier in the episode, or that stems from another one: well-formed, and about things
-    that are elsewhere. No single mistake explains such an episode; which one is the dominant one, an analyst has to
-    say.
+    Such a command is the last one repeated, a random admissible one, or, mostly, one of the same kind that was
+    admissible earlier in the episode, or that stems from another one: well-formed, and about things that are elsewhere.
+    Many of them fail.
 
     Args:
         commands: what was played in other episodes.
-        rng: draws tasks' rates and slips.
+        rng: draws everything.
     """
 
     def __init__(self, commands: Iterable[str], rng: np.random.Generator):
         self._rng = rng
-        self._alike: dict[str, list[str]] = {}
-        for command in dict.fromkeys(commands):
-            self._alike.setdefault(verb_of(command), []).append(command)
+        self._alike: dict[str, dict[str, None]] = {}
+        for command in commands:
+            self.learn(command)
+
+    def learn(self, command: str) -> None:
+        """Takes in a command that was played in another episode."""
+        self._alike.setdefault(verb_of(command), {})[command] = None
+
+    def draw(self, command: str, last: str, admissible: Sequence[str], offered: Iterable[str]) -> str:
+        """A slip; the command itself where there is nothing else to say.
+
+        Args:
+            command: the right one.
+            last: the one before it; ``""`` at the beginning.
+            admissible: what would do something now.
+            offered: what was admissible so far in the episode.
+        """
+        kind, verb = self._rng.random(), verb_of(command)
+        if kind < 0.15 and last:
+            return last
+        if kind < 0.3:
+            return random_command(admissible, self._rng) or command
+        alike = [other for other in offered if verb_of(other) == verb] if kind < 0.85 else []
+        alike = alike or [*self._alike.get(verb, (command,))]
+        return alike[int(self._rng.integers(len(alike)))]
 
     def play(self, env: gymnasium.Env, task_id: str) -> Trajectory | None:
-        """One episode of a base environment; None where it was won in spite of the slips."""
+        """One episode of a base environment, by an expert that slips again and again; None where it was won in spite
+        of that. No single mistake explains such an episode: an analyst has to find the dominant one."""
         episode = Episode(env, task_id, self._rng)
         rate = self._rng.uniform(*_RATES)
-        offered: dict[str, None] = {}  # whatever was admissible so far
+        offered: dict[str, None] = {}
         try:
             while True:
-                offered |= dict.fromkeys(episode.info["admissible_actions"])
+                admissible = episode.info["admissible_actions"]
+                offered |= dict.fromkeys(admissible)
                 command = episode.expert.act()
-                episode.do(self._slip(command, episode, [*offered]) if self._rng.random() < rate else command)
+                if self._rng.random() < rate:
+                    last = episode.turns[-1].action if episode.turns else ""
+                    command = self.draw(command, last, admissible, offered)
+                episode.do(command)
         except Over:
             return None if episode.info["won"] else episode.trajectory()
-
-    def _slip(self, command: str, episode: Episode, offered: Sequence[str]) -> str:
-        kind, verb = self._rng.random(), verb_of(command)
-        if kind < 0.15 and episode.turns:
-            return episode.turns[-1].action or command
-        if kind < 0.3:
-            return random_command(episode.info["admissible_actions"], self._rng) or command
-        alike = [other for other in offered if verb_of(other) == verb] if kind < 0.85 else []
-        alike = alike or self._alike.get(verb, [command])
-        return alike[int(self._rng.integers(len(alike)))]
 
 
 def verb_of(command: str) -> str:
