@@ -52,7 +52,7 @@ from roleagent.learners.experience import lay_out
 from roleagent.learners.imitation import demonstrations, imitate, lessons, new_policy
 from roleagent.learners.learner import Learner
 from roleagent.learners.measurement import measure, measure_on_the_way, report
-from roleagent.learners.mechanisms import idle_mechanisms, tally
+from roleagent.learners.mechanisms import idle_mechanisms, not_learning, tally
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.reflecting import Lesson, failed_episodes
 from roleagent.learners.reflecting import lessons as analysis_lessons
@@ -212,7 +212,10 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
     if progress.step:
         run.save(learner)
         if run.ranks.first:
-            run.display.say(f"where the time went: {shares(iterations(run))}")
+            history = iterations(run)
+            run.display.say(f"where the time went: {shares(history)}")
+            if words := not_learning(history, config):
+                run.display.warn(words)
         for warning in idle_mechanisms(config, progress.counters):
             run.display.warn(warning)
 

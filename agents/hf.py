@@ -130,11 +130,12 @@ def _beginnings_of_marks(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
     added = [token.content for token in tokenizer.added_tokens_decoder.values()]
     bracketed = {text for text in added if (text[:1], text[-1:]) in (("<", ">"), ("[", "]"))}
     special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    rests: dict[str, list[str]] = {}
+    rests: dict[tuple[str, str], list[str]] = {}  # by how they begin: some tokenizers have thousands of marks
     for mark in sorted(bracketed | special | set(tokenizer.all_special_tokens)):
         if len(mark) > 1:
-            rests.setdefault(mark[0], []).append(re.escape(mark[1:]))
-    return re.compile("|".join(f"{re.escape(first)}(?={'|'.join(rest)})" for first, rest in rests.items()) or r"(?!)")
+            rests.setdefault((re.escape(mark[0]), re.escape(mark[1])), []).append(re.escape(mark[2:]))
+    found = (f"{first}(?={second}(?:{'|'.join(rest)}))" for (first, second), rest in rests.items())
+    return re.compile("|".join(found) or r"(?!)")
 
 
 def _tokenized(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:

@@ -1,10 +1,16 @@
-"""What the mechanisms of a run did over all its iterations, and a warning for those that did nothing."""
+"""What a run did over all its iterations: warnings for mechanisms that did nothing and runs that did not learn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
 
 from roleagent.config import Config
+
+FEWEST = 10
+"""Iterations in the second half of a run, below which nothing is said of its trend."""
 
 
 def tally(counters: dict[str, float], metrics: Mapping[str, float]) -> None:
@@ -35,3 +41,52 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     if failures and counters.get("curriculum_reflections_fallback") == failures:
         idle.append("none of the analyst's reflections could be read: tasks were chosen by text search alone")
     return idle
+
+
+def not_learning(history: Sequence[Mapping[str, Any]], config: Config) -> str | None:
+    """Names a finished run that did not learn although it could have; None where there is no such sign.
+
+    In its second half at least half of the groups had episodes that ended differently, and neither success nor reward
+    rose by more than the standard error of the rise (that of a least-squares line). The warning names what runs that
+    learn usually do differently: predictions that stay in the transcript are read again with every later step.
+
+    Args:
+        history: all iterations; values may be missing or None.
+        config: of the run.
+    """
+    late = history[len(history) // 2 :]
+    replaced, groups, alike = (
+        sum(row.get(name) or 0.0 for row in late) for name in ("replaced_groups", "groups", "dead_groups")
+    )
+    groups, alike = groups - replaced, alike - replaced
+    success, reward = ([v for row in late if (v := row.get(name)) is not None] for name in ("success", "reward"))
+    if len(success) < FEWEST or groups <= 0 or 2 * alike > groups:
+        return None
+    rise, error = _rise(success)
+    if rise > error or (len(reward) >= FEWEST and np.greater(*_rise(reward))):
+        return None
+    if config.wia and config.prompt.style == "transcript" and config.prompt.predictions != "aside":
+        usual = (
+            f"predictions stay in the transcript (prompt.predictions={config.prompt.predictions}): "
+            "runs that learn usually have prompt.predictions=aside"
+        )
+    else:
+        usual = "compare with a run at another optim.lr"
+    return (
+        f"no sign of learning: in the last {len(late)} iterations success changed by {rise:+.2f} ± {error:.2f}, though "
+        f"{(groups - alike) / groups:.0%} of the groups had episodes that ended differently; {usual}"
+    )
+
+
+def _rise(values: Sequence[float]) -> tuple[float, float]:
+    """By how much a least-squares line rises over all values, and the standard error of that; both 0 if it is flat.
+
+    >>> _rise([0.5] * 10)
+    (0.0, 0.0)
+    >>> [round(figure, 2) for figure in _rise([0.1, 0.1, 0.4, 0.4])]
+    [0.36, 0.09]
+    """
+    if min(values) == max(values):
+        return 0.0, 0.0
+    (slope, _), covariance = np.polyfit(range(len(values)), values, 1, cov=True)
+    return float(slope) * (len(values) - 1), float(covariance[0, 0]) ** 0.5 * (len(values) - 1)

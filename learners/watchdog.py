@@ -2,7 +2,8 @@
 
 Whatever is watched is in the log of every iteration, so a watchdog is a function of ``metrics.jsonl``: a resumed run
 shows it the lines that are there, and recorded runs test it. A sign must last for ``watchdog.patience`` iterations to
-be named, is named once, and is said to be over when it has been away for as long.
+be named, is named once, and is said to be over when it has been away for as long. Whether a run learned at all is
+judged at its end (:func:`roleagent.learners.mechanisms.not_learning`).
 """
 
 from __future__ import annotations

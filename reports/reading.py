@@ -18,7 +18,7 @@ import yaml
 from roleagent.config import Config, ConfigError, from_dict, to_dict
 from roleagent.learners.discretion import flat, without_secrets
 from roleagent.learners.disk import at_work
-from roleagent.learners.mechanisms import idle_mechanisms
+from roleagent.learners.mechanisms import idle_mechanisms, not_learning
 from roleagent.reports.curves import alarms_of, curve, log_of, names_in, number
 from roleagent.reports.heldout import evaluations_of, gain_of, json_file
 from roleagent.reports.recorded import Recorded, StoryError
@@ -54,6 +54,9 @@ def story_of(run: Path, episodes: int = EPISODES) -> Story:
     if longer := "after" in measured and _gone_on(run, measured["after"], working, trained, state):
         del measured["after"]
         result = {}
+    if config and result:
+        figures = [{name: number(value) for name, value in row.items()} for row in trained]
+        notes += filter(None, [not_learning(figures, config)])
     recorded = Recorded(run)
     grown = _growth(run, tree, notes)
     told = without_secrets(flat(tree))

@@ -331,6 +331,19 @@ def test_what_nobody_can_say_is_not_said(run):
     assert "episodes" in render([story]) and roleagent(["report", str(run)]) == 0
 
 
+def test_a_finished_run_that_did_not_learn_is_named(run):
+    assert not any("no sign of learning" in note for note in story_of(run)["notes"])
+    log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    last = {**log[-1], "success": 0.3, "reward": 0.3, "groups": 4.0, "dead_groups": 1.0, "replaced_groups": 0.0}
+    assert last["stage"] == "train"
+    forget(run, "after.json")  # else the iterations behind it are those of a continued run
+    flat = [{**last, "step": last["step"] + number, "reward": "damaged"} for number in range(1, 40)]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*log, *flat)))
+    assert sum("no sign of learning" in note for note in story_of(run)["notes"]) == 1
+    forget(run, "result.json")
+    assert not any("no sign of learning" in note for note in story_of(run)["notes"])
+
+
 def test_an_older_run_leaves_out_what_it_did_not_record(run):
     forget(run, "trajectories")
     (run / "trajectories").mkdir()

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from roleagent.learners import halted
 from roleagent.learners.conduct import conduct
 from roleagent.learners.engine import NotFinite
 from roleagent.learners.learner import Learner
+from roleagent.learners.mechanisms import FEWEST, not_learning
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.watchdog import SIGNS, Watchdog, signs_of
 from roleagent.methods import METHODS
@@ -132,6 +134,57 @@ def test_groups_of_one_are_watched_only_where_groups_are_compared(method):
 
 def test_a_bad_iteration_is_no_collapse():
     assert events(Watchdog(WatchdogConfig()), ([CALM] * 6 + [{**CALM, "kl": 9.0, "clip_fraction": 1.0}] * 2) * 3) == []
+
+
+# --- a run that does not learn ----------------------------------------------------------------------------------------
+
+FLAT = {"success": 0.3, "reward": 0.3, "groups": 16.0, "dead_groups": 7.0, "replaced_groups": 0.0}
+IN_TRANSCRIPT = load(overrides=["prompt.predictions=followup"])
+
+
+def noisy(rise, **values):
+    """Forty iterations; in the second half success rises by so much, with noise around it."""
+    return [
+        {**FLAT, "success": 0.3 + rise * max(0, number - 20) / 19 + 0.05 * (-1) ** number, **values}
+        for number in range(40)
+    ]
+
+
+@pytest.mark.parametrize("rise", [0.0, 0.01, -0.2])
+def test_a_run_without_a_trend_is_named_with_what_usually_differs(rise):
+    words = not_learning(noisy(rise), IN_TRANSCRIPT)
+    figure = re.search(r"in the last 20 iterations success changed by ([+-][\d.]+) ± 0.04", words)
+    assert float(figure[1]) == pytest.approx(rise, abs=0.03) and "56% of the groups" in words
+    assert "prompt.predictions=followup" in words and "\n" not in words
+    for options in (["prompt.predictions=aside"], ["prompt.style=window"], ["wia=off"]):
+        assert "prompt.predictions" not in not_learning(noisy(rise), load(overrides=options))
+
+
+@pytest.mark.parametrize(
+    "history",
+    [
+        noisy(0.2),
+        noisy(0.0, dead_groups=9.0),  # little to learn from, which groups_died names where it is next to nothing
+        noisy(0.0)[: 2 * FEWEST - 2],
+        [{**row, "reward": number / 40} for number, row in enumerate(noisy(0.0))],  # the score rises
+        [],
+        [{"success": None, "groups": None}] * 40,
+    ],
+    ids=["learning", "few groups", "short", "reward", "empty", "damaged"],
+)
+def test_a_run_that_learns_or_cannot_is_not_named(history):
+    assert not_learning(history, IN_TRANSCRIPT) is None
+
+
+def test_groups_that_were_replaced_do_not_count_as_groups_to_learn_from():
+    replaced = {"groups": 36.0, "replaced_groups": 20.0}
+    assert not_learning(noisy(0.0, dead_groups=27.0, **replaced), IN_TRANSCRIPT) is not None
+    assert not_learning(noisy(0.0, dead_groups=29.0, **replaced), IN_TRANSCRIPT) is None
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+def test_no_recorded_run_is_named_at_its_end(name):
+    assert not_learning(rows(name), IN_TRANSCRIPT) is None
 
 
 # --- what the signs are made of ---------------------------------------------------------------------------------------
@@ -256,7 +309,7 @@ def test_all_ranks_stop_together_with_the_same_words_and_the_checkpoint_stays_go
     assert train.main(["--config", str(path), *again]) == 0
 
 
-def test_stop_on_ends_a_run_that_collapsed_with_a_checkpoint_and_off_lets_it_go_on(tmp_path, capsys):
+def test_stop_on_ends_a_run_that_collapsed_with_a_checkpoint_and_off_lets_it_go_on(tmp_path, capsys, monkeypatch):
     """This policy has seen twelve episodes and wins nothing: every group ends alike."""
     path, folder = tmp_path / "toy.yaml", tmp_path / "run"
     path.write_text(yaml.safe_dump(CONFIG))
@@ -265,7 +318,9 @@ def test_stop_on_ends_a_run_that_collapsed_with_a_checkpoint_and_off_lets_it_go_
     assert train.main([*arguments, "train.iterations=9", "watchdog.stop=on"]) == 0
     assert "collapse: 3 of 3 groups ended alike" in capsys.readouterr().out
     assert sorted(step.name for step in (folder / "checkpoints").glob("step-*"))[-1] == "step-500003"
+    monkeypatch.setattr(train, "not_learning", lambda history, config: f"judged by {len(history)} iterations")
     assert train.main([*arguments, "train.iterations=4", "watchdog.stop=off", "--resume"]) == 0
-    assert "collapse" not in capsys.readouterr().out  # it was named before
+    shown = capsys.readouterr().out
+    assert "collapse" not in shown and "judged by 4 iterations" in shown  # it was named before
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert ["groups_died" in row["alarms"] for row in rows if row["stage"] == "train"] == [False, False, True, True]
