@@ -65,10 +65,10 @@ def not_learning(history: Sequence[Mapping[str, Any]], config: Config) -> str | 
     rise, error = _rise(success)
     if rise > error or (len(reward) >= FEWEST and np.greater(*_rise(reward))):
         return None
-    if config.wia and config.prompt.style == "transcript" and config.prompt.predictions != "aside":
+    if config.wia and config.prompt.style == "transcript" and config.prompt.predictions == "followup":
         usual = (
             f"predictions stay in the transcript (prompt.predictions={config.prompt.predictions}): "
-            "runs that learn usually have prompt.predictions=aside"
+            "runs that learn usually have prompt.predictions=detached"
         )
     else:
         usual = "compare with a run at another optim.lr"

@@ -214,20 +214,20 @@ def test_predictions_are_scored_where_they_were_made():
     assert rollout.stats.prediction_tokens == sum(len(t.prediction.completion.token_ids) for t in trajectory.turns)
 
 
-def test_an_aside_is_scored_and_forgotten():
+def test_a_detached_prediction_is_scored_and_in_no_later_prompt():
     foreseen = "You arrive at table. You see nothing. You carry nothing."
-    aside, [group] = play(Script(Expert(foreseen)), world_of("prompt.predictions=detached"), copies=1)
+    detached, [group] = play(Script(Expert(foreseen)), world_of("prompt.predictions=detached"), copies=1)
     kept, [other] = play(Script(Expert(foreseen)), world_of(), copies=1)
     _, [without] = play(Script(Expert()), world_of("wia=off"), copies=1)
     turns, alone = group.trajectories[0].turns, without.trajectories[0].turns
     assert [turn.prompt_ids for turn in turns] == [turn.prompt_ids for turn in alone]
     scores = [[turn.prediction.scores for turn in one.trajectories[0].turns] for one in (group, other)]
-    assert scores[0] == scores[1] and aside.stats.prediction_tokens == kept.stats.prediction_tokens
+    assert scores[0] == scores[1] and detached.stats.prediction_tokens == kept.stats.prediction_tokens
     for turn in turns:
         assert turn.prediction.prompt_ids[: len(turn.prompt_ids)] == turn.prompt_ids
     trained = segments_of(group.trajectories[0], [1.0] * len(turns))
-    assert sum(segment.action_mask.count(PREDICTION) for segment in trained) == aside.stats.prediction_tokens
-    assert sum(segment.action_mask.count(ACTION) for segment in trained) == aside.stats.action_tokens
+    assert sum(segment.action_mask.count(PREDICTION) for segment in trained) == detached.stats.prediction_tokens
+    assert sum(segment.action_mask.count(ACTION) for segment in trained) == detached.stats.action_tokens
 
 
 def test_late_scores_go_to_the_turns_that_foresaw():
@@ -288,7 +288,7 @@ def test_predictions_never_reach_the_world():
 def test_a_models_tokens_are_recorded_as_they_were_sampled(style):
     policy = qwen(context=1024)
     tokens = "rollout.action_tokens=6", "rollout.prediction_tokens=5", "env.kwargs.max_steps=3"
-    rollout, groups = play(policy, world_of(f"prompt.style={style}", *tokens), TASKS[:2], copies=2)
+    rollout, groups = play(policy, world_of(f"prompt.style={style}", "prompt.predictions=followup", *tokens), TASKS[:2], copies=2)
     sampled = 0
     for group in groups:
         for trajectory in group.trajectories:

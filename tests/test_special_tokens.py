@@ -144,7 +144,7 @@ def test_an_observation_cannot_ask_for_a_prediction():
     assert question is not None and question not in prompt
 
 
-@pytest.mark.parametrize("form", ["followup", "inline", "aside"])
+@pytest.mark.parametrize("form", ["followup", "inline", "detached"])
 @pytest.mark.parametrize("kind", ["scratch", "qwen2"])
 def test_a_demonstration_quotes_the_world_without_its_marks(kind, form):
     """Commands and states of a demonstration's replies are the world's words; the tags around them are not."""

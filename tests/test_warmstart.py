@@ -106,7 +106,7 @@ def test_an_aside_is_asked_for_once_and_changes_nothing_else(env):
 
 def test_strange_steps_are_shown_but_not_imitated(env):
     demonstration = noisy(env)
-    rollout, _ = played(demonstration)
+    rollout, _ = played(demonstration, "prompt.predictions=followup")
     [segment] = segments_from(demonstration, rollout)
     imitated, ignored = [], []
     for token, kind, advantage in zip(segment.token_ids, segment.action_mask, segment.advantages, strict=True):
@@ -119,7 +119,7 @@ def test_strange_steps_are_shown_but_not_imitated(env):
 
 def test_a_forecast_that_would_be_cut_off_is_not_shown(env):
     demonstration = noisy(env)
-    rollout, _ = played(demonstration)
+    rollout, _ = played(demonstration, "prompt.predictions=followup")
     [whole] = segments_from(demonstration, rollout)
     rollout.config = replace(rollout.config, prediction_tokens=3)
     [cut] = segments_from(demonstration, rollout)
@@ -146,7 +146,7 @@ def test_an_aside_that_would_be_cut_off_tells_how_the_pages_begin(env, horizon):
 
 def test_every_step_foretells_what_really_came(env):
     demonstration = noisy(env)
-    rollout, _ = played(demonstration)
+    rollout, _ = played(demonstration, "prompt.predictions=followup")
     [segment] = segments_from(demonstration, rollout)
     foretold = [t for t, kind in zip(segment.token_ids, segment.action_mask, strict=True) if kind == PREDICTION]
     expected = "".join(f'<prediction h="1">{step.observation}</prediction>' for step in demonstration.steps)
@@ -161,7 +161,9 @@ def test_decoys_are_read_but_not_trained(env, horizon):
     def decoys():
         return Decoys([demonstration, *others], horizon, 0.5, np.random.default_rng(3))
 
-    rollout, trajectory = played(demonstration, f"prompt.horizon={horizon}", decoys=decoys())
+    rollout, trajectory = played(
+        demonstration, "prompt.predictions=followup", f"prompt.horizon={horizon}", decoys=decoys()
+    )
     [segment] = segments_from(demonstration, rollout, decoys())
     [expected] = segments_of(trajectory, [1.0] * len(demonstration.steps))
     # A rollout's segment ends with its last trained token, and so may be longer by a decoy at the end.
@@ -183,7 +185,8 @@ def test_decoys_are_read_but_not_trained(env, horizon):
 
 
 def test_a_share_of_the_demonstrations_is_shown_without_forecasts(env):
-    overrides = ("env.id=RoleAgent/Toy-v0", "rollout.prediction_tokens=400", "warmstart.forecasts=0.25")
+    overrides = ("env.id=RoleAgent/Toy-v0", "prompt.predictions=followup", "warmstart.forecasts=0.25")
+    overrides += ("rollout.prediction_tokens=400",)
     world = World.open(load(overrides=overrides), "train")
     found = lessons(world, qwen(context=4096), [shown(env)] * 80, np.random.default_rng(0))
     foreseeing = [PREDICTION in segment.action_mask for segment in found]
@@ -262,10 +265,11 @@ def test_predictions_of_failed_commands_are_taught_as_often_as_all_others_togeth
         for seed in range(50)
         if (found := shown(env, 0.2, seed)) and sum(not step.info["valid_action"] for step in found.steps) == 1
     )
-    world = World.open(load(overrides=["env.id=RoleAgent/Toy-v0"]), "train")
+    [failed] = [step.observation for step in demonstration.steps if not step.info["valid_action"]]
+    world = World.open(load(overrides=["env.id=RoleAgent/Toy-v0", "rollout.prediction_tokens=400"]), "train")
     found = lessons(world, qwen(context=4096), [demonstration] * 200, np.random.default_rng(0))
     texts = [world.rollout(qwen()).policy.decode(s.token_ids) for s in found if PREDICTION in s.action_mask]
-    failures = [text for text in texts if text.endswith("Nothing happens.</prediction><|end|>")]
+    failures = [text for text in texts if text.endswith(f"{failed}</prediction>")]
     assert len(texts) == 200 and 85 < len(failures) < 140
 
 

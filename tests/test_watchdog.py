@@ -156,7 +156,7 @@ def test_a_run_without_a_trend_is_named_with_what_usually_differs(rise):
     figure = re.search(r"in the last 20 iterations success changed by ([+-][\d.]+) ± 0.04", words)
     assert float(figure[1]) == pytest.approx(rise, abs=0.03) and "56% of the groups" in words
     assert "prompt.predictions=followup" in words and "\n" not in words
-    for options in (["prompt.predictions=aside"], ["prompt.style=window"], ["wia=off"]):
+    for options in (["prompt.predictions=detached"], ["prompt.style=window"], ["wia=off"]):
         assert "prompt.predictions" not in not_learning(noisy(rise), load(overrides=options))
 
 
