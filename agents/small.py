@@ -9,6 +9,7 @@ blank, so that what a page shows can be copied into ``search[…]``.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 
 import torch
@@ -16,6 +17,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 from transformers import PreTrainedTokenizerFast, SeedOssConfig, SeedOssForCausalLM
 
 from roleagent.agents.hf import HFPolicy
+from roleagent.options import ConfigError
 from roleagent.settings import PolicyConfig
 
 _JOINER = "\u2060"  # stands, within the tokenizer, where the blank before a word does not count
@@ -59,6 +61,23 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, tags: Iterable[str]) 
     )
     tokenizer.train_from_iterator(texts, trainer)
     return PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END, pad_token=PAD)
+
+
+def check_size(config: PolicyConfig) -> None:
+    """Refuses a policy whose weights alone are more than the memory of this machine.
+
+    Raises:
+        ConfigError: one line that says what to change.
+    """
+    size, groups = config.hidden_size, config.heads // config.kv_heads
+    block = 2 * size * size + 2 * size * size // groups + 3 * size * config.mlp_size
+    needed = 4 * (config.vocabulary * size + config.layers * block)  # built in fp32
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise ConfigError(
+            f"a policy of these sizes has weights of {needed / 2**30:,.0f} GiB, but this machine has a memory of "
+            f"{memory / 2**30:,.0f} GiB: make policy.layers, policy.hidden_size or policy.mlp_size smaller"
+        )
 
 
 def build_policy(config: PolicyConfig, tokenizer: PreTrainedTokenizerFast, generator: torch.Generator) -> HFPolicy:
