@@ -56,6 +56,7 @@ with waiting("PyTorch and transformers to load"):
     from roleagent.agents.hf import HFPolicy, PolicyError, own_device, reason_of
 
 import roleagent
+from roleagent import ranges
 from roleagent.agents.baselines import build_prompting_agent
 from roleagent.agents.chat import ChatAgent
 from roleagent.agents.comparison import Measured, compare
@@ -151,7 +152,9 @@ def configuration(options: argparse.Namespace, who: Contender) -> Config:
         eval_batch=options.batch or config.rollout.eval_batch,
         action_tokens=options.max_tokens or config.rollout.action_tokens,
     )
-    return replace(config, env=env, rollout=rollout)
+    config = replace(config, env=env, rollout=rollout)
+    ranges.check(config)
+    return config
 
 
 def open_model(
