@@ -45,6 +45,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import roleagent
+from roleagent import ranges
 from roleagent.agents.actor import PolicyError
 from roleagent.agents.baselines import build_prompting_agent
 from roleagent.agents.chat import ChatAgent
@@ -143,7 +144,9 @@ def configuration(options: argparse.Namespace, who: Contender) -> Config:
         eval_batch=options.batch or config.rollout.eval_batch,
         action_tokens=options.max_tokens or config.rollout.action_tokens,
     )
-    return replace(config, env=env, rollout=rollout)
+    config = replace(config, env=env, rollout=rollout)
+    ranges.check(config)
+    return config
 
 
 def open_model(

@@ -37,12 +37,14 @@ from roleagent.agents.actor import Actor
 from roleagent.agents.endpoint import EndpointError
 from roleagent.agents.inquiries import UNLIMITED, Inquiries
 from roleagent.agents.session import World, check_actor, endpoint_analyst, model_analyst, open_actor, open_analyst
+from roleagent.agents.small import check_size
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.curricula.curriculum import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.curricula.rules import RuleAnalyst
 from roleagent.curricula.samplers import UniformSampler
-from roleagent.learners.adapters import Held
+from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.learners.adapters import Held, check_rank
 from roleagent.learners.checkpoints import CheckpointError
 from roleagent.learners.critic import open_critic
 from roleagent.learners.deepspeed_settings import check as check_deepspeed
@@ -72,6 +74,7 @@ from roleagent.learners.run import Run
 from roleagent.learners.tracking import check as check_trackers
 from roleagent.learners.updates import update
 from roleagent.learners.watchdog import Collapse, iterations, keeping_what_broke, open_watchdog
+from roleagent.ranges import check_room
 from roleagent.stopwatch import Stopwatch, shares
 from roleagent.types import Sampler
 
@@ -80,11 +83,11 @@ DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
 
 def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
     """One run, from nothing to a policy measured on tasks it never saw; returns the result."""
-    # What may be misspelt or missing comes first, so that a refused run leaves no folder behind.
+    # What may be wrong or missing comes first, so that a refused run leaves no folder behind.
     world = World.open(config, config.env.train_split)
     held_out = World.open(config, config.env.eval_split, config.env.eval_tasks)
     with Ranks.join() as ranks:
-        ranks.once(lambda: check(config, resume))
+        ranks.once(lambda: check(world, resume))
         with Run(config, ranks, display, resume) as run, run.tracking, keeping_what_broke(run):
             if (result := run.finished()) is not None:
                 display.say(f"{run.folder.path} is finished; train.iterations or train.minutes would let it go on")
@@ -131,25 +134,32 @@ def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
     return report(run, before, after)
 
 
-def check(config: Config, resume: bool) -> None:
+def check(world: World, resume: bool) -> None:
     """Refuses what would only fail after the warm start.
 
     Raises:
         ConfigError, EndpointError, LibraryError: one line that says what to change.
     """
+    config = world.config
     imitates = config.warmstart.episodes > 0
+    if imitates and not hasattr(world.base.unwrapped, "expert"):
+        raise ConfigError(f"{config.env.id} has no expert to imitate: set policy.path and warmstart.episodes=0")
     if config.train.stage == "sft" and not config.train.minutes:
         raise ConfigError("train.stage=sft goes on imitating for train.minutes: say how long")
     if config.train.stage == "sft" and not imitates:
         raise ConfigError("train.stage=sft goes on imitating demonstrations: set warmstart.episodes")
     if not imitates and not config.policy.path:
         raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
+    check_room(config, world.horizon)
     check_learning(config)
     check_deepspeed(config)
     check_trackers(config)
     check_actor(config)
     if config.policy.path and not resume:  # a run that was begun has a model of its own
         check_path(config.policy.path)
+        check_rank(config.lora.rank, config.policy.path)
+    if not config.policy.path:
+        check_size(config.policy)
     if config.aiw and config.curriculum.analyst == "endpoint":
         with waiting("the server of curriculum.endpoint.url to answer"):
             endpoint_analyst(config).check()
@@ -270,8 +280,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Collapse as error:
         print(f"{name}: {error}", file=sys.stderr)
         return 3
-    except OSError as error:  # a full disk, mostly; what is in the last checkpoint is safe
-        print(f"{name}: {error}; when that is mended, go on with --resume", file=sys.stderr)
+    except (OSError, RetrievalError) as error:  # a full disk, a server that ended; the last checkpoint is safe
+        print(f"{name}: {error}; when that is fixed, go on with --resume", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print(f"{name}: stopped; go on with --resume", file=sys.stderr)

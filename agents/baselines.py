@@ -143,14 +143,14 @@ def prompts(name: str) -> bool:
     """Whether the agent of that name needs a model to prompt.
 
     Raises:
-        ValueError: ``module:Class`` that cannot be found.
+        ValueError: ``module:Class`` that cannot be found, or is no agent.
 
     >>> prompts("react"), prompts("random")
     (True, False)
     """
     if name in (*SCRIPTED, *PROMPTING):
         return name in PROMPTING
-    return hasattr(_named(name), "play")
+    return _has(_named(name), "play")
 
 
 def _built(name: str, **options: Any) -> Any:
@@ -160,13 +160,27 @@ def _built(name: str, **options: Any) -> Any:
         raise ValueError(f"cannot build the agent {name!r}: {error}") from error
 
 
-def _named(name: str) -> Any:
-    """What ``module:Class`` names."""
+def _named(name: str) -> type:
+    """The class that ``module:Class`` names.
+
+    Raises:
+        ValueError: it cannot be found, or is no agent.
+    """
     module, separator, attribute = name.partition(":")
     if not separator:
         known = ", ".join((*SCRIPTED, *PROMPTING))
         raise ValueError(f"no agent {name!r}: give a run folder, {known} or module:Class")
     try:
-        return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
         raise ValueError(f"cannot build the agent {name!r}: {error}") from error
+    if not isinstance(found, type) or not any(_has(found, *methods) for methods in (("reset", "act"), ("play",))):
+        raise ValueError(
+            f"{name!r} is no agent: it must be a class with reset(observation, info) and act(observation, info) -> "
+            "command, or with play(episode) for an agent that prompts a model"
+        )
+    return found
+
+
+def _has(found: type, *methods: str) -> bool:
+    return all(callable(getattr(found, method, None)) for method in methods)

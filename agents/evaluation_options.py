@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, from_zero, natural, out_file, positive, whole
 
 _COMPARE = """\
 Compares two evaluations of the same panel, task by task: the difference in success with a bootstrap interval over
@@ -71,7 +71,7 @@ def evaluation_parser(text: str | None) -> Parser:
     )
     how = parser.add_argument_group("how")
     how.add_argument("--repeats", type=natural, default=1, metavar="N", help="play the panel N times, with other seeds")
-    how.add_argument("--seed", type=seed, default=0, help="of repeat 0; the next has the next (default: %(default)s)")
+    how.add_argument("--seed", type=whole, default=0, help="of repeat 0; the next has the next (default: %(default)s)")
     how.add_argument("--temperature", type=from_zero, metavar="T", help="of a model (default: the run's, mostly 0)")
     how.add_argument("--max-tokens", type=natural, metavar="N", help="most tokens of a reply, thoughts included")
     how.add_argument("--batch", type=natural, metavar="N", help="episodes of a local model side by side")
@@ -95,7 +95,7 @@ def evaluation_parser(text: str | None) -> Parser:
         metavar=("IN", "OUT"),
         help="per million tokens read and written: shows the cost",
     )
-    parser.add_argument("--out", type=Path, metavar="FILE", help="record file (default: a name under evaluations/)")
+    parser.add_argument("--out", type=out_file, metavar="FILE", help="record file (default: a name under evaluations/)")
     return parser
 
 
@@ -109,38 +109,5 @@ def compare_parser() -> Parser:
         help="record files, run folders (their after.json), or a run's before.json, iteration-….json or after.json",
     )
     parser.add_argument("--against", nargs="+", type=Path, default=[], metavar="RECORDS", help="the other side")
-    parser.add_argument("--seed", type=seed, default=0, help="of the bootstrap (default: %(default)s)")
+    parser.add_argument("--seed", type=whole, default=0, help="of the bootstrap (default: %(default)s)")
     return parser
-
-
-def natural(text: str) -> int:
-    """A whole number from 1 on."""
-    if not text.isdecimal() or not int(text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 1 on")
-    return int(text)
-
-
-def seed(text: str) -> int:
-    """A whole number from 0 on."""
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 on")
-    return int(text)
-
-
-def from_zero(text: str) -> float:
-    """A number from 0 on."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1.0
-    if not 0 <= value < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 on")
-    return value
-
-
-def positive(text: str) -> float:
-    """A number above 0."""
-    value = from_zero(text)
-    if not value:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
-    return value

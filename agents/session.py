@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import gymnasium
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.actor import Actor
 from roleagent.agents.analyst import ModelAnalyst
 from roleagent.agents.endpoint_analyst import EndpointAnalyst, EndpointError
 from roleagent.agents.rollout import Rollout
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rules import RuleAnalyst
+from roleagent.envs.make import make
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
@@ -32,12 +32,7 @@ def make_base(config: Config, split: str) -> gymnasium.Env:
     Raises:
         ConfigError: there is no such environment or split, it has no such argument, or it lacks data or a package.
     """
-    try:
-        return gymnasium.make(config.env.id, split=split, disable_env_checker=True, **config.env.kwargs)
-    except (gymnasium.error.Error, TypeError, ValueError, OSError) as error:
-        # Gymnasium appends its own account of the arguments to whatever the environment said.
-        reason = " ".join(str(error).split()).partition(" was raised from the environment creator")[0]
-        raise ConfigError(f"cannot make the environment {config.env.id}: {reason}") from error
+    return make(config.env.id, {"split": split, **config.env.kwargs}, "env.kwargs.")
 
 
 def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:
@@ -135,9 +130,22 @@ class World:
 
     @classmethod
     def open(cls, config: Config, split: str, limit: int = 0) -> World:
-        """Opens a split; ``limit`` > 0 keeps the first tasks of its panel."""
-        base = make_base(config, split)
-        panel: Panel = base.unwrapped.panel  # type: ignore[attr-defined]
+        """Opens a split; ``limit`` > 0 keeps the first tasks of its panel.
+
+        Raises:
+            ConfigError: see :func:`make_base`; or the environment has no panel, or what it needs does not answer.
+        """
+        base: Any = make_base(config, split)
+        if not hasattr(base.unwrapped, "panel"):
+            raise ConfigError(
+                f"the environment {config.env.id} has no panel; docs/add_environment.md shows what a run needs"
+            )
+        if hasattr(base.unwrapped, "check_ready"):
+            try:
+                base.unwrapped.check_ready()
+            except (RuntimeError, OSError) as error:
+                raise ConfigError(f"the environment {config.env.id} is not ready: {error}") from error
+        panel: Panel = base.unwrapped.panel
         if limit:
             panel = Panel(panel.env_id, panel.split, panel.task_ids[:limit])
         horizon = config.prompt.horizon if config.wia else 0

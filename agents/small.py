@@ -10,11 +10,13 @@ blank, so that what a page shows can be copied into ``search[…]``.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from roleagent.options import ConfigError
 from roleagent.settings import PolicyConfig
 
 if TYPE_CHECKING:  # prompts need the marks below, and torch takes seconds to load
@@ -92,6 +94,23 @@ def _attend_back(model: SeedOssForCausalLM, head: int, distance: int) -> None:
         attention.k_proj.bias[key + pair] = length
         attention.q_proj.bias[query + pair] = length * math.cos(distance * frequency)
         attention.q_proj.bias[query + width // 2 + pair] = -length * math.sin(distance * frequency)
+
+
+def check_size(config: PolicyConfig) -> None:
+    """Refuses a policy whose weights alone are more than the memory of this machine.
+
+    Raises:
+        ConfigError: one line that says what to change.
+    """
+    size, groups = config.hidden_size, config.heads // config.kv_heads
+    block = 2 * size * size + 2 * size * size // groups + 3 * size * config.mlp_size
+    needed = 4 * (config.vocabulary * size + config.layers * block)  # built in fp32
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise ConfigError(
+            f"a policy of these sizes has weights of {needed / 2**30:,.0f} GiB, but this machine has a memory of "
+            f"{memory / 2**30:,.0f} GiB: make policy.layers, policy.hidden_size or policy.mlp_size smaller"
+        )
 
 
 def build_policy(config: PolicyConfig, tokenizer: PreTrainedTokenizerFast, generator: torch.Generator) -> HFPolicy:

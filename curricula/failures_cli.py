@@ -10,14 +10,13 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, natural, out_file
 from roleagent.options import ConfigError
 
 if TYPE_CHECKING:
     from roleagent.curricula.library import FailureLibrary
 
 Resolve = Callable[[Path], str]  # from a run folder to the URL of its library
-_LARGEST = 2**31 - 1  # what any database takes as a number
 
 EXAMPLES = """\
 examples:
@@ -74,21 +73,15 @@ def _parser() -> argparse.ArgumentParser:
     own["list"].add_argument("--mode", default="", help="entries of this failure mode")
     own["list"].add_argument("--task-type", default="", metavar="TYPE", help="entries of this kind of task")
     own["list"].add_argument("--task", default="", metavar="TEXT", help="entries whose task id contains this")
-    own["list"].add_argument("--limit", type=_number, default=20, metavar="N", help="how many (default: %(default)s)")
-    own["show"].add_argument("id", type=_number, metavar="ID", help="the number of a failure, as list shows it")
+    own["list"].add_argument("--limit", type=natural, default=20, metavar="N", help="how many (default: %(default)s)")
+    own["show"].add_argument("id", type=natural, metavar="ID", help="the number of a failure, as list shows it")
     form = own["growth"].add_mutually_exclusive_group()
     form.add_argument("--csv", action="store_true", help="a line per mode and iteration, for plotting")
     form.add_argument("--json", action="store_true", help="the same as one JSON list")
-    own["export"].add_argument("--out", type=Path, metavar="FILE", help="where to (default: the standard output)")
+    own["export"].add_argument("--out", type=out_file, metavar="FILE", help="where to (default: the standard output)")
     own["export"].add_argument("--format", choices=("jsonl", "csv"), help="default: by the file's name, or jsonl")
     own["export"].add_argument("--trajectories", action="store_true", help="with every step of every episode")
     return parser
-
-
-def _number(text: str) -> int:
-    if not (text.isdecimal() and len(text) < 12 and 1 <= int(text) <= _LARGEST):
-        raise argparse.ArgumentTypeError(f"a number from 1 to {_LARGEST} is wanted, not {text!r}")
-    return int(text)
 
 
 def _open(source: str, resolve: Resolve, read_only: bool) -> FailureLibrary:

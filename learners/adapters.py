@@ -28,6 +28,18 @@ _NAME = "default"  # peft's for the only adapter of a model
 _PREFIX = "base_model.model."  # which peft puts before every name in a file
 
 
+def check_rank(rank: int, path: str | Path) -> None:
+    """Refuses a rank above the width of the model in a folder; of a name on the hub nothing is known yet.
+
+    Raises:
+        ConfigError: one line that says what to change.
+    """
+    config = Path(path) / "config.json"
+    width = json.loads(config.read_text(encoding="utf-8")).get("hidden_size") if config.exists() else None
+    if isinstance(width, int) and rank > width:
+        raise ConfigError(f"lora.rank must be at most {width}, the hidden size of {path}, not {rank}")
+
+
 def adapt(model: PreTrainedModel, options: LoRAConfig, generator: torch.Generator) -> None:
     """Freezes a model and puts an adapter of no effect beside each of the chosen linear layers, in place.
 
@@ -184,4 +196,4 @@ def _plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, (set, frozenset)) else str(getattr(value, "value", value))
 
 
-__all__ = ["Adapter", "Held", "Worn", "adapt", "adapted", "plain_weights"]
+__all__ = ["Adapter", "Held", "Worn", "adapt", "adapted", "check_rank", "plain_weights"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -52,6 +54,17 @@ def deepspeed_settings(config: Config) -> dict[str, Any]:
     return merged(settings, options.extra)
 
 
+def _check_extra(config: Config) -> None:
+    """Has DeepSpeed read the settings, which it would otherwise do after the warm start's demonstrations."""
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    try:
+        with contextlib.redirect_stdout(None):
+            DeepSpeedConfig(deepspeed_settings(config))
+    except Exception as error:  # pydantic's, assertions, and what Python makes of a value where a section should be
+        raise ConfigError(f"DeepSpeed refuses deepspeed.extra: {' '.join(str(error).split())[:300]}") from error
+
+
 def check(config: Config) -> None:
     """Refuses what the optimiser, DeepSpeed or the adapters could not do with each other.
 
@@ -73,9 +86,11 @@ def check(config: Config) -> None:
     for key in _OURS:
         if key in options.extra:
             raise ConfigError(f"deepspeed.extra cannot set {key}: the learner decides that (see the section optim)")
-    stage_there = options.extra.get("zero_optimization", {}).get("stage", stage)
-    if stage_there != stage:
+    zero = options.extra.get("zero_optimization", {})
+    if isinstance(zero, Mapping) and zero.get("stage", stage) != stage:
         raise ConfigError("deepspeed.extra cannot set the ZeRO stage: that is deepspeed.zero_stage")
+    if options.extra:
+        _check_extra(config)
     if config.lora.rank and not config.policy.path:
         raise ConfigError("lora.rank adapts a model that knows something already: name one with policy.path")
     if config.lora.rank and importlib.util.find_spec("peft") is None:

@@ -18,6 +18,7 @@ from roleagent.learners.checkpoints import CheckpointError, Checkpoints, save_po
 from roleagent.learners.disk import make_whole
 from roleagent.learners.run_folder import read_config
 from roleagent.learners.tracking import without_secrets
+from roleagent.options import shown
 
 NOT_MEASURED = "not measured", "the held-out panel"
 
@@ -95,11 +96,11 @@ def _chosen(known: Sequence[Path], run: Path, wanted: str) -> Path:
         raise CheckpointError(f"{run} has no checkpoint yet")
     if not wanted:
         return known[-1]
-    name = f"step-{int(wanted):06d}" if wanted.isdecimal() else wanted
+    name = f"step-{wanted.lstrip('0').zfill(6)}" if wanted.isdecimal() else wanted
     for path in known:
         if path.name == name:
             return path
-    raise CheckpointError(f"{run} has no checkpoint {name}; it has {', '.join(path.name for path in known)}")
+    raise CheckpointError(f"{run} has no checkpoint {shown(name)}; it has {', '.join(path.name for path in known)}")
 
 
 def _name_plainly(path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args, get_type_hints
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, out_folder
 from roleagent.settings import PolicyConfig
 
 DTYPES = get_args(get_type_hints(PolicyConfig)["dtype"])
@@ -24,7 +24,7 @@ def main(arguments: Sequence[str]) -> int:
         "roleagent export runs/toy --out policy-8 --checkpoint 8 --dtype bfloat16",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="a new folder")
+    parser.add_argument("--out", type=out_folder, required=True, metavar="DIR", help="a new folder")
     parser.add_argument("--checkpoint", default="", metavar="STEP", help="step-500004 or 500004 (default: the newest)")
     parser.add_argument("--dtype", choices=DTYPES, default="", help="of the weights (default: the run's)")
     options = parser.parse_args(arguments)

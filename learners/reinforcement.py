@@ -139,7 +139,7 @@ def estimator_config(config: Config) -> EstimatorConfig:
     options = config.estimator
     inline = config.wia and config.prompt.predictions == "inline"
     limit = config.rollout.action_tokens + (config.rollout.prediction_tokens if inline else 0)
-    rewards = Rewards({name: float(weight) for name, weight in options.rewards.items()}, limit, options.overlong_buffer)
+    rewards = Rewards(options.rewards, limit, options.overlong_buffer)
     return EstimatorConfig(
         options.gamma,
         options.alpha,
@@ -162,18 +162,9 @@ def check_learning(config: Config) -> None:
         near = difflib.get_close_matches(config.estimator.kind, ESTIMATORS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"estimator.kind must be one of {kinds}, not {config.estimator.kind!r}{hint}")
-    for name, weight in config.estimator.rewards.items():
-        try:
-            float(weight)
-        except (TypeError, ValueError):
-            raise ConfigError(f"estimator.rewards.{name} must be a number, not {weight!r}") from None
     estimator_config(config)
-    if not 0.0 <= config.estimator.gae_lambda <= 1.0:
-        raise ConfigError(f"estimator.gae_lambda must be in [0, 1], not {config.estimator.gae_lambda:g}")
     if config.loss.correction and config.loss.old != "learner":
         raise ConfigError("loss.correction weighs the learner against the sampler: it needs loss.old=learner")
-    if config.loss.divisor < 1:
-        raise ConfigError(f"loss.divisor must be at least one token, not {config.loss.divisor}")
 
 
 def shuffled(advantages: Sequence[Values], rng: np.random.Generator) -> list[Values]:

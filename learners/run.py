@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -11,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from roleagent.agents.hf import HFPolicy, own_device
+from roleagent.agents.hf import HFPolicy, PolicyError, own_device
 from roleagent.config import Config, ConfigError
 from roleagent.learners.adapters import adapt
 from roleagent.learners.checkpoints import Checkpoints, save_policy
@@ -23,6 +25,7 @@ from roleagent.learners.run_folder import RunFolder
 from roleagent.learners.tracking import Tracking
 from roleagent.stopwatch import Stopwatch
 
+_UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG)  # another name helps
 _AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
 
 
@@ -72,6 +75,7 @@ class Run:
     def __init__(self, config: Config, ranks: Ranks, display: Display, resume: bool):
         self.config, self.ranks, self.display, self.resumed = config, ranks, display, resume
         self._lock: Lock | None = None  # the first rank's
+        self._made = False  # whether this rank has made the folder, or found it empty
         self.folder, self.latest, self.progress = ranks.once(lambda: self._open(resume))
         self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.train.keep_checkpoints)
         if self.latest is not None:
@@ -86,10 +90,15 @@ class Run:
         path = self.config.folder
         if not resume:
             try:
+                self._made = not path.is_dir() or not any(path.iterdir())
                 make_folder(path)
-            except (FileExistsError, NotADirectoryError, FileNotFoundError) as error:
+            except OSError as error:
+                if error.errno not in _UNUSABLE:
+                    raise
                 reason = error.strerror or error
-                raise ConfigError(f"there can be no folder {path} ({reason}): name another with run_dir=…") from error
+                raise ConfigError(
+                    f"there can be no folder {str(path)[:200]} ({reason}): name another with run_dir=…"
+                ) from error
         if path.is_dir():
             try:
                 self._lock = Lock(path)
@@ -219,5 +228,10 @@ class Run:
     def __enter__(self) -> Run:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Closes the run. One that was refused before its first checkpoint leaves no folder: nothing could resume it
+        with other options, and it would be in the way of the next attempt."""
+        refused = kind is not None and issubclass(kind, (ConfigError, PolicyError))
+        if refused and self._made and self.latest is None:
+            shutil.rmtree(self.folder.path, ignore_errors=True)
         self.close()

@@ -33,7 +33,8 @@ import numpy as np
 from rapidfuzz import fuzz, process
 
 import roleagent  # noqa: F401  (registers the environments)
-from roleagent.commands import Parser, pairs
+from roleagent.commands import Parser, pairs, whole
+from roleagent.envs.make import make
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.patience import waiting
 from roleagent.reports.guide import FORMS, Guide, columns, meant
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("roleagent play", __doc__)
     parser.add_argument("env", metavar="ENV", help="a Gymnasium id, e.g. RoleAgent/ALFWorld-v0, or its name: ALFWorld")
     parser.add_argument("--task-id", metavar="ID", help="the task (default: one at random)")
-    parser.add_argument("--seed", type=int, help="of the random choice")
+    parser.add_argument("--seed", type=whole, help="of the random choice")
     parser.add_argument(
         "--list", nargs="?", const="", metavar="TEXT", help="print the ids of all tasks (that contain TEXT), and stop"
     )
@@ -63,10 +64,11 @@ def main(arguments: Sequence[str]) -> int:
     task = {"task_id": options.task_id} if options.task_id else None
     try:
         with waiting(f"{options.env}: its games, products or passages"):
-            env = gymnasium.make(environment_id(options.env), disable_env_checker=True, **pairs(options.env_arg))
-            if options.list is not None:
-                panel = env.unwrapped.panel  # type: ignore[attr-defined]
-            else:
+            env = make(environment_id(options.env), pairs(options.env_arg))
+            panel = getattr(env.unwrapped, "panel", None)
+            if panel is None:
+                raise ValueError(f"{options.env} has no panel of tasks: it is no environment of RoleAgent's kind")
+            if options.list is None:
                 observation, info = env.reset(seed=options.seed, options=task)
         if options.list is not None:
             return print_tasks(panel, options.list)

@@ -11,13 +11,12 @@ examples:
 
 from __future__ import annotations
 
-import argparse
 import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, out_file, whole
 from roleagent.learners.disk import write_whole
 from roleagent.reports.page import render
 from roleagent.reports.reading import EPISODES, story_of
@@ -29,9 +28,11 @@ def main(arguments: Sequence[str]) -> int:
     """The verb ``report``; returns the exit status."""
     parser = Parser("roleagent report", __doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="where to (default: report.html in the first folder)")
     parser.add_argument(
-        "--episodes", type=_count, default=EPISODES, metavar="N", help="about how many of a run (default: %(default)s)"
+        "--out", type=out_file, metavar="FILE", help="where to (default: report.html in the first folder)"
+    )
+    parser.add_argument(
+        "--episodes", type=whole, default=EPISODES, metavar="N", help="about how many of a run (default: %(default)s)"
     )
     parser.add_argument("--open", action="store_true", help="and show it in the browser")
     options = parser.parse_args(arguments)
@@ -54,12 +55,6 @@ def main(arguments: Sequence[str]) -> int:
     if options.open and not webbrowser.open(out.resolve().as_uri()):
         return _complain("no browser was found here; the file can be opened in any other")
     return 0
-
-
-def _count(text: str) -> int:
-    if not (text.isdecimal() and len(text) < 9):
-        raise argparse.ArgumentTypeError(f"a number of episodes is wanted, not {text!r}")
-    return int(text)
 
 
 def _complain(what: str) -> int:

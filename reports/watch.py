@@ -30,7 +30,7 @@ from rich.live import Live
 from rich.rule import Rule
 from rich.text import Text
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, port_number
 from roleagent.reports.live_server import TRIES, LiveServer
 from roleagent.reports.reading import cards_of, iterations_of
 from roleagent.reports.recorded import StoryError
@@ -50,7 +50,9 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder, or a folder of runs")
     parser.add_argument("--terminal", action="store_true", help="show it here, not in a browser")
     parser.add_argument("--once", action="store_true", help="print it here once, and end (also where nobody looks on)")
-    parser.add_argument("--port", type=int, help=f"of the page (default: {PORT}, or the next that is free; 0: any)")
+    parser.add_argument(
+        "--port", type=port_number, help=f"of the page (default: {PORT}, or the next that is free; 0: any)"
+    )
     parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: %(default)s)")
     options = parser.parse_args(arguments)
     console = Console(highlight=False, markup=False)

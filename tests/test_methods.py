@@ -131,10 +131,10 @@ def test_two_ranks_agree_on_what_replaces_their_dead_groups(arguments, tmp_path)
     ("tree", "words"),
     [
         ({"estimator": {"kind": "role_agnet"}}, "did you mean 'role_agent'"),
-        ({"estimator": {"gamma": 1.5}}, "gamma must be in"),
-        ({"estimator": {"gae_lambda": 1.5}}, "gae_lambda must be in"),
+        ({"estimator": {"gamma": 1.5}}, "estimator.gamma must be at most 1"),
+        ({"estimator": {"gae_lambda": 1.5}}, "estimator.gae_lambda must be at most 1"),
         ({"estimator": {"overlong_buffer": 0.0}}, "overlong_buffer"),
-        ({"estimator": {"rewards": {"turn": "much"}}}, "estimator.rewards.turn must be a number"),
+        ({"estimator": {"rewards": {"turn": "much"}}}, "estimator.rewards.turn must be of type float"),
         ({"loss": {"correction": 2.0}}, "loss.old=learner"),
         ({"loss": {"divisor": 0}}, "loss.divisor"),
         ({"train": {"checkpoint_every": 0}}, "train.checkpoint_every must be at least 1"),

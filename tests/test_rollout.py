@@ -288,7 +288,9 @@ def test_predictions_never_reach_the_world():
 def test_a_models_tokens_are_recorded_as_they_were_sampled(style):
     policy = qwen(context=1024)
     tokens = "rollout.action_tokens=6", "rollout.prediction_tokens=5", "env.kwargs.max_steps=3"
-    rollout, groups = play(policy, world_of(f"prompt.style={style}", "prompt.predictions=followup", *tokens), TASKS[:2], copies=2)
+    rollout, groups = play(
+        policy, world_of(f"prompt.style={style}", "prompt.predictions=followup", *tokens), TASKS[:2], copies=2
+    )
     sampled = 0
     for group in groups:
         for trajectory in group.trajectories:

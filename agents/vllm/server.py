@@ -34,7 +34,7 @@ from roleagent.agents.vllm.options import (
     prepare_surroundings,
 )
 from roleagent.agents.vllm.questions import Question, adapter_request, answer, question_of, sampling
-from roleagent.commands import Parser
+from roleagent.commands import Parser, port_number
 from roleagent.config import Config, ConfigError, load
 
 _LARGEST = 256 * 2**20  # bytes of a request
@@ -219,7 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("model", help="folder or hub name of the policy's model")
     parser.add_argument("--config", type=Path, help="the run's YAML file")
     parser.add_argument("--host", default="127.0.0.1", help="interface to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="(default: %(default)s)")
+    parser.add_argument("--port", type=port_number, default=8000, help="(default: %(default)s)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options, e.g. vllm.tensor_parallel=2")
     options = parser.parse_intermixed_args(arguments)
     prepare_surroundings(own_processes=True)

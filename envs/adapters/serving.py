@@ -18,7 +18,7 @@ from contextlib import suppress
 
 import gymnasium
 
-from roleagent.commands import Parser, pairs
+from roleagent.commands import Parser, natural, pairs, port_number, positive
 from roleagent.patience import waiting
 
 LOOPBACK = "127.0.0.1"
@@ -29,17 +29,21 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser("roleagent serve", __doc__)
     parser.add_argument("env", metavar="ENV", help="a Gymnasium id, e.g. RoleAgent/ALFWorld-v0")
     parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
-    parser.add_argument("--sessions", type=int, default=16, metavar="N", help="clients at once (default: %(default)s)")
+    parser.add_argument("--port", type=port_number, default=8000, help="0 takes a free one (default: %(default)s)")
     parser.add_argument(
-        "--timeout", type=float, default=3600, metavar="S", help="a client silent so long is forgotten (default: 3600)"
+        "--sessions", type=natural, default=16, metavar="N", help="clients at once (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--timeout",
+        type=positive,
+        default=3600,
+        metavar="S",
+        help="a client silent so long is forgotten (default: 3600)",
     )
     parser.add_argument(
         "--env-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the environment"
     )
     options = parser.parse_args(arguments)
-    if options.sessions < 1 or options.timeout <= 0:
-        parser.error("--sessions and --timeout are more than nothing")
 
     began = time.perf_counter()
     with socket.socket() as listening:

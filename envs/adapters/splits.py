@@ -7,7 +7,7 @@ from typing import Any
 
 import gymnasium
 
-import roleagent  # noqa: F401  (registers the environments)
+from roleagent.envs.make import make
 from roleagent.panel import Panel
 
 
@@ -30,7 +30,7 @@ class Splits:
     def __call__(self, split: str | None = None) -> gymnasium.Env:
         if split not in self._envs:
             named = self.arguments if split is None else {**self.arguments, "split": split}
-            self._envs[split] = gymnasium.make(self.env_id, disable_env_checker=True, **named)
+            self._envs[split] = make(self.env_id, named)
         return self._envs[split]
 
     def panel(self, split: str | None = None) -> Panel:

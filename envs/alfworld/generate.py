@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, natural, out_folder
 from roleagent.envs.alfworld import goals
 from roleagent.envs.alfworld.game import GameSource, display_names
 from roleagent.envs.alfworld.problem import Thing, problem_text
@@ -234,11 +234,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--split", choices=SPLITS, default="train", help="the panel (default: %(default)s)")
     parser.add_argument("--size", choices=SIZES, default="standard", help="the rooms (default: %(default)s)")
-    parser.add_argument("--games", type=int, metavar="N", help="only the first N games of the panel (default: all)")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the games go to DIR/SPLIT")
+    parser.add_argument("--games", type=natural, metavar="N", help="only the first N games of the panel (default: all)")
+    parser.add_argument("--out", type=out_folder, required=True, metavar="DIR", help="the games go to DIR/SPLIT")
     options = parser.parse_args(arguments)
-    if options.games is not None and options.games < 1:
-        parser.error(f"--games must be at least 1, not {options.games}")
     from gymnasium.error import DependencyNotInstalled
     from rich.progress import track
 

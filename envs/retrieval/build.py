@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, natural, out_folder, whole
 from roleagent.envs.retrieval.batching import limit_threads
 from roleagent.envs.retrieval.bm25 import BM25
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
@@ -257,7 +257,7 @@ def _parser() -> argparse.ArgumentParser:
         "roleagent searchqa generate --out qa\nroleagent index build --corpus qa/corpus.jsonl --out qa.index",
     )
     parser.add_argument("--corpus", type=Path, required=True, metavar="FILE", help="JSON lines, not packed")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the folder of the index")
+    parser.add_argument("--out", type=out_folder, required=True, metavar="DIR", help="the folder of the index")
     parser.add_argument(
         "--encoder", default="tfidf", metavar="NAME", help="tfidf (default), e5:PATH; or bm25, lucene: no vectors"
     )
@@ -270,9 +270,9 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="of the encoder: dtype=bfloat16, query_prefix=, passage_length=512; of bm25: k1=0.9, b=0.4",
     )
-    parser.add_argument("--shards", type=int, default=1, metavar="N", help="divide the encoding among N machines")
-    parser.add_argument("--shard", type=int, metavar="I", help="encode part I of them, from 0, and make no index")
-    parser.add_argument("--threads", type=int, metavar="N", help="with 1, hnsw comes out the same every time")
+    parser.add_argument("--shards", type=natural, default=1, metavar="N", help="divide the encoding among N machines")
+    parser.add_argument("--shard", type=whole, metavar="I", help="encode part I of them, from 0, and make no index")
+    parser.add_argument("--threads", type=natural, metavar="N", help="with 1, hnsw comes out the same every time")
     parser.add_argument("--keep-vectors", action="store_true", help="leave them in DIR/building")
     return parser
 

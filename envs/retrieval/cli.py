@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from roleagent.commands import Parser, choose
+from roleagent.commands import Parser, choose, from_zero, natural, port_number, whole
 
 LOOPBACK = "127.0.0.1"
 
@@ -29,17 +29,17 @@ def serve(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="what roleagent index build made")
     parser.add_argument("--encoder", metavar="NAME:PATH", help="where the encoder is now, if it has moved")
-    parser.add_argument("--effort", type=int, metavar="N", help="of a search: lists read, or candidates kept")
+    parser.add_argument("--effort", type=natural, metavar="N", help="of a search: lists read, or candidates kept")
     parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: %(default)s)")
-    parser.add_argument("--port", type=int, default=8000, help="0 takes a free one (default: %(default)s)")
-    parser.add_argument("--threads", type=int, metavar="N", help="of the worker (default: one per core)")
-    parser.add_argument("--cache", type=int, default=20_000, metavar="N", help="answers kept (default: %(default)s)")
+    parser.add_argument("--port", type=port_number, default=8000, help="0 takes a free one (default: %(default)s)")
+    parser.add_argument("--threads", type=natural, metavar="N", help="of the worker (default: one per core)")
+    parser.add_argument("--cache", type=whole, default=20_000, metavar="N", help="answers kept (default: %(default)s)")
     parser.add_argument(
-        "--batch", type=int, default=64, metavar="N", help="most queries a search (default: %(default)s)"
+        "--batch", type=natural, default=64, metavar="N", help="most queries a search (default: %(default)s)"
     )
     parser.add_argument(
         "--window",
-        type=float,
+        type=from_zero,
         default=2.0,
         metavar="MS",
         help="milliseconds to wait for company (default: %(default)s)",

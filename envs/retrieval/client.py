@@ -93,16 +93,24 @@ class HTTPRetriever:
         answers = iter(found)
         return [next(answers) if query.strip() else [] for query in queries]
 
+    def check(self) -> None:
+        """Asks for one passage, with few attempts: that no service is there is to be known at once.
+
+        Raises:
+            RetrievalError: no server answered.
+        """
+        self._ask(["ready"], 1, retries=len(self._servers))
+
     def close(self) -> None:
         """Closes the connections; the next call opens new ones."""
         for server in self._servers:
             server.hang_up()
 
-    def _ask(self, queries: Sequence[str], k: int) -> list[list[Hit]]:
+    def _ask(self, queries: Sequence[str], k: int, retries: int | None = None) -> list[list[Hit]]:
         body = json.dumps({"queries": list(queries), "topk": k, "return_scores": True}).encode()
         began = time.monotonic()
         deadline, attempts, why = began + self._timeout, 0, ""
-        for attempt in range(self._retries + 1):
+        for attempt in range((self._retries if retries is None else retries) + 1):
             server, now = self._next(), time.monotonic()
             if attempt and server.rests_until > now:  # everybody rests
                 nap = min(self._pause * 2 ** (attempt - 1), 2.0) * self._rng.uniform(0.5, 1.0)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from roleagent.commands import Parser, choose
+from roleagent.commands import Parser, choose, natural, out_folder, whole
 
 
 def generate(arguments: Sequence[str]) -> int:
@@ -19,9 +18,9 @@ def generate(arguments: Sequence[str]) -> int:
         f"{generate.__doc__}\n\nNeeds nothing. corpus.jsonl and the questions have the form that Search-R1 publishes.",
         "roleagent searchqa generate --out qa\nroleagent searchqa generate --out qa --people 200 --seed 3",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the four files go")
-    parser.add_argument("--people", type=int, default=PEOPLE, metavar="N", help="16 or more (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="of everything random (default: %(default)s)")
+    parser.add_argument("--out", type=out_folder, required=True, metavar="DIR", help="where the four files go")
+    parser.add_argument("--people", type=natural, default=PEOPLE, metavar="N", help="16 or more (default: %(default)s)")
+    parser.add_argument("--seed", type=whole, default=0, help="of everything random (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
         world = make(options.seed, options.people)

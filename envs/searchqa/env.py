@@ -8,6 +8,7 @@ from typing import Any
 
 import gymnasium
 
+from roleagent.envs.retrieval.client import HTTPRetriever
 from roleagent.envs.retrieval.retriever import Hit
 from roleagent.envs.searchqa.archive import open_archive
 from roleagent.envs.searchqa.questions import Question
@@ -147,6 +148,15 @@ class SearchQAEnv(PanelEnv):
         if answered or truncated:
             self._steps = None
         return self._text, score.em, answered, truncated, info
+
+    def check_ready(self) -> None:
+        """Finds out whether searches can be made, before a run begins.
+
+        Raises:
+            RetrievalError: the retrieval service does not answer.
+        """
+        if isinstance(retriever := self.archive.retriever, HTTPRetriever):
+            retriever.check()
 
     def render(self) -> str | None:  # type: ignore[override]
         return self._text if self.render_mode == "ansi" else None

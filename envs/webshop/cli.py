@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from roleagent.commands import Parser, choose
+from roleagent.commands import Parser, choose, natural, out_folder, whole
 
 
 def build(arguments: Sequence[str]) -> int:
@@ -24,7 +24,9 @@ def build(arguments: Sequence[str]) -> int:
         "roleagent webshop build --data ~/webshop\nroleagent webshop build --data ~/webshop --out /fast/webshop.store",
     )
     parser.add_argument("--data", type=Path, required=True, metavar="DIR", help="the folder with items_shuffle*.json")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="the store (default: webshop.store beside the data)")
+    parser.add_argument(
+        "--out", type=out_folder, metavar="DIR", help="the store (default: webshop.store beside the data)"
+    )
     options = parser.parse_args(arguments)
     began = time.perf_counter()
     columns = (TextColumn("{task.description:<17}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
@@ -60,9 +62,9 @@ def generate(arguments: Sequence[str]) -> int:
         f"{generate.__doc__}\n\nNeeds nothing. The same numbers give the same products on every machine.",
         "roleagent webshop generate --out shop\nroleagent webshop generate --out shop --products 5000 --seed 3",
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where the three files go")
-    parser.add_argument("--products", type=int, default=300, metavar="N", help="how many (default: %(default)s)")
-    parser.add_argument("--seed", type=int, default=SEED, help="of everything random (default: %(default)s)")
+    parser.add_argument("--out", type=out_folder, required=True, metavar="DIR", help="where the three files go")
+    parser.add_argument("--products", type=natural, default=300, metavar="N", help="how many (default: %(default)s)")
+    parser.add_argument("--seed", type=whole, default=SEED, help="of everything random (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
         write_catalogue(

@@ -19,7 +19,7 @@ from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, natural, port_number, whole
 from roleagent.envs.webshop.goals import SPLITS, panels
 from roleagent.envs.webshop.session import Session
 from roleagent.envs.webshop.shop import Shop, open_shop
@@ -236,12 +236,12 @@ def serve(arguments: Sequence[str]) -> int:
         "roleagent webshop serve\nroleagent webshop serve --data ~/webshop --goals human --port 9000",
     )
     parser.add_argument("--data", metavar="DIR", help="official files, a store, or generated (default: WEBSHOP_DATA)")
-    parser.add_argument("--products", type=int, metavar="N", help="only the first so many")
+    parser.add_argument("--products", type=natural, metavar="N", help="only the first so many")
     parser.add_argument("--goals", choices=("synthetic", "human"), default="synthetic", help="(default: %(default)s)")
     parser.add_argument("--split", choices=SPLITS, default="test", help="which tasks are drawn (default: %(default)s)")
-    parser.add_argument("--seed", type=int, help="of the draws")
+    parser.add_argument("--seed", type=whole, help="of the draws")
     parser.add_argument("--host", default="127.0.0.1", help="(default: %(default)s, which only this machine can reach)")
-    parser.add_argument("--port", type=int, default=PORT, help="0: any that is free (default: %(default)s)")
+    parser.add_argument("--port", type=port_number, default=PORT, help="0: any that is free (default: %(default)s)")
     options = parser.parse_args(arguments)
     try:
         shop = open_shop(options.data, options.products, options.goals)

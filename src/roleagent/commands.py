@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import math
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
-from roleagent.options import ConfigError
+from roleagent.options import ConfigError, check_finite, shown
 
 Verb = Callable[[Sequence[str]], int]
 
@@ -79,7 +81,7 @@ def pairs(texts: Iterable[str]) -> dict[str, Any]:
     """``key=value`` each, with YAML values.
 
     Raises:
-        ConfigError: one is of another form.
+        ConfigError: one is of another form, or a number that is not finite.
 
     >>> pairs(["max_steps=30", "size=tiny"])
     {'max_steps': 30, 'size': 'tiny'}
@@ -93,7 +95,72 @@ def pairs(texts: Iterable[str]) -> dict[str, Any]:
             found[key] = yaml.safe_load(value)
         except yaml.YAMLError as error:
             raise ConfigError(f"the value of {text!r} cannot be read as YAML") from error
+        check_finite(found[key], key)
     return found
+
+
+LARGEST = 2**31 - 1
+"""Of a whole number on a command line: what any database and any library takes."""
+
+
+def natural(text: str) -> int:
+    """A whole number from 1 on.
+
+    >>> natural("12"), whole("0"), from_zero("0.5"), port_number("8000")
+    (12, 0, 0.5, 8000)
+    """
+    return _whole(text, 1)
+
+
+def whole(text: str) -> int:
+    """A whole number from 0 on."""
+    return _whole(text, 0)
+
+
+def port_number(text: str) -> int:
+    """A number of a port; 0 for any that is free."""
+    return _whole(text, 0, 65535)
+
+
+def from_zero(text: str) -> float:
+    """A number from 0 on, not infinite."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number from 0 on")
+    return value
+
+
+def positive(text: str) -> float:
+    """A number above 0, not infinite."""
+    value = from_zero(text)
+    if not value:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a number above 0")
+    return value
+
+
+def out_folder(text: str) -> Path:
+    """A folder to write into, which need not exist."""
+    if not text:
+        raise argparse.ArgumentTypeError("the name of a folder is empty")
+    return Path(text)
+
+
+def out_file(text: str) -> Path:
+    """A file to write, which need not exist."""
+    if not text or Path(text).is_dir():
+        raise argparse.ArgumentTypeError(f"{shown(text)} is {'a folder' if text else 'empty'}: name a file")
+    return Path(text)
+
+
+def _whole(text: str, least: int, most: int = LARGEST) -> int:
+    if not text.isdecimal() or (len(text) < 12 and int(text) < least):
+        raise argparse.ArgumentTypeError(f"{shown(text)} is not a whole number from {least} on")
+    if len(text) > 11 or int(text) > most:
+        raise argparse.ArgumentTypeError(f"{shown(text)} is more than {most}")
+    return int(text)
 
 
 def choose(prog: str, verbs: Mapping[str, Verb], arguments: Sequence[str], title: str = "") -> int:

@@ -177,7 +177,8 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
     """A :class:`Config` from nested mappings, checked; what they leave out is as their ``method`` has it.
 
     Raises:
-        ConfigError: an unknown key or method, a value of the wrong type, or a number out of its range.
+        ConfigError: an unknown key or method, a value of the wrong type, or a number that is not finite or not in its
+            range.
 
     >>> from_dict({"method": "gigpo"}).estimator.kind
     'gigpo'
@@ -185,7 +186,7 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
     if not isinstance(tree, Mapping):
         raise ConfigError(f"a configuration holds keys and values, not a {type(tree).__name__}")
     method = tree.get("method", Config.method)
-    if method not in METHODS:
+    if not isinstance(method, str) or method not in METHODS:
         near = difflib.get_close_matches(str(method)[:100], METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {shown(method)}{hint}")

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import inspect
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, TypeVar
 
 Options = TypeVar("Options")
@@ -27,6 +28,27 @@ def fill(cls: type[Options], tree: Mapping[str, Any]) -> Options:
         ConfigError: an unknown key, or a value of the wrong type.
     """
     return _build(cls, tree, "", cls)
+
+
+def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The arguments, each of the type that the function's annotation names.
+
+    An argument without an annotation, or with one that no configuration can hold, is returned as it is.
+
+    Args:
+        prefix: what an error puts before the name of an argument.
+
+    Raises:
+        ConfigError: a value of the wrong type, or a number that is not finite.
+
+    >>> check_arguments(lambda n: n, {"n": 1})
+    {'n': 1}
+    """
+    try:
+        hints = typing.get_type_hints(function.__init__ if inspect.isclass(function) else function)
+    except (AttributeError, NameError, TypeError):  # names that exist for type checkers alone, or no annotations
+        hints = {}
+    return {name: _check(hints.get(name, Any), value, f"{prefix}{name}") for name, value in given.items()}
 
 
 def shown(value: object) -> str:
@@ -83,19 +105,22 @@ def _check(kind: Any, value: Any, key: str) -> Any:
         if value in choices and not isinstance(value, bool):
             return value
         raise ConfigError(f"{key} must be one of {', '.join(map(str, choices))}, not {shown(value)}")
-    if origin is not None and issubclass(origin, Mapping):
+    if origin in (typing.Union, types.UnionType):
+        return _check_any(typing.get_args(kind), value, key)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
         if isinstance(value, Mapping):
-            return dict(value)
+            return _items(typing.get_args(kind), value, key)
     elif kind is bool:
         if isinstance(value, bool):
             return value
     elif kind is float:
         try:
-            # YAML reads `1e-4` (no dot) as text.
-            if not isinstance(value, bool) and not math.isnan(number := float(value)):
-                return number
+            number = None if isinstance(value, bool) else float(value)  # YAML reads `1e-4` (no dot) as text
         except (TypeError, ValueError, OverflowError):
-            pass
+            number = None
+        if number is not None:
+            check_finite(number, key)
+            return number
     elif kind is int:
         if isinstance(value, int) and not isinstance(value, bool):
             return value
@@ -104,5 +129,43 @@ def _check(kind: Any, value: Any, key: str) -> Any:
             return ""
         if isinstance(value, (str, int, float)) and not isinstance(value, bool):
             return str(value)
+    else:
+        check_finite(value, key)
+        return value
     name = kind.__name__ if isinstance(kind, type) and not isinstance(kind, types.GenericAlias) else "mapping"
     raise ConfigError(f"{key} must be of type {name}, not {shown(value)}")
+
+
+def _check_any(kinds: tuple[Any, ...], value: Any, key: str) -> Any:
+    """As the first of these types that fits; where none does, the first says what is wrong."""
+    if value is None and type(None) in kinds:
+        return None
+    wrong: list[ConfigError] = []
+    for kind in kinds:
+        try:
+            if kind is not type(None):
+                return _check(kind, value, key)
+        except ConfigError as error:
+            wrong.append(error)
+    raise wrong[0]
+
+
+def _items(kinds: tuple[Any, ...], value: Mapping[Any, Any], key: str) -> dict[str, Any]:
+    kind = kinds[1] if len(kinds) == 2 else Any
+    for name in value:
+        if not isinstance(name, str):
+            raise ConfigError(f"{key} must have names as keys, not {shown(name)}")
+    return {name: _check(kind, item, f"{key}.{name}") for name, item in value.items()}
+
+
+def check_finite(value: Any, key: str) -> None:
+    """Refuses infinity and NaN anywhere in a value of any type: JSON cannot write them, and no option means them.
+
+    Raises:
+        ConfigError: one line that names the key.
+    """
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ConfigError(f"{key} must be a finite number, not {value}")
+    inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
+    for name, item in inner:
+        check_finite(item, f"{key}.{name}")

@@ -54,7 +54,9 @@ class PromptConfig:
     style: Literal["transcript", "window"] = "transcript"  # one text that only grows, or a fresh prompt per step
     history: int = 2  # past steps shown by the window style
     think: Literal["none", "optional", "required"] = "none"  # whether thoughts before the action are asked for
-    predictions: Literal["detached", "followup", "inline"] = "detached"  # asked for after the action; so, and forgotten at
+    predictions: Literal["detached", "followup", "inline"] = (
+        "detached"  # asked for after the action; so, and forgotten at
+    )
     # once, as the window style forgets them anyhow; or in the same reply
     horizon: int = 0  # steps ahead; 0: max(1, floor(0.05 T_max + 0.5))
 
