@@ -9,13 +9,13 @@ from test_prompts import TEMPLATE
 from tiny import Script, qwen
 
 import roleagent  # noqa: F401 - registers the environments
+from roleagent.agents.mistakes.slips import Slips
 from roleagent.agents.prompts import STYLES
 from roleagent.agents.session import World
 from roleagent.config import load
 from roleagent.envs.wrappers.tags import parse
 from roleagent.learners.imitation import lessons
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, segments_of
-from roleagent.agents.mistakes.slips import Slips
 from roleagent.learners.warmstart import Decoys, batches, demonstrate, segments_from, texts_of
 
 TASK = "heat-fish-tray-2"
