@@ -54,6 +54,7 @@ from roleagent.agents.contenders import STANDARD, Contender, contender, source_d
 from roleagent.agents.endpoint import Endpoint, EndpointError
 from roleagent.agents.evaluation import agent_attempts, policy_attempts, speaker_attempts
 from roleagent.agents.evaluation_options import options_of
+from roleagent.agents.guides import guide_to
 from roleagent.agents.records import PROTOCOL, Attempt, Record, RecordFile, default_file
 from roleagent.agents.session import World, make_base, make_wrapped
 from roleagent.agents.speakers import PolicySpeaker
@@ -253,9 +254,8 @@ def played(
         if not isinstance(model, Endpoint):
             progress = partial(display.inner, "episodes of the batch")
             return policy_attempts(world, model, missing, seed, progress)
-        return speaker_attempts(
-            world, ChatAgent(config.prompt), model, partial(make_wrapped, config, split, 0), missing, seed
-        )
+        agent: Any = ChatAgent(config.prompt, guide_to(world.base))
+        return speaker_attempts(world, agent, model, partial(make_wrapped, config, split, 0), missing, seed)
     agent = build_prompting_agent(who.plays, world.base, **pairs(options.agent_arg))
     make = partial(make_base, config, split)
     if isinstance(model, Endpoint):

@@ -11,6 +11,7 @@ from typing import Any
 
 from roleagent.agents.act import SILENCE
 from roleagent.agents.dialogue import Dialogue, Episode
+from roleagent.agents.guides import Guide
 from roleagent.agents.prompts import STYLES, ChatDialect
 from roleagent.envs.wrappers.tags import parse
 from roleagent.settings import PromptConfig
@@ -37,16 +38,17 @@ class ChatAgent:
 
     Args:
         prompt: style, history and thinking.
+        guide: the environment's instructions.
     """
 
-    def __init__(self, prompt: PromptConfig):
-        self._prompt = prompt
+    def __init__(self, prompt: PromptConfig, guide: Guide):
+        self._prompt, self._guide = prompt, guide
 
     def play(self, episode: Episode) -> Dialogue:
         """Begins the episode and plays it to its end."""
         episode.begin()
-        style, think = STYLES[self._prompt.style], self._prompt.think
-        conversation = style(MessageDialect(), 0, think, episode.observation, episode.info, self._prompt.history)
+        style, think, history = STYLES[self._prompt.style], self._prompt.think, self._prompt.history
+        conversation = style(MessageDialect(), 0, think, episode.observation, episode.info, history, self._guide)
         while True:
             prompt: tuple[Any, ...] = conversation.action_prompt()
             answer = yield list(prompt)

@@ -1,6 +1,7 @@
-"""What an agent that prompts is told about each environment: what there is to do, and how commands are worded.
+"""The instructions of each environment: the task, and the forms of its commands.
 
-Whatever stands here a newcomer would find in the environment's manual; nothing of it tells about single tasks. The
+One text per environment, for the standard prompts (:mod:`roleagent.agents.prompts`) and for the agents that prompt
+(:mod:`roleagent.agents.act`). All of it stands in the environment's manual; it says nothing about single tasks. The
 examples are made up: their tasks are in no panel.
 """
 
@@ -22,7 +23,7 @@ class Step(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Guide:
-    """What is told about an environment.
+    """The instructions of an environment.
 
     Attributes:
         rules: the world and the wording of commands.
@@ -166,10 +167,10 @@ possible.""",
     ),
 )
 
-_UNKNOWN = Guide(
+UNKNOWN = Guide(
     """\
-You act in a world that you only know from text, and have a task there. You give one command at a time and are told \
-what comes of it. Where the possible commands are listed, choose one of them and give it exactly as it stands there.""",
+You act in a world that you only know from text, and have a task there. You give one command at a time, and then read \
+what it did. Where the possible commands are listed, choose one of them and give it exactly as it stands there.""",
     listed=True,
 )
 
@@ -179,15 +180,19 @@ GUIDES = {
     "RoleAgent/WebShop": _SHOP,
     "RoleAgent/SearchQA": _RESEARCH,
 }
-"""By Gymnasium id, without the version. One line more teaches all prompting agents another environment."""
+"""By Gymnasium id, without the version. One line more gives all prompts another environment's instructions."""
+
+
+def guide_of(env_id: str) -> Guide:
+    """The instructions of a Gymnasium id; :data:`UNKNOWN` for an environment without any."""
+    return GUIDES.get(env_id.rpartition("-v")[0], UNKNOWN)
 
 
 def guide_to(env: gymnasium.Env) -> Guide:
-    """What is told about an environment, and how many commands there are; of an unknown one what holds for all."""
-    env_id = env.spec.id if env.spec is not None else ""
-    guide = GUIDES.get(env_id.rpartition("-v")[0], _UNKNOWN)
+    """The same of an environment, with the number of its steps."""
+    guide = guide_of(env.spec.id if env.spec is not None else "")
     most = getattr(env.unwrapped, "max_steps", None)
     return replace(guide, rules=f"{guide.rules}\n\nYou have {most} commands.") if isinstance(most, int) else guide
 
 
-__all__ = ["GUIDES", "Guide", "Step", "guide_to"]
+__all__ = ["GUIDES", "UNKNOWN", "Guide", "Step", "guide_of", "guide_to"]

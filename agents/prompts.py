@@ -7,6 +7,9 @@ A :class:`Conversation` is one episode as the model sees it. Two styles:
 * ``window`` writes a fresh prompt per step: task, the last steps, the current observation, the admissible commands
   (the published protocol).
 
+Both begin with the environment's instructions (:mod:`roleagent.agents.guides`), so that a model that has never seen the
+environment knows the forms of its commands. A policy that knows no chat template reads none: it is trained to know.
+
 A :class:`Dialect` turns messages into tokens: by a chat template where the tokenizer has one, otherwise plainly. It
 only ever appends to token ids that exist; sampled tokens are never encoded again. Special tokens are the dialect's own:
 what the world says, or a command quotes, is encoded without recognizing any (:meth:`Dialect.literal`).
@@ -19,6 +22,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from roleagent.agents.actor import Actor
+from roleagent.agents.guides import UNKNOWN, Guide
 from roleagent.agents.inquiries import Inquiry
 from roleagent.agents.small import FORESEE, INQUIRE
 from roleagent.types import Completion
@@ -45,8 +49,8 @@ class Dialect(Protocol):
         """What stands between a sampled reply and the next one: the reply's end, and a message ``text``."""
         ...
 
-    def instructions(self, horizon: int, think: str) -> str:
-        """What the model is told about the format of its replies."""
+    def instructions(self, horizon: int, think: str, rules: str) -> str:
+        """The environment's rules and the format of replies; empty where the dialect explains nothing."""
         ...
 
     def foresee(self, horizon: int) -> str:
@@ -73,7 +77,7 @@ class PlainDialect:
         # The question for predictions is a token of its own; an observation stands on its own line.
         return self._encode(text if text == FORESEE else f"\n{text}\n")
 
-    def instructions(self, horizon: int, think: str) -> str:
+    def instructions(self, horizon: int, think: str, rules: str) -> str:
         return ""
 
     def foresee(self, horizon: int) -> str:
@@ -101,7 +105,7 @@ class Scribe:
     def following(self, text: str, reply: Sequence[int]) -> list[int]:
         return self.opening(text)
 
-    def instructions(self, horizon: int, think: str) -> str:
+    def instructions(self, horizon: int, think: str, rules: str) -> str:
         return ""
 
     def foresee(self, horizon: int) -> str:
@@ -153,16 +157,13 @@ class ChatDialect:
         # A reply that ended by itself has its end token already.
         return ids[1:] if reply and ids and reply[-1] == ids[0] else ids
 
-    def instructions(self, horizon: int, think: str) -> str:
+    def instructions(self, horizon: int, think: str, rules: str) -> str:
         thought = {
             "none": "Reply with nothing but the command.",
             "optional": "You may think first, between <think> and </think>.",
             "required": "Think first, between <think> and </think>.",
         }[think]
-        return (
-            "You act in a world that you only know from text. Each of your replies is one command to it, written as "
-            f"<action>command</action>. {thought}"
-        )
+        return f"{rules}\n\nEach of your replies is one command, written as <action>command</action>. {thought}"
 
     def foresee(self, horizon: int) -> str:
         forms = " ".join(f'<prediction h="{h}">…</prediction>' for h in range(1, horizon + 1))
@@ -182,10 +183,17 @@ def dialect_of(policy: Actor) -> Dialect:
 
 
 class Conversation(ABC):
-    """One episode in tokens; the base of both styles."""
+    """One episode in tokens; the base of both styles.
 
-    def __init__(self, dialect: Dialect, horizon: int, think: str):
-        self.dialect, self.horizon, self.think = dialect, horizon, think
+    Args:
+        dialect: how messages become tokens.
+        horizon: steps that predictions look ahead; 0: none are asked for.
+        think: whether thoughts are asked for.
+        guide: the environment's instructions, for a dialect that explains.
+    """
+
+    def __init__(self, dialect: Dialect, horizon: int, think: str, guide: Guide = UNKNOWN):
+        self.dialect, self.horizon, self.think, self.guide = dialect, horizon, think, guide
 
     @abstractmethod
     def action_prompt(self) -> tuple[int, ...]:
@@ -211,49 +219,75 @@ class Conversation(ABC):
         """
 
 
+def commands_of(info: Mapping[str, Any]) -> list[str]:
+    """The lines that list the possible commands; none where the environment lists none.
+
+    >>> commands_of({"admissible_actions": ["look", "help"]}), commands_of({})
+    (['Commands:', 'look'], [])
+    """
+    commands = [command for command in info.get("admissible_actions") or () if command != "help"]
+    return ["Commands:", *commands] if commands else []
+
+
 class Transcript(Conversation):
-    """The prompt that only grows."""
+    """The prompt that only grows. The possible commands are listed only where the instructions do not name them."""
 
     def __init__(
-        self, dialect: Dialect, horizon: int, think: str, observation: str, info: Mapping[str, Any], history: int = 0
+        self,
+        dialect: Dialect,
+        horizon: int,
+        think: str,
+        observation: str,
+        info: Mapping[str, Any],
+        history: int = 0,
+        guide: Guide = UNKNOWN,
     ):
-        super().__init__(dialect, horizon, think)
-        head = dialect.instructions(horizon, think)
+        super().__init__(dialect, horizon, think, guide)
+        head = dialect.instructions(horizon, think, guide.rules)
         goal = info.get("goal", "")
         # Most worlds name the task in their first observation; nothing is said twice.
         task = "" if goal in observation else f"Your task is to: {goal}"
-        seen = "\n\n".join(part for part in (observation, task) if part)
+        seen = "\n\n".join(part for part in (self._with_commands(observation, info), task) if part)
         self._ids = tuple(dialect.opening("\n\n".join(part for part in (head, dialect.literal(seen)) if part)))
+
+    def _with_commands(self, observation: str, info: Mapping[str, Any]) -> str:
+        listed = commands_of(info) if self.guide.listed and self.dialect.explains else []
+        return "\n".join((observation, *listed))
 
     def action_prompt(self) -> tuple[int, ...]:
         return self._ids
 
     def advance(self, stream, last_reply, action, observation, info) -> None:
-        self._ids = (*stream, *self.dialect.following(self.dialect.literal(observation), last_reply))
+        seen = self.dialect.literal(self._with_commands(observation, info))
+        self._ids = (*stream, *self.dialect.following(seen, last_reply))
 
 
 class Window(Conversation):
     """A fresh prompt per step: the task, the last ``history`` steps, the observation, the admissible commands."""
 
     def __init__(
-        self, dialect: Dialect, horizon: int, think: str, observation: str, info: Mapping[str, Any], history: int = 2
+        self,
+        dialect: Dialect,
+        horizon: int,
+        think: str,
+        observation: str,
+        info: Mapping[str, Any],
+        history: int = 2,
+        guide: Guide = UNKNOWN,
     ):
-        super().__init__(dialect, horizon, think)
+        super().__init__(dialect, horizon, think, guide)
         self._goal = info.get("goal", "")
         self._history = history
         self._steps: list[tuple[str, str]] = []  # observation, and the command given on it
         self._write(observation, info)
 
     def _write(self, observation: str, info: Mapping[str, Any]) -> None:
-        head = self.dialect.instructions(self.horizon, self.think)
+        head = self.dialect.instructions(self.horizon, self.think, self.guide.rules)
         shown = self._steps[-self._history :] if self._history else []
         lines = [f"Your task is to: {self._goal}", f"Steps taken: {len(self._steps)}"]
         for before, command in shown:
             lines += [before, f"> {command}"]
-        lines.append(observation)
-        commands = [command for command in info.get("admissible_actions") or [] if command != "help"]
-        if commands:
-            lines += ["Commands:", *commands]
+        lines += [observation, *commands_of(info)]
         self._observation = observation
         seen = self.dialect.literal("\n".join(lines))
         self._ids = tuple(self.dialect.opening("\n\n".join(part for part in (head, seen) if part)))

@@ -17,7 +17,7 @@ from roleagent.agents.dialogue import Played
 from roleagent.panel import Panel
 from roleagent.types import Trajectory
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of the record files: raised when records of one version cannot stand beside those of another."""
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roleagent.agents.actor import Actor
+from roleagent.agents.guides import Guide, guide_of
 from roleagent.agents.prompts import STYLES, Conversation, dialect_of
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers.tags import parse
@@ -97,6 +98,7 @@ class Rollout:
         prompt: style, thinking, how predictions are asked for.
         config: token limits.
         horizon: steps a prediction looks ahead; 0 asks for none.
+        guide: the environment's instructions; None: those of ``env_id``.
 
     Attributes:
         watch: books what is spent on generation, prediction, the environment and scoring.
@@ -110,10 +112,11 @@ class Rollout:
         prompt: PromptConfig,
         config: RolloutConfig,
         horizon: int,
+        guide: Guide | None = None,
     ):
         self.policy, self.pool, self.env_id = policy, pool, env_id
         self.prompt, self.config, self.horizon = prompt, config, horizon
-        self.dialect = dialect_of(policy)
+        self.dialect, self.guide = dialect_of(policy), guide or guide_of(env_id)
         self.stats, self.watch = RolloutStats(), Stopwatch()
         self.action_stops = self._stops("</action>")
         # With one horizon its closing tag ends the reply; with several the model says itself when it is done.
@@ -128,7 +131,8 @@ class Rollout:
     def open(self, observation: str, info: dict[str, Any]) -> Conversation:
         """A conversation in the configured style, after ``reset``."""
         style = STYLES[self.prompt.style]
-        return style(self.dialect, self.horizon, self.prompt.think, observation, info, self.prompt.history)
+        think, history = self.prompt.think, self.prompt.history
+        return style(self.dialect, self.horizon, think, observation, info, history, self.guide)
 
     def play(
         self,

@@ -12,6 +12,7 @@ import gymnasium
 from roleagent.agents.actor import Actor
 from roleagent.agents.analyst import ModelAnalyst
 from roleagent.agents.endpoint_analyst import EndpointAnalyst, EndpointError
+from roleagent.agents.guides import guide_to
 from roleagent.agents.rollout import Rollout
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rules import RuleAnalyst
@@ -159,4 +160,5 @@ class World:
     def rollout(self, policy: Actor) -> Rollout:
         """A rollout of a policy in this world, with a pool of its own."""
         pool = EnvPool(partial(make_wrapped, self.config, self.panel.split, self.horizon))
-        return Rollout(policy, pool, self.panel.env_id, self.config.prompt, self.config.rollout, self.horizon)
+        prompt, limits, guide = self.config.prompt, self.config.rollout, guide_to(self.base)
+        return Rollout(policy, pool, self.panel.env_id, prompt, limits, self.horizon, guide)

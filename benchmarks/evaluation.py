@@ -29,9 +29,10 @@ from roleagent.agents.chat import ChatAgent
 from roleagent.agents.dialogue import Episode
 from roleagent.agents.endpoint import Endpoint
 from roleagent.agents.evaluation import speaker_attempts
+from roleagent.agents.guides import guide_to
 from roleagent.agents.records import Attempt
 from roleagent.agents.session import World, make_wrapped
-from roleagent.config import Config, load
+from roleagent.config import load
 from roleagent.envs.pool import EnvPool
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"
@@ -52,11 +53,17 @@ def serve(first: float, per_token: float, told: Any) -> None:
         time.sleep(3600)
 
 
-def loop(url: str, config: Config, task_ids: tuple[str, ...]) -> int:
+def agent_of(world: World) -> ChatAgent:
+    """Plays by the standard prompts."""
+    return ChatAgent(world.config.prompt, guide_to(world.base))
+
+
+def loop(url: str, world: World, task_ids: tuple[str, ...]) -> int:
     """One question after the other; returns the number of answers."""
+    config, agent = world.config, agent_of(world)
     pool, answers = EnvPool(partial(make_wrapped, config, config.env.eval_split, 0)), 0
     for task_id in task_ids:
-        dialogue = ChatAgent(config.prompt).play(Episode(pool, 0, task_id))
+        dialogue = agent.play(Episode(pool, 0, task_id))
         messages = next(dialogue)
         try:
             while True:
@@ -99,7 +106,7 @@ def main() -> None:
     try:
         url = told.get(timeout=60)
         began = time.perf_counter()
-        answers = loop(url, config, world.panel.task_ids[: options.alone])
+        answers = loop(url, world, world.panel.task_ids[: options.alone])
         alone = options.alone / (time.perf_counter() - began)
         print(f"the loop: {alone:.2f} episodes per second, {answers} answers")
 
@@ -107,7 +114,7 @@ def main() -> None:
         wanted = {Attempt(0, task_id) for task_id in world.panel.task_ids}
         make = partial(make_wrapped, config, "train", 0)
         began = time.perf_counter()
-        records = list(speaker_attempts(world, ChatAgent(config.prompt), speaker, make, wanted, 0))
+        records = list(speaker_attempts(world, agent_of(world), speaker, make, wanted, 0))
         together = len(records) / (time.perf_counter() - began)
         print(f"{options.concurrency} at once: {together:.2f} episodes per second, {len(records)} episodes")
     finally:

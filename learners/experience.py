@@ -38,7 +38,7 @@ Rows = list[list[float]]
 """Per segment one number per token."""
 
 Plan = Sequence[Sequence[Sequence[int]]]
-"""Per pass and update the numbers of the groups that it learns from."""
+"""Per pass and update the numbers of the segments that it learns from."""
 
 
 @dataclass
@@ -212,7 +212,7 @@ def remember(experience: Experience, learner: Learner, plan: Plan) -> None:
     config = learner.config
     temperature, segments = config.rollout.temperature, experience.segments
     nothing = [[0.0] * len(segment) for segment in segments]
-    first_pass = [experience.chosen(part) for part in plan[0]] if plan else []
+    first_pass = plan[0] if plan else []
     if config.loss.kl:
         rows = experience.columns["reference"] = list(nothing)
         for chosen in first_pass:  # the parts are the whole, and micro-batches those of the update

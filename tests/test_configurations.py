@@ -1,6 +1,7 @@
 """Every shipped configuration, through the real trainer: one iteration in the toy kitchen, with a small policy."""
 
 import json
+import re
 
 import pytest
 import yaml
@@ -11,6 +12,7 @@ from roleagent import config
 from roleagent.curricula import FailureLibrary
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+PUBLISHED = sorted((ROOT / "configs" / "published").rglob("*.yaml"))
 ABLATIONS = sorted((ROOT / "configs" / "published" / "ablations").glob("*.yaml"))
 # What makes a run small and its world a toy; whatever else a configuration says stays as it is.
 SMALL = {
@@ -99,3 +101,29 @@ def test_the_published_horizons():
         assert loaded[env].env.kwargs["max_steps"] == most and loaded[env].prompt.horizon == 0
         found = [loaded[f"{env}_horizon_{percent}"].prompt.horizon for percent in (10, 20)]
         assert found == [max(1, int(share * most + 0.5)) for share in (0.1, 0.2)] == [*horizons[1:]]
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_every_published_number_has_its_source(path):
+    """Behind it, on its line: the paper, the recipe that it cites, or our choice."""
+    for line in path.read_text().splitlines():
+        setting, _, comment = f" {line}".partition(" #")
+        if re.search(r"[:{]\s*\"?(?:http\S*:)?-?\d", setting):
+            assert re.match(r" (paper|recipe|ours)\b", comment), line
+
+
+def test_the_published_settings_are_the_cited_recipes():
+    """Past steps in a prompt and samples of a minibatch, which was all of the iteration; the rate does not fade."""
+    folder = ROOT / "configs" / "published"
+    loaded = {env: config.load(folder / f"{env}.yaml") for env in ("alfworld", "webshop", "searchqa")}
+    found = {env: (one.prompt.history, one.optim.minibatch_turns) for env, one in loaded.items()}
+    assert found == {"alfworld": (2, 256), "webshop": (2, 64), "searchqa": (4, 512)}
+    assert {one.optim.schedule for one in loaded.values()} == {"constant"}
+
+
+def test_every_webshop_configuration_names_its_goals():
+    """The published ones the human goals of the paper."""
+    for path in CONFIGS:
+        loaded = config.load(path)
+        if "WebShop" in loaded.env.id:
+            assert loaded.env.kwargs["goals"] == ("human" if path in PUBLISHED else "synthetic")

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from roleagent.learners.experience import credit_by_critic, lay_out, whiten
 from roleagent.learners.learner import Learner
 from roleagent.learners.loss import token_weights
 from roleagent.learners.reinforcement import estimator_config
-from roleagent.learners.updates import update
+from roleagent.learners.updates import minibatches, update
 from roleagent.types import Completion, Group, Prediction, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
@@ -356,6 +357,45 @@ def test_nobody_but_the_learner_can_say_how_likely_the_worlds_words_were(passes)
     else:
         assert 0 < metrics["logprob_gap"] < 1
     assert metrics["mismatch_max"] < 1e-5
+
+
+# --- minibatches ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("turns", "count"), [(1, 8), (3, 3), (100, 1)])
+@pytest.mark.parametrize("aggregation", ["trajectory", "token", "constant"])
+def test_minibatches_of_turns_share_out_the_objective(monkeypatch, aggregation, turns, count):
+    """Eight turns of four trajectories in two groups: as many updates as they fill, whose mean is the whole."""
+    loss = {"kl": 1e-3, "aggregation": aggregation}
+    learner = learner_of(loss=loss, optim={"minibatch_turns": turns, "updates": 7})
+    groups = [Group(TASK, (windows(1.0), windows(0.0))) for _ in range(2)]
+    credits = [ESTIMATORS["grpo"](group, estimator_config(learner.config)) for group in groups]
+    laid, seen = lay_out(groups, credits, learner.config), []
+
+    def improve(learner, segments, columns, temperature, fresh):
+        seen.append(
+            [(segment.trajectory, segment.token_ids, *columns["weights"][n]) for n, segment in enumerate(segments)]
+        )
+        return {"loss": 0.0}
+
+    monkeypatch.setattr("roleagent.learners.updates.improve", improve)
+    update(learner, laid, orders(1))
+    assert len(seen) == count and {len(part) for part in seen} <= {8 // count, -(-8 // count)}
+    whole = token_weights(laid.segments, 4, 0.5, aggregation)
+    expected = {(one.trajectory, one.token_ids): row for one, row in zip(laid.segments, whole, strict=True)}
+    found = {(trajectory, ids): weights for part in seen for trajectory, ids, *weights in part}
+    assert found.keys() == expected.keys()
+    for key, weights in found.items():
+        assert [weight / count for weight in weights] == pytest.approx(expected[key])
+
+
+def test_all_ranks_make_as_many_updates():
+    """A rank with few turns has parts without any; its sums are still asked for."""
+    config = from_dict({"method": "grpo", "optim": {"minibatch_turns": 2}})
+    others = SimpleNamespace(sum=lambda value: value + 14.0)  # their turns
+    learner, laid = SimpleNamespace(config=config, ranks=others), credited(config, windows(1.0))
+    parts = minibatches(learner, laid, np.random.default_rng(0))
+    assert len(parts) == 8 and sorted(i for part in parts for i in part.segments) == [0, 1]
 
 
 def test_an_empty_iteration_is_none():

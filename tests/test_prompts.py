@@ -1,12 +1,21 @@
 """Prompts in tokens: what grows, what is written anew, and that a chat template is followed to the letter."""
 
+import re
+from functools import partial
 from itertools import pairwise
 
+import gymnasium
 import pytest
-from tiny import qwen
+from tiny import Script, qwen
 
-from roleagent.agents.prompts import ChatDialect, Conversation, PlainDialect, Transcript, Window, dialect_of
+from roleagent.agents.answers import Answer
+from roleagent.agents.chat import ChatAgent
+from roleagent.agents.driving import play_all
+from roleagent.agents.guides import UNKNOWN, guide_of, guide_to
+from roleagent.agents.prompts import STYLES, ChatDialect, Conversation, PlainDialect, Transcript, Window, dialect_of
+from roleagent.agents.session import World, make_wrapped
 from roleagent.agents.small import FORESEE
+from roleagent.config import load
 from roleagent.types import Completion
 
 TEMPLATE = (
@@ -97,8 +106,9 @@ def test_a_reply_stands_in_the_transcript_as_it_was_sampled(policy):
 def test_the_transcript_is_what_the_template_would_render(chat, horizon, ended):
     """A reply that was cut off is closed by the template's own end, one that ended itself is not closed twice."""
     dialect = dialect_of(chat)
-    conversation = Transcript(dialect, horizon, "none", FIRST, info())
-    messages = [{"role": "user", "content": f"{dialect.instructions(horizon, 'none')}\n\n{FIRST}"}]
+    guide = guide_of("RoleAgent/Toy-v0")
+    conversation = Transcript(dialect, horizon, "none", FIRST, info(), guide=guide)
+    messages = [{"role": "user", "content": f"{dialect.instructions(horizon, 'none', guide.rules)}\n\n{FIRST}"}]
 
     def rendered():
         return chat.encode(chat.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))
@@ -147,10 +157,9 @@ def test_plain_lines_explain_nothing():
 
 def test_the_chat_dialect_explains_the_format(chat):
     dialect = dialect_of(chat)
-    assert "<action>" in dialect.instructions(0, "none")
-    assert "<think>" not in dialect.instructions(0, "none")
-    assert "<think>" in dialect.instructions(0, "optional") and "<think>" in dialect.instructions(0, "required")
-    assert len({dialect.instructions(0, think) for think in ("none", "optional", "required")}) == 3
+    none, optional, required = (dialect.instructions(0, think, "RULES") for think in ("none", "optional", "required"))
+    assert "RULES" in none and "<action>" in none and "<think>" not in none
+    assert "<think>" in optional and "<think>" in required and len({none, optional, required}) == 3
     question = dialect.foresee(3)
     assert all(f'<prediction h="{h}">' in question for h in (1, 2, 3)) and 'h="4"' not in question
 
@@ -204,3 +213,94 @@ def test_a_window_asks_for_predictions_behind_its_prompt_and_the_reply(policy):
 def test_a_world_without_a_list_of_commands(policy):
     conversation = Window(dialect_of(policy), 0, "none", FIRST, {"goal": GOAL, "admissible_actions": []})
     assert "Commands" not in spell(policy, conversation.action_prompt())
+
+
+# --- instructions -----------------------------------------------------------------------------------------------------
+
+WORLDS = sorted(name for name in gymnasium.registry if name.startswith("RoleAgent/"))
+DATA = {"RoleAgent/ALFWorld-v0": "{data_dir: generated, size: tiny, max_steps: 6}"}
+GENERATED = "{data_dir: generated, max_steps: 4}"
+
+
+def echo(prompt):
+    """A reply that copies the first form of a command that stands as it is: a placeholder in capitals is no command."""
+    bracketed = re.search(r"\w+\[[^\[\]\n]+\]", prompt)
+    lines = prompt.partition("Commands:\n")[2].splitlines()
+    forms = [form.partition(" – ")[0] for line in lines for form in line.split(" · ")]
+    command = bracketed[0] if bracketed else next((form for form in forms if form and form == form.lower()), "")
+    thought = "<think>I copy.</think>" if "<think>" in prompt else ""
+    return f"{thought}<action>{command}</action>"
+
+
+class Echo:
+    """The same behind a server."""
+
+    lockstep, concurrency = True, 1
+
+    def __init__(self):
+        self.prompts = []
+
+    def chat(self, conversations, *, max_tokens, temperature):
+        texts = ["\n".join(said["content"] for said in messages) for messages in conversations]
+        self.prompts += texts
+        return [Answer(echo(text), "stop", 0, 0, estimated=True) for text in texts]
+
+
+@pytest.fixture
+def world(request, monkeypatch):
+    """The panel of an environment, with generated data where it has data."""
+    for name in ("ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    env_id, style, think = request.param
+    kwargs = "{max_steps: 4}" if "Toy" in env_id else DATA.get(env_id, GENERATED)
+    options = [f"env.id={env_id}", f"env.kwargs={kwargs}", f"prompt.style={style}", f"prompt.think={think}"]
+    options += ["wia=off", "rollout.action_tokens=200"]
+    return World.open(load(overrides=options), "train", 1)
+
+
+EVERYWHERE = pytest.mark.parametrize(
+    "world",
+    [(env_id, style, think) for env_id in WORLDS for style in STYLES for think in ("none", "required")],
+    indirect=True,
+)
+
+
+@EVERYWHERE
+def test_a_model_that_has_never_seen_the_environment_acts_in_every_turn(world):
+    """The first prompt and the last one name the forms of all commands."""
+    policy = Script(lambda prompt, slot: echo(prompt), context=65536, chat_template=TEMPLATE)
+    rollout = world.rollout(policy)
+    [[trajectory]] = [group.trajectories for group in rollout.play(world.panel.task_ids, 1, 1.0)]
+    assert trajectory.stop_reason == "max_steps" and len(trajectory.turns) == world.base.unwrapped.max_steps
+    assert all(turn.info["valid_action"] for turn in trajectory.turns), [turn.action for turn in trajectory.turns]
+    for prompt in (policy.prompts[0], policy.prompts[-1]):
+        assert prompt.count(guide_to(world.base).rules) == 1
+
+
+@EVERYWHERE
+def test_a_model_behind_a_server_reads_the_same_instructions(world):
+    model, rules = Echo(), guide_to(world.base).rules
+    agent, make = ChatAgent(world.config.prompt, guide_to(world.base)), partial(make_wrapped, world.config, "train", 0)
+    [(_, played)] = play_all(agent, model, make, world.panel.task_ids)
+    assert (played.stop_reason, played.invalid, played.corrections) == ("max_steps", 0, 0)
+    assert [prompt.count(rules) for prompt in (model.prompts[0], model.prompts[-1])] == [1, 1]
+
+
+@pytest.mark.parametrize("style", STYLES.values())
+@pytest.mark.parametrize("env_id", ["RoleAgent/WebShop-v0", "Somebody/Else-v0"])
+def test_instructions_change_no_token_of_a_policy_that_is_trained_to_know(style, env_id):
+    policy = qwen()
+    plain, guided = (
+        style(dialect_of(policy), 0, "none", FIRST, info("look"), 2, guide) for guide in (UNKNOWN, guide_of(env_id))
+    )
+    for prompts in zip(*(play(policy, conversation, 0) for conversation in (plain, guided)), strict=True):
+        assert prompts[0] == prompts[1]
+    assert "Commands" not in spell(policy, plain.action_prompt()) or style is Window
+
+
+def test_a_transcript_lists_commands_where_no_instructions_name_them(chat):
+    """Another's environment: what is possible stands with every observation."""
+    conversation = Transcript(dialect_of(chat), 0, "none", FIRST, info("wave", "help"))
+    assert f"{FIRST}\nCommands:\nwave<|end|>" in spell(chat, conversation.action_prompt())
+    conversation.advance(conversation.action_prompt(), (), "wave", "She waves back.", info("bow"))
+    assert "She waves back.\nCommands:\nbow<|end|>" in spell(chat, conversation.action_prompt())

@@ -166,6 +166,7 @@ class OptimConfig:
     warmup_steps: int = 5  # updates over which the rate grows to its full height
     max_grad_norm: float = 1.0  # longer gradients are cut to this
     updates: int = 2  # optimiser steps per pass over an iteration's episodes; each sees its share of whole groups
+    minibatch_turns: int = 0  # turns per optimiser step, of all ranks together, in place of `updates`; 0: whole groups
     epochs: int = 1  # passes over an iteration's episodes; the clipped ratio keeps later ones near the sampler
     micro_batch_tokens: int = 8192  # most tokens of a forward and backward pass; says nothing about the result
 
