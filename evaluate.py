@@ -160,6 +160,7 @@ def open_model(
     """The model behind the contender; None where there is none."""
     generator, policy = torch.Generator(own_device()), config.policy
     if checkpoint is not None:
+        Checkpoints.check(checkpoint, "policy/")
         return Checkpoints.policy(checkpoint, generator, policy)
     if who.model:
         return HFPolicy.from_path(who.model, generator, policy.dtype, policy.context, policy.trust_remote_code)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,8 @@ import torch
 from roleagent.agents.hf import HFPolicy, own_device
 from roleagent.config import Config, ConfigError
 from roleagent.learners.adapters import adapt
-from roleagent.learners.checkpoints import Checkpoints, save_policy
-from roleagent.learners.disk import Lock, make_folder, make_whole
+from roleagent.learners.checkpoints import Checkpoints, Progress, save_policy
+from roleagent.learners.disk import Lock, damage, make_folder, make_whole, write_checksums
 from roleagent.learners.display import Display
 from roleagent.learners.learner import Learner
 from roleagent.learners.ranks import Ranks
@@ -24,29 +24,6 @@ from roleagent.learners.tracking import Tracking
 from roleagent.stopwatch import Stopwatch
 
 _AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
-
-
-@dataclass
-class Progress:
-    """How far a run is: what a checkpoint keeps besides the weights.
-
-    Attributes:
-        stage: ``warmstart``, then ``train`` or, in the control, ``sft``.
-        step: what is done of the stage: updates of imitation, or iterations.
-        seconds: wall-clock time spent on them.
-        version: updates of the policy since the warm start.
-        sampler: state of the curriculum; None before the first iteration.
-        counters: what the run's mechanisms did so far.
-        ranks: processes that the run has.
-    """
-
-    stage: str = "warmstart"
-    step: int = 0
-    seconds: float = 0.0
-    version: int = 0
-    sampler: dict[str, Any] | None = None
-    counters: dict[str, float] = field(default_factory=dict)
-    ranks: int = 1
 
 
 class Run:
@@ -105,8 +82,8 @@ class Run:
         checkpoints = Checkpoints(folder.path / "checkpoints", self.config.train.keep_checkpoints)
         progress, latest = Progress(ranks=self.ranks.size), checkpoints.latest() if resume else None
         if latest is not None:
-            state = checkpoints.state(latest)
-            progress = Progress(**{f.name: state[f.name] for f in fields(Progress) if f.name in state})
+            checkpoints.check(latest)
+            progress = checkpoints.progress(latest)
             if progress.ranks != self.ranks.size:
                 raise ConfigError(
                     f"{folder.path} was trained by {progress.ranks} processes and cannot go on with {self.ranks.size}: "
@@ -151,7 +128,9 @@ class Run:
 
         def keep() -> None:
             if not base.exists():
-                make_whole(base, lambda partial: save_policy(policy, partial))
+                make_whole(base, lambda partial: (save_policy(policy, partial), write_checksums(partial)))
+            elif wrong := damage(base):
+                raise ConfigError(f"the model in {base} is damaged ({wrong}): put back a copy of the folder")
 
         self.ranks.once(keep)
         policy.model.config._name_or_path = options.path  # what an adapter says it belongs to
