@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -145,10 +146,15 @@ class Run:
             self.progress.stage, self.progress.step, self.progress.seconds = stage, 0, 0.0
             self._started = time.monotonic()
 
-    def begin(self, total: int) -> None:
-        """Shows the present stage, of ``total`` steps, and lets its clock go on."""
+    def begin(self, total: int, minutes: float = 0.0) -> None:
+        """Shows the present stage, of ``total`` steps or so many minutes (0: no limit), and lets its clock go on."""
         self._started = time.monotonic() - self.progress.seconds
-        self.display.stage(self.progress.stage, total, self.progress.step)
+        self.show(total, minutes)
+
+    def show(self, total: int, minutes: float) -> None:
+        """As :meth:`begin`, and the clock is left alone: another stage was shown meanwhile."""
+        limit = self._started + 60 * minutes - time.monotonic() if minutes else math.inf
+        self.display.stage(self.progress.stage, total, self.progress.step, limit)
 
     @property
     def seconds(self) -> float:
