@@ -273,8 +273,12 @@ def test_java(tmp_path):
 
 
 def test_data_folders_with_everything(tmp_path, monkeypatch):
+    for number in range(3):
+        game = tmp_path / "alfworld" / "train" / "a-task" / f"trial-{number}" / "game.tw-pddl"
+        game.parent.mkdir(parents=True)
+        game.write_text(json.dumps({"pddl_problem": "x" * 300, "solvable": True}))
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "alfworld"))
     for name, arguments in {
-        "alfworld": ["games", "--split", "train", "--size", "tiny", "--games", "3"],
         "webshop": ["webshop", "generate", "--products", "40"],
         "searchqa": ["searchqa", "generate"],
     }.items():
@@ -332,7 +336,8 @@ def test_no_advice_is_cut(monkeypatch, tmp_path):
     assert finding.said.endswith("the end'")
 
 
-def test_data_for_evaluation_alone_are_fit_for_it(monkeypatch, tmp_path, capsys):
+def test_games_for_evaluation_alone_are_fit_for_it(monkeypatch, tmp_path):
+    pytest.importorskip("alfworld", reason="needs the extra [alfworld]")
     data = tmp_path / "alfworld"
     assert main(["games", "--split", "valid_seen", "--size", "tiny", "--games", "3", "--out", str(data)]) == 0
     monkeypatch.setenv("ALFWORLD_DATA", str(data))
@@ -340,6 +345,8 @@ def test_data_for_evaluation_alone_are_fit_for_it(monkeypatch, tmp_path, capsys)
     assert games.grade == "note" and games.said.startswith("valid_seen: 3 tasks; the first won in")
     assert "to train: no ALFWorld games of the split 'train'" in games.advice
 
+
+def test_questions_for_evaluation_alone_are_fit_for_it(monkeypatch, tmp_path, capsys):
     data = tmp_path / "searchqa"
     assert main(["searchqa", "generate", "--out", str(data)]) == 0
     for path in (*data.glob("train*"), *data.glob("valid*")):
@@ -347,11 +354,9 @@ def test_data_for_evaluation_alone_are_fit_for_it(monkeypatch, tmp_path, capsys)
     monkeypatch.setenv("SEARCHQA_DATA", str(data))
     questions = doctor.episode("RoleAgent/SearchQA-v0", 60)
     assert questions.grade == "note" and questions.said.startswith("test: ")
-    monkeypatch.setattr(
-        doctor, "checks", lambda *_: {"tried out": [("games", lambda: games), ("q", lambda: questions)]}
-    )
+    monkeypatch.setattr(doctor, "checks", lambda *_: {"tried out": [("SearchQA-v0", lambda: questions)]})
     assert main(["doctor"]) == 0
-    assert "A run would work here: 2 notes" in capsys.readouterr().out
+    assert "A run would work here: 1 note" in capsys.readouterr().out
 
 
 def test_what_others_print_does_not_disturb():
