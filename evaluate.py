@@ -188,6 +188,7 @@ def open_local(options: argparse.Namespace, who: Contender, config: Config) -> t
     name = options.checkpoint or max(found)
     if name not in found:
         raise CheckpointError(f"the run {who.run} has no checkpoint {name!r}; there are {', '.join(found)}")
+    Checkpoints.check(found[name], "policy/")
     return Checkpoints.policy(found[name], generator, policy), found[name]
 
 

@@ -179,7 +179,7 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
     sampler: Any = open_sampler(run, world, actor) if run.ranks.first else None  # the first rank chooses for all
     rollout = world.rollout(actor)
     watchdog = open_watchdog(run)
-    run.begin(config.train.iterations)
+    run.begin(config.train.iterations, config.train.minutes)
     measure_on_the_way(run, held_out, actor)  # a kill may have come between
     for iteration in range(progress.step + 1, config.train.iterations + 1):
         if config.train.minutes and run.seconds > 60 * config.train.minutes:

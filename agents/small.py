@@ -87,8 +87,8 @@ def _attend_back(model: SeedOssForCausalLM, head: int, distance: int) -> None:
     query, key = head * width, head // grouped * width
     attention.q_proj.weight[query : query + width] *= 0.1
     attention.k_proj.weight[key : key + width] *= 0.1
-    # Each pair adds 8 cos(frequency · (offset - distance)) to a score. The fastest four have one high peak together: the
-    # tokens beside it get 1 % of its weight.
+    # Each pair adds 8 cos(frequency · (offset - distance)) to a score. The fastest four have one high peak in common,
+    # and the tokens beside it get 1 % of its weight.
     length = math.sqrt(8.0 * math.sqrt(width))
     for pair, frequency in enumerate(model.model.rotary_emb.inv_freq.tolist()[:4]):
         attention.k_proj.bias[key + pair] = length

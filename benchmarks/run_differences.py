@@ -1,8 +1,8 @@
 """Whether two run folders hold the same run: bit for bit, but for the clock.
 
 Compared are the checkpoints with every tensor, the log, trajectories, evaluations, result and failure library. Left out
-are numbers in seconds and per second, what was given to trackers (TensorBoard's event files hold the time), and the
-name that a run gets by chance.
+are numbers in seconds and per second, with the checksums of files that hold some, what was given to trackers
+(TensorBoard's event files hold the time), and the name that a run gets by chance.
 """
 
 from __future__ import annotations
@@ -18,7 +18,16 @@ import torch
 CLOCKS = ("seconds", "per_second")
 """How the names of numbers end that say how fast the machine was."""
 
-_OWN = {"identity", ".lock", "tracking.json", "failures.db", "failures.db-wal", "failures.db-shm", "config.yaml"}
+_OWN = {
+    "identity",
+    ".lock",
+    "tracking.json",
+    "failures.db",
+    "failures.db-wal",
+    "failures.db-shm",
+    "config.yaml",
+    "checksums",
+}
 
 
 def differences(left: Path, right: Path) -> list[str]:

@@ -2,25 +2,58 @@
 
 A checkpoint is written beside its final name, flushed to the disk, and renamed at the end, so that a kill, a power cut
 or a full disk in the middle leaves the last good one untouched. It holds the policy in safetensors with its tokenizer
-(what ``evaluate.py`` and other programs load), the learner's state in DeepSpeed's own format, and ``state.json``.
-DeepSpeed's is the only part that is pickled.
+(what ``evaluate.py`` and other programs load), the learner's state in DeepSpeed's own format, ``state.json``, and a
+checksum of every file. DeepSpeed's state is the only part that is pickled.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
 from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
 from roleagent.learners.adapters import Adapter, adapted
-from roleagent.learners.disk import PARTIAL, make_folder, settle, settle_tree, write_whole
+from roleagent.learners.disk import (
+    PARTIAL,
+    damage,
+    make_folder,
+    replace_checked,
+    settle,
+    settle_tree,
+    write_checksums,
+)
 from roleagent.learners.learner import Learner
 from roleagent.learners.run_folder import CheckpointError
+from roleagent.options import fill
 from roleagent.settings import PolicyConfig
+
+
+@dataclass
+class Progress:
+    """How far a run is: what a checkpoint keeps besides the weights.
+
+    Attributes:
+        stage: ``warmstart``, then ``train`` or, in the control, ``sft``.
+        step: what is done of the stage: updates of imitation, or iterations.
+        seconds: wall-clock time spent on them.
+        version: updates of the policy since the warm start.
+        sampler: state of the curriculum; None before the first iteration.
+        counters: what the run's mechanisms did so far.
+        ranks: processes that the run has.
+    """
+
+    stage: Literal["warmstart", "train", "sft"] = "warmstart"
+    step: int = 0
+    seconds: float = 0.0
+    version: int = 0
+    sampler: dict[str, Any] | None = None
+    counters: dict[str, float] = field(default_factory=dict)
+    ranks: int = 1
 
 
 class Checkpoints:
@@ -68,7 +101,7 @@ class Checkpoints:
         partial = final.with_suffix(PARTIAL)
         ranks = learner.ranks
         if ranks.once(final.exists):
-            ranks.once(lambda: write_whole(final / "state.json", json.dumps(state)))
+            ranks.once(lambda: replace_checked(final, "state.json", json.dumps(state)))
             return final
         try:
             weights = whole_weights(learner)
@@ -96,6 +129,7 @@ class Checkpoints:
         (partial / "state.json").write_text(json.dumps(state), encoding="utf-8")
 
     def _finish(self, partial: Path, final: Path) -> None:
+        write_checksums(partial)
         settle_tree(partial)
         partial.rename(final)
         settle(self.folder)
@@ -104,10 +138,20 @@ class Checkpoints:
     # What follows reads one checkpoint, and raises CheckpointError where it is missing something or damaged.
 
     @staticmethod
-    def state(path: Path) -> dict[str, Any]:
-        """What the run wrote into ``state.json``."""
+    def check(path: Path, part: str = "") -> None:
+        """Compares the files whose names begin with ``part`` with their checksums."""
         try:
-            return json.loads((path / "state.json").read_text(encoding="utf-8"))
+            wrong = damage(path, part)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if wrong:
+            raise _unreadable(path, wrong)
+
+    @staticmethod
+    def progress(path: Path) -> Progress:
+        """How far the run was."""
+        try:
+            return _progress(path)
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from error
 
@@ -161,7 +205,33 @@ def save_policy(policy: HFPolicy, folder: Path, weights: dict[str, torch.Tensor]
     policy.tokenizer.save_pretrained(str(folder))
 
 
-def _unreadable(path: Path, error: Exception) -> CheckpointError:
-    return CheckpointError(
-        f"the checkpoint {path} cannot be read ({reason_of(error)}); remove that folder to go on from the one before"
-    )
+def _progress(path: Path) -> Progress:
+    state = json.loads((path / "state.json").read_text(encoding="utf-8"))
+    if not isinstance(state, dict) or not {"stage", "step"} <= state.keys():
+        raise ValueError("state.json does not say how far the run was")
+    sampler = state.pop("sampler", None)
+    if not isinstance(sampler, dict | None):
+        raise ValueError("state.json: sampler must be an object or null")
+    progress = fill(Progress, {own.name: state[own.name] for own in fields(Progress) if own.name in state})
+    progress.sampler = sampler
+    return progress
+
+
+def _unreadable(path: Path, reason: Exception | str) -> CheckpointError:
+    said = reason if isinstance(reason, str) else reason_of(reason)
+    others = [other for other in reversed(Checkpoints(path.parent).all()) if other != path]
+    whole = next((other for other in others if _whole(other)), None)
+    if whole is None:
+        advice = "no other one is whole; start a new run in another folder (run_dir=…)"
+    else:
+        newer = [path.name, *(other.name for other in others if other.name > whole.name)]
+        remove = "that folder" if len(newer) == 1 else ", ".join(sorted(newer))
+        advice = f"the newest whole one is {whole}; remove {remove} to continue from it"
+    return CheckpointError(f"the checkpoint {path} cannot be read ({said}); {advice}")
+
+
+def _whole(path: Path) -> bool:
+    try:
+        return not damage(path) and bool(_progress(path))
+    except (OSError, ValueError):
+        return False

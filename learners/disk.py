@@ -12,13 +12,19 @@ import os
 import shutil
 import socket
 import time
+import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from safetensors import SafetensorError
 
+from roleagent.patience import waiting
+
 PARTIAL = ".partial"
 """How the name of something unfinished ends."""
+CHECKSUMS = "checksums"
+"""The file of a folder that holds a CRC-32 and a file name per line."""
 SILENCE = 3600.0
 """Seconds."""
 
@@ -83,6 +89,72 @@ def settle_tree(folder: Path) -> None:
     for path in folder.rglob("*"):
         settle(path)
     settle(folder)
+
+
+def write_checksums(folder: Path) -> None:
+    """Writes :data:`CHECKSUMS` for all files in a folder.
+
+    CRC-32 finds damage, not malice. It is the fastest of the standard library: 3.8 GB/s, where SHA-256 has 1.7 and
+    BLAKE2b 0.9.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != CHECKSUMS)
+    names = [path.relative_to(folder).as_posix() for path in files]
+    lines = [f"{found} {name}\n" for found, name in zip(_checksums(files), names, strict=True)]
+    (folder / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def replace_checked(folder: Path, name: str, content: str) -> None:
+    """Writes a file of a folder anew, with its checksum.
+
+    A kill between the two must leave a folder that is whole, so the old checksum stays beside the new one.
+    """
+    listed = folder / CHECKSUMS
+    if listed.exists():
+        known = listed.read_text(encoding="utf-8")
+        write_whole(listed, f"{known}{zlib.crc32(content.encode()):08x} {name}\n")
+    write_whole(folder / name, content)
+
+
+def damage(folder: Path, part: str = "") -> str:
+    """What is wrong with the files of a folder by its :data:`CHECKSUMS`, in a few words; empty: nothing.
+
+    A folder without them, of an older version, is taken as it is.
+
+    Args:
+        part: how the names of the files begin that are checked.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    listed = folder / CHECKSUMS
+    if not listed.exists():
+        return ""
+    known: dict[str, set[str]] = {}
+    for line in listed.read_text(encoding="utf-8", errors="replace").splitlines():
+        expected, _, name = line.partition(" ")
+        if name.startswith(part):
+            known.setdefault(name, set()).add(expected)
+    if not known:
+        return f"{CHECKSUMS} is damaged"
+    missing = [name for name in known if not (folder / name).is_file()]
+    if missing:
+        return f"{missing[0][:200]} is missing"
+    with waiting(f"the files of {folder} to be checked"):
+        found = _checksums([folder / name for name in known])
+    return next((f"{name} is damaged" for name, one in zip(known, found, strict=True) if one not in known[name]), "")
+
+
+def _checksums(files: list[Path]) -> list[str]:
+    with ThreadPoolExecutor() as pool:  # zlib lets other threads run meanwhile
+        return list(pool.map(_checksum, files))
+
+
+def _checksum(path: Path) -> str:
+    found = 0
+    with path.open("rb") as stream:
+        while block := stream.read(2**22):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
 
 
 class Lock:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -10,6 +11,8 @@ from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
+
+from roleagent.patience import duration
 
 
 class Display:
@@ -29,12 +32,14 @@ class Display:
             TimeElapsedColumn(),
             TimeRemainingColumn(),
             console=self.console,
+            speed_estimate_period=3600,  # of an iteration longer than this no time left is known
         )
         self._numbers: dict[str, Any] = {}
         self._title = title
         self._stage: Any = None
         self._inner: Any = None
         self._name, self._spoken = "", 0.0
+        self._begun, self._limit = 0, math.inf
         self._live = Live(self._render(), console=self.console, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> Display:
@@ -48,14 +53,19 @@ class Display:
             self._live.update(self._render(), refresh=True)
             self._live.stop()
 
-    def stage(self, name: str, total: int, done: int = 0) -> None:
-        """Begins a stage of ``total`` steps."""
+    def stage(self, name: str, total: int, done: int = 0, limit: float = math.inf) -> None:
+        """Begins a stage of ``total`` steps.
+
+        Args:
+            done: steps that were done before.
+            limit: seconds after which it ends, whatever is done then.
+        """
         for task in (self._stage, self._inner):
             if task is not None:
                 self._progress.remove_task(task)
         self._inner = None
         self._stage = self._progress.add_task(name, total=total, completed=done)
-        self._name = name
+        self._name, self._begun, self._limit = name, done, limit
         self._refresh()
 
     def advance(self, done: int, **numbers: Any) -> None:
@@ -70,7 +80,15 @@ class Display:
         if not self.console.is_terminal and (numbers or time.monotonic() - self._spoken > 10 or done == total):
             self._spoken = time.monotonic()
             shown = "  ".join(f"{name} {_show(value)}" for name, value in numbers.items())
-            self.console.print(f"{self._name} {done}/{int(total or 0)}  {shown}", soft_wrap=True)
+            self.console.print(f"{self._name} {done}/{int(total or 0)}{self._left(done)}  {shown}", soft_wrap=True)
+
+    def _left(self, done: int) -> str:
+        """How long the stage will take from here, by its speed so far."""
+        stage = self._progress.tasks[-1]
+        if done <= self._begun or done >= (total := stage.total or 0):
+            return ""
+        spent = stage.elapsed or 0.0
+        return f", {duration(max(0.0, min(spent * (total - done) / (done - self._begun), self._limit - spent)))} left"
 
     def inner(self, name: str, done: int, total: int) -> None:
         """Reports progress within a step of the stage."""

@@ -74,6 +74,7 @@ def export(run: Path, out: Path, checkpoint: str = "", dtype: str = "") -> dict[
     path = _chosen(Checkpoints(run / "checkpoints").all(), run, checkpoint)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ConfigError(f"{out} exists and is not empty: name another folder")
+    Checkpoints.check(path, "policy/")
     policy = Checkpoints.policy(path, torch.Generator(), config.policy)
     if dtype:
         policy.model.to(getattr(torch, dtype))
@@ -112,9 +113,9 @@ def _name_plainly(path: Path) -> None:
 
 
 def _facts(run: Path, path: Path, config: Config, policy: HFPolicy) -> dict[str, Any]:
-    state = Checkpoints.state(path)
-    imitating = state["stage"] == "warmstart"  # its updates are counted from 0 again when it is over
-    updates = 0 if imitating else state["version"]
+    progress = Checkpoints.progress(path)
+    imitating = progress.stage == "warmstart"  # its updates are counted from 0 again when it is over
+    updates = 0 if imitating else progress.version
     success, panel = NOT_MEASURED if imitating else _measured(run, updates)
     configured = json.dumps(to_dict(config), sort_keys=True).encode()
     return {
@@ -124,8 +125,8 @@ def _facts(run: Path, path: Path, config: Config, policy: HFPolicy) -> dict[str,
         "env": config.env.id,
         "run": run.resolve().name,
         "checkpoint": path.name,
-        "stage": state["stage"],
-        "step": state["step"],
+        "stage": progress.stage,
+        "step": progress.step,
         "updates": updates,
         "success": success,
         "panel": panel,

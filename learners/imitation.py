@@ -141,7 +141,7 @@ def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: flo
 
     done = run.progress.step
     total = max(1, round(sum(1 for _ in epoch(0)) * epochs))
-    run.begin(total)
+    run.begin(total, minutes)
     # One endless order of batches; a resumed run skips what was done.
     for step, batch in enumerate((batch for number in count() for batch in epoch(number)), start=1):
         if step <= done:

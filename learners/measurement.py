@@ -67,7 +67,7 @@ def measure_on_the_way(run: Run, world: World, policy: Actor) -> None:
     every, step = run.config.train.evaluate_every, run.progress.step
     if every and step and step % every == 0:
         measure(run, world, policy, f"iteration-{step:06d}")
-        run.display.stage(run.progress.stage, run.config.train.iterations, step)  # on with what was interrupted
+        run.show(run.config.train.iterations, run.config.train.minutes)  # on with what was interrupted
 
 
 def report(run: Run, before: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:

@@ -5,47 +5,62 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 from transformers import PreTrainedModel
 
-from roleagent.agents.hf import HFPolicy
+from roleagent.agents.hf import HFPolicy, reason_of
 from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import Config, ConfigError
 from roleagent.learners.adapters import Adapter, adapted
 from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, Values, is_dead
 from roleagent.learners.conduct import conduct
 from roleagent.learners.credit import Credit, summary
-from roleagent.learners.disk import make_whole
+from roleagent.learners.disk import damage, make_whole, write_checksums
 from roleagent.learners.episodes import Played
 from roleagent.learners.rewards import Rewards
 from roleagent.learners.run import Run
 from roleagent.stopwatch import PARTS, Stopwatch
 from roleagent.types import Group, Sampler, Trajectory
 
+_LOST_REFERENCE = "the KL penalty pulls towards it; put back a copy, or start a new run in another folder (run_dir=…)"
+
 
 def reference(run: Run, policy: HFPolicy) -> PreTrainedModel | Adapter | None:
     """The policy as the warm start left it, kept in the run folder for the KL penalty; None without one.
 
     With adapters that is the adapter alone: the policy's own model stands in for the rest.
+
+    Raises:
+        ConfigError: the run has begun to learn, and the folder is missing or damaged.
     """
     if not run.config.loss.kl:
         return None
     path = run.folder.path / "reference"
 
+    def fill(partial: Path) -> None:
+        if adapted(policy.model):
+            Adapter.of(policy.model).save(partial)
+        else:
+            policy.model.save_pretrained(partial, safe_serialization=True)
+        write_checksums(partial)
+
     def keep() -> None:
         if not path.exists():
             if run.progress.step:
                 raise ConfigError(f"{path} is missing: without it the KL penalty would pull towards something else")
-            if adapted(policy.model):
-                make_whole(path, Adapter.of(policy.model).save)
-            else:
-                make_whole(path, lambda partial: policy.model.save_pretrained(partial, safe_serialization=True))
+            make_whole(path, fill)
+        elif wrong := damage(path):
+            raise ConfigError(f"{path} is damaged ({wrong}): {_LOST_REFERENCE}")
 
     run.ranks.once(keep)
-    if adapted(policy.model):
-        return Adapter.load(path)
-    model = type(policy.model).from_pretrained(str(path), dtype=policy.model.dtype)
+    try:
+        if adapted(policy.model):
+            return Adapter.load(path)
+        model = type(policy.model).from_pretrained(str(path), dtype=policy.model.dtype)
+    except Exception as error:  # whatever safetensors makes of half a file
+        raise ConfigError(f"{path} cannot be read ({reason_of(error)}): {_LOST_REFERENCE}") from error
     return model.requires_grad_(False)
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import errno
+import math
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ import torch
 from roleagent.agents.hf import HFPolicy, PolicyError, own_device
 from roleagent.config import Config, ConfigError
 from roleagent.learners.adapters import adapt
-from roleagent.learners.checkpoints import Checkpoints, save_policy
-from roleagent.learners.disk import Lock, make_folder, make_whole
+from roleagent.learners.checkpoints import Checkpoints, Progress, save_policy
+from roleagent.learners.disk import Lock, damage, make_folder, make_whole, write_checksums
 from roleagent.learners.display import Display
 from roleagent.learners.learner import Learner
 from roleagent.learners.ranks import Ranks
@@ -27,29 +28,6 @@ from roleagent.stopwatch import Stopwatch
 
 _UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG)  # another name helps
 _AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
-
-
-@dataclass
-class Progress:
-    """How far a run is: what a checkpoint keeps besides the weights.
-
-    Attributes:
-        stage: ``warmstart``, then ``train`` or, in the control, ``sft``.
-        step: what is done of the stage: updates of imitation, or iterations.
-        seconds: wall-clock time spent on them.
-        version: updates of the policy since the warm start.
-        sampler: state of the curriculum; None before the first iteration.
-        counters: what the run's mechanisms did so far.
-        ranks: processes that the run has.
-    """
-
-    stage: str = "warmstart"
-    step: int = 0
-    seconds: float = 0.0
-    version: int = 0
-    sampler: dict[str, Any] | None = None
-    counters: dict[str, float] = field(default_factory=dict)
-    ranks: int = 1
 
 
 class Run:
@@ -114,8 +92,8 @@ class Run:
         checkpoints = Checkpoints(folder.path / "checkpoints", self.config.train.keep_checkpoints)
         progress, latest = Progress(ranks=self.ranks.size), checkpoints.latest() if resume else None
         if latest is not None:
-            state = checkpoints.state(latest)
-            progress = Progress(**{f.name: state[f.name] for f in fields(Progress) if f.name in state})
+            checkpoints.check(latest)
+            progress = checkpoints.progress(latest)
             if progress.ranks != self.ranks.size:
                 raise ConfigError(
                     f"{folder.path} was trained by {progress.ranks} processes and cannot go on with {self.ranks.size}: "
@@ -160,7 +138,9 @@ class Run:
 
         def keep() -> None:
             if not base.exists():
-                make_whole(base, lambda partial: save_policy(policy, partial))
+                make_whole(base, lambda partial: (save_policy(policy, partial), write_checksums(partial)))
+            elif wrong := damage(base):
+                raise ConfigError(f"the model in {base} is damaged ({wrong}): put back a copy of the folder")
 
         self.ranks.once(keep)
         policy.model.config._name_or_path = options.path  # what an adapter says it belongs to
@@ -175,10 +155,15 @@ class Run:
             self.progress.stage, self.progress.step, self.progress.seconds = stage, 0, 0.0
             self._started = time.monotonic()
 
-    def begin(self, total: int) -> None:
-        """Shows the present stage, of ``total`` steps, and lets its clock go on."""
+    def begin(self, total: int, minutes: float = 0.0) -> None:
+        """Shows the present stage, of ``total`` steps or so many minutes (0: no limit), and lets its clock go on."""
         self._started = time.monotonic() - self.progress.seconds
-        self.display.stage(self.progress.stage, total, self.progress.step)
+        self.show(total, minutes)
+
+    def show(self, total: int, minutes: float) -> None:
+        """As :meth:`begin`, and the clock is left alone: another stage was shown meanwhile."""
+        limit = self._started + 60 * minutes - time.monotonic() if minutes else math.inf
+        self.display.stage(self.progress.stage, total, self.progress.step, limit)
 
     @property
     def seconds(self) -> float:

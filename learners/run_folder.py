@@ -31,6 +31,10 @@ import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, to_dict
 from roleagent.learners.disk import PARTIAL, make_folder, settle, write_whole
+from roleagent.options import shown
+
+STAGES = {"warmstart": 0, "train": 1, "sft": 1}
+"""The stages of a run, with their order."""
 
 
 class CheckpointError(RuntimeError):
@@ -77,7 +81,12 @@ class RunFolder:
             settle(self.path / "metrics.jsonl")
 
     def rewind(self, stage: str, step: int) -> None:
-        """Forgets what was written after ``step`` of ``stage``, or was being written: a resumed run writes it again."""
+        """Forgets what was written after ``step`` of ``stage``, or was being written: a resumed run writes it again.
+
+        Raises:
+            ConfigError: ``metrics.jsonl`` is damaged before that step; nothing has been removed then.
+        """
+        kept = self._kept_log(stage, step)
         for leftover in self.path.rglob(f".*{PARTIAL}"):
             leftover.unlink()
         last = step if stage == "train" else 0
@@ -87,22 +96,28 @@ class RunFolder:
         if stage == "warmstart":
             (self.path / "before.json").unlink(missing_ok=True)
             shutil.rmtree(self.path / "reference", ignore_errors=True)
-        self._rewind_log(stage, step)
+        if kept is not None:
+            write_whole(self.path / "metrics.jsonl", kept)
 
-    def _rewind_log(self, stage: str, step: int) -> None:
+    def _kept_log(self, stage: str, step: int) -> str | None:
+        """The lines of ``metrics.jsonl`` up to a step; None without the file."""
         path = self.path / "metrics.jsonl"
         if not path.exists():
-            return
-        order = {"warmstart": 0, "train": 1, "sft": 1}
-        kept = []
-        for line in path.read_text(encoding="utf-8").splitlines(keepends=True):
+            return None
+        kept, torn = [], 0  # a kill tears the line that is being written: no line up to the step can follow it
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(True), start=1):
             try:
                 row = json.loads(line)
-            except ValueError:
-                continue  # cut off by the kill
-            if line.endswith("\n") and (order[row["stage"]], row["step"]) <= (order[stage], step):
+            except (ValueError, RecursionError):
+                torn = torn or number
+                continue
+            if wrong := _wrong_row(row):
+                raise _damaged(f"{path}, line {number},", wrong, "correct or remove that line")
+            if line.endswith("\n") and (STAGES[row["stage"]], row["step"]) <= (STAGES[stage], step):
+                if torn:
+                    raise _damaged(f"{path}, line {torn},", "it is not JSON", "correct or remove that line")
                 kept.append(line)
-        write_whole(path, "".join(kept))
+        return "".join(kept)
 
     def trajectories(self, iteration: int, episodes: Iterable[Mapping[str, Any]]) -> None:
         """Writes the iteration's episodes (:mod:`roleagent.learners.episodes`), whole or not at all."""
@@ -121,13 +136,43 @@ class RunFolder:
         return path.read_text(encoding="utf-8")
 
     def read_json(self, name: str) -> dict[str, Any] | None:
-        """A JSON file of the run, or None."""
+        """A JSON file of the run, or None.
+
+        Raises:
+            ConfigError: it is damaged.
+        """
         path = self.path / name
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        if not path.exists():
+            return None
+        restore = "put back a copy of it, or start a new run in another folder"
+        try:
+            value = json.loads(path.read_text(encoding="utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise _damaged(str(path), str(error), restore) from error
+        if not isinstance(value, dict):
+            raise _damaged(str(path), "it holds no object", restore)
+        return value
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Writes a JSON file of the run, whole or not at all."""
         write_whole(self.path / name, json.dumps(value, indent=1))
+
+
+def _damaged(what: str, reason: str, advice: str) -> ConfigError:
+    return ConfigError(f"{what} is damaged ({reason}): {advice}")
+
+
+def _wrong_row(row: Any) -> str:
+    """What is wrong with a line of ``metrics.jsonl``; empty: nothing."""
+    if not isinstance(row, dict):
+        return "it holds no object"
+    stage, step = row.get("stage"), row.get("step")
+    if stage not in [*STAGES]:
+        return f"there is no stage {shown(stage)}"
+    if type(step) is not int:
+        return f"step must be a whole number, not {shown(step)}"
+    wrong = [name for name, value in row.items() if isinstance(value, str) and name != "stage"]
+    return f"{shown(wrong[0])} must be a number" if wrong else ""
 
 
 def read_config(path: Path) -> Config:

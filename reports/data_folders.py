@@ -55,7 +55,7 @@ def alfworld_games() -> Iterator[Finding]:
             broken = broken or " ".join(str(error).split())
     advice = "unset ALFWORLD_DATA, or fill the folder with alfworld-download"
     if broken:
-        yield Finding("ALFWorld", "problem", broken[:200], "unpack the games again")
+        yield Finding("ALFWorld", "problem", broken, "unpack the games again")
     elif not found:
         yield Finding("ALFWorld", "problem", f"no games in {folder}", advice)
     elif set(missing) & {"train", "valid_unseen"}:  # what runs train on and are evaluated on unless told
@@ -109,9 +109,7 @@ def searchqa_questions() -> Iterator[Finding]:
         else:
             counted = ", ".join(f"{path.name} {_rows(path)}" for path in sorted(files))
     except (ValueError, OSError) as error:
-        yield Finding(
-            "SearchQA", "problem", " ".join(str(error).split())[:200], "unset SEARCHQA_DATA, or mend the file"
-        )
+        yield Finding("SearchQA", "problem", " ".join(str(error).split()), "unset SEARCHQA_DATA, or correct the file")
         return
     yield Finding("SearchQA", "good", f"questions: {counted}")
     if corpus.is_file():

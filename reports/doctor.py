@@ -6,14 +6,17 @@ import json
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from concurrent.futures import Future, wait
+from concurrent.futures import TimeoutError as NoAnswer  # the built-in one from Python 3.11 on
+from importlib.util import find_spec
 from textwrap import TextWrapper
+from threading import Thread
 
 from rich.console import Console
 from rich.markup import escape
 
 from roleagent.commands import Parser
+from roleagent.envs.alfworld import official as alfworld
 from roleagent.reports import data_folders, installed, machine
 from roleagent.reports.findings import Check, Finding, asked, found_by
 
@@ -24,12 +27,28 @@ SIGNS = {
     "problem": ("PROBLEM", "bold red"),
 }
 HEADINGS = {"extras": "extras, each by pip install 'roleagent[NAME]'"}
-ENVS = ("RoleAgent/Toy-v0", "RoleAgent/ALFWorld-v0", "RoleAgent/WebShop-v0", "RoleAgent/SearchQA-v0")
+SECONDS, SECONDS_FULL = 25.0, 120.0
+"""How long all checks together may take, and with ``--full``."""
+SPLITS = {
+    "RoleAgent/Toy-v0": ("train",),
+    "RoleAgent/ALFWorld-v0": alfworld.SPLITS,
+    "RoleAgent/WebShop-v0": ("train",),
+    "RoleAgent/SearchQA-v0": ("train", "valid", "test"),
+}
+"""Of each environment, the splits of which one is played: the first that the data have."""
+_HEAVY = "imports"  # the section that is started when the other checks are done
 _EPISODE = """
 import json, sys, time
 import gymnasium, roleagent
-began = time.perf_counter()
-env = gymnasium.make(sys.argv[1], disable_env_checker=True)
+began, missing = time.perf_counter(), None
+for split in sys.argv[2:]:
+    try:
+        env = gymnasium.make(sys.argv[1], split=split, disable_env_checker=True)
+        break
+    except (FileNotFoundError, ValueError) as error:
+        missing = missing or error
+else:
+    raise missing
 task_id = env.unwrapped.panel.task_ids[0]
 _, info = env.reset(options={"task_id": task_id})
 steps, over = 0, False
@@ -39,37 +58,46 @@ for command in env.unwrapped.walkthrough():
     if over:
         break
 print(json.dumps({"won": bool(info["won"]), "steps": steps, "task": task_id, "tasks": len(env.unwrapped.panel),
-                  "seconds": time.perf_counter() - began}))
+                  "seconds": time.perf_counter() - began, "split": split, "missing": str(missing or "")}))
 """
 
 
-def episode(env_id: str, seconds: float = 120.0) -> Finding:
-    """Makes an environment as a run does and plays its first task with the oracle, in a process of its own."""
+def episode(env_id: str, seconds: float) -> Finding:
+    """Makes an environment as a run does and plays its first task with the oracle, in a process of its own.
+
+    Data for evaluation alone are fit for that: without tasks to train on, another split is played.
+    """
     name = env_id.partition("/")[2]
     try:
-        told = asked(_EPISODE, seconds, env_id)
+        found = asked(_EPISODE, seconds, env_id, *SPLITS[env_id])
     except TimeoutError as error:
         advice = "large data take long to read the first time: try roleagent play to see what it waits for"
         return Finding(name, "note", str(error), advice)
     except RuntimeError as error:
+        return Finding(name, "problem", str(error), "fix what it names, or unset its data variable")
+    if found["steps"] and not found["won"]:
         return Finding(
-            name, "problem", str(error)[:200], "mend what it names; unset its data variable to go on without"
+            name, "problem", f"{found['task']} is not won by its own solution", "the data do not fit this version"
         )
-    if told["steps"] and not told["won"]:
-        return Finding(
-            name, "problem", f"{told['task']} is not won by its own solution", "the data do not fit this version"
-        )
-    played = f"won in {told['steps']} steps" if told["steps"] else "begins; no solution of it is known"
-    return Finding(name, "good", f"{told['tasks']:,} tasks; the first {played} ({told['seconds']:.1f} s)")
+    played = f"won in {found['steps']} steps" if found["steps"] else "begins; no solution of it is known"
+    said = f"{found['tasks']:,} tasks; the first {played} ({found['seconds']:.1f} s)"
+    if found["missing"]:
+        return Finding(name, "note", f"{found['split']}: {said}", f"enough to evaluate; to train: {found['missing']}")
+    return Finding(name, "good", said)
 
 
-def checks(quick: bool = False, full: bool = False) -> dict[str, list[tuple[str, Check]]]:
-    """All that is looked at, by section; what takes long stands last.
+def checks(quick: bool, full: bool, end: float) -> dict[str, list[tuple[str, Check]]]:
+    """All that is looked at, by section.
 
     Args:
-        quick: whether that is left out: imports, GPUs, episodes.
+        quick: whether imports, GPUs and episodes are left out.
         full: whether extras are imported as well.
+        end: when all must be done, by ``time.monotonic``.
     """
+
+    def left() -> float:
+        return max(0.1, end - time.monotonic())
+
     found: dict[str, list[tuple[str, Check]]] = {
         "packages": [("python", installed.python), ("packages", installed.packages), ("command", installed.command)],
         "machine": [
@@ -78,37 +106,62 @@ def checks(quick: bool = False, full: bool = False) -> dict[str, list[tuple[str,
             ("disk", machine.disk),
             ("model cache", machine.models),
             ("variables", machine.variables_that_hurt),
-            ("java", machine.java),
+            ("java", lambda: machine.java(seconds=left())),
         ],
         "data": [
             ("ALFWorld", data_folders.alfworld_games),
             ("WebShop", data_folders.webshop_products),
             ("SearchQA", data_folders.searchqa_questions),
         ],
-        "extras": [("extras", partial(installed.extras, full))],
+        "extras": [("extras", installed.extras)],
     }
     if not quick:
         found["tried out"] = [
-            ("import", partial(installed.imports, "transformers, deepspeed")),
-            ("gpu", machine.gpus),
-            *((name.partition("/")[2], partial(episode, name)) for name in ENVS),
+            (env_id.partition("/")[2], lambda env_id=env_id: episode(env_id, left())) for env_id in SPLITS
+        ]
+        found[_HEAVY] = [
+            ("gpu", lambda: machine.gpus(left())),
+            ("import", lambda: installed.imports("transformers, deepspeed", left())),
+        ]
+    if full:
+        found[_HEAVY] += [
+            (extra, lambda extra=extra, module=module: installed.imports(module, left(), extra))
+            for extra, module in installed.MODULES.items()
+            if find_spec(module) is not None
         ]
     return found
 
 
-def findings(listed: dict[str, list[tuple[str, Check]]]) -> Iterator[tuple[str, list[Finding]]]:
-    """Section and findings of each check, in order; what comes later is looked at meanwhile."""
-    with ThreadPoolExecutor(max_workers=min(4, max(2, machine.usable_cores()[0]))) as pool:
-        looks = [
-            (section, pool.submit(lambda name=name, check=check: list(found_by(name, check))))
-            for section, checked in listed.items()
-            for name, check in checked
-        ]
+def findings(listed: dict[str, list[tuple[str, Check]]], end: float) -> Iterator[tuple[str, list[Finding]]]:
+    """Section and findings of each check, in order. All are made side by side, the heavy ones when the rest is done.
+
+    Args:
+        listed: from :func:`checks`.
+        end: by ``time.monotonic``. A check that has no answer then is not waited for.
+    """
+    looks = [(section, name, check, Future()) for section, checked in listed.items() for name, check in checked]
+
+    def start(heavy: bool) -> list[Future[list[Finding]]]:
+        chosen = [look for look in looks if (look[0] == _HEAVY) == heavy]
+        for _, name, check, future in chosen:
+            look = lambda name=name, check=check, future=future: future.set_result(list(found_by(name, check)))  # noqa: E731
+            Thread(target=look, daemon=True).start()  # no answer may keep the process alive
+        return [future for *_, future in chosen]
+
+    light = start(heavy=False)
+
+    def follow() -> None:
+        wait(light, timeout=(end - time.monotonic()) / 3)
+        start(heavy=True)
+
+    Thread(target=follow, daemon=True).start()
+    for section, name, _, future in looks:
         try:
-            for section, look in looks:
-                yield section, look.result()
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+            # A second more than the check has for itself: its own words are better.
+            yield section, future.result(max(0.0, end + 1 - time.monotonic()))
+        except NoAnswer:
+            advice = "the machine is busy, or a disk does not answer: try again later"
+            yield section, [Finding(name, "note", "no answer in time", advice)]
 
 
 def show(console: Console, found: Sequence[Finding]) -> None:
@@ -131,13 +184,13 @@ def main(arguments: Sequence[str]) -> int:
     parser = Parser(
         "roleagent doctor",
         "Look at this machine: would a run work here, and what would make it better?\n"
-        "The exit status is 0 if it would, else 1.",
+        "It takes half a minute at most. The exit status is 0 if a run would work, else 1.",
         "roleagent doctor\nroleagent doctor --quick\nroleagent doctor --full --json > doctor.json",
     )
     depth = parser.add_mutually_exclusive_group()
     depth.add_argument("--quick", action="store_true", help="a second or two: no imports, no GPU, no games")
     depth.add_argument(
-        "--full", action="store_true", help="import the extras that are known to break as well (half a minute)"
+        "--full", action="store_true", help="import the extras that are known to break as well (at most two minutes)"
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(arguments)
@@ -146,11 +199,12 @@ def main(arguments: Sequence[str]) -> int:
     progress = Console(stderr=True)
     console = Console(soft_wrap=True, highlight=False)
     told: list[dict[str, str]] = []
-    listed = checks(options.quick, options.full)
+    end = time.monotonic() + (SECONDS_FULL if options.full else SECONDS)
+    listed = checks(options.quick, options.full, end)
     names = [name for checked in listed.values() for name, _ in checked]
     shown = ""
     with progress.status(f"looking at: {names[0]}") as status:
-        for number, (section, found) in enumerate(findings(listed), start=1):
+        for number, (section, found) in enumerate(findings(listed, end), start=1):
             told += [{"section": section, **finding.as_dict()} for finding in found]
             if not options.json:
                 if section != shown:

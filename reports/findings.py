@@ -33,6 +33,8 @@ class Finding:
         return asdict(self)
 
 
+SLOW = "a busy machine, or a first time from a slow disk; roleagent doctor --full waits longer"
+"""What to think of an import without an answer."""
 Check = Callable[[], "Finding | Iterable[Finding]"]
 
 
@@ -48,7 +50,7 @@ def found_by(name: str, check: Check) -> Iterator[Finding]:
         yield from [answer] if isinstance(answer, Finding) else answer
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        yield Finding(name, "note", f"could not be looked at: {reason[:200]}")
+        yield Finding(name, "note", f"could not be looked at: {reason}")
 
 
 def asked(program: str, seconds: float, *arguments: str) -> dict[str, Any]:
@@ -81,7 +83,7 @@ def answered(words: Sequence[str], seconds: float) -> tuple[int, str, str]:
     except subprocess.TimeoutExpired as error:
         # Nobody waits for its end (as subprocess.run would): what hangs in a driver cannot be killed.
         process.kill()
-        raise TimeoutError(f"no answer in {seconds:g} s") from error
+        raise TimeoutError(f"no answer in {round(seconds, 1):g} s") from error
     return process.returncode, said, complained
 
 
@@ -97,4 +99,4 @@ def amount(size: float) -> str:
     return f"{size / 2**20:.0f} MB"
 
 
-__all__ = ["Check", "Finding", "Grade", "amount", "answered", "asked", "found_by"]
+__all__ = ["SLOW", "Check", "Finding", "Grade", "amount", "answered", "asked", "found_by"]

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 import roleagent
-from roleagent.reports.findings import Finding, asked
+from roleagent.reports.findings import SLOW, Finding, asked
 
 SHOWN = ("torch", "transformers", "deepspeed", "gymnasium")
 ADDS = {
@@ -91,27 +91,29 @@ def packages() -> Iterator[Finding]:
     yield Finding("other packages", "good", f"{fine} in versions that fit")
 
 
-def imports(names: str, seconds: float = 120.0) -> Finding:
+def imports(names: str, seconds: float, extra: str = "") -> Finding:
     """Whether packages can be imported, in a process of its own.
+
+    A slow import is no broken one: it may be the machine.
 
     Args:
         names: of modules, with commas between them.
         seconds: that it may take.
+        extra: which they belong to; empty: every run needs them.
     """
+    name = extra or "import"
     try:
         asked(f"import {names}; print(); print('{{}}')", seconds)
-    except (TimeoutError, RuntimeError) as error:
+    except TimeoutError as error:
+        return Finding(name, "note", f"import {names}: {error}", SLOW)
+    except RuntimeError as error:
         advice = f"pip install --force-reinstall {names.replace(',', '')}"
-        return Finding("import", "problem", f"import {names}: {str(error)[:160]}", advice)
-    return Finding("import", "good", f"{names}: can be imported")
+        return Finding(name, "note" if extra else "problem", f"import {names}: {error}", advice)
+    return Finding(name, "good", f"{names}: can be imported")
 
 
-def extras(imported: bool = False) -> Iterator[Finding]:
-    """Which are installed, and what the others would add.
-
-    Args:
-        imported: whether those that are known to break are imported to see if they can be.
-    """
+def extras() -> Iterator[Finding]:
+    """Which are installed, and what the others would add."""
     known = metadata.metadata("roleagent").get_all("Provides-Extra") or []
     for extra in known:
         wrong = [said for requirement in requirements(extra) if (said := lacking(requirement))]
@@ -122,8 +124,6 @@ def extras(imported: bool = False) -> Iterator[Finding]:
             yield Finding(extra, "note", odd[0], how)
         elif wrong:
             yield Finding(extra, "absent", f"not installed: {added}" if added else "not installed", how)
-        elif imported and extra in MODULES and (broken := imports(MODULES[extra])).grade == "problem":
-            yield Finding(extra, "note", broken.said, broken.advice)
         else:
             yield Finding(extra, "good", f"installed: {added}" if added else "installed")
 

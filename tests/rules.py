@@ -26,6 +26,7 @@ class Rule:
         put: what takes the place of words, or of parts of words. ``{…}`` names something that the tests make.
         says: a regular expression that its output must have somewhere; of a server, a page that it has.
         types: what a person types.
+        needs: an extra without which it is not run, named as its package.
     """
 
     pattern: str
@@ -35,6 +36,7 @@ class Rule:
     why: str = ""
     says: str = ""
     types: str = ""
+    needs: str = ""
 
 
 def parsed(pattern, why, **put):
@@ -57,7 +59,7 @@ RULES = [
     ),
     Rule(r"python examples/two_roles\.py", "quick"),
     Rule(r"roleagent play RoleAgent/ALFWorld-v0 --env-arg size=tiny", "quick", types="?\nhint\nquit\n", says="go to"),
-    Rule(r"roleagent games .*--out games", "slow", says="game"),
+    Rule(r"roleagent games .*--out games", "slow", says="game", needs="alfworld"),
     # --- with other libraries ---
     Rule(r"python examples/vector\.py( --mode async)?", "quick", says=r"12 tasks, \d+ won; 600 steps"),
     Rule(r"python examples/trl_grpo\.py", "slow", says=r"step +10: reward (0\.9|1)"),

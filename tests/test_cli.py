@@ -35,7 +35,7 @@ def test_every_verb_has_help_of_its_own(capsys, verb):
 
 
 def test_games_are_written(tmp_path, capsys):
-    pytest.importorskip("alfworld")
+    pytest.importorskip("alfworld", reason="needs the extra [alfworld]")
     assert main(["games", "--out", str(tmp_path), "--games", "2", "--size", "small"]) == 0
     files = sorted(tmp_path.rglob("game.tw-pddl"))
     assert len(files) == 2

@@ -246,6 +246,7 @@ class Place:
 
     @cached_property
     def alfworld(self):
+        pytest.importorskip("alfworld", reason="needs the extra [alfworld]")
         for split in ("train", "valid_seen"):
             done(
                 ["roleagent", "games", "--split", split, "--size", "tiny", "--games", "12", "--out", "alfworld"],
@@ -316,6 +317,8 @@ def test_a_command_runs_beside_a_real_run(command, place, here):
 
 def run(command, place, here):
     (rule,) = rules_of(command)
+    if rule.needs:
+        pytest.importorskip(rule.needs, reason=f"needs the extra [{rule.needs}]")
     words, variables = filled(command, rule, place)
     words += rule.more.split()
     if rule.how == "serves":

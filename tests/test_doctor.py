@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -98,7 +101,6 @@ def test_every_extra_says_what_it_is_for(monkeypatch):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("import time; time.sleep(60)", "no answer in 1 s"),
         ("raise ImportError('undefined symbol: ncclX')", "ImportError: undefined symbol: ncclX"),
         ("import os; os.abort()", "exit status -6"),
         ("print('hello'); raise SystemExit(3)", "exit status 3"),
@@ -107,11 +109,45 @@ def test_every_extra_says_what_it_is_for(monkeypatch):
 def test_a_broken_package_is_named_and_holds_nothing_up(content, said, tmp_path, monkeypatch):
     (tmp_path / "broken_one.py").write_text(content)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    found = installed.imports("broken_one", seconds=1 if "sleep" in content else 60)
+    found = installed.imports("broken_one", 60)
     assert (found.grade, found.name) == ("problem", "import")
     assert "import broken_one: " in found.said and said in found.said
     assert "broken_one" in found.advice
-    assert installed.imports("json, csv").grade == "good"
+    assert installed.imports("broken_one", 60, "vllm").grade == "note"
+    assert installed.imports("json, csv", 60).grade == "good"
+
+
+def test_a_slow_import_is_no_broken_one(tmp_path, monkeypatch):
+    (tmp_path / "slow_one.py").write_text("import time; time.sleep(60)")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    found = installed.imports("slow_one", 0.5)
+    assert (found.grade, found.said) == ("note", "import slow_one: no answer in 0.5 s")
+    assert "reinstall" not in found.advice
+
+
+def test_no_check_is_waited_for_beyond_the_end_and_heavy_ones_come_last():
+    """The machine is asked everything at once; what never answers keeps no other answer back."""
+    never, order = threading.Event(), []
+
+    def look(name, until=None):
+        if until:
+            until.wait()
+        order.append(name)
+        return doctor.Finding(name, "good", "looked at")
+
+    listed = {
+        "machine": [("stuck", lambda: look("stuck", never)), ("quick", lambda: look("quick"))],
+        "imports": [("heavy", lambda: look("heavy"))],
+    }
+    seen = {finding.name: finding for _, found in doctor.findings(listed, time.monotonic() + 1) for finding in found}
+    assert order == ["quick", "heavy"]
+    assert {name: finding.grade for name, finding in seen.items()} == {
+        "stuck": "note",
+        "quick": "good",
+        "heavy": "good",
+    }
+    assert seen["stuck"].said == "no answer in time"
+    never.set()
 
 
 def test_the_command_is_this_environments(tmp_path, monkeypatch):
@@ -202,11 +238,17 @@ DRIVER = {"name": "NVIDIA H100", "driver": "535.1"}
 )
 def test_gpus_and_builds_that_do_not_fit(torch, driver, grade, said, monkeypatch):
     monkeypatch.setattr(machine, "asked", lambda *_: {"version": "2.9", "error": ""} | torch)
-    monkeypatch.setattr(machine, "_driver", lambda: driver)
-    [found] = machine.gpus()
+    monkeypatch.setattr(machine, "_driver", lambda _: driver)
+    [found] = machine.gpus(60)
     assert found.grade == grade
     assert re.search(said, found.said)
     assert bool(found.advice) == (grade != "good")
+
+
+def test_a_slow_torch_is_no_broken_one(monkeypatch):
+    monkeypatch.setattr(machine, "_driver", lambda _: None)
+    [found] = machine.gpus(0.01)
+    assert (found.grade, found.said) == ("note", "torch: no answer in 0 s")
 
 
 def test_a_driver_that_answers_nonsense(tmp_path, monkeypatch):
@@ -214,9 +256,9 @@ def test_a_driver_that_answers_nonsense(tmp_path, monkeypatch):
     for script in ("exit 9", "echo NVIDIA-SMI has failed"):
         (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / "nvidia-smi").chmod(0o755)
-        assert machine._driver() is None
+        assert machine._driver(60) is None
     (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA RTX, big, 550.2'\n")
-    assert machine._driver() == {"name": "NVIDIA RTX, big", "driver": "550.2"}
+    assert machine._driver(60) == {"name": "NVIDIA RTX, big", "driver": "550.2"}
 
 
 def test_java(tmp_path):
@@ -231,8 +273,12 @@ def test_java(tmp_path):
 
 
 def test_data_folders_with_everything(tmp_path, monkeypatch):
+    for number in range(3):
+        game = tmp_path / "alfworld" / "train" / "a-task" / f"trial-{number}" / "game.tw-pddl"
+        game.parent.mkdir(parents=True)
+        game.write_text(json.dumps({"pddl_problem": "x" * 300, "solvable": True}))
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path / "alfworld"))
     for name, arguments in {
-        "alfworld": ["games", "--split", "train", "--size", "tiny", "--games", "3"],
         "webshop": ["webshop", "generate", "--products", "40"],
         "searchqa": ["searchqa", "generate"],
     }.items():
@@ -274,12 +320,43 @@ def test_large_files_are_estimated(tmp_path, monkeypatch):
 
 
 def test_a_game_is_played_to_its_end(monkeypatch, tmp_path):
-    won = doctor.episode("RoleAgent/Toy-v0")
+    won = doctor.episode("RoleAgent/Toy-v0", 60)
     assert won.grade == "good" and "won in" in won.said
     monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path))
-    lost = doctor.episode("RoleAgent/WebShop-v0")
+    lost = doctor.episode("RoleAgent/WebShop-v0", 60)
     assert lost.grade == "problem" and "no items_shuffle" in lost.said
     assert doctor.episode("RoleAgent/Toy-v0", seconds=0.01).grade == "note"
+
+
+def test_no_advice_is_cut(monkeypatch, tmp_path):
+    folder = tmp_path / ("a-long-name-" * 20)
+    monkeypatch.setenv("ALFWORLD_DATA", str(folder))
+    assert doctor.episode("RoleAgent/ALFWorld-v0", 60).said.endswith("the folder that alfworld-download filled")
+    [finding] = found_by("it", lambda: {}["0" * 500 + " the end"])
+    assert finding.said.endswith("the end'")
+
+
+def test_games_for_evaluation_alone_are_fit_for_it(monkeypatch, tmp_path):
+    pytest.importorskip("alfworld", reason="needs the extra [alfworld]")
+    data = tmp_path / "alfworld"
+    assert main(["games", "--split", "valid_seen", "--size", "tiny", "--games", "3", "--out", str(data)]) == 0
+    monkeypatch.setenv("ALFWORLD_DATA", str(data))
+    games = doctor.episode("RoleAgent/ALFWorld-v0", 60)
+    assert games.grade == "note" and games.said.startswith("valid_seen: 3 tasks; the first won in")
+    assert "to train: no ALFWorld games of the split 'train'" in games.advice
+
+
+def test_questions_for_evaluation_alone_are_fit_for_it(monkeypatch, tmp_path, capsys):
+    data = tmp_path / "searchqa"
+    assert main(["searchqa", "generate", "--out", str(data)]) == 0
+    for path in (*data.glob("train*"), *data.glob("valid*")):
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    monkeypatch.setenv("SEARCHQA_DATA", str(data))
+    questions = doctor.episode("RoleAgent/SearchQA-v0", 60)
+    assert questions.grade == "note" and questions.said.startswith("test: ")
+    monkeypatch.setattr(doctor, "checks", lambda *_: {"tried out": [("SearchQA-v0", lambda: questions)]})
+    assert main(["doctor"]) == 0
+    assert "A run would work here: 1 note" in capsys.readouterr().out
 
 
 def test_what_others_print_does_not_disturb():

@@ -87,6 +87,19 @@ def test_the_folders_are_mapped_as_the_tests_think(setup_cfg):
     assert mapped == {name: str(folder.relative_to(ROOT)) for name, folder in FOLDERS.items()}
 
 
+def test_the_readmes_tests_need_no_compiler(setup_cfg):
+    """TextWorld's jericho is compiled where it is installed; what needs it has an environment of its own."""
+    compiled, extras = {"alfworld", "textworld", "jericho"}, setup_cfg["options.extras_require"]
+    brought = re.sub(r"%\((\w+)\)s", lambda name: extras[name[1]], extras["test"])
+    assert not compiled & set(re.findall(r"^[\w-]+", brought, re.MULTILINE))
+    assert '\nstep "TextWorld" .ci/textworld\n' in (ROOT / ".ci" / "run").read_text("utf-8")
+    for path in (ROOT / "tests").glob("*.py"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+            assert not compiled & {name.partition(".")[0] for name in names}, f"{path.name} cannot be read without them"
+
+
 def test_every_console_script_has_a_target(setup_cfg):
     for line in setup_cfg["options.entry_points"]["console_scripts"].strip().split("\n"):
         module, _, function = line.partition("=")[2].strip().partition(":")

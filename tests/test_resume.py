@@ -19,7 +19,7 @@ from roleagent import config
 from roleagent.agents.hf import HFPolicy
 from roleagent.cli import main as roleagent
 from roleagent.learners.checkpoints import Checkpoints
-from roleagent.learners.disk import Lock, make_whole, settle
+from roleagent.learners.disk import CHECKSUMS, Lock, damage, make_whole, replace_checked, settle, write_checksums
 from roleagent.learners.run_folder import RunFolder
 
 differences = load("benchmarks/run_differences").differences
@@ -154,6 +154,142 @@ def test_without_its_reference_a_run_does_not_go_on(finished, capsys):
     shutil.rmtree(folder / "reference")
     assert train.main([*arguments, "train.iterations=4"]) == 2
     assert "reference is missing" in capsys.readouterr().err
+
+
+# --- damage -----------------------------------------------------------------------------------------------------------
+
+
+def refusal(capsys, arguments):
+    """The one line that says why a run is not resumed."""
+    capsys.readouterr()
+    assert train.main([*arguments, "train.iterations=4"]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    return line
+
+
+def flip(path):
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("file", ["policy/model.safetensors", "learner/state/mp_rank_00_model_states.pt", "state.json"])
+def test_one_flipped_bit_of_a_checkpoint_is_found(finished, capsys, file):
+    folder, arguments = finished
+    last, before = (folder / "checkpoints" / name for name in ("step-500003", "step-500002"))
+    flip(last / file)
+    line = refusal(capsys, arguments)
+    assert f"the checkpoint {last} cannot be read ({file} is damaged)" in line
+    assert f"the newest whole one is {before}; remove that folder" in line
+
+
+def test_the_newest_whole_checkpoint_is_named(finished, capsys):
+    folder, arguments = finished
+    steps = [folder / "checkpoints" / f"step-50000{number}" for number in (1, 2, 3)]
+    shutil.copytree(steps[1], steps[0])
+    flip(steps[2] / "learner" / "state" / "mp_rank_00_model_states.pt")
+    (steps[1] / "policy" / "config.json").unlink()
+    assert f"the newest whole one is {steps[0]}; remove step-500002, step-500003" in refusal(capsys, arguments)
+    flip(steps[0] / "state.json")
+    assert "no other one is whole; start a new run" in refusal(capsys, arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ("[]", "does not say how far"),
+        ('{"step": 3}', "does not say how far"),
+        ('{"stage": "train", "step": "3"}', "step must be of type int, not '3'"),
+        ('{"stage": "dreaming", "step": 3}', "stage must be one of warmstart, train, sft, not 'dreaming'"),
+        ('{"stage": "train", "step": 3, "sampler": []}', "sampler must be an object or null"),
+    ],
+)
+def test_a_state_that_cannot_be_is_one_line(finished, capsys, content, reason):
+    """Of an older version's checkpoint, which has no checksums."""
+    folder, arguments = finished
+    last = folder / "checkpoints" / "step-500003"
+    (last / CHECKSUMS).unlink()
+    (last / "state.json").write_text(content)
+    line = refusal(capsys, arguments)
+    assert f"the checkpoint {last} cannot be read" in line and reason in line and "step-500002" in line
+
+
+def test_a_checkpoint_without_checksums_is_taken_as_it_is(finished, killed):
+    folder, arguments = finished
+    for path in folder.rglob(CHECKSUMS):
+        path.unlink()
+    assert train.main(arguments) == 0
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("[]", "it holds no object"),
+        ('{"stage": "train", "step": "2"}', "step must be a whole number, not '2'"),
+        ('{"stage": "dreaming", "step": 2}', "there is no stage 'dreaming'"),
+        ('{"stage": "train", "step": 2, "seconds": "x"}', "'seconds' must be a number"),
+        ('{"stage": "train", "st', "it is not JSON"),
+    ],
+)
+def test_a_damaged_log_is_one_line_and_nothing_is_removed(finished, capsys, line, reason):
+    folder, arguments = finished
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines()
+    lines[-2] = line
+    path.write_text("\n".join(lines) + "\n")
+    before = sorted(folder.rglob("*"))
+    said = refusal(capsys, arguments)
+    assert f"{path}, line {len(lines) - 1}, is damaged ({reason})" in said
+    assert sorted(folder.rglob("*")) == before
+
+
+@pytest.mark.parametrize("spoil", [flip, lambda path: path.write_bytes(path.read_bytes()[:300])], ids=["flip", "cut"])
+@pytest.mark.parametrize("checked", [True, False], ids=["", "older"])
+def test_a_damaged_reference_is_one_line(finished, capsys, spoil, checked):
+    folder, arguments = finished
+    if not checked and spoil is flip:
+        pytest.skip("only a checksum finds this")
+    if not checked:
+        (folder / "reference" / CHECKSUMS).unlink()
+    spoil(folder / "reference" / "model.safetensors")
+    assert f"{folder / 'reference'} {'is damaged' if checked else 'cannot be read'} (" in refusal(capsys, arguments)
+
+
+def test_a_damaged_evaluation_is_one_line(finished, capsys):
+    folder, arguments = finished
+    for content in ("", "[]"):
+        (folder / "before.json").write_text(content)
+        assert f"{folder / 'before.json'} is damaged (" in refusal(capsys, arguments)
+
+
+def test_a_damaged_policy_is_not_taken_elsewhere(finished, tmp_path, capsys):
+    folder, _ = finished
+    flip(folder / "checkpoints" / "step-500003" / "policy" / "model.safetensors")
+    assert roleagent(["export", str(folder), "--out", str(tmp_path / "policy")]) == 2
+    assert "policy/model.safetensors is damaged" in capsys.readouterr().err
+    assert load("evaluate").main(["--agent", str(folder), "--tasks", "1"]) == 2
+    assert "policy/model.safetensors is damaged" in capsys.readouterr().err
+
+
+def test_a_kill_between_a_file_and_its_checksum_leaves_both_whole(tmp_path, monkeypatch):
+    (tmp_path / "state.json").write_text("old")
+    write_checksums(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "pathlib.Path.replace", lambda own, other: 1 / 0 if other.name == "state.json" else own.rename(other)
+        )
+        with pytest.raises(ZeroDivisionError):
+            replace_checked(tmp_path, "state.json", "new")
+    assert (tmp_path / "state.json").read_text() == "old" and damage(tmp_path) == ""
+    replace_checked(tmp_path, "state.json", "new")
+    assert (tmp_path / "state.json").read_text() == "new" and damage(tmp_path) == ""
+    flip(tmp_path / "state.json")
+    assert damage(tmp_path) == "state.json is damaged"
+    (tmp_path / CHECKSUMS).write_text("")
+    assert damage(tmp_path) == "checksums is damaged"
+
+
+# --- what may change --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,7 @@ def shares(rows: Sequence[Mapping[str, float]]) -> str:
     >>> shares([{"update_seconds": 3.0, "sync_seconds": 0.001, "other_seconds": 0.999, "seconds": 4.0}])
     'update 75 %, other 25 %'
     """
-    whole = sum(row["seconds"] for row in rows)
+    whole = sum(row.get("seconds", 0.0) for row in rows)
     spent = {name: sum(row.get(f"{name}_seconds", 0.0) for row in rows) for name in (*PARTS, "other")}
     ranked = sorted(spent.items(), key=lambda part: -part[1])
     return ", ".join(f"{name} {100 * part / whole:.0f} %" for name, part in ranked if 200 * part >= whole > 0)
