@@ -53,7 +53,7 @@ from roleagent.learners.episodes import Played, records
 from roleagent.learners.experience import lay_out
 from roleagent.learners.imitation import demonstrations, imitate, lessons, new_policy
 from roleagent.learners.learner import Learner
-from roleagent.learners.measurement import measure, measure_on_the_way, report
+from roleagent.learners.measurement import measure_on_the_way, measurements, report
 from roleagent.learners.mechanisms import idle_mechanisms, not_learning, tally
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.reflecting import Lesson, failed_episodes
@@ -124,14 +124,14 @@ def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
         learner.close()
     actor = policy if config.train.stage == "sft" else open_actor(config, policy)
     actor.sync(Held(policy.model), policy.version)
-    before = measure(run, held_out, actor, "before")
+    found = measurements(run, held_out, actor, "before")
     if config.train.stage == "sft":  # the control: as long as reinforcement learning would take
         run.enter("sft")
         run.save(imitate(run, policy, segments, epochs=1e4, minutes=config.train.minutes))
     else:
         reinforce(run, world, held_out, policy, actor)
-    after = measure(run, held_out, actor, "after")
-    return report(run, before, after)
+    found |= measurements(run, held_out, actor, "after")
+    return report(run, found)
 
 
 def check(world: World, resume: bool) -> None:
@@ -192,7 +192,7 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
             experience = lay_out(groups, [one.values for one in credits], config)
         with run.watch("update"):
             actor.rest()
-            learner.share = (iteration - 1) / config.train.iterations
+            learner.share = run.share_of(iteration - 1, config.train.iterations, config.train.minutes)
             passes = [run.own_stream(8, iteration, epoch) for epoch in range(config.optim.epochs)]
             metrics: dict[str, Any] = update(learner, experience, passes)
         with run.watch("sync"):

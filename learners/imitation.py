@@ -146,10 +146,9 @@ def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: flo
     for step, batch in enumerate((batch for number in count() for batch in epoch(number)), start=1):
         if step <= done:
             continue
-        spent = run.seconds / (60 * minutes) if minutes else 0.0
-        if step > total or spent >= 1.0:
+        learner.share = run.share_of(step, total, minutes)
+        if step > total or learner.share > 1.0:
             break
-        learner.share = max(step / total, spent)
         metrics = objectives.imitate(learner, run.ranks.share(batch))
         run.progress.step = step
         if step % 10 == 0:

@@ -173,6 +173,11 @@ class Run:
         """
         return self.ranks.once(lambda: time.monotonic() - self._started)
 
+    def share_of(self, done: int, total: int, minutes: float = 0.0) -> float:
+        """How much of the present stage is done, by its steps or by its minutes (0: no limit), whichever is further.
+        Every rank must ask."""
+        return max(done / total, self.seconds / (60 * minutes) if minutes else 0.0)
+
     def log(self, metrics: Mapping[str, Any], **shown: Any) -> None:
         """Writes down the numbers of the present step; ``shown`` are those that a person sees."""
         if self.ranks.first:

@@ -88,6 +88,7 @@ class RolloutConfig:
     group_size: int = 8  # episodes of the same task, G
     temperature: float = 1.0  # at which training episodes are sampled
     eval_temperature: float = 0.0  # of measurements; 0: greedy
+    eval_sampled: bool = False  # whether training measures at `temperature`, too
     eval_batch: int = 100  # episodes side by side in evaluation
     action_tokens: int = 24  # most tokens of an action reply
     prediction_tokens: int = 64  # most tokens of a prediction reply
