@@ -1,8 +1,8 @@
 """The warm start: demonstrations of a scripted expert, as training sequences.
 
 The expert sees what an agent sees and nothing else, so whatever it does can be learnt from the transcript. Some of
-its steps are replaced by random ones: they are shown but not imitated, and the expert's way back from them is. Every
-step carries the true next states as its predictions, so that the policy's world model starts from the world.
+its steps are replaced by the slips of a weak policy, many of which fail: they are shown but not imitated, and the
+expert's way back from them is. Predictions are taught as they will be asked for, from the states that really came.
 """
 
 from __future__ import annotations
@@ -132,15 +132,15 @@ def segments_from(
 ) -> list[Segment]:
     """A demonstration exactly as a rollout would have recorded it, token for token.
 
-    What does not fit into ``rollout.prediction_tokens`` is not foretold where forecasts stay in the transcript: all of
-    an episode would have to carry half a page. An aside, which nobody reads again, foretells how the page begins.
+    A state that does not fit into ``rollout.prediction_tokens`` is not predicted where predictions stay in the
+    transcript: the whole episode would carry half a page. A detached prediction contains the page's beginning.
 
     Args:
         rollout: says how: prompt style, tokens, where replies end, how far predictions look ahead.
         decoys: wrong predictions to show now and then in place of the true ones; they are not imitated.
-        only: number of the one step after which a prediction is asked for; None: after every step. An aside is a
-            segment of its own with all that was said before, so that asking always would mean reading most tokens
-            as many times as there are steps.
+        only: number of the one step after which a prediction is asked for; None: after every step. A
+            detached prediction is a segment of its own with everything before it, so one after every step would repeat
+            most tokens as often as there are steps.
     """
     policy, horizon = rollout.policy, rollout.horizon
     inline, detached = (rollout.prompt.predictions == form for form in ("inline", "detached"))

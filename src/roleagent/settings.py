@@ -54,10 +54,8 @@ class PromptConfig:
     style: Literal["transcript", "window"] = "transcript"  # one text that only grows, or a fresh prompt per step
     history: int = 2  # past steps shown by the window style
     think: Literal["none", "optional", "required"] = "none"  # whether thoughts before the action are asked for
-    predictions: Literal["detached", "followup", "inline"] = (
-        "detached"  # asked for after the action; so, and forgotten at
-    )
-    # once, as the window style forgets them anyhow; or in the same reply
+    predictions: Literal["detached", "followup", "inline"] = "detached"  # after the action, in no later prompt; after
+    # the action, kept in the transcript; or in the same reply
     horizon: int = 0  # steps ahead; 0: max(1, floor(0.05 T_max + 0.5))
 
 
@@ -67,9 +65,9 @@ class WarmStartConfig:
 
     episodes: int = 1200  # demonstrations
     epochs: float = 3.0  # passes over the demonstrations
-    noise: float = 0.1  # share of steps replaced by a random admissible command (not imitated)
+    noise: float = 0.1  # share of steps replaced by the slip of a weak policy (not imitated)
     decoys: float = 0.3  # share of predictions replaced by a wrong one (shown, not imitated)
-    forecasts: float = 1.0  # share of demonstrations with forecasts (of an aside: one); the others are as wia=off plays
+    forecasts: float = 1.0  # share of demonstrations with predictions (detached: one each); others play as wia=off
     text_weight: float = 0.3  # of the world's own text in the loss, relative to an action token
     optimiser: Literal["adamw", "muon"] = "muon"  # muon: matrices by Muon, the rest by AdamW
     lr: float = 1e-2  # peak
