@@ -111,7 +111,7 @@ def test_a_server_plays_by_the_standard_prompts_whatever_the_weather(here, capsy
 
 
 def test_what_stays_unanswered_is_tried_again_by_the_same_command(here, capsys, knowing):
-    refused = "hot"
+    refused = "put a hot"  # of a goal; the instructions say "hot", too
 
     def reply(body, number):
         hard = refused and refused in body["messages"][-1]["content"]
