@@ -248,6 +248,9 @@ def open_sampler(run: Run, world: World, policy: Actor) -> Sampler:
             success_factor=options.success_factor,
             candidates=options.candidates,
             learnability=options.learnability,
+            candidates_from=options.candidates_from,
+            overlooked=options.overlooked,
+            task_type=getattr(world.base.unwrapped, "task_type", None),
         )
     else:
         sampler = UniformSampler(world.panel, run.stream(3))

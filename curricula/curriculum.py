@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
 
+from roleagent.curricula.candidates import Asked, Offer, from_library, newest
+from roleagent.curricula.figures import outcomes, played, read_shares
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.samplers import UniformSampler
+from roleagent.curricula.task_records import TaskRecords
 from roleagent.modes import is_known
 from roleagent.panel import Panel
 from roleagent.types import Analyst, Failure, Group, Reflection, Trajectory
 
 _FORGOTTEN = 1e-3  # a weight that has decayed below this is dropped, or no task would ever leave the books
+_OVERLOOKED = "not played for long, and of the same type as a retrieved task"
 
 
 class CurriculumSampler(UniformSampler):
     """Draws from p = (1 − ε)·uniform + ε·retrieved.
 
-    After every iteration the failed trajectories are analysed and recorded, and for each failure the analyst retrieves
+    After every iteration the failed trajectories are analyzed and recorded, and for each failure the analyst retrieves
     earlier ones like it. Every retrieval adds 1 to the weight of its task. Weights are multiplied by ``decay`` each
     iteration and, when the task was played, by ``success_factor`` to the power of the share of its group that
     succeeded. Without weights p is uniform. As ε < 1, every task keeps a probability of at least (1 − ε)/N.
@@ -30,10 +34,14 @@ class CurriculumSampler(UniformSampler):
     part each task is drawn once, and what is left over is drawn uniformly. ``curriculum_share`` says how much was
     really drawn from the retrieved part.
 
-    What fails most is retrieved most, tasks among it that no rollout of a group ever solves, which teach a
-    group-relative method nothing. With ``learnability`` (not the paper's) a retrieved task is drawn with its weight
-    times 4 p (1 − p), where p is the share of its last group that succeeded (learnability as Rutherford et al., 2024,
-    have it), so that only chance brings back what is hopeless or solved.
+    What fails most is retrieved most, tasks that no rollout ever solves included, and a group without spread teaches
+    a group-relative method nothing. So a retrieved task is drawn by its weight times p (1 − p), with p as
+    :class:`~roleagent.curricula.task_records.TaskRecords` estimates it (learnability as Rutherford et al., 2024, have
+    it, but with an estimate that shrinks towards the rate of the task type). ``learnability=False`` draws by the
+    weight alone, as published.
+
+    The share ``overlooked`` of the retrieved part goes to overlooked tasks: a retrieved task is drawn as above, and
+    in its place a task of the same type, by the iterations since that was last played.
 
     Args:
         panel: the tasks; no other task can have a weight.
@@ -41,15 +49,22 @@ class CurriculumSampler(UniformSampler):
         analyst: says why a trajectory failed and which earlier failures are like it.
         rng: the generator that draws.
         epsilon: ε in [0, 1).
-        decay: in [0, 1].
+        decay: in [0, 1]; of weights, and of what is known of a task's success.
         success_factor: in [0, 1].
         candidates: most entries of the library that the analyst is shown per failure.
-        learnability: whether retrieved tasks are drawn by what there is to learn from them, too.
+        learnability: whether retrieved tasks are drawn by p (1 − p), too.
+        candidates_from: ``"library"``: drawn over the whole library
+            (:func:`~roleagent.curricula.candidates.from_library`), or ``"newest"``: the newest entries, the failure at
+            hand included, and no overlooked tasks.
+        overlooked: share of the retrieved part in [0, 1].
+        task_type: the type of a task id. Without it types become known as tasks are played or retrieved.
     """
 
     COUNTED = (
         *("sampled", "from_curriculum", "failures", "reflections_repaired", "reflections_fallback", "new_modes"),
         *("selections", "selections_repaired", "selections_fallback", "indices_dropped", "retrieved"),
+        *("self_retrievals_total", "same_iteration_total", "overlooked_total"),
+        *("curriculum_groups", "curriculum_zero_variance_groups", "uniform_groups", "uniform_zero_variance_groups"),
     )
 
     def __init__(
@@ -62,13 +77,20 @@ class CurriculumSampler(UniformSampler):
         decay: float = 0.9,
         success_factor: float = 0.5,
         candidates: int = 32,
-        learnability: bool = False,
+        learnability: bool = True,
+        candidates_from: Literal["library", "newest"] = "library",
+        overlooked: float = 0.25,
+        task_type: Callable[[str], str] | None = None,
     ):
         super().__init__(panel, rng)
         if not 0 <= epsilon < 1:
             raise ValueError(f"epsilon must be in [0, 1), or tasks would never be drawn again, not {epsilon}")
         if not (0 <= decay <= 1 and 0 <= success_factor <= 1):
             raise ValueError(f"decay and success_factor must be in [0, 1], not {decay} and {success_factor}")
+        if not 0 <= overlooked <= 1:
+            raise ValueError(f"overlooked must be in [0, 1], not {overlooked}")
+        if candidates_from not in ("library", "newest"):
+            raise ValueError(f"candidates_from must be library or newest, not {candidates_from!r}")
         self.library = library
         self.analyst = analyst
         self.epsilon = epsilon
@@ -76,13 +98,16 @@ class CurriculumSampler(UniformSampler):
         self.success_factor = success_factor
         self.candidates = candidates
         self.learnability = learnability
+        self.candidates_from = candidates_from
+        self.overlooked = overlooked if candidates_from == "library" else 0.0
+        self.records = TaskRecords(panel, decay, task_type)
         self.weights: dict[str, float] = {}  # task id → weight; what is absent weighs nothing
-        self.solved: dict[str, float] = {}  # task id → share of its last group that succeeded
         self.iteration = 0
         self.counters: dict[str, float] = dict.fromkeys(self.COUNTED, 0.0)  # and what the analyst's work cost
         self._unseen = dict.fromkeys(panel.task_ids)  # never sampled yet; a set in the panel's order
         self._share = 0.0  # of the last batch
-        self._sought: dict[str, None] = {}  # drawn because of a failure since the last iteration ended
+        self._sought: dict[str, str] = {}  # drawn since the last iteration ended → the retrieved task that led there
+        self._newest: dict[str, float] = {}  # figures of the last iteration
         self._read: dict[str, float] = {}  # how well the last analyses could be read
 
     # --- drawing ---
@@ -90,6 +115,7 @@ class CurriculumSampler(UniformSampler):
     def sample(self, n: int, rng: Generator | None = None) -> list[str]:
         """``n`` task ids; with ``rng`` they are drawn from that generator instead."""
         before = self.counters["from_curriculum"]
+        self._retrieved, self._waiting = self._distributions()
         batch = super().sample(n, rng)
         self.counters["sampled"] += n
         for task_id in batch:
@@ -99,37 +125,57 @@ class CurriculumSampler(UniformSampler):
 
     def _draw(self, rng: Generator, taken: set[str]) -> str:
         if rng.random() < self.epsilon:
-            chances = self._chances()
-            free = [task_id for task_id in chances if task_id not in taken]
-            if free:
-                weights = np.array([chances[task_id] for task_id in free])
-                self.counters["from_curriculum"] += 1
-                task_id = free[int(rng.choice(len(free), p=weights / weights.sum()))]
-                self._sought[task_id] = None
-                return task_id
+            free = np.ones(len(self.panel), dtype=bool)
+            free[[self.panel.position(task_id) for task_id in taken]] = False
+            led = place = None
+            if self.overlooked and rng.random() < self.overlooked:
+                if (led := _one_of(self._retrieved, rng)) is not None:
+                    same_type = self.records.type_of == self.records.type_of[led]
+                    place = _one_of(self._waiting * free * same_type, rng)
+                self._count("overlooked_total", place is not None)
+            if place is None:
+                led = place = _one_of(self._retrieved * free, rng)
+            if led is not None and place is not None:
+                self._count("from_curriculum", 1)
+                self._sought[self.panel.task_ids[place]] = self.panel.task_ids[led]
+                return self.panel.task_ids[place]
         return super()._draw(rng, taken)
 
     def probabilities(self) -> np.ndarray:
         """p over the panel, shape ``(len(panel),)``, sum 1."""
-        uniform, chances = super().probabilities(), self._chances()
-        if not chances:
+        uniform, (retrieved, waiting) = super().probabilities(), self._distributions()
+        if not retrieved.any():
             return uniform
-        weights = np.array([chances.get(task_id, 0.0) for task_id in self.panel.task_ids])
-        return (1 - self.epsilon) * uniform + self.epsilon * weights / weights.sum()
+        retrieved /= retrieved.sum()
+        overlooked = np.zeros_like(retrieved)
+        for number in np.unique(self.records.type_of[retrieved > 0]):
+            of_type = self.records.type_of == number
+            same = waiting * of_type
+            # Where every task of the type was just played, a retrieved task is drawn after all.
+            overlooked += retrieved[of_type].sum() * (same / same.sum() if same.any() else retrieved)
+        retrieved = (1 - self.overlooked) * retrieved + self.overlooked * overlooked
+        return (1 - self.epsilon) * uniform + self.epsilon * retrieved
 
-    def _chances(self) -> dict[str, float]:
-        """What the retrieved tasks are drawn by, > 0 each."""
+    def _distributions(self) -> tuple[np.ndarray, np.ndarray]:
+        """What retrieved tasks and overlooked tasks are drawn by, over the panel."""
+        retrieved = np.zeros(len(self.panel))
+        for task_id, weight in self.weights.items():
+            retrieved[self.panel.position(task_id)] = weight
+        waiting = self.records.waited(self.iteration).astype(float)
         if not self.learnability:
-            return self.weights
-        p = {task_id: self.solved.get(task_id, 0.5) for task_id in self.weights}
-        return {
-            task_id: 4 * p[task_id] * (1 - p[task_id]) * w for task_id, w in self.weights.items() if 0 < p[task_id] < 1
-        }
+            return retrieved, waiting
+        p = self.records.chances(self.iteration)
+        return retrieved * p * (1 - p), waiting * p * (1 - p)
 
     def choices(self) -> dict[str, tuple[str, str]]:
         """Of the tasks drawn from the retrieved part since the last :meth:`observe`, the mode of the failure that led
-        to each and the analyst's reason. Where several did, the newest is told."""
-        return {task_id: (r.mode, r.reason) for task_id, r in self.library.led_to(self._sought).items()}
+        to each and the analyst's reason. Where several did, the newest is named."""
+        led = self.library.led_to(dict.fromkeys(self._sought.values()))
+        return {
+            task_id: (led[origin].mode, led[origin].reason if task_id == origin else _OVERLOOKED)
+            for task_id, origin in self._sought.items()
+            if origin in led
+        }
 
     # --- learning ---
 
@@ -146,19 +192,21 @@ class CurriculumSampler(UniformSampler):
             if group.task.task_id not in self.panel:
                 raise ValueError(f"the curriculum learns from its own tasks only; {group.task.task_id!r} is not one")
         self.iteration += 1
+        self._newest = {"self_retrievals": 0.0, **self._compare(groups)}
         self._sought = {}
         self.weights = {task_id: weight * self.decay for task_id, weight in self.weights.items()}
         failed: dict[tuple[int, int], Trajectory] = {}
         for number, group in enumerate(groups):
-            played = [trajectory for trajectory in group.trajectories if trajectory.stop_reason != "error"]
+            episodes = played(group)
             for member, trajectory in enumerate(group.trajectories):
                 if trajectory.stop_reason != "error" and not trajectory.success:
                     failed[number, member] = trajectory
-            if played:
-                solved = sum(trajectory.success for trajectory in played) / len(played)
-                self.solved[group.task.task_id] = solved
-                if group.task.task_id in self.weights:
-                    self.weights[group.task.task_id] *= self.success_factor**solved
+            if episodes:
+                task_id, won = group.task.task_id, sum(trajectory.success for trajectory in episodes)
+                self.records.learn_type(task_id, group.task.task_type)
+                self.records.add(task_id, won, len(episodes), self.iteration)
+                if task_id in self.weights:
+                    self.weights[task_id] *= self.success_factor ** (won / len(episodes))
         reflections = self._learn_from([*failed.values()])
         self.weights = {task_id: weight for task_id, weight in self.weights.items() if weight >= _FORGOTTEN}
         return dict(zip(failed, reflections, strict=True))
@@ -177,41 +225,36 @@ class CurriculumSampler(UniformSampler):
         self._count("new_modes", sum(not is_known(mode, self.panel.env_id) for mode in fresh))
         # The same failure of the same task is one entry, and is followed up once.
         distinct = {(t.task.task_id, r.mode): r for t, r in zip(failed, reflections, strict=True)}
+        asked = [(task_id, reflection) for (task_id, _), reflection in distinct.items()]
         rows = [
-            (mode, task_id, failure.task.task_id, reason)
-            for (task_id, mode), chosen in zip(distinct, self._retrieve([*distinct.values()]), strict=True)
+            (reflection.mode, task_id, failure, reason)
+            for (task_id, reflection), chosen in zip(asked, self._retrieve(asked), strict=True)
             for failure, reason in chosen
         ]
-        self._count("retrieved", len(rows))
-        self.library.record_retrievals(self.iteration, rows)
-        for _, _, task_id, _ in rows:
-            self.weights[task_id] = self.weights.get(task_id, 0.0) + 1.0
+        self._count_replays(asked, [(task_id, failure) for _, task_id, failure, _ in rows])
+        self.library.record_retrievals(
+            self.iteration, [(mode, task_id, failure.task.task_id, reason) for mode, task_id, failure, reason in rows]
+        )
+        for _, _, failure, _ in rows:
+            self.records.learn_type(failure.task.task_id, failure.task.task_type)
+            self.weights[failure.task.task_id] = self.weights.get(failure.task.task_id, 0.0) + 1.0
         for name, cost in self.analyst.costs().items():
             self._count(name, cost)
-        self._read = self._shares({name: self.counters[name] - before[name] for name in self.COUNTED})
+        self._read = read_shares({name: self.counters[name] - before[name] for name in self.COUNTED})
         return reflections
 
-    @staticmethod
-    def _shares(counted: Mapping[str, float]) -> dict[str, float]:
-        """Of an iteration's analyses: how many were read as they were, after mending, and not at all."""
-        shares = {}
-        for kind, asked in (("reflections", counted["failures"]), ("selections", counted["selections"])):
-            repaired, fallback = (counted[f"{kind}_{fate}"] / max(asked, 1) for fate in ("repaired", "fallback"))
-            fates = {"valid": 1 - repaired - fallback, "repaired": repaired, "fallback": fallback}
-            shares |= {f"{kind}_{fate}_share": share for fate, share in fates.items()}
-        return shares
-
-    def _retrieve(self, reflections: Sequence[Reflection]) -> list[list[tuple[Failure, str]]]:
+    def _retrieve(self, asked: Asked) -> list[list[tuple[Failure, str]]]:
         """For each failure the earlier ones of the panel's tasks that are like it, with the reason.
 
         Where the analyst chose nothing that exists, the library's own text search does (step 6).
         """
-        shown = {reflection.mode: self._candidates(reflection.mode) for reflection in reflections}
-        candidates = [shown[reflection.mode] for reflection in reflections]
-        found = []
-        for reflection, offered, selection in zip(
-            reflections, candidates, self.analyst.select(reflections, candidates), strict=True
-        ):
+        offers, found = self._offers(asked), []
+        selections = self.analyst.select([reflection for _, reflection in asked], [offer.shown for offer in offers])
+        for offer, selection in zip(offers, selections, strict=True):
+            offered = offer.shown
+            if not offered:
+                found.append([])
+                continue
             reasons = dict(zip(selection.indices, selection.reasons or ("",) * len(selection.indices), strict=True))
             chosen = [(offered[index], reason) for index, reason in reasons.items() if 0 <= index < len(offered)]
             self._count("selections", 1)
@@ -219,45 +262,72 @@ class CurriculumSampler(UniformSampler):
             self._count("indices_dropped", selection.dropped + len(selection.indices) - len(chosen))
             if not chosen:
                 self._count("selections_fallback", 1)
-                chosen = [(failure, "found by its words") for failure in self._search(reflection)]
+                chosen = [(failure, "found by its words") for failure in offer.search()]
             found.append(chosen)
         return found
 
-    def _candidates(self, mode: str) -> list[Failure]:
-        found = self.library.candidates(self.panel.env_id, self.candidates, mode)
-        return [failure for failure in found if failure.task.task_id in self.panel]
+    def _offers(self, asked: Asked) -> list[Offer]:
+        if self.candidates_from == "newest":
+            return newest(self.library, self.panel, asked, self.candidates)
+        return from_library(self.library, self.panel, asked, self.candidates, self.records.name_of_type, self.rng)
 
-    def _search(self, reflection: Reflection) -> list[Failure]:
-        pattern = f"{reflection.mode} {reflection.lesson} {reflection.query}"
-        found = self.library.search(pattern, env_id=self.panel.env_id)
-        return [failure for failure in found if failure.task.task_id in self.panel]
+    # --- counting ---
 
     def _count(self, name: str, number: float) -> None:
         self.counters[name] = self.counters.get(name, 0) + number
+
+    def _count_replays(self, asked: Asked, retrieved: Sequence[tuple[str, Failure]]) -> None:
+        """Retrievals of the failing task itself, and of failures that this iteration filed."""
+        filed = {self.library.names(task_id, reflection.mode) for task_id, reflection in asked}
+        itself = sum(task_id == failure.task.task_id for task_id, failure in retrieved)
+        present = sum((failure.task.task_id, failure.reflection.mode) in filed for _, failure in retrieved)
+        self._newest["self_retrievals"] = float(itself)
+        if retrieved:
+            self._newest["same_iteration_share"] = present / len(retrieved)
+        for name, number in (("self_retrievals", itself), ("same_iteration", present)):
+            self._count(f"{name}_total", number)
+        self._count("retrieved", len(retrieved))
+
+    def _compare(self, groups: Sequence[Group]) -> dict[str, float]:
+        """The curriculum's groups and the uniformly drawn ones."""
+        figures: dict[str, float] = {}
+        for kind in ("curriculum", "uniform"):
+            own = [group for group in groups if (group.task.task_id in self._sought) == (kind == "curriculum")]
+            counted, shares = outcomes(own)
+            for name, number in counted.items():
+                self._count(f"{kind}_{name}", number)
+            figures |= {f"{kind}_{name}": share for name, share in shares.items()}
+        return figures
 
     # --- keeping ---
 
     def metrics(self) -> dict[str, float]:
         """``entropy`` (nats), ``curriculum_share`` of the last batch, ``weighted_tasks``, ``unseen_tasks`` (never
-        sampled yet), counts since the start (those of :attr:`COUNTED` and the analyst's costs), and of the last
-        iteration's analyses the shares ``reflections_valid_share``, ``…_repaired_share``, ``…_fallback_share``, and
-        the same of selections."""
+        sampled yet) and counts since the start (those of :attr:`COUNTED` and the analyst's costs).
+
+        Of the last iteration: ``self_retrievals``; ``same_iteration_share``, the share of retrievals that chose a
+        failure which the iteration itself had filed; of the curriculum's tasks and of the uniformly drawn ones
+        ``…_zero_variance_share`` (groups whose episodes all ended alike) and ``…_success``. What would be a share of
+        nothing is left out. Of the last iteration with failures the shares of analyses by how they were read:
+        ``reflections_valid_share``, ``…_repaired_share``, ``…_fallback_share``, and the same of selections.
+        """
         now = {
             "curriculum_share": self._share,
             "weighted_tasks": float(len(self.weights)),
             "unseen_tasks": float(len(self._unseen)),
         }
         counts = {name: float(count) for name, count in self.counters.items()}
-        return {**super().metrics(), **now, **counts, **self._read}
+        return {**super().metrics(), **now, **counts, **self._newest, **self._read}
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, counters, generator and the library's cursor."""
+        """Weights, what is known of the tasks, counters, generator and the library's cursor."""
         own = {"weights": dict(self.weights), "iteration": self.iteration, "counters": dict(self.counters)}
-        seen = {"solved": dict(self.solved), "unseen": list(self._unseen), "share": self._share, "read": self._read}
-        return {**super().state_dict(), **own, **seen, "cursor": self.library.cursor}
+        seen = {"records": self.records.state_dict(), "unseen": list(self._unseen), "share": self._share}
+        figures = {"newest": dict(self._newest), "read": dict(self._read)}
+        return {**super().state_dict(), **own, **seen, **figures, "cursor": self.library.cursor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where :meth:`state_dict` was taken: what the library was told since then is forgotten.
+        """Continues where :meth:`state_dict` was taken: what the library was given since then is forgotten.
 
         Raises:
             ValueError: the state belongs to another panel.
@@ -266,9 +336,10 @@ class CurriculumSampler(UniformSampler):
         self.weights = {task_id: float(w) for task_id, w in state["weights"].items() if task_id in self.panel}
         self.iteration = int(state["iteration"])
         self.counters = {**dict.fromkeys(self.COUNTED, 0.0), **state["counters"]}
-        self.solved = dict(state.get("solved", {}))  # older checkpoints have none
+        self.records.load_state_dict(state.get("records", {}))  # older checkpoints have none
         self._unseen = dict.fromkeys(state["unseen"])
         self._share, self._read = float(state["share"]), dict(state["read"])
+        self._newest = dict(state.get("newest", {}))
         self.library.rollback(int(state["cursor"]))
         if self.library.cursor < int(state["cursor"]):
             warnings.warn(
@@ -276,3 +347,9 @@ class CurriculumSampler(UniformSampler):
                 f"{state['cursor']}): it was deleted or replaced, and retrieval starts over",
                 stacklevel=2,
             )
+
+
+def _one_of(weights: np.ndarray, rng: Generator) -> int | None:
+    """A place drawn by its weight; None where there is no weight."""
+    total = weights.sum()
+    return int(rng.choice(len(weights), p=weights / total)) if total > 0 else None

@@ -7,12 +7,12 @@ checkpoint means deleting the rows written after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import aliased
 
 from roleagent.curricula.storage.database import Database, LibraryError
 from roleagent.curricula.storage.schema import bring_up_to_date
@@ -26,6 +26,22 @@ from roleagent.curricula.storage.tables import (
 )
 from roleagent.curricula.storage.words import open_index, terms
 from roleagent.types import Failure, Reflection, Trajectory
+
+_KEYS = 500  # asked for at a time: databases limit the parameters of a query
+
+
+class Entry(NamedTuple):
+    """A task under a failure mode.
+
+    Attributes:
+        key: the id of its newest failure.
+        mode: how the task failed.
+        task_id: the task.
+    """
+
+    key: int
+    mode: str
+    task_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +169,39 @@ class FailureLibrary:
         if not wanted or k < 1:
             return []
         with self.database.read() as session:
-            return [self._entry(session, key) for key in self._index.search(session, wanted, k, env_id)]
+            keys = self._index.search(session, wanted, k, env_id)
+        found = self.failures(keys)
+        return [found[key] for key in keys if key in found]
+
+    def search_among(self, asked: Iterable[tuple[str, Container[int]]], k: int) -> list[list[int]]:
+        """:meth:`search` for many texts, each among the entries of given keys: the keys that each text finds."""
+        found = []
+        with self.database.read() as session:
+            for text, keys in asked:
+                wanted = terms(text)
+                found.append(self._index.search(session, wanted, k, among=keys) if wanted and k > 0 else [])
+        return found
+
+    def entries(self, env_id: str) -> list[Entry]:
+        """All entries of an environment, the longest unchanged first."""
+        newest = sa.func.max(FailureRow.id)
+        columns = newest, FailureRow.mode, FailureRow.task_id
+        query = sa.select(*columns).where(FailureRow.env_id == env_id).group_by(*columns[1:])
+        with self.database.read() as session:
+            return sorted(Entry(*row) for row in session.execute(query))
+
+    def failures(self, keys: Iterable[int]) -> dict[int, Failure]:
+        """The entries of these keys, by key; what no longer exists is left out."""
+        wanted, other = list(dict.fromkeys(keys)), aliased(FailureRow)
+        same = (getattr(other, name) == getattr(FailureRow, name) for name in ("env_id", "mode", "task_id"))
+        count = sa.select(sa.func.count()).select_from(other).where(*same).scalar_subquery()
+        query = sa.select(FailureRow, count)
+        with self.database.read() as session:
+            return {
+                row.id: row.failure(number)
+                for part in range(0, len(wanted), _KEYS)
+                for row, number in session.execute(query.where(FailureRow.id.in_(wanted[part : part + _KEYS])))
+            }
 
     def trajectory(self, failure: Failure) -> list[dict[str, Any]]:
         """The newest trajectory of an entry: dictionaries with ``action``, ``observation`` and ``reward``, the first
@@ -229,10 +277,10 @@ class FailureLibrary:
         with self.database.read() as session:
             return session.scalar(sa.select(sa.func.count()).select_from(newest_rows().subquery())) or 0
 
-    def _entry(self, session: Session, key: int) -> Failure:
-        row = session.get_one(FailureRow, key)
-        same = same_entry(row.env_id, row.mode, row.task_id)
-        return row.failure(session.scalar(sa.select(sa.func.count()).select_from(FailureRow).where(*same)) or 1)
+    @staticmethod
+    def names(task_id: str, mode: str) -> tuple[str, str]:
+        """A task and a mode as the library writes them."""
+        return clean(task_id), clean(mode, NAME_LENGTH)
 
 
-__all__ = ["FailureLibrary", "LibraryError", "Retrieval"]
+__all__ = ["Entry", "FailureLibrary", "LibraryError", "Retrieval"]

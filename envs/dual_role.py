@@ -24,7 +24,7 @@ from pettingzoo.utils.conversions import turn_based_aec_to_parallel
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from roleagent.envs.dual_role_game import Game
-from roleagent.envs.dual_role_programme import Programme
+from roleagent.envs.dual_role_programme import CandidatesFrom, Programme
 from roleagent.envs.dual_role_questions import MOST_CHARACTERS, reflection_question, selection_question, with_past
 from roleagent.envs.dual_role_rewards import total, true_to, valid, weighing
 from roleagent.envs.wrappers.predicted_state import PredictedState
@@ -57,6 +57,8 @@ class DualRole(AECEnv):
         bare_commands: whether a reply of ``agent`` without any tag counts as a command.
         history: earlier exchanges of the game that ``agent`` is shown above an observation; 0 for agents that remember.
         candidates: most failures that ``world`` is shown to select from.
+        candidates_from: ``"library"``: drawn over the episode's failures but those of the task that has just failed, or
+            ``"newest"``: the newest, that one included.
         most_selected: most tasks of a selection that count; what it names beyond is ignored.
         uniform_every: at least one of so many games in a row is drawn uniformly; 1: selections have no effect.
         replays: how often a task may be played in an episode because it was selected.
@@ -88,6 +90,7 @@ class DualRole(AECEnv):
         replays: int = 2,
         weights: Mapping[str, float] | None = None,
         judge: Analyst | None = None,
+        candidates_from: CandidatesFrom = "library",
         render_mode: str | None = None,
     ):
         super().__init__()
@@ -95,6 +98,8 @@ class DualRole(AECEnv):
         for name, number in {**counts, "uniform_every": uniform_every, "replays": replays}.items():
             if number < 1:
                 raise ValueError(f"{name} must be at least 1, not {number}")
+        if candidates_from not in ("library", "newest"):
+            raise ValueError(f"candidates_from must be library or newest, not {candidates_from!r}")
         self.weights = weighing(weights)
         made = gymnasium.make(game, **(game_kwargs or {})) if isinstance(game, str) else game(**(game_kwargs or {}))
         if not made.has_wrapper_attr("panel"):
@@ -104,7 +109,7 @@ class DualRole(AECEnv):
         self.think: Think = think
         self.horizon, self.bare_commands, self.history = self._game.horizon, bare_commands, history
         self.games, self.most_candidates, self.most_selected = games, candidates, most_selected
-        self.uniform_every, self.replays = uniform_every, replays
+        self.uniform_every, self.replays, self.candidates_from = uniform_every, replays, candidates_from
         self.judge, self.render_mode = judge, check_render_mode(render_mode, self.metadata)
         self.modes = taxonomy(self.panel.env_id)
         self.possible_agents = [AGENT, WORLD]
@@ -140,7 +145,7 @@ class DualRole(AECEnv):
         self._observations = {side: {"asks": "nothing", "text": ""} for side in self.agents}
         self._terms: dict[str, dict[str, float]] = {side: {} for side in self.agents}
         self.infos = {side: {"asks": "nothing", "game": 0, "rewards": {}} for side in self.agents}
-        self._programme = Programme(self.panel, self._rng, self.uniform_every, self.replays)
+        self._programme = Programme(self.panel, self._rng, self.uniform_every, self.replays, self.candidates_from)
         self.played = []
         self._begin((options or {}).get("task_id"))
 

@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Iterable
+from itertools import islice, zip_longest
+from typing import Literal
 
 from numpy.random import Generator
 
 from roleagent.envs.dual_role_game import Origin
 from roleagent.panel import Panel
 from roleagent.types import Failure, Reflection, Task
+
+CandidatesFrom = Literal["library", "newest"]
+"""Which failures ``world`` selects from: drawn over all of them, or the newest."""
 
 
 class Programme:
@@ -29,11 +34,20 @@ class Programme:
         uniform_every: at least one of so many games in a row is drawn uniformly, ≥ 1; with 1 every game is, and
             selections are without effect.
         replays: how often a task may be played because it was selected, ≥ 1.
+        candidates_from: ``"library"``: drawn over all failures but those of the task that has just failed, or
+            ``"newest"``: the newest, that one included.
     """
 
-    def __init__(self, panel: Panel, rng: Generator, uniform_every: int = 3, replays: int = 2):
+    def __init__(
+        self,
+        panel: Panel,
+        rng: Generator,
+        uniform_every: int = 3,
+        replays: int = 2,
+        candidates_from: CandidatesFrom = "library",
+    ):
         self.panel, self.rng = panel, rng
-        self.uniform_every, self.replays = uniform_every, replays
+        self.uniform_every, self.replays, self.candidates_from = uniform_every, replays, candidates_from
         self._failures: dict[tuple[str, str], Failure] = {}  # by mode and task, the newest last
         self._waiting: deque[str] = deque()  # what is left of the present selection
         self._failed: list[bool] = []  # how its games went so far
@@ -80,9 +94,21 @@ class Programme:
         self._failures[key] = Failure(task, reflection, 1 + (earlier.count if earlier else 0), game)
 
     def candidates(self, mode: str, most: int) -> tuple[Failure, ...]:
-        """Entries that may be selected, those of ``mode`` first, then the newest first."""
+        """Entries that may be selected because of the newest failure.
+
+        Drawn over all of them, those of ``mode`` and the others take turns; of the newest, those of ``mode`` come
+        first.
+        """
         open_ = [f for f in reversed(self._failures.values()) if self._replayed[f.task.task_id] < self.replays]
-        return tuple(sorted(open_, key=lambda failure: failure.reflection.mode != mode)[:most])
+        if self.candidates_from == "newest":
+            return tuple(sorted(open_, key=lambda failure: failure.reflection.mode != mode)[:most])
+        *_, failing = self._failures.values()
+        others = [failure for failure in open_ if failure.task.task_id != failing.task.task_id]
+        mixed = [others[place] for place in self.rng.permutation(len(others))]
+        alike = [failure for failure in mixed if failure.reflection.mode == mode]
+        unlike = [failure for failure in mixed if failure.reflection.mode != mode]
+        turns = (failure for pair in zip_longest(alike, unlike) for failure in pair if failure is not None)
+        return tuple(islice(turns, most))
 
     def select(self, task_ids: Iterable[str]) -> float | None:
         """Puts tasks on the programme, in this order; the share that :meth:`settle` finds for those they replace."""

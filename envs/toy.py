@@ -150,6 +150,10 @@ class ToyKitchen(gymnasium.Env[str, str]):
             commands += [f"go to {tool}", f"{self._kind} {self._item} with {tool}"]
         return (*commands, f"go to {self._target}", f"move {self._item} to {self._target}")
 
+    def task_type(self, task_id: str) -> str:
+        """The type of a task, without playing it."""
+        return task_id.partition("-")[0]
+
     def expert(self, rng: Any) -> ToyExpert:
         """The scripted expert; it needs no randomness."""
         return ToyExpert()

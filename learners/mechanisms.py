@@ -18,7 +18,10 @@ def tally(counters: dict[str, float], metrics: Mapping[str, float]) -> None:
     rewards = [name for name in metrics if name.startswith("reward_")]
     for name in ("predictions_scored", "returns_modulated", "dead_groups", "replaced_groups", *rewards):
         counters[name] = counters.get(name, 0.0) + metrics[name]
-    for name in ("sampled", "from_curriculum", "failures", "retrieved", "reflections_fallback", "selections_fallback"):
+    for name in (
+        *("sampled", "from_curriculum", "failures", "retrieved", "self_retrievals_total", "same_iteration_total"),
+        *("reflections_fallback", "selections_fallback"),
+    ):
         counters[f"curriculum_{name}"] = metrics.get(f"curriculum_{name}", 0.0)  # the sampler counts since the start
 
 

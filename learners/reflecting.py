@@ -93,26 +93,23 @@ def lessons(
     entries = [Failure(trajectory.task, told) for trajectory, told in zip(failed, reflections, strict=True)]
     for trajectory, reflection in zip(failed, reflections, strict=True):
         yield Lesson("reflection", inquiries.reflection(trajectory), write_reflection(reflection))
-        offered = _offer(reflection, entries, rng)
+        offered = _offer(trajectory.task.task_id, reflection, entries, rng)
         question, shown = inquiries.selection(reflection, offered)
         if shown:
             [selection] = teacher.select([reflection], [offered[:shown]])
             yield Lesson("selection", question, write_selection(selection))
 
 
-def _offer(reflection: Reflection, entries: Sequence[Failure], rng: np.random.Generator) -> list[Failure]:
-    """A list as a failure library would show it: unique by mode and task, those of the present mode first."""
-
-    def drawn(some: Sequence[Failure], most: int) -> list[Failure]:
-        places = rng.permutation(len(some))[:most]
-        return [some[place] for place in places]
-
+def _offer(task_id: str, reflection: Reflection, entries: Sequence[Failure], rng: np.random.Generator) -> list[Failure]:
+    """A list as the curriculum draws it: tasks other than the failing one, each once, those of its mode among them."""
+    others = {entry.task.task_id: entry for entry in entries if entry.task.task_id != task_id}.values()
+    alike = [entry for entry in others if entry.reflection.mode == reflection.mode]
+    unlike = [entry for entry in others if entry.reflection.mode != reflection.mode]
     length = int(rng.integers(*_CANDIDATES, endpoint=True))
-    alike = [entry for entry in entries if entry.reflection.mode == reflection.mode]
-    others = [entry for entry in entries if entry.reflection.mode != reflection.mode]
-    first = drawn(alike, int(rng.integers(length, endpoint=True)))
-    offered = [*first, *drawn(others, length - len(first))]
-    return list({(entry.reflection.mode, entry.task.task_id): entry for entry in offered}.values())
+    few = [alike[place] for place in rng.permutation(len(alike))[: int(rng.integers(length, endpoint=True))]]
+    rest = [unlike[place] for place in rng.permutation(len(unlike))[: length - len(few)]]
+    offered = [*few, *rest]
+    return [offered[place] for place in rng.permutation(len(offered))]
 
 
 def segments(analyst: ModelAnalyst, taught: Sequence[Lesson], weight: float) -> list[Segment]:

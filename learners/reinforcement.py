@@ -194,8 +194,11 @@ def account(config: Config, played: Sequence[Played], stats: RolloutStats, sampl
     groups = [one.group for one in played]
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
     turns = [turn for trajectory in episodes for turn in trajectory.turns]
-    # `curriculum_share` names itself; the rest gets the room's name, for entropy is also a property of the policy.
-    told = {name.removeprefix("curriculum_"): value for name, value in sampler.metrics().items()}
+    # Some name themselves; the rest gets the room's name, for entropy is also a property of the policy.
+    chosen = {
+        name if name.startswith(("curriculum_", "uniform_")) else f"curriculum_{name}": value
+        for name, value in sampler.metrics().items()
+    }
     rewards, named = estimator_config(config).rewards, config.estimator.rewards
     return {
         **summary(groups, estimator_config(config), [one.credit.states for one in played]),
@@ -213,7 +216,7 @@ def account(config: Config, played: Sequence[Played], stats: RolloutStats, sampl
         "crashed_episodes": float(stats.errors),
         "replaced_groups": float(len(groups) - config.rollout.tasks),
         **{f"reward_{name}": float(sum(rewards.term(name, turn) for turn in turns)) / len(episodes) for name in named},
-        **{f"curriculum_{name}": value for name, value in told.items()},
+        **chosen,
     }
 
 

@@ -53,7 +53,8 @@ class Door(gymnasium.Env):
 
 
 def doors(**options):
-    return env(**{"game": Door, "horizon": 1, **options})
+    """Selections from the newest failures, so that a single failure already has something to select."""
+    return env(**{"game": Door, "horizon": 1, "candidates_from": "newest", **options})
 
 
 def always(reply):
@@ -194,12 +195,37 @@ def test_candidates_are_unique_by_mode_and_task_and_the_newest_analysis_counts()
 
 
 def test_candidates_of_the_same_mode_come_first_then_the_newest():
-    programme = Programme(PANEL, np.random.default_rng(0))
+    programme = Programme(PANEL, np.random.default_rng(0), candidates_from="newest")
     for game, (door, mode) in enumerate([("door-1", "a"), ("door-2", "b"), ("door-3", "a"), ("door-1", "a")]):
         programme.record(Task(PANEL.env_id, door), Reflection(mode, "", None, "", ""), game)
     offered = [(f.task.task_id, f.reflection.mode) for f in programme.candidates("b", most=9)]
     assert offered == [("door-2", "b"), ("door-1", "a"), ("door-3", "a")]
     assert [failure.task.task_id for failure in programme.candidates("b", most=2)] == ["door-2", "door-1"]
+
+
+def test_candidates_are_drawn_over_all_failures_and_never_hold_the_failing_task():
+    programme, seen = Programme(PANEL, np.random.default_rng(0)), set()
+    for game, mode in enumerate("aaab"):
+        programme.record(Task(PANEL.env_id, f"door-{game}"), Reflection(mode, "", None, "", ""), game)
+        if not game:
+            assert programme.candidates(mode, most=9) == ()
+    for number in range(40):
+        programme.record(Task(PANEL.env_id, "door-5"), Reflection("b", "", None, "", ""), number)
+        offered = [(f.task.task_id, f.reflection.mode) for f in programme.candidates("b", most=2)]
+        assert offered[0] == ("door-3", "b") and len(offered) == 2  # the modes take turns
+        seen.add(offered[1][0])
+    assert seen == {"door-0", "door-1", "door-2"}
+
+
+def test_the_world_never_selects_the_task_that_has_just_failed():
+    game = env(game=Door, horizon=1, games=40, replays=9)
+    turns = played(game, pulls(), world(1, 2, 3, 4))
+    asked_to_select = [info for _, observation, _, info in turns if observation["asks"] == "selection"]
+    assert asked_to_select and asked(turns).startswith("ara")  # the first failure has no other to select
+    for info in asked_to_select:
+        assert info["trajectory"].task not in [failure.task for failure in info["candidates"]]
+    with pytest.raises(ValueError, match="must be library or newest, not 'oldest'"):
+        env(game=Door, candidates_from="oldest")
 
 
 def test_of_a_selection_only_so_many_tasks_count():
@@ -230,7 +256,9 @@ def test_a_task_is_replayed_only_so_often():
 
 
 def test_the_text_for_the_world_stands_on_its_own():
-    turns = played(env(game="RoleAgent/Toy-v0", games=2), always("<action>look</action>"), world(1))
+    turns = played(
+        env(game="RoleAgent/Toy-v0", games=2, candidates_from="newest"), always("<action>look</action>"), world(1)
+    )
     questions = [(observation["text"], info) for side, observation, _, info in turns if side == "world"]
     (reflection, facts), (selection, choice) = questions[:2]
     trajectory = facts["trajectory"]
@@ -243,7 +271,8 @@ def test_the_text_for_the_world_stands_on_its_own():
 
 def test_a_parallel_episode_is_the_same_episode():
     turns = played(doors(games=5), pulls("door-1", "door-2"), world(1), seed=3)
-    both, sides = parallel_env(game=Door, horizon=1, games=5), {"agent": pulls("door-1", "door-2"), "world": world(1)}
+    both = parallel_env(game=Door, horizon=1, games=5, candidates_from="newest")
+    sides = {"agent": pulls("door-1", "door-2"), "world": world(1)}
     observations, infos = both.reset(seed=3)
     seen, sums = [], {"agent": 0.0, "world": 0.0}
     while both.agents:

@@ -219,18 +219,18 @@ def test_a_sampler_says_which_failure_led_to_a_task(tmp_path):
     panel = Panel(TOY, "train", tuple(f"t{number}" for number in range(9)))
     for run in ("own", "other's"):
         library = FailureLibrary(f"sqlite:///{tmp_path}/shared.db", run)
-        curriculum = CurriculumSampler(panel, library, Recall(), np.random.default_rng(0), epsilon=0.99)
-        failure = failed("t3")[0]
-        analyses = curriculum.observe([Group(failure.task, (failure,))])
+        curriculum = CurriculumSampler(panel, library, Recall(), np.random.default_rng(0), epsilon=0.99, overlooked=0)
+        failures = [failed(task_id)[0] for task_id in ("t3", "t4")]
+        analyses = curriculum.observe([Group(failure.task, (failure,)) for failure in failures])
         assert curriculum.choices() == {}
         while "t3" not in curriculum.sample(1):
             pass
         mode = analyses[0, 0].mode
-        assert curriculum.choices() == {"t3": (mode, f"because of {mode}")}
+        assert curriculum.choices()["t3"] == (mode, f"because of {mode}")
         curriculum.observe([])
         assert curriculum.choices() == {}
-    assert sum(row["failures"] for row in library.growth()) == 2
-    assert sum(row["failures"] for row in library.growth("own")) == 1
+    assert sum(row["failures"] for row in library.growth()) == 4
+    assert sum(row["failures"] for row in library.growth("own")) == 2
 
 
 # --- what is read -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ two characters, which most Chinese words are, and makes an index of Latin texts 
 from __future__ import annotations
 
 import re
-from itertools import pairwise
+from collections.abc import Callable, Container, Sequence
+from itertools import accumulate, islice, pairwise
 from typing import Protocol
 
 import sqlalchemy as sa
@@ -26,6 +27,7 @@ _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U
 _WORDS = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+")
 _MOST_TERMS = 256  # of a query: a page-long lesson needs no more to be recognised
 _LONGEST_WORD = 100  # letters; PostgreSQL refuses words of 2 kB
+_MOST_LINES = 10_000  # of an index that a search ranks, or a common word would make it read the whole library
 
 Term = tuple[str, ...]  # words that stand side by side
 
@@ -75,8 +77,15 @@ class WordIndex(Protocol):
         """Begins anew: rows have been deleted."""
         ...
 
-    def search(self, session: Session, wanted: list[Term], k: int, env_id: str | None) -> list[int]:
-        """Ids of the newest rows of the ``k`` best entries, best first."""
+    def search(
+        self,
+        session: Session,
+        wanted: list[Term],
+        k: int,
+        env_id: str | None = None,
+        among: Container[int] | None = None,
+    ) -> list[int]:
+        """Ids of the newest rows of the ``k`` best entries, best first: of an environment, or of those ``among``."""
         ...
 
 
@@ -87,14 +96,23 @@ class Comparison:
 
     def refill(self, session: Session) -> None: ...
 
-    def search(self, session: Session, wanted: list[Term], k: int, env_id: str | None) -> list[int]:
+    def search(
+        self,
+        session: Session,
+        wanted: list[Term],
+        k: int,
+        env_id: str | None = None,
+        among: Container[int] | None = None,
+    ) -> list[int]:
         words = ["".join(term).lower() for term in wanted]
-        texts = {}
-        for row in _entries(session, env_id):
-            own = spaced(_text(row)).lower().split()
-            own += ["".join(term).lower() for term in terms(_text(row)) if len(term) > 1]
-            if not set(words).isdisjoint(own):
-                texts[row.id] = " ".join(own)
+        if ("entries", env_id) not in session.info:  # several searches of a session read the entries once
+            session.info["entries", env_id] = {row.id: _compared(row) for row in _entries(session, env_id)}
+        entries = session.info["entries", env_id].items()
+        texts = {
+            key: " ".join(own)
+            for key, own in entries
+            if (among is None or key in among) and not set(words).isdisjoint(own)
+        }
         ranked = process.extract(" ".join(words), texts, scorer=fuzz.token_set_ratio, limit=k)
         return [key for *_, key in ranked]
 
@@ -118,14 +136,29 @@ class FTS5:
         if lines:
             session.execute(sa.text("INSERT INTO failures_words (rowid, words) VALUES (:id, :words)"), lines)
 
-    def search(self, session: Session, wanted: list[Term], k: int, env_id: str | None) -> list[int]:
-        found = sa.text(
-            "SELECT failures.id FROM failures_words JOIN failures ON failures.id = failures_words.rowid "
-            "WHERE failures_words MATCH :wanted AND (:env_id IS NULL OR env_id = :env_id) "
-            "ORDER BY bm25(failures_words), failures.id DESC LIMIT :k"
-        )
-        match = " OR ".join(f'"{" ".join(term)}"' for term in wanted)
-        return list(session.scalars(found, {"wanted": match, "env_id": env_id, "k": k}))
+    def search(
+        self,
+        session: Session,
+        wanted: list[Term],
+        k: int,
+        env_id: str | None = None,
+        among: Container[int] | None = None,
+    ) -> list[int]:
+        if env_id is None:  # without a look into the rows, which takes most of the time
+            query = "SELECT rowid FROM failures_words WHERE failures_words MATCH :wanted "
+        else:
+            query = (
+                "SELECT failures.id FROM failures_words JOIN failures ON failures.id = failures_words.rowid "
+                "WHERE failures_words MATCH :wanted AND env_id = :env_id "
+            )
+        found = sa.text(query + "ORDER BY bm25(failures_words), failures_words.rowid DESC")
+        lines = sa.text("SELECT count(*) FROM failures_words WHERE failures_words MATCH :wanted")
+
+        def match(terms: Sequence[Term]) -> str:
+            return " OR ".join(f'"{" ".join(term)}"' for term in terms)
+
+        rare = _rarest(session, wanted, lambda term: session.scalar(lines, {"wanted": match([term])}) or 0)
+        return _best(session.scalars(found, {"wanted": match(rare), "env_id": env_id}), k, among)
 
 
 class TSVector:
@@ -135,15 +168,27 @@ class TSVector:
 
     def refill(self, session: Session) -> None: ...
 
-    def search(self, session: Session, wanted: list[Term], k: int, env_id: str | None) -> list[int]:
+    def search(
+        self,
+        session: Session,
+        wanted: list[Term],
+        k: int,
+        env_id: str | None = None,
+        among: Container[int] | None = None,
+    ) -> list[int]:
         found = sa.text(
             "SELECT id FROM failures AS own, to_tsquery('english', :wanted) AS wanted WHERE own.words @@ wanted "
             "AND (CAST(:env_id AS text) IS NULL OR env_id = :env_id) AND NOT EXISTS (SELECT 1 FROM failures AS later "
             "WHERE later.env_id = own.env_id AND later.mode = own.mode AND later.task_id = own.task_id "
-            "AND later.id > own.id) ORDER BY ts_rank(own.words, wanted, 1) DESC, id DESC LIMIT :k"
+            "AND later.id > own.id) ORDER BY ts_rank(own.words, wanted, 1) DESC, id DESC"
         )
-        query = " | ".join("(" + " <-> ".join(f"'{word}'" for word in term) + ")" for term in wanted)
-        return list(session.scalars(found, {"wanted": query, "env_id": env_id, "k": k}))
+        lines = sa.text("SELECT count(*) FROM failures WHERE words @@ to_tsquery('english', :wanted)")
+
+        def query(terms: Sequence[Term]) -> str:
+            return " | ".join("(" + " <-> ".join(f"'{word}'" for word in term) + ")" for term in terms)
+
+        rare = _rarest(session, wanted, lambda term: session.scalar(lines, {"wanted": query([term])}) or 0)
+        return _best(session.scalars(found, {"wanted": query(rare), "env_id": env_id}), k, among)
 
 
 def open_index(database: Database) -> WordIndex:
@@ -183,6 +228,32 @@ def _make(database: Database) -> None:
             table = "CREATE VIRTUAL TABLE IF NOT EXISTS failures_words USING fts5(words, tokenize = 'porter unicode61')"
             session.execute(sa.text(table))
             FTS5().refill(session)
+
+
+def _best(ranked: sa.ScalarResult[int], k: int, among: Container[int] | None) -> list[int]:
+    with ranked:
+        return list(islice((key for key in ranked if among is None or key in among), k))
+
+
+def _rarest(session: Session, wanted: Sequence[Term], lines: Callable[[Term], int]) -> list[Term]:
+    """The rarest words of a query, as many as stand in :data:`_MOST_LINES` lines together, and at least one.
+
+    What is left out ranks next to nothing (BM25 weighs a word that most lines hold with almost 0), and takes the time.
+    """
+    counts = session.info.setdefault("lines", {})
+    counts |= {term: lines(term) for term in wanted if term not in counts}
+    by_rarity = [term for term in sorted(wanted, key=lambda term: counts[term]) if counts[term]]
+    together = accumulate(counts[term] for term in by_rarity)
+    return (
+        [t for t, total in zip(by_rarity, together, strict=True) if total <= _MOST_LINES]
+        or by_rarity[:1]
+        or list(wanted[:1])
+    )
+
+
+def _compared(row: FailureRow) -> list[str]:
+    pairs = ["".join(term).lower() for term in terms(_text(row)) if len(term) > 1]
+    return spaced(_text(row)).lower().split() + pairs
 
 
 def _entries(session: Session, env_id: str | None) -> sa.ScalarResult[FailureRow]:

@@ -23,6 +23,7 @@ from roleagent.envs.alfworld.official import (
 )
 from roleagent.envs.alfworld.planner import plan
 from roleagent.envs.alfworld.simulator import NOTHING, Simulator
+from roleagent.envs.alfworld.tasks import task_type_of
 from roleagent.envs.alfworld.textworld import TextWorldEngine
 from roleagent.panel import Panel, PanelEnv
 from roleagent.spaces import Unicode, check_render_mode
@@ -159,6 +160,10 @@ class ALFWorldEnv(PanelEnv):
             return plan(load_game(self._folder, self._source.task_id))
         except UnknownDialect:
             return ()
+
+    def task_type(self, task_id: str) -> str:
+        """The type of a task, without playing it."""
+        return task_type_of(task_id)
 
     def expert(self, rng: Any = None) -> SearchExpert:
         """An expert that sees only what an agent sees, and searches."""

@@ -169,6 +169,10 @@ class SearchQAEnv(PanelEnv):
         searches = [f"search[{title}]" for title in titles if title.strip()]
         return (*searches[: self.max_steps - 1], f"answer[{self._question.answers[0]}]")
 
+    def task_type(self, task_id: str) -> str:
+        """The data set of a question, without asking it."""
+        return self.archive.questions.find(task_id).data_set
+
     def expert(self, rng: Any = None) -> Any:
         """An expert that sees only what an agent sees; it understands the generated world's questions alone."""
         from roleagent.envs.searchqa.expert import ResearchExpert

@@ -135,6 +135,10 @@ class WebShopEnv(PanelEnv):
             raise gymnasium.error.ResetNeeded("there is no goal yet: call reset() before walkthrough()")
         return walkthrough(self.shop, self._session.goal)
 
+    def task_type(self, task_id: str) -> str:
+        """The product category of a task's goal, without playing it."""
+        return self.shop.goals.find(task_id).category
+
     def expert(self, rng: Any = None) -> Any:
         """An expert that sees only what an agent sees, and shops by the instruction."""
         from roleagent.envs.webshop.expert import ShoppingExpert

@@ -43,6 +43,14 @@ class Panel(Immutable):
     def __contains__(self, task_id: object) -> bool:
         return task_id in self._positions
 
+    def position(self, task_id: str) -> int:
+        """The place of a task in the panel, from 0.
+
+        Raises:
+            KeyError: the panel has no such task.
+        """
+        return self._positions[task_id]
+
     @cached_property
     def _positions(self) -> dict[str, int]:
         return {task_id: position for position, task_id in enumerate(self.task_ids)}

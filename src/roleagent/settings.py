@@ -192,7 +192,9 @@ class CurriculumConfig:
     epsilon: float = 0.5  # share of the tasks that is drawn from what was retrieved, in [0, 1)
     decay: float = 0.9  # what is left of a task's weight after an iteration
     success_factor: float = 0.5  # what is left of it when all of its group succeeded
-    learnability: bool = False  # whether what was retrieved is drawn by p (1 - p) of its last group, too
+    learnability: bool = True  # whether what was retrieved is drawn by p (1 - p), too; off: as published
+    candidates_from: Literal["library", "newest"] = "library"  # drawn over all of it, or its newest entries
+    overlooked: float = 0.25  # share of what was retrieved that goes to tasks of the same type, long unplayed
     library: str = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
     analyst: Literal["model", "rule", "endpoint"] = "model"  # the policy itself, written rules, or a server
     temperature: float = 0.5  # of an analyst that samples

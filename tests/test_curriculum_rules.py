@@ -1,0 +1,308 @@
+"""Which failures the curriculum retrieves from, and by what it draws what it retrieved."""
+
+import json
+from collections import Counter
+
+import gymnasium
+import numpy as np
+import pytest
+from failures import NOTHING, TOY, failed, story
+
+import roleagent  # noqa: F401  (registers the environments)
+from roleagent.curricula import CurriculumSampler, RuleAnalyst
+from roleagent.curricula.storage import words
+from roleagent.curricula.task_records import TaskRecords
+from roleagent.panel import Panel
+from roleagent.types import Group, Reflection, Selection, Task, Trajectory, Turn
+
+PANEL = Panel(TOY, "train", tuple(f"t{number}" for number in range(40)))
+
+
+class First:
+    """An analyst that selects the first candidates and remembers what it was shown."""
+
+    def __init__(self, picks=2, mode="navigation_loop"):
+        self.picks, self.mode, self.shown = picks, mode, []
+
+    def reflect(self, trajectories):
+        return [failed(trajectory.task.task_id, self.mode)[1] for trajectory in trajectories]
+
+    def select(self, reflections, candidates):
+        self.shown += [list(offered) for offered in candidates]
+        return [Selection(tuple(range(min(self.picks, len(offered))))) for offered in candidates]
+
+    def costs(self):
+        return {}
+
+
+def won(task_id, task_type="heat"):
+    turn = Turn((), NOTHING, "look", "done", rewards={"task": 1.0}, info={"won": True, "valid_action": True})
+    return Trajectory(Task(TOY, task_id, task_type=task_type), (turn,), True, False, "won")
+
+
+def lost(task_id, task_type="heat"):
+    return failed(task_id, task_type=task_type)[0]
+
+
+def group(task_id, wins=0, losses=1, task_type="heat"):
+    episodes = [won(task_id, task_type)] * wins + [lost(task_id, task_type)] * losses
+    return Group(episodes[0].task, tuple(episodes))
+
+
+def sampler(library, analyst, seed=0, panel=PANEL, **options):
+    return CurriculumSampler(panel, library, analyst, np.random.default_rng(seed), **options)
+
+
+def tasks_shown(analyst):
+    return [[failure.task.task_id for failure in offered] for offered in analyst.shown]
+
+
+# --- candidates -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("picks", [2, 0])  # 0: the search by words takes the selection's place
+def test_a_failing_task_is_never_its_own_candidate(library, picks):
+    library.record([failed(f"t{number}") for number in range(4)], iteration=0)
+    analyst = First(picks)
+    curriculum = sampler(library, analyst)
+    for _ in range(4):
+        curriculum.observe([group(f"t{number}") for number in range(4)])
+    for number, shown in enumerate(tasks_shown(analyst)):
+        assert shown and f"t{number % 4}" not in shown
+    assert all(retrieval.task_id != retrieval.chosen_task_id for retrieval in library.retrievals())
+    assert len(library.retrievals()) >= 16 and curriculum.metrics()["self_retrievals_total"] == 0
+
+
+def test_older_failures_come_before_those_of_this_iteration(kept):
+    kept.record([failed("t9"), failed("t8")], iteration=0)
+    analyst = First()
+    curriculum = sampler(kept, analyst)
+    curriculum.observe([group("t1"), group("t2")])
+    assert [sorted(shown) for shown in tasks_shown(analyst)] == [["t8", "t9"]] * 2
+    metrics = curriculum.metrics()
+    assert metrics["same_iteration_share"] == metrics["same_iteration_total"] == 0
+    curriculum.observe([group("t3"), group("t9")])  # t9 has just been played: it gives way to the others
+    assert [sorted(shown) for shown in tasks_shown(analyst)[2:]] == [["t1", "t2", "t8"]] * 2
+
+
+def test_failures_of_this_iteration_serve_where_there_is_nothing_older(kept):
+    analyst = First()
+    curriculum = sampler(kept, analyst)
+    curriculum.observe([group("t1")])
+    assert tasks_shown(analyst) == [[]] and curriculum.weights == {}
+    assert curriculum.metrics()["selections"] == 0  # nothing was shown that could have been selected
+    curriculum = sampler(kept, analyst)
+    kept.rollback(0)
+    curriculum.observe([group("t1"), group("t2"), group("t3")])
+    assert [sorted(shown) for shown in tasks_shown(analyst)[1:]] == [["t2", "t3"], ["t1", "t3"], ["t1", "t2"]]
+    assert curriculum.metrics()["same_iteration_share"] == 1 and curriculum.metrics()["same_iteration_total"] == 6
+    kept.rollback(0)
+    kept.record([failed("t2", "wrong_receptacle")], iteration=0)
+    curriculum.observe([group("t1"), group("t2"), group("t3")])
+    shown = [[(f.task.task_id, f.reflection.mode) for f in offered] for offered in analyst.shown[4:]]
+    assert shown[0] == shown[2] == [("t2", "wrong_receptacle")]  # filed before, though the task has failed again
+    assert sorted(task_id for task_id, _ in shown[1]) == ["t1", "t3"]
+
+
+def test_candidates_come_from_all_of_the_library(kept):
+    """Whatever is old or rare is shown now and then, beside what is alike in mode and in words."""
+    panel = Panel(TOY, "train", tuple(f"t{number}" for number in range(400)))
+    kept.record([failed("t0", "price_constraint_violation", "buy", "rare")])
+    kept.record([failed(f"t{number}", "wrong_receptacle") for number in range(1, 200)])
+    kept.record([failed(f"t{number}", "navigation_loop") for number in range(200, 390)])
+    kept.record([failed(f"t{number}", "premature_give_up", text="the yellow submarine") for number in (390, 391)])
+
+    class Wordy(First):
+        def reflect(self, trajectories):
+            return [Reflection(self.mode, "", None, "yellow submarine", "") for _ in trajectories]
+
+    analyst = Wordy()
+    curriculum = sampler(kept, analyst, panel=panel, candidates=9)
+    for number in range(392, 399):
+        curriculum.observe([group(f"t{number}")])
+    lists = tasks_shown(analyst)
+    assert all(len(set(shown)) == len(shown) == 9 for shown in lists)
+    assert {"t390", "t391"} <= set(lists[0][:6])  # found by their words
+    assert all(int(shown[0][1:]) >= 390 for shown in lists)
+    modes = Counter(failure.reflection.mode for offered in analyst.shown for failure in offered)
+    assert min(Counter(f.reflection.mode for f in offered)["navigation_loop"] for offered in analyst.shown) >= 3
+    assert modes["wrong_receptacle"] and modes["price_constraint_violation"] >= 3  # 1 of 392 entries
+    alike = {task_id for shown in lists for task_id in shown if 200 <= int(task_id[1:]) < 390}
+    assert min(int(task_id[1:]) for task_id in alike) < 300  # the newest would be 384 to 389
+
+
+def test_the_earlier_rule_takes_the_newest(kept):
+    analyst = First()
+    kept.record([failed("t9")], iteration=0)
+    curriculum = sampler(kept, analyst, candidates_from="newest", candidates=2)
+    curriculum.observe([group("t1"), group("t2")])
+    assert tasks_shown(analyst) == [["t2", "t1"]] * 2
+    metrics = curriculum.metrics()
+    assert (metrics["self_retrievals"], metrics["same_iteration_share"], metrics["retrieved"]) == (2, 1, 4)
+    curriculum.observe([group("t3")])
+    metrics = curriculum.metrics()
+    assert (metrics["self_retrievals"], metrics["self_retrievals_total"]) == (1, 3)
+    assert (metrics["same_iteration_share"], metrics["same_iteration_total"]) == (0.5, 5)
+    curriculum.observe([group("t3", wins=1, losses=0)])
+    assert curriculum.metrics()["self_retrievals"] == 0 and "same_iteration_share" not in curriculum.metrics()
+
+
+def test_the_draw_repeats_with_the_generator(library):
+    def lists(seed):
+        library.rollback(0)
+        library.record([failed(f"t{number}", mode) for number in range(30) for mode in ("a", "b")])
+        analyst = First()
+        curriculum = sampler(library, analyst, seed, candidates=6)
+        curriculum.observe([group("t31"), group("t32")])
+        state = json.loads(json.dumps(curriculum.state_dict()))
+        curriculum.observe([group("t33")])
+        resumed = sampler(library, analyst, seed=99, candidates=6)
+        resumed.load_state_dict(state)
+        resumed.observe([group("t33")])
+        *before, first, second = tasks_shown(analyst)
+        assert first == second
+        return [*before, first]
+
+    assert lists(1) == lists(1) != lists(2)
+
+
+def test_a_search_passes_over_the_words_of_most_lines(library, monkeypatch):
+    library.record([failed(f"t{n}", text="open the drawer" + " egg" * (n < 3)) for n in range(20)])
+    usual = [failure.task.task_id for failure in library.search("open the drawer egg", k=3)]
+    monkeypatch.setattr(words, "_MOST_LINES", 5)
+    assert [failure.task.task_id for failure in library.search("open the drawer egg", k=3)] == usual
+    assert set(usual) == {"t0", "t1", "t2"}
+    assert len(library.search("open drawer", k=3)) == 3  # where all words are common, one of them serves
+    assert library.search("zebra", k=3) == []
+
+
+# --- learnability -----------------------------------------------------------------------------------------------------
+
+
+def test_the_estimate_shrinks_towards_the_rate_of_the_task_type():
+    types = {f"t{number}": "easy" if number < 20 else "hard" for number in range(40)}
+    records = TaskRecords(PANEL, 0.9, types.get)
+    assert records.chances(0) == pytest.approx(0.5)
+    for number in range(10):
+        records.add(f"t{number}", 7, 8, iteration=1)
+        records.add(f"t{number + 20}", 1, 8, iteration=1)
+    p = records.chances(1)
+    assert p[15] == pytest.approx(7 / 8, abs=0.02) and p[35] == pytest.approx(1 / 8, abs=0.02)  # nobody played these
+    for number in (1, 21):
+        records.add(f"t{number}", 0, 8, iteration=1)
+    p = records.chances(1)
+    assert p[35] < p[1] < p[15] and p[21] < p[35]
+    assert p[1] > p[21] * 5  # the same eight losses count for less against the rate of an easy type
+    later = records.chances(60)  # what was known has faded
+    assert later == pytest.approx(np.where(np.arange(40) < 20, later[15], later[35]), abs=0.02)
+    again = TaskRecords(PANEL, 0.9, types.get)
+    again.load_state_dict(json.loads(json.dumps(records.state_dict())))
+    assert np.array_equal(again.chances(3), records.chances(3)) and np.array_equal(again.waited(3), records.waited(3))
+
+
+def test_a_task_that_was_always_lost_weighs_less_than_an_unplayed_one(kept):
+    curriculum = sampler(kept, First(0), overlooked=0.0)
+    curriculum.observe([group("t1", losses=8), group("t2", wins=8, losses=0), group("t3", wins=3, losses=5)])
+    curriculum.weights = dict.fromkeys(("t1", "t2", "t3", "t4"), 1.0)  # others filled the library with t4
+    curriculum.records.learn_type("t4", "heat")
+    p = curriculum.probabilities()
+    assert 0 < p[1] - 0.5 / 40 < 0.5 * (p[4] - 0.5 / 40) and 0 < p[2] - 0.5 / 40 < 0.5 * (p[4] - 0.5 / 40)
+    assert p[3] == pytest.approx(p[4], rel=0.1) and p.sum() == pytest.approx(1)
+    counts = Counter(curriculum.sample(1)[0] for _ in range(3000))
+    assert counts["t1"] < counts["t4"] / 2
+    literal = sampler(kept, First(0), overlooked=0.0, learnability=False)
+    literal.load_state_dict(curriculum.state_dict())
+    assert literal.probabilities()[1:5] == pytest.approx(0.5 / 40 + 0.5 / 4)
+
+
+def test_where_nothing_was_ever_won_the_curriculum_still_draws(kept):
+    curriculum = sampler(kept, First(), epsilon=0.9)
+    for _ in range(30):
+        curriculum.observe([group("t1", losses=8), group("t2", losses=8)])
+    assert set(curriculum.weights) == {"t1", "t2"}
+    curriculum.sample(8)
+    assert curriculum.metrics()["curriculum_share"] > 0 and np.isfinite(curriculum.probabilities()).all()
+
+
+# --- overlooked tasks -------------------------------------------------------------------------------------------------
+
+
+def kinds(task_id):
+    return "heat" if int(task_id[1:]) < 20 else "cool"
+
+
+def test_overlooked_tasks_of_the_retrieved_type_get_their_share(kept):
+    options = {"epsilon": 0.8, "overlooked": 0.5, "learnability": False}
+    curriculum = sampler(kept, First(), task_type=kinds, **options)
+    for number in range(10):  # t0 … t9 are played, t10 … t19 of the same type never
+        curriculum.observe([group(f"t{number}")])
+    curriculum.weights = {"t9": 2.0, "t25": 1.0}
+    p = curriculum.probabilities() - 0.2 / 40
+    assert p[9] == pytest.approx(0.8 * 0.5 * 2 / 3)  # just played: nobody overlooked it
+    waited = sum(range(10)) + 10 * 10  # iterations
+    assert p[0] == pytest.approx(0.8 * 0.5 * 2 / 3 * 9 / waited)
+    assert p[10:20] == pytest.approx(0.8 * 0.5 * 2 / 3 * 10 / waited)
+    assert p[30] == pytest.approx(0.8 * 0.5 * 1 / 3 / 20) and p.sum() == pytest.approx(0.8)
+    counts = Counter(curriculum.sample(1)[0] for _ in range(6000))
+    assert all(abs(counts[task_id] / 6000 - p[i] - 0.2 / 40) < 0.02 for i, task_id in enumerate(PANEL.task_ids))
+    assert curriculum.metrics()["overlooked_total"] / 6000 == pytest.approx(0.4, abs=0.03)
+    for without in ({"overlooked": 0.0}, {"candidates_from": "newest"}):
+        other = sampler(kept, First(), task_type=kinds, **(options | without))
+        other.load_state_dict(curriculum.state_dict())
+        assert other.probabilities()[10:20] == pytest.approx(0.2 / 40)
+
+
+def test_types_are_learned_from_play_where_the_environment_does_not_say_them(kept):
+    curriculum = sampler(kept, First(), overlooked=0.9, epsilon=0.9, learnability=False)
+    curriculum.observe([group("t1", task_type="heat"), group("t2", task_type="cool")])
+    curriculum.observe([group("t3", task_type="heat")])
+    curriculum.weights = {"t3": 1.0}
+    p = curriculum.probabilities()
+    assert p[1] == pytest.approx(0.1 / 40 + 0.9 * 0.9) and p[2] == p[30] == pytest.approx(0.1 / 40)
+    again = sampler(kept, First(), overlooked=0.9, epsilon=0.9, learnability=False)
+    again.load_state_dict(json.loads(json.dumps(curriculum.state_dict())))
+    assert np.array_equal(again.probabilities(), p)
+
+
+def test_an_overlooked_task_has_its_reason(kept):
+    kept.record([failed("t1")])
+    curriculum = sampler(kept, First(1), task_type=kinds, epsilon=0.99, overlooked=0.5)
+    curriculum.observe([group("t2")])
+    assert curriculum.weights == {"t1": 1.0}
+    curriculum.sample(12)
+    choices = curriculum.choices()
+    overlooked = {task_id for task_id, (_, reason) in choices.items() if reason.startswith("not played for long")}
+    assert overlooked and {kinds(task_id) for task_id in choices} == {"heat"}
+    assert {mode for mode, _ in choices.values()} == {"navigation_loop"}
+
+
+@pytest.mark.parametrize("env_id", [TOY, "RoleAgent/ALFWorld-v0", "RoleAgent/WebShop-v0", "RoleAgent/SearchQA-v0"])
+def test_an_environment_knows_the_type_of_a_task_without_playing_it(env_id, monkeypatch):
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    env = gymnasium.make(env_id)
+    for task_id in env.unwrapped.panel.task_ids[:5]:
+        assert env.unwrapped.task_type(task_id) == env.reset(options={"task_id": task_id})[1]["task_type"]
+
+
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def test_groups_of_the_curriculum_are_compared_with_uniform_ones(kept):
+    curriculum = sampler(kept, RuleAnalyst(), epsilon=0.99, overlooked=0.0)
+    curriculum.observe([group("t1"), group("t2")])
+    metrics = curriculum.metrics()
+    assert (metrics["uniform_zero_variance_share"], metrics["uniform_success"]) == (1, 0)
+    assert "curriculum_success" not in metrics  # nothing was drawn from it yet
+    curriculum.weights = {"t5": 1.0, "t6": 1.0}
+    batch = curriculum.sample(4)
+    sought = {"t5", "t6"}
+    assert sought < set(batch)
+    crashed = group("t5", wins=3, losses=1)
+    crashed = Group(crashed.task, (*crashed.trajectories, story(stop_reason="error", task_id="t5")))
+    other = [group(task_id, wins=2, losses=0) for task_id in batch if task_id not in sought]
+    curriculum.observe([crashed, group("t6", losses=4), *other])
+    metrics = curriculum.metrics()
+    assert (metrics["curriculum_zero_variance_share"], metrics["curriculum_success"]) == (0.5, 0.375)
+    assert (metrics["uniform_zero_variance_share"], metrics["uniform_success"]) == (1, 1)
+    assert metrics["curriculum_groups"] == 2 and metrics["curriculum_zero_variance_groups"] == 1
+    assert metrics["uniform_groups"] == metrics["uniform_zero_variance_groups"] == 4
