@@ -1,6 +1,13 @@
 // Which charts there are: each has a title in words, a unit, and a sentence that says what to look for.
 
 const of = (key) => (story) => [{ name: "", step: story.training.step, y: story.training.values[key] }];
+// The same figure of the curriculum's tasks and of the uniformly drawn ones.
+const chosenAndUniform = (name) => (story) =>
+  ["curriculum", "uniform"].map((kind) => ({
+    name: kind,
+    step: story.training.step,
+    y: story.training.values[`${kind}_${name}`],
+  }));
 const shareOf = (key, whole) => (story) => {
   const { values, step } = story.training;
   return [
@@ -209,6 +216,34 @@ const CHARTS = [
         ...SHARE,
         lines: of("curriculum_share"),
         hint: "Near curriculum.epsilon once there are failures. 0: the curriculum does nothing.",
+      },
+      {
+        title: "Zero-variance groups",
+        unit: "share of groups, by how the task was drawn",
+        ...SHARE,
+        lines: chosenAndUniform("zero_variance_share"),
+        hint: "Groups whose episodes all end alike. The curriculum's line should not lie above the other.",
+      },
+      {
+        title: "Success by choice of task",
+        unit: "share of episodes won, by how the task was drawn",
+        ...SHARE,
+        lines: chosenAndUniform("success"),
+        hint: "Lines that coincide: what the curriculum chooses is like what chance chooses.",
+      },
+      {
+        title: "Retrievals from the iteration itself",
+        unit: "share of retrievals",
+        ...SHARE,
+        lines: of("curriculum_same_iteration_share"),
+        hint: "1 at first, when nothing older is filed, then near 0. High: the curriculum replays the last batch.",
+      },
+      {
+        title: "Retrievals of the failing task itself",
+        unit: "in an iteration",
+        base: true,
+        lines: of("curriculum_self_retrievals"),
+        hint: "0, unless curriculum.candidates_from=newest.",
       },
       {
         title: "Reflections read as written",

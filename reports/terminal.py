@@ -27,6 +27,12 @@ CURVES = (
     ("entropy", "entropy", None),
     ("dead_groups", "dead groups", min),
     ("curriculum_share", "from curriculum", None),
+    ("curriculum_success", "success of those", None),
+    ("uniform_success", "success of others", None),
+    ("curriculum_zero_variance_share", "zero-variance of those", min),
+    ("uniform_zero_variance_share", "zero-variance of others", min),
+    ("curriculum_same_iteration_share", "same iteration", min),
+    ("curriculum_self_retrievals", "self-retrievals", min),
 )
 """Which numbers of the training log are drawn, what they are called, and which of them is the best."""
 IMITATED = (("loss", "loss", min), ("action_loss", "of actions", min), ("prediction_loss", "of predictions", min))

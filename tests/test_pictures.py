@@ -126,6 +126,7 @@ def test_the_next_tasks_have_the_probabilities_that_the_picture_says():
     told = named("library")
     names = [told[f"task-{i}"] for i in range(6)]
     nobody = SimpleNamespace()  # neither library nor analyst is asked
-    sampler = CurriculumSampler(Panel(TASK.env_id, "train", tuple(names)), nobody, nobody, np.random.default_rng(0))
+    panel, rng = Panel(TASK.env_id, "train", tuple(names)), np.random.default_rng(0)
+    sampler = CurriculumSampler(panel, nobody, nobody, rng, learnability=False, overlooked=0.0)  # the published rule
     sampler.weights = {name: weight for i, name in enumerate(names) if (weight := float(told[f"weight-{i}"]))}
     assert [told[f"p-{i}"] for i in range(6)] == [f"{p:.3f}" for p in sampler.probabilities()]

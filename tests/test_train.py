@@ -136,6 +136,11 @@ def test_every_mechanism_did_something(finished):
     # Three groups of three that end alike three times: the watchdog says so of a run this small.
     warnings = [line for line in finished[1].splitlines() if "warning" in line and "ended alike" not in line]
     assert not warnings
+    assert counters["curriculum_self_retrievals_total"] == 0
+    rows = [row for row in metrics(finished[0]) if row["stage"] == "train"]
+    assert [row["curriculum_self_retrievals"] for row in rows] == [0] * len(rows)
+    for name in ("curriculum_same_iteration_share", "uniform_zero_variance_share", "uniform_success"):
+        assert any(name in row for row in rows)
     assert counters["curriculum_reflections_fallback"] < counters["curriculum_failures"]  # the policy analyses itself
 
 
