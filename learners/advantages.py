@@ -246,6 +246,33 @@ def outcome_advantages(group: Group, config: EstimatorConfig) -> list[float]:
     return standardise([config.rewards.outcome(trajectory) for trajectory in group.trajectories], config.norm)
 
 
+def prediction_advantages(group: Group, states: States, config: EstimatorConfig) -> Values:
+    """How much better each turn's own prediction was than others made in the same state; an addition to the paper.
+
+    A turn's score is :func:`prediction_mean`. A turn without one, or alone in its state, has the advantage 0.
+
+    Args:
+        group: rollouts of a task.
+        states: which turns were taken in the same state (:func:`states_of`).
+        config: γ and the norm.
+    """
+    values = [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
+    scores = [[prediction_mean(turn, config.gamma) for turn in trajectory.turns] for trajectory in group.trajectories]
+    for positions in by_state(states):
+        scored = [(i, t, score) for i, t in positions if (score := scores[i][t]) is not None]
+        peers = standardise([score for _, _, score in scored], config.norm)
+        for (i, t, _), value in zip(scored, peers, strict=True):
+            values[i][t] = value
+    return values
+
+
+def prediction_mean(turn: Turn, gamma: float) -> float | None:
+    """The mean score of a turn's prediction, weighted by γ^{h-1}, in [0, 1]; None where no horizon was scored."""
+    scores = turn.prediction.scores if turn.prediction is not None else ()
+    weight = math.fsum(gamma ** (score.horizon - 1) for score in scores)
+    return predictive_return(turn, gamma) / weight if weight else None
+
+
 def _joint(group: Group, step_returns: Values, config: EstimatorConfig) -> Values:
     """A(a_t) = A^S(a_t) + α·A^E(τ) (Eq. 7 and 8)."""
     advantages = [[config.alpha * value for value in row] for row in grpo(group, config)]
@@ -303,6 +330,8 @@ __all__ = [
     "is_dead",
     "modulated_returns",
     "outcome_advantages",
+    "prediction_advantages",
+    "prediction_mean",
     "predictive_return",
     "predictive_returns",
     "reinforce",
