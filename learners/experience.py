@@ -195,7 +195,7 @@ def credit_by_critic(experience: Experience, critic: Engine, config: Config) -> 
     or what they carried (``Experience.apart``).
     """
     options = config.estimator
-    covered = _counted(options.action_mask)
+    covered, kept = _counted(options.action_mask), (CONTEXT, TEXT, PREDICTION) if experience.apart else (CONTEXT, TEXT)
     values = [list(row) for row in critic.score(experience.segments, config.rollout.temperature)]
     returns = [[0.0] * len(row) for row in values]
     members: defaultdict[int, list[int]] = defaultdict(list)
@@ -217,11 +217,7 @@ def credit_by_critic(experience: Experience, critic: Engine, config: Config) -> 
         for i in numbers:
             segment, owners = experience.segments[i], experience.turns[i]
             experience.columns["advantages"][i] = [
-                0.0
-                if kind in (CONTEXT, TEXT)
-                else value
-                if kind == PREDICTION and experience.apart
-                else at_end.get(turn, 0.0)
+                value if kind in kept else at_end.get(turn, 0.0)
                 for kind, turn, value in zip(segment.action_mask, owners, segment.advantages, strict=True)
             ]
         for (i, p), advantage in zip(places, found, strict=True):

@@ -128,7 +128,8 @@ def load_config(folder):
 
 def test_every_mechanism_did_something(finished):
     counters = json.loads((finished[0] / "result.json").read_text())["counters"]
-    for name in ("predictions_scored", "returns_modulated", "curriculum_failures", "curriculum_from_curriculum"):
+    known = ("predictions_scored", "imitated_tokens", "returns_modulated")
+    for name in (*known, "curriculum_failures", "curriculum_from_curriculum"):
         assert counters[name] > 0, counters
     for row in metrics(finished[0]):
         if row["stage"] == "train":
