@@ -208,13 +208,10 @@ def predictive_returns(group: Group, config: EstimatorConfig) -> Values:
 
 def _mean_return(turn: Turn, gamma: float) -> float | None:
     """The weighted mean of a turn's scores times Σ_{h=1..H} γ^{h-1}; None where nothing was scored."""
-    if turn.prediction is None:
+    mean = prediction_mean(turn, gamma)
+    if mean is None or turn.prediction is None:
         return None
-    weight = math.fsum(gamma ** (score.horizon - 1) for score in turn.prediction.scores)
-    if not weight:
-        return None
-    whole = math.fsum(gamma**ahead for ahead in range(len(turn.prediction.texts)))
-    return predictive_return(turn, gamma) * whole / weight
+    return mean * math.fsum(gamma**ahead for ahead in range(len(turn.prediction.texts)))
 
 
 def modulated_returns(group: Group, config: EstimatorConfig) -> Values:

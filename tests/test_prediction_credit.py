@@ -59,8 +59,9 @@ def episode(rollout, steps, won, task=TASK):
         last = number == len(steps) - 1
         info = {"state": came, "valid_action": came != FAILED, "won": won and last, "goal": "put a hot egg"}
         rewards = {"task": float(won and last)}
-        turns.append(Turn(prompt, action, command, came, state, prediction, rewards, info))
-        conversation.advance((*prompt, *action.token_ids), action.token_ids, command, came, info)
+        text = "A code." if came is None else came  # a state that nobody could know
+        turns.append(Turn(prompt, action, command, text, state, prediction, rewards, info))
+        conversation.advance((*prompt, *action.token_ids), action.token_ids, command, text, info)
         state = came
     return Trajectory(task, tuple(turns), True, False, "won" if won else "lost", FIRST)
 
