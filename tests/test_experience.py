@@ -372,8 +372,8 @@ def test_minibatches_of_turns_share_out_the_objective(monkeypatch, aggregation, 
     loss = {"kl": 1e-3, "aggregation": aggregation}
     learner = learner_of(loss=loss, optim={"minibatch_turns": turns, "updates": 7})
     groups = [Group(TASK, (windows(1.0), windows(0.0))) for _ in range(2)]
-    credits = [ESTIMATORS["grpo"](group, estimator_config(learner.config)) for group in groups]
-    laid, seen = lay_out(groups, credits, learner.config), []
+    credits = [Credit.of(group, "grpo", estimator_config(learner.config)) for group in groups]
+    laid, seen = lay_out(groups, credits, learner.config, None), []
 
     def improve(learner, segments, columns, temperature, fresh):
         seen.append(
@@ -394,7 +394,8 @@ def test_minibatches_of_turns_share_out_the_objective(monkeypatch, aggregation, 
 
 def test_all_ranks_make_as_many_updates():
     """A rank with few turns has parts without any; its sums are still asked for."""
-    config = from_dict({"method": "grpo", "optim": {"minibatch_turns": 2}})
+    loss = {"prediction_credit": "advantage"}
+    config = from_dict({"method": "grpo", "loss": loss, "optim": {"minibatch_turns": 2}})
     others = SimpleNamespace(sum=lambda value: value + 14.0)  # their turns
     learner, laid = SimpleNamespace(config=config, ranks=others), credited(config, windows(1.0))
     parts = minibatches(learner, laid, np.random.default_rng(0))
