@@ -165,6 +165,7 @@ def _efficiency(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
 _LOGGED = (
     ("prediction_score", "predictive reward"),
     ("failure_recall", "failures predicted"),
+    ("prediction_accuracy_valid", "other next states predicted"),
     ("returns_modulated", "returns modulated an iteration"),
     ("state_group_share", "turns in a shared state"),
     ("state_group_size", "turns per state"),

@@ -143,7 +143,7 @@ class Method:
         groups = self.rollout.play(played, options.group_size, options.temperature)
         with watch("grouping"):
             credits = credit(run, groups, run.stream(5, number))
-            experience = lay_out(groups, [one.values for one in credits], self.config)
+            experience = lay_out(groups, credits, self.config, self.rollout)
         with watch("update"):
             self.policy.rest()
             update(self.learner, experience, [run.stream(8, number)])
@@ -235,7 +235,7 @@ def main() -> None:
     role = ("method=role_agent", "wia=on", "aiw=on", "curriculum.analyst=rule")
     variants = {"gigpo": ("method=gigpo", "wia=off", "aiw=off"), "role_agent": role}
     if options.full:
-        variants["untrained"] = (*role, "loss.train_predictions=off")
+        variants["untrained"] = (*role, "loss.prediction_credit=none")
         variants["model_analyst"] = (*role[:-1], "curriculum.analyst=model")
     with tempfile.TemporaryDirectory() as folder, Ranks.join() as ranks, Display("", quiet=True) as display:
         made = {

@@ -208,13 +208,10 @@ def predictive_returns(group: Group, config: EstimatorConfig) -> Values:
 
 def _mean_return(turn: Turn, gamma: float) -> float | None:
     """The weighted mean of a turn's scores times Σ_{h=1..H} γ^{h-1}; None where nothing was scored."""
-    if turn.prediction is None:
+    mean = prediction_mean(turn, gamma)
+    if mean is None or turn.prediction is None:
         return None
-    weight = math.fsum(gamma ** (score.horizon - 1) for score in turn.prediction.scores)
-    if not weight:
-        return None
-    whole = math.fsum(gamma**ahead for ahead in range(len(turn.prediction.texts)))
-    return predictive_return(turn, gamma) * whole / weight
+    return mean * math.fsum(gamma**ahead for ahead in range(len(turn.prediction.texts)))
 
 
 def modulated_returns(group: Group, config: EstimatorConfig) -> Values:
@@ -244,6 +241,33 @@ def is_dead(group: Group) -> bool:
 def outcome_advantages(group: Group, config: EstimatorConfig) -> list[float]:
     """A^E(τ): one value per *trajectory* enters the statistics, so that a long one does not count more often."""
     return standardise([config.rewards.outcome(trajectory) for trajectory in group.trajectories], config.norm)
+
+
+def prediction_advantages(group: Group, states: States, config: EstimatorConfig) -> Values:
+    """How much better each turn's own prediction was than others made in the same state; an addition to the paper.
+
+    A turn's score is :func:`prediction_mean`. A turn without one, or alone in its state, has the advantage 0.
+
+    Args:
+        group: rollouts of a task.
+        states: which turns were taken in the same state (:func:`states_of`).
+        config: γ and the norm.
+    """
+    values = [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
+    scores = [[prediction_mean(turn, config.gamma) for turn in trajectory.turns] for trajectory in group.trajectories]
+    for positions in by_state(states):
+        scored = [(i, t, score) for i, t in positions if (score := scores[i][t]) is not None]
+        peers = standardise([score for _, _, score in scored], config.norm)
+        for (i, t, _), value in zip(scored, peers, strict=True):
+            values[i][t] = value
+    return values
+
+
+def prediction_mean(turn: Turn, gamma: float) -> float | None:
+    """The mean score of a turn's prediction, weighted by γ^{h-1}, in [0, 1]; None where no horizon was scored."""
+    scores = turn.prediction.scores if turn.prediction is not None else ()
+    weight = math.fsum(gamma ** (score.horizon - 1) for score in scores)
+    return predictive_return(turn, gamma) / weight if weight else None
 
 
 def _joint(group: Group, step_returns: Values, config: EstimatorConfig) -> Values:
@@ -303,6 +327,8 @@ __all__ = [
     "is_dead",
     "modulated_returns",
     "outcome_advantages",
+    "prediction_advantages",
+    "prediction_mean",
     "predictive_return",
     "predictive_returns",
     "reinforce",

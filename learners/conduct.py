@@ -41,6 +41,24 @@ def conduct(episodes: Sequence[Trajectory]) -> dict[str, float]:
     }
 
 
+def prediction_accuracy(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """How often the next state is predicted word for word, on turns with valid and with invalid actions apart.
+
+    Returns:
+        ``prediction_accuracy_valid`` and ``prediction_accuracy_invalid``: of the turns that were asked for a prediction
+        and whose next state is known, those whose prediction one step ahead is that state. A missing prediction is
+        wrong. A share of nothing is left out.
+    """
+    hits: dict[str, list[bool]] = {"valid": [], "invalid": []}
+    for turn in (turn for episode in episodes for turn in episode.turns):
+        state = turn.info.get("state", turn.observation)  # as predictions are scored
+        if turn.prediction is not None and isinstance(state, str):
+            name = "valid" if turn.info.get("valid_action", True) else "invalid"
+            # Predictions are read without the blanks around them.
+            hits[name].append(turn.prediction.texts[:1] == (state.strip(),))
+    return {f"prediction_accuracy_{name}": _share(found) for name, found in hits.items() if found}
+
+
 def goes_round(things: Sequence[Hashable]) -> bool:
     """Whether at least half of a series, of four or more, is repetition.
 

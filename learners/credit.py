@@ -16,6 +16,7 @@ from roleagent.learners.advantages import (
     by_state,
     is_dead,
     outcome_advantages,
+    prediction_advantages,
     predictive_returns,
     states_of,
     task_returns,
@@ -32,24 +33,27 @@ class Credit:
         states: which turns were taken in the same state.
         of_states: A^S of each turn (Eq. 8); None where the estimator does not compare inside states.
         of_outcomes: A^E of each trajectory (Eq. 1), without α; None where it does not compare outcomes.
+        of_predictions: the advantage of each turn's own prediction; the estimator has no part in it.
     """
 
     values: Values
     states: States
     of_states: Values | None = None
     of_outcomes: list[float] | None = None
+    of_predictions: Values | None = None
 
     @classmethod
     def of(cls, group: Group, kind: str, config: EstimatorConfig) -> Credit:
         """The credit of a group by the estimator of that name."""
         values, states = ESTIMATORS[kind](group, config), states_of(group, config)
+        predicted = prediction_advantages(group, states, config)
         if kind in ("grpo", "rloo"):
-            return cls(values, states, of_outcomes=[row[0] if row else 0.0 for row in values])
+            return cls(values, states, None, [row[0] if row else 0.0 for row in values], predicted)
         if kind not in ("gigpo", "role_agent"):
-            return cls(values, states)
+            return cls(values, states, of_predictions=predicted)
         outcomes = outcome_advantages(group, config)
         rest = [[v - config.alpha * outcome for v in row] for row, outcome in zip(values, outcomes, strict=True)]
-        return cls(values, states, rest, outcomes)
+        return cls(values, states, rest, outcomes, predicted)
 
     @classmethod
     def nothing(cls, group: Group, config: EstimatorConfig) -> Credit:

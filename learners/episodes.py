@@ -37,7 +37,8 @@ and of every turn
 ``advantage_state``    A^S (Eq. 8), ``advantage_outcome`` A^E (Eq. 1), null where the estimator has no such thing
 ``advantage``          what the turn's action was trained with in the end
 ``tokens``             of a few groups: text, kind (see :data:`~roleagent.learners.segments.ACTION`) and log-probability
-                       of every token since the turn before
+                       of every token since the turn before; of predictions those that were sampled, also where
+                       ``loss.prediction_credit=imitate`` trains the states that came in their place
 =====================  ================================================================================================
 """
 
@@ -205,7 +206,7 @@ def tokens_of(trajectory: Trajectory, policy: Actor, config: Config) -> list[lis
     last, behind a piece that says how many are left out.
     """
     decode: Callable[[Sequence[int]], str] = _decoder(policy)
-    foreseen = PREDICTION if config.loss.train_predictions else CONTEXT
+    foreseen = CONTEXT if config.loss.prediction_credit == "none" else PREDICTION
     masked = config.loss.action_mask and config.estimator.action_mask
     told: list[list[Token]] = []
     stream: tuple[int, ...] = ()

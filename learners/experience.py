@@ -2,9 +2,12 @@
 
 Which tokens are which
 ----------------------
-Sampled tokens are ACTION or PREDICTION. With either action mask switched off, the world's tokens matter too: within a
-segment, every token behind the first sampled one that is not sampled itself (observations, the question for a
-prediction, predictions that are not trained) is marked TEXT. The two masks are switched apart:
+Sampled tokens are ACTION or PREDICTION. With ``loss.prediction_credit=imitate`` PREDICTION tokens were not sampled: the
+states that came stand in the place of the sampled prediction, which no later prompt holds.
+
+With either action mask switched off, the world's tokens matter too: within a segment, every token behind the first
+trained one that is not trained itself (observations, the question for a prediction, predictions that are not trained)
+is marked TEXT. The two masks are switched apart:
 
 =====================  ======================================================  =========================================
 option, when off       what TEXT tokens do then                                 otherwise
@@ -26,13 +29,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+from roleagent.agents.rollout import Rollout
 from roleagent.config import Config
 from roleagent.learners.advantages import EPSILON, Values
+from roleagent.learners.credit import Credit
 from roleagent.learners.critic import generalised_advantages
 from roleagent.learners.engine import Engine
 from roleagent.learners.learner import Learner
-from roleagent.learners.segments import ACTION, CONTEXT, TEXT, segments_of
-from roleagent.types import Group, Segment
+from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, TEXT, segments_of
+from roleagent.learners.warmstart import prediction_of
+from roleagent.types import Group, Segment, Trajectory
 
 Rows = list[list[float]]
 """Per segment one number per token."""
@@ -53,6 +59,8 @@ class Experience:
         tasks: the task of each trajectory.
         columns: per segment and token, by name: ``advantages`` and ``sampler``; ``reference``, ``old``, ``values`` and
             ``returns`` as somebody finds them.
+        apart: whether the prediction tokens' advantages are not those of their turns, so that the critic and whitening
+            leave them as they are.
     """
 
     segments: list[Segment] = field(default_factory=list)
@@ -61,6 +69,7 @@ class Experience:
     lengths: list[list[int]] = field(default_factory=list)
     tasks: list[str] = field(default_factory=list)
     columns: dict[str, Rows] = field(default_factory=dict)
+    apart: bool = False
 
     def chosen(self, part: Sequence[int]) -> list[int]:
         """The segments of some groups, in the order of the groups."""
@@ -91,31 +100,66 @@ class Experience:
         return values
 
 
-def lay_out(groups: Sequence[Group], credits: Sequence[Values], config: Config) -> Experience:
-    """Segments of everything that was played, with what the estimator said of each turn on the turn's tokens."""
-    laid = Experience(columns={"advantages": [], "sampler": []})
+def lay_out(groups: Sequence[Group], credits: Sequence[Credit], config: Config, rollout: Rollout) -> Experience:
+    """Segments of everything that was played, with each turn's advantage on the turn's tokens.
+
+    Args:
+        groups: what was played.
+        credits: of each group.
+        config: the masks, and what trains predictions.
+        rollout: that played them; it says how states that came are put into tokens (``prediction_credit=imitate``).
+    """
+    rule = config.loss.prediction_credit
+    laid = Experience(columns={"advantages": [], "sampler": []}, apart=rule != "advantage")
     world = not (config.loss.action_mask and config.estimator.action_mask)
-    for number, (group, rows) in enumerate(zip(groups, credits, strict=True)):
-        laid.lengths.append([len(row) for row in rows])
-        for trajectory, row in zip(group.trajectories, rows, strict=True):
+    for number, (group, credit) in enumerate(zip(groups, credits, strict=True)):
+        laid.lengths.append([len(row) for row in credit.values])
+        for member, (trajectory, row) in enumerate(zip(group.trajectories, credit.values, strict=True)):
             index = len(laid.tasks)
             laid.tasks.append(trajectory.task.task_id)
+            if rule == "imitate":
+                trajectory = with_states_that_came(trajectory, rollout)
+            predicted = row
+            if laid.apart:
+                own = credit.of_predictions if rule == "own" else None
+                predicted = [0.0] * len(row) if own is None else own[member]
             # Segments carry one number per turn: here, for once, the turn's own.
             for segment in segments_of(
-                trajectory, [float(turn) for turn in range(1, len(row) + 1)], index, config.loss.train_predictions
+                trajectory, [float(turn) for turn in range(1, len(row) + 1)], index, rule != "none"
             ):
                 turns = _carried([int(turn) for turn in segment.advantages])
                 mask = [
                     TEXT if world and turn and not k else k for k, turn in zip(segment.action_mask, turns, strict=True)
                 ]
                 silent = _silent(config.estimator.action_mask)
-                values = [0.0 if k in silent else row[turn - 1] for k, turn in zip(mask, turns, strict=True)]
+                values = [
+                    0.0 if k in silent else (predicted if k == PREDICTION else row)[turn - 1]
+                    for k, turn in zip(mask, turns, strict=True)
+                ]
                 laid.segments.append(replace(segment, action_mask=tuple(mask), advantages=tuple(values)))
                 laid.groups.append(number)
                 laid.turns.append(turns)
                 laid.columns["advantages"].append(values)
                 laid.columns["sampler"].append(list(segment.sampler_logprobs))
     return laid
+
+
+def with_states_that_came(trajectory: Trajectory, rollout: Rollout) -> Trajectory:
+    """The same episode as if every prediction that was asked for had named the states that really came.
+
+    States are put into tokens, and shortened to ``rollout.prediction_tokens``, as in the warm start. Where none is
+    known, or none fits, nothing was predicted.
+    """
+    states = [turn.info.get("state", turn.observation) for turn in trajectory.turns]  # as predictions are scored
+    turns = []
+    for number, turn in enumerate(trajectory.turns):
+        asked = turn.prediction
+        if asked is not None and asked.completion is not None:
+            limit = min(rollout.config.prediction_tokens, rollout.policy.context_length - len(asked.prompt_ids))
+            truth = prediction_of(states[number : number + rollout.horizon], rollout, limit, shorten=True)
+            turn = replace(turn, prediction=None if truth is None else replace(asked, completion=truth))
+        turns.append(turn)
+    return replace(trajectory, turns=tuple(turns))
 
 
 def _counted(action_mask: bool) -> tuple[int, ...]:
@@ -147,10 +191,11 @@ def credit_by_critic(experience: Experience, critic: Engine, config: Config) -> 
     They run over a trajectory's action tokens in their order (with ``estimator.action_mask`` off, over the TEXT tokens
     between them too), as if nothing else stood between them. What a turn earned is had at its last action token. Behind
     the last token nothing is to be expected, also where the episode was cut short. A follow-up prediction is no step of
-    the episode: its tokens carry the advantage of their turn's last action token, and the critic does not learn there.
+    the episode: the critic does not learn there, and its tokens carry the advantage of their turn's last action token,
+    or what they carried (``Experience.apart``).
     """
     options = config.estimator
-    covered = _counted(options.action_mask)
+    covered, kept = _counted(options.action_mask), (CONTEXT, TEXT, PREDICTION) if experience.apart else (CONTEXT, TEXT)
     values = [list(row) for row in critic.score(experience.segments, config.rollout.temperature)]
     returns = [[0.0] * len(row) for row in values]
     members: defaultdict[int, list[int]] = defaultdict(list)
@@ -172,8 +217,8 @@ def credit_by_critic(experience: Experience, critic: Engine, config: Config) -> 
         for i in numbers:
             segment, owners = experience.segments[i], experience.turns[i]
             experience.columns["advantages"][i] = [
-                0.0 if kind in (CONTEXT, TEXT) else at_end.get(turn, 0.0)
-                for kind, turn in zip(segment.action_mask, owners, strict=True)
+                value if kind in kept else at_end.get(turn, 0.0)
+                for kind, turn, value in zip(segment.action_mask, owners, segment.advantages, strict=True)
             ]
         for (i, p), advantage in zip(places, found, strict=True):
             experience.columns["advantages"][i][p] = advantage
@@ -184,10 +229,11 @@ def credit_by_critic(experience: Experience, critic: Engine, config: Config) -> 
 def whiten(experience: Experience, action_mask: bool, sum_over_ranks: Callable[[float], float] = float) -> None:
     """Moves advantages to mean 0 and population deviation 1 over the action tokens of the batch, of all ranks.
 
-    Without ``action_mask`` TEXT tokens are counted and moved as well; predictions are moved, and not counted. A batch
-    without spread becomes 0.
+    Without ``action_mask`` TEXT tokens are counted and moved as well; predictions are moved along with their turns, and
+    not counted. A batch without spread becomes 0.
     """
-    counted, silent = _counted(action_mask), _silent(action_mask)
+    counted, kept = _counted(action_mask), _silent(action_mask)  # what is silent is at 0
+    kept = (*kept, PREDICTION) if experience.apart else kept
     rows = experience.columns["advantages"]
     masks = [segment.action_mask for segment in experience.segments]
     told = [
@@ -198,7 +244,7 @@ def whiten(experience: Experience, action_mask: bool, sum_over_ranks: Callable[[
     deviation = math.sqrt(sum_over_ranks(math.fsum((value - mean) ** 2 for value in told)) / count)
     scale = 1.0 / (deviation + EPSILON) if deviation > 1e-9 else 0.0
     experience.columns["advantages"] = [
-        [0.0 if kind in silent else (value - mean) * scale for value, kind in zip(row, mask, strict=True)]
+        [value if kind in kept else (value - mean) * scale for value, kind in zip(row, mask, strict=True)]
         for row, mask in zip(rows, masks, strict=True)
     ]
 

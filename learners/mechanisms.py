@@ -18,6 +18,7 @@ def tally(counters: dict[str, float], metrics: Mapping[str, float]) -> None:
     rewards = [name for name in metrics if name.startswith("reward_")]
     for name in ("predictions_scored", "returns_modulated", "dead_groups", "replaced_groups", *rewards):
         counters[name] = counters.get(name, 0.0) + metrics[name]
+    counters["imitated_tokens"] = counters.get("imitated_tokens", 0.0) + metrics.get("imitated_tokens", 0.0)
     for name in (
         *("sampled", "from_curriculum", "failures", "retrieved", "self_retrievals_total", "same_iteration_total"),
         *("reflections_fallback", "selections_fallback"),
@@ -32,6 +33,8 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
         expected["predictions_scored"] = "wia is on, but no prediction was ever scored"
         if config.estimator.kind == "role_agent":
             expected["returns_modulated"] = "wia is on, but no prediction ever changed a return"
+        if config.loss.prediction_credit == "imitate" and config.loss.prediction_weight:
+            expected["imitated_tokens"] = "loss.prediction_credit=imitate, but no state that came was ever imitated"
     if config.aiw:
         expected["curriculum_from_curriculum"] = "aiw is on, but no task was ever sampled from the failure library"
     if config.rollout.refills and counters.get("dead_groups"):

@@ -60,6 +60,10 @@ def improve(
 ) -> dict[str, float] | None:
     """One update of the clipped policy-gradient objective (Eq. 9); None if no rank has anything to learn from.
 
+    With ``loss.prediction_credit=imitate`` prediction tokens are states that came, which nobody sampled. They are
+    trained by their likelihood alone: weight times -log p, at the same temperature. The clipped surrogate, the KL
+    penalty and all statistics of sampled tokens leave them out.
+
     Args:
         segments: those of this rank; may be none.
         columns: per token ``weights`` (:func:`~roleagent.learners.loss.token_weights`), ``advantages``, ``sampler``
@@ -69,24 +73,29 @@ def improve(
             starts from what this very pass finds, and the pass shows how far sampler and learner are apart.
 
     Returns:
-        ``clip_fraction``, ``ratio``, ``kl``, ``entropy`` and ``logprob_gap``, means over tokens; ``loss``; and of a
-        fresh update ``mismatch`` and ``mismatch_max`` (|learner - sampler| of log-probabilities, in nats, in the mean
-        and at the worst) and ``importance`` (mean of exp(learner - sampler), cut off as ``loss.correction`` says).
+        ``loss``, ``grad_norm`` and ``tokens`` (sampled and trained). With imitation ``imitated_tokens`` and, if there
+        are any, ``prediction_loss`` (nats per imitated token). If there are sampled tokens, means over them:
+        ``clip_fraction``, ``ratio``, ``kl``, ``entropy`` and ``logprob_gap``; and of a fresh update ``mismatch`` and
+        ``mismatch_max`` (|learner - sampler| of log-probabilities, in nats, in the mean and at the worst) and
+        ``importance`` (mean of exp(learner - sampler), cut off as ``loss.correction`` says).
     """
     ranks, options = learner.ranks, learner.config.loss
     if not ranks.max(len(segments)):
         return None
     sums = Sums()
     apart = Mismatch(options.correction)
+    imitates = options.prediction_credit == "imitate"
 
     def objective(said: Scored) -> torch.Tensor:
         known, now = said.columns, said.logprobs.detach()
+        imitated = (said.kinds == PREDICTION) & imitates
+        weights = known["weights"].masked_fill(imitated, 0.0)
         old = _old_logprobs(said, now if fresh else known.get("old"), options.old)
         loss, metrics = policy_loss(
             said.logprobs,
             old,
             known["advantages"],
-            known["weights"],
+            weights,
             options.clip_low,
             options.clip_high,
             known.get("reference"),
@@ -96,21 +105,28 @@ def improve(
             _importance(said, old, options.correction),
         )
         if fresh:
-            sampled = (known["weights"] != 0) & (said.kinds != TEXT)
-            apart.add((now - known["sampler"])[sampled])
-        entropy = torch.where(known["weights"] != 0, said.entropies, 0.0).sum()
+            apart.add((now - known["sampler"])[(weights != 0) & (said.kinds != TEXT)])
+        entropy = torch.where(weights != 0, said.entropies, 0.0).sum()
+        if imitates:
+            shares = torch.where(imitated, known["weights"], 0.0)
+            loss = loss - (shares * said.logprobs).sum()
+            chosen = shares != 0
+            surprise = torch.where(chosen, -now, 0.0).sum()
+            metrics |= {"prediction_loss": surprise, "imitated_tokens": chosen.sum()}
         sums.add({"loss": loss, "entropy": entropy, **metrics})
         return loss
 
     norm = learner.update(segments, columns, objective, temperature, entropy=True)
     total = sums.together(ranks)
-    return {
-        **mean_metrics(total),
-        "loss": total["loss"],
-        "entropy": total["entropy"] / max(1.0, total["tokens"]),
-        "grad_norm": norm,
-        **(apart.together(ranks) if fresh else {}),
-    }
+    found = {"tokens": total["tokens"], "loss": total["loss"], "grad_norm": norm}
+    if imitates:
+        found["imitated_tokens"] = total["imitated_tokens"]
+    if found.get("imitated_tokens"):
+        found["prediction_loss"] = total["prediction_loss"] / total["imitated_tokens"]
+    if total["tokens"]:  # an update by imitation alone says nothing of sampled tokens, and enters no mean of them
+        found |= {**mean_metrics(total), "entropy": total["entropy"] / total["tokens"]}
+        found |= apart.together(ranks) if fresh else {}
+    return found
 
 
 class Sums:

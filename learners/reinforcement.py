@@ -15,7 +15,7 @@ from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import Config, ConfigError
 from roleagent.learners.adapters import Adapter, adapted
 from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, Values, is_dead
-from roleagent.learners.conduct import conduct
+from roleagent.learners.conduct import conduct, prediction_accuracy
 from roleagent.learners.credit import Credit, summary
 from roleagent.learners.disk import damage, make_whole, write_checksums
 from roleagent.learners.episodes import Played
@@ -146,7 +146,11 @@ def credit(run: Run, groups: Sequence[Group], rng: np.random.Generator) -> list[
     if not config.train.shuffle_advantages:
         return credits
     moved = shuffled([one.values for one in credits], rng)
-    return [replace(one, values=values) for one, values in zip(credits, moved, strict=True)]
+    predicted = shuffled([one.of_predictions or [] for one in credits], rng)
+    return [
+        replace(one, values=values, of_predictions=own)
+        for one, values, own in zip(credits, moved, predicted, strict=True)
+    ]
 
 
 def estimator_config(config: Config) -> EstimatorConfig:
@@ -178,8 +182,30 @@ def check_learning(config: Config) -> None:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"estimator.kind must be one of {kinds}, not {config.estimator.kind!r}{hint}")
     estimator_config(config)
+    _check_predictions(config)
     if config.loss.correction and config.loss.old != "learner":
         raise ConfigError("loss.correction weighs the learner against the sampler: it needs loss.old=learner")
+
+
+def _check_predictions(config: Config) -> None:
+    """Refuses a rule of ``loss.prediction_credit`` that cannot work in the run's prompts.
+
+    Raises:
+        ConfigError: one line that says what to change.
+    """
+    rule, form = config.loss.prediction_credit, config.prompt.predictions
+    if not config.wia or config.train.stage != "rl":
+        return
+    if form == "inline" and rule != "advantage":
+        raise ConfigError(
+            f"loss.prediction_credit={rule} needs predictions apart from the action, and prompt.predictions=inline has "
+            "both in one reply: set loss.prediction_credit=advantage, or another prompt.predictions"
+        )
+    if rule == "imitate" and form == "followup" and config.prompt.style == "transcript":
+        raise ConfigError(
+            "loss.prediction_credit=imitate trains on the state that came, and prompt.predictions=followup keeps the "
+            "sampled prediction in the transcript: set prompt.predictions=detached, or another loss.prediction_credit"
+        )
 
 
 def shuffled(advantages: Sequence[Values], rng: np.random.Generator) -> list[Values]:
@@ -211,6 +237,7 @@ def account(config: Config, played: Sequence[Played], stats: RolloutStats, sampl
         "format_errors": float(sum(turn.info.get("format_error") is not None for turn in turns)),
         "invalid_actions": float(sum(not turn.info.get("valid_action", True) for turn in turns)),
         **conduct(episodes),
+        **prediction_accuracy(episodes),
         "action_tokens": float(stats.action_tokens),
         "prediction_tokens": float(stats.prediction_tokens),
         "crashed_episodes": float(stats.errors),

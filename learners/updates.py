@@ -14,6 +14,7 @@ from roleagent.learners.experience import Experience, Rows, credit_by_critic, re
 from roleagent.learners.learner import Learner
 from roleagent.learners.loss import token_weights
 from roleagent.learners.objectives import improve
+from roleagent.learners.segments import PREDICTION
 
 
 class Minibatch(NamedTuple):
@@ -60,7 +61,7 @@ def update(learner: Learner, experience: Experience, orders: Sequence[np.random.
     except NotFinite as error:
         error.tasks = experience.tasks
         raise
-    return (_means(collected) or {"entropy": 0.0, "logprob_gap": 0.0}) | _means(fitted)
+    return {"entropy": 0.0, "logprob_gap": 0.0} | _means(collected) | _means(fitted)
 
 
 def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
@@ -124,11 +125,20 @@ def _improve(
 ) -> dict[str, float] | None:
     """One optimiser step on some segments; None where nothing in them teaches anything."""
     options = learner.config.loss
-    # Without a KL term a segment of advantage 0 has gradient 0, so it need not be computed; it was counted above.
-    kept = [n for n, i in enumerate(chosen) if options.kl or any(experience.columns["advantages"][i])]
-    columns = {name: [rows[chosen[n]] for n in kept] for name, rows in experience.columns.items()}
-    columns["weights"] = [weights[n] for n in kept]
-    segments = [experience.segments[chosen[n]] for n in kept]
+    imitated = PREDICTION if options.prediction_credit == "imitate" and options.prediction_weight else None
+    kept: list[int] = []
+    shares: Rows = []
+    for number, row in zip(chosen, weights, strict=True):
+        mask = experience.segments[number].action_mask
+        # Without a KL term a segment of advantage 0 has gradient 0, so it need not be computed; it was counted above.
+        # Where it is computed for the states that it imitates, its sampled tokens still enter no statistics.
+        taught = options.kl or any(experience.columns["advantages"][number])
+        if taught or imitated in mask:
+            kept.append(number)
+            shares.append(row if taught else [w if k == imitated else 0.0 for w, k in zip(row, mask, strict=True)])
+    columns = {name: [rows[number] for number in kept] for name, rows in experience.columns.items()}
+    columns["weights"] = shares
+    segments = [experience.segments[number] for number in kept]
     return improve(learner, segments, columns, learner.config.rollout.temperature, fresh)
 
 

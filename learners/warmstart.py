@@ -14,6 +14,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from roleagent.agents.actor import Actor
 from roleagent.agents.mistakes.slips import Slips, verb_of
 from roleagent.agents.prompts import Scribe, Transcript, Window
 from roleagent.agents.rollout import Rollout
@@ -144,13 +145,6 @@ def segments_from(
     """
     policy, horizon = rollout.policy, rollout.horizon
     inline, detached = (rollout.prompt.predictions == form for form in ("inline", "detached"))
-
-    def reply(text: str, stops: frozenset[int]) -> Completion:
-        ids = policy.encode(text)
-        if not ids or ids[-1] not in stops:
-            ids.append(policy.eos_id)
-        return Completion(tuple(ids), (0.0,) * len(ids), "stop")
-
     conversation = rollout.open(demonstration.observation, demonstration.info)
     states = demonstration.states
     turns: list[Turn] = []
@@ -160,18 +154,16 @@ def segments_from(
         action_text = f"<action>{policy.literal(step.command)}</action>"
         prediction = None
         if horizon and inline:
-            action = reply(action_text + _foretold(ahead, policy), rollout.action_stops)
+            action = _reply(action_text + _foretold(ahead, policy), policy, rollout.action_stops)
         else:
-            action = reply(action_text, rollout.action_stops)
+            action = _reply(action_text, policy, rollout.action_stops)
         stream, last = (*prompt, *action.token_ids), action.token_ids
         if horizon and not inline and only in (None, number):
             asked = conversation.prediction_prompt(action)
             wrong = decoys.draw(step.command, len(ahead)) if decoys is not None else None
-            answer = reply(_foretold(ahead if wrong is None else wrong, policy), rollout.prediction_stops)
             limit = rollout.config.prediction_tokens
-            if len(answer.token_ids) > limit:
-                beginnings = _beginnings(ahead, rollout, int(_ROOM * limit)) if detached else []
-                answer = reply(_foretold(beginnings, policy), rollout.prediction_stops)
+            answer = prediction_of(ahead if wrong is None else wrong, rollout, limit, shorten=detached)
+            answer = answer or _reply("", policy, rollout.prediction_stops)
             prediction = Prediction(asked, answer, ()) if wrong is None else None
             if not detached:
                 stream, last = (*asked, *answer.token_ids), answer.token_ids
@@ -179,6 +171,34 @@ def segments_from(
         conversation.advance(stream, last, step.command, step.observation, step.info)
     trajectory = Trajectory(demonstration.task, tuple(turns), True, False, "won", demonstration.observation)
     return segments_of(trajectory, [float(step.imitated) for step in demonstration.steps])
+
+
+def prediction_of(states: Sequence[str | None], rollout: Rollout, limit: int, shorten: bool) -> Completion | None:
+    """The reply that predicts these states, as a policy would have given it.
+
+    Args:
+        states: of horizons 1, 2, …; None where nobody could know one.
+        rollout: says how: tokens, where replies end.
+        limit: most tokens of the reply.
+        shorten: whether states that do not fit are predicted by how they begin, or not at all.
+
+    Returns:
+        None where no state is known, or none fits.
+    """
+    text = _foretold(states, rollout.policy)
+    answer = _reply(text, rollout.policy, rollout.prediction_stops)
+    if len(answer.token_ids) > limit:
+        beginnings = _beginnings(states, rollout, int(_ROOM * limit)) if shorten else []
+        text = _foretold(beginnings, rollout.policy)
+        answer = _reply(text, rollout.policy, rollout.prediction_stops)
+    return answer if text else None
+
+
+def _reply(text: str, policy: Actor, stops: frozenset[int]) -> Completion:
+    ids = policy.encode(text)
+    if not ids or ids[-1] not in stops:
+        ids.append(policy.eos_id)
+    return Completion(tuple(ids), (0.0,) * len(ids), "stop")
 
 
 _ROOM = 0.75  # of the most tokens, for a forecast that was shortened: a policy that learns from it cannot count exactly

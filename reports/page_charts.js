@@ -129,6 +129,13 @@ const CHARTS = [
         hint: "Failed commands whose answer was predicted exactly. 0: predictions cannot say that a command fails.",
       },
       {
+        title: "Other next states predicted",
+        unit: "share of valid commands",
+        ...SHARE,
+        lines: of("prediction_accuracy_valid"),
+        hint: "Valid commands whose next state was predicted exactly. Pages too long for a prediction never are.",
+      },
+      {
         title: "Entropy",
         unit: "nats a token",
         base: true,
@@ -160,6 +167,13 @@ const CHARTS = [
         unit: "policy objective, negated",
         lines: of("loss"),
         hint: "Its size says little; jumps matter.",
+      },
+      {
+        title: "Loss of predictions",
+        unit: "nats a token",
+        base: true,
+        lines: of("prediction_loss"),
+        hint: "Of the states that came, with loss.prediction_credit=imitate. Should fall and stay down.",
       },
       {
         title: "KL to the reference",

@@ -11,7 +11,7 @@ import torch
 from tiny import qwen
 
 from roleagent.config import from_dict
-from roleagent.learners.advantages import ESTIMATORS
+from roleagent.learners.credit import Credit
 from roleagent.learners.critic import Critic, fit, generalised_advantages, value_loss
 from roleagent.learners.engine import Engine
 from roleagent.learners.experience import credit_by_critic, lay_out, whiten
@@ -50,12 +50,13 @@ def windows(reward=1.0):
 def options(loss=True, estimator=True, **more):
     """The masks, and more options of the estimator."""
     estimator = {"action_mask": estimator, "norm": "mean"} | more
-    return from_dict({"method": "grpo", "loss": {"action_mask": loss}, "estimator": estimator})
+    masks = {"loss": {"action_mask": loss, "prediction_credit": "advantage"}, "estimator": estimator}
+    return from_dict({"method": "grpo", **masks})
 
 
 def credited(config, *trajectories):
     group = Group(TASK, trajectories)
-    return lay_out([group], [ESTIMATORS[config.estimator.kind](group, estimator_config(config))], config)
+    return lay_out([group], [Credit.of(group, config.estimator.kind, estimator_config(config))], config, None)
 
 
 # --- the four combinations of masks -----------------------------------------------------------------------------------
@@ -147,7 +148,7 @@ def test_what_is_all_alike_whitens_to_nothing():
     laid = credited(options(kind="reinforce", gamma=1.0), transcript(1.0), transcript(1.0))
     whiten(laid, True)
     assert not any(itertools.chain(*laid.columns["advantages"]))
-    empty = lay_out([], [], options())
+    empty = lay_out([], [], options(), None)
     whiten(empty, True)
     assert empty.columns["advantages"] == [] and empty.by_turn() == []
 
@@ -226,7 +227,8 @@ def test_a_value_moves_as_far_as_the_clip(value, clip, loss, gradient):
 
 def test_the_critic_learns_what_is_coming():
     """Won episodes say one thing, lost ones another: after some updates the values tell them apart."""
-    config = from_dict({"method": "ppo", "critic": {"lr": 1e-2, "clip": 0.0}, "optim": {"warmup_steps": 1}})
+    tree = {"loss": {"prediction_credit": "advantage"}, "critic": {"lr": 1e-2, "clip": 0.0}}
+    config = from_dict({"method": "ppo", "optim": {"warmup_steps": 1}} | tree)
     policy = qwen()
     critic = Engine(Critic(copy.deepcopy(policy.model)), config, config.critic.lr, 0)
     laid = credited(config, transcript(1.0), transcript(0.0, shift=50))
@@ -246,6 +248,7 @@ def test_the_critic_learns_what_is_coming():
 
 
 def learner_of(**tree):
+    tree["loss"] = {"prediction_credit": "advantage"} | tree.get("loss", {})
     config = from_dict({"method": "grpo", "optim": {"lr": 1e-2, "warmup_steps": 1}} | tree)
     policy = qwen()
     reference = copy.deepcopy(policy.model).requires_grad_(False) if config.loss.kl else None
@@ -269,8 +272,8 @@ class Counting:
 
 def play(config):
     groups = [Group(TASK, (transcript(1.0, shift), transcript(0.0, shift + 20))) for shift in (0, 40)]
-    credits = [ESTIMATORS["grpo"](group, estimator_config(config)) for group in groups]
-    return lay_out(groups, credits, config)
+    credits = [Credit.of(group, "grpo", estimator_config(config)) for group in groups]
+    return lay_out(groups, credits, config, None)
 
 
 def orders(n):
@@ -369,8 +372,8 @@ def test_minibatches_of_turns_share_out_the_objective(monkeypatch, aggregation, 
     loss = {"kl": 1e-3, "aggregation": aggregation}
     learner = learner_of(loss=loss, optim={"minibatch_turns": turns, "updates": 7})
     groups = [Group(TASK, (windows(1.0), windows(0.0))) for _ in range(2)]
-    credits = [ESTIMATORS["grpo"](group, estimator_config(learner.config)) for group in groups]
-    laid, seen = lay_out(groups, credits, learner.config), []
+    credits = [Credit.of(group, "grpo", estimator_config(learner.config)) for group in groups]
+    laid, seen = lay_out(groups, credits, learner.config, None), []
 
     def improve(learner, segments, columns, temperature, fresh):
         seen.append(
@@ -391,7 +394,8 @@ def test_minibatches_of_turns_share_out_the_objective(monkeypatch, aggregation, 
 
 def test_all_ranks_make_as_many_updates():
     """A rank with few turns has parts without any; its sums are still asked for."""
-    config = from_dict({"method": "grpo", "optim": {"minibatch_turns": 2}})
+    loss = {"prediction_credit": "advantage"}
+    config = from_dict({"method": "grpo", "loss": loss, "optim": {"minibatch_turns": 2}})
     others = SimpleNamespace(sum=lambda value: value + 14.0)  # their turns
     learner, laid = SimpleNamespace(config=config, ranks=others), credited(config, windows(1.0))
     parts = minibatches(learner, laid, np.random.default_rng(0))
@@ -400,5 +404,5 @@ def test_all_ranks_make_as_many_updates():
 
 def test_an_empty_iteration_is_none():
     learner = learner_of(loss={"kl": 0.0})
-    assert update(learner, lay_out([], [], learner.config), orders(1)) == {"entropy": 0.0, "logprob_gap": 0.0}
+    assert update(learner, lay_out([], [], learner.config, None), orders(1)) == {"entropy": 0.0, "logprob_gap": 0.0}
     assert learner.policy.version == 0

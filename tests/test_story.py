@@ -145,7 +145,7 @@ def exchange(prompt, action, question=None, answer=None):
     return Turn(tuple(prompt), said, "look", "", prediction=prediction)
 
 
-@pytest.mark.parametrize("options", [[], ["loss.train_predictions=off"]], ids=str)
+@pytest.mark.parametrize("options", [["loss.prediction_credit=advantage"], ["loss.prediction_credit=none"]], ids=str)
 @pytest.mark.parametrize("goes_on", [True, False])
 def test_the_tokens_are_those_that_are_trained(options, goes_on):
     """The same (token, mask, log-probability) as in the segments, whether prompts go on or begin anew."""
@@ -160,7 +160,7 @@ def test_the_tokens_are_those_that_are_trained(options, goes_on):
     told = tokens_of(episode, policy, config)
     read = "".join(piece for turn in told for piece, _, _ in turn)
     assert read == 2 * "You arrive at cupboard 1.go to tablewhategg, potato"
-    segments = segments_of(episode, [1.0, 1.0], train_predictions=config.loss.train_predictions)
+    segments = segments_of(episode, [1.0, 1.0], train_predictions=config.loss.prediction_credit != "none")
     trained = [
         (kind, round(logprob, 4))
         for segment in segments

@@ -128,7 +128,8 @@ def load_config(folder):
 
 def test_every_mechanism_did_something(finished):
     counters = json.loads((finished[0] / "result.json").read_text())["counters"]
-    for name in ("predictions_scored", "returns_modulated", "curriculum_failures", "curriculum_from_curriculum"):
+    known = ("predictions_scored", "imitated_tokens", "returns_modulated")
+    for name in (*known, "curriculum_failures", "curriculum_from_curriculum"):
         assert counters[name] > 0, counters
     for row in metrics(finished[0]):
         if row["stage"] == "train":
@@ -281,9 +282,11 @@ def test_a_disk_that_is_full_already_is_one_line(copy, config):
         ["wia=off"],
         ["aiw=off"],
         ["prompt.style=window", "policy.context=2048"],
-        ["prompt.predictions=inline"],
+        ["prompt.predictions=inline", "loss.prediction_credit=advantage"],
         ["policy.dtype=bfloat16"],
-        ["loss.kl=0", "loss.train_predictions=off"],
+        ["loss.kl=0", "loss.prediction_credit=none"],
+        ["loss.prediction_credit=own"],
+        ["prompt.predictions=followup", "loss.prediction_credit=advantage"],
         ["train.shuffle_advantages=on"],
         ["train.stage=sft", "train.minutes=0.02", "warmstart.episodes=4"],
     ],

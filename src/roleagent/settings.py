@@ -140,7 +140,8 @@ class LossConfig:
     divisor: int = 1024  # tokens of a trajectory as aggregation=constant counts them, however many there are
     kl: float = 1e-3  # weight of the distance to the reference, per token; 0: no reference
     prediction_weight: float = 0.5  # of prediction tokens, relative to action tokens; they are averaged apart
-    train_predictions: bool = True  # off: predictions are scored and not trained
+    prediction_credit: Literal["advantage", "own", "imitate", "none"] = "imitate"  # what trains predictions: the turn's
+    # advantage; that of their own score in the state group; the likelihood of the states that came; nothing
     action_mask: bool = True  # off, an ablation: what the world says after the first reply enters the loss as well
     old: Literal["sampler", "learner"] = "sampler"  # whose log-probabilities the ratio starts from
     correction: float = 0.0  # most that exp(learner - sampler) weighs a token, with old=learner; 0: not weighed

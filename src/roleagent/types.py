@@ -205,7 +205,7 @@ class Segment:
         token_ids: prompts, replies, observations, as they stood in the policy's context.
         action_mask: weight of each token in the loss: 0 for tokens the model did not sample, 1 for action tokens,
             2 for prediction tokens. (The loss averages the two kinds separately.)
-        sampler_logprobs: log-probability under the policy that sampled the token; 0 where ``action_mask`` is 0.
+        sampler_logprobs: log-probability under the policy that sampled the token; 0 where nobody did.
         advantages: the advantage of the turn that sampled the token; 0 where ``action_mask`` is 0.
         trajectory: index of the trajectory the segment belongs to, within its batch.
     """
