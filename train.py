@@ -189,7 +189,7 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
         groups, replaced = play(run, rollout, lambda n: sampler.sample(n), iteration)
         with run.watch("grouping"):
             credits = credit(run, groups, run.own_stream(5, iteration))
-            experience = lay_out(groups, credits, config, rollout)
+            experience = lay_out(groups, credits, config, rollout, run.own_stream(13, iteration))
         with run.watch("update"):
             actor.rest()
             learner.share = run.share_of(iteration - 1, config.train.iterations, config.train.minutes)

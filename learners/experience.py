@@ -29,6 +29,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
+import numpy as np
+
 from roleagent.agents.rollout import Rollout
 from roleagent.config import Config
 from roleagent.learners.advantages import EPSILON, Values
@@ -37,7 +39,7 @@ from roleagent.learners.critic import generalised_advantages
 from roleagent.learners.engine import Engine
 from roleagent.learners.learner import Learner
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, TEXT, segments_of
-from roleagent.learners.warmstart import prediction_of
+from roleagent.learners.warmstart import prediction_of, taught_turns
 from roleagent.types import Group, Segment, Trajectory
 
 Rows = list[list[float]]
@@ -100,7 +102,9 @@ class Experience:
         return values
 
 
-def lay_out(groups: Sequence[Group], credits: Sequence[Credit], config: Config, rollout: Rollout) -> Experience:
+def lay_out(
+    groups: Sequence[Group], credits: Sequence[Credit], config: Config, rollout: Rollout, rng: np.random.Generator
+) -> Experience:
     """Segments of everything that was played, with each turn's advantage on the turn's tokens.
 
     Args:
@@ -108,6 +112,7 @@ def lay_out(groups: Sequence[Group], credits: Sequence[Credit], config: Config, 
         credits: of each group.
         config: the masks, and what trains predictions.
         rollout: that played them; it says how states that came are put into tokens (``prediction_credit=imitate``).
+        rng: draws the turns whose states are (``loss.imitated_turns``).
     """
     rule = config.loss.prediction_credit
     laid = Experience(columns={"advantages": [], "sampler": []}, apart=rule != "advantage")
@@ -118,7 +123,7 @@ def lay_out(groups: Sequence[Group], credits: Sequence[Credit], config: Config, 
             index = len(laid.tasks)
             laid.tasks.append(trajectory.task.task_id)
             if rule == "imitate":
-                trajectory = with_states_that_came(trajectory, rollout)
+                trajectory = with_states_that_came(trajectory, rollout, config.loss.imitated_turns, rng)
             predicted = row
             if laid.apart:
                 own = credit.of_predictions if rule == "own" else None
@@ -144,17 +149,27 @@ def lay_out(groups: Sequence[Group], credits: Sequence[Credit], config: Config, 
     return laid
 
 
-def with_states_that_came(trajectory: Trajectory, rollout: Rollout) -> Trajectory:
-    """The same episode as if every prediction that was asked for had named the states that really came.
+def with_states_that_came(trajectory: Trajectory, rollout: Rollout, most: int, rng: np.random.Generator) -> Trajectory:
+    """The same episode as if predictions that were asked for had named the states that really came.
 
     States are put into tokens, and shortened to ``rollout.prediction_tokens``, as in the warm start. Where none is
     known, or none fits, nothing was predicted.
+
+    Args:
+        most: turns that keep a prediction, drawn as in the warm start; 0: all of them.
     """
+    asked_for = [n for n, turn in enumerate(trajectory.turns) if turn.prediction and turn.prediction.completion]
+    if most:
+        known = [n for n in asked_for if trajectory.turns[n].next_state is not None]
+        failed = [n for n in known if not trajectory.turns[n].info.get("valid_action", True)]
+        asked_for = taught_turns(known, failed, most, rng)
     states = [turn.info.get("state", turn.observation) for turn in trajectory.turns]  # as predictions are scored
     turns = []
     for number, turn in enumerate(trajectory.turns):
         asked = turn.prediction
-        if asked is not None and asked.completion is not None:
+        if asked is not None and number not in asked_for:
+            turn = replace(turn, prediction=None)
+        elif asked is not None:
             limit = min(rollout.config.prediction_tokens, rollout.policy.context_length - len(asked.prompt_ids))
             truth = prediction_of(states[number : number + rollout.horizon], rollout, limit, shorten=True)
             turn = replace(turn, prediction=None if truth is None else replace(asked, completion=truth))

@@ -21,7 +21,15 @@ from roleagent.learners.learner import Learner
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.reflecting import Lesson
 from roleagent.learners.run import Run
-from roleagent.learners.warmstart import Decoys, Demonstration, batches, demonstrate, segments_from, texts_of
+from roleagent.learners.warmstart import (
+    Decoys,
+    Demonstration,
+    batches,
+    demonstrate,
+    segments_from,
+    taught_turns,
+    texts_of,
+)
 from roleagent.reflections import FIELDS, TAGS
 from roleagent.types import Segment
 
@@ -109,15 +117,10 @@ def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng:
 
 
 def _predicted_step(demonstration: Demonstration, rng: np.random.Generator) -> int | None:
-    """The step whose outcome a detached prediction is taught of; None where no step has a state that can be known.
-
-    Every second time it is a failed command, where there is one: a policy fails more often than its expert.
-    """
+    """The step whose outcome a detached prediction is taught of; None where no step has a state that can be known."""
     known = [number for number, state in enumerate(demonstration.states[1:]) if state is not None]
     failed = [number for number in known if not demonstration.steps[number].info.get("valid_action", True)]
-    if failed and rng.random() < 0.5:
-        known = failed
-    return known[int(rng.integers(len(known)))] if known else None
+    return next(iter(taught_turns(known, failed, 1, rng)), None)
 
 
 def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: float, minutes: float) -> Learner:

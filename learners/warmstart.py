@@ -224,6 +224,28 @@ def _foretold(states: Sequence[str | None], policy: Policy) -> str:
     )
 
 
+def taught_turns(known: Sequence[int], failed: Sequence[int], most: int, rng: np.random.Generator) -> list[int]:
+    """Which turns of an episode teach predictions: up to ``most`` of ``known``, no two the same.
+
+    Every second draw is a failed command, while there is one: policies succeed more and more often, and forget how
+    their commands fail.
+
+    Args:
+        known: turns whose outcome has a state.
+        failed: those of them whose command failed.
+
+    >>> taught_turns([0, 1, 2], [1], 3, np.random.default_rng(0)), taught_turns([], [], 1, np.random.default_rng(0))
+    ([1, 2, 0], [])
+    """
+    chosen: list[int] = []
+    for _ in range(min(most, len(known))):
+        left = [turn for turn in known if turn not in chosen]
+        among = [turn for turn in failed if turn not in chosen] if rng.random() < 0.5 else []
+        among = among or left
+        chosen.append(among[int(rng.integers(len(among)))])
+    return chosen
+
+
 def batches(segments: Sequence[Segment], tokens: int, rng: np.random.Generator) -> Iterator[list[Segment]]:
     """One epoch in random order, in batches of about ``tokens`` tokens."""
     batch: list[Segment] = []

@@ -56,7 +56,13 @@ def options(loss=True, estimator=True, **more):
 
 def credited(config, *trajectories):
     group = Group(TASK, trajectories)
-    return lay_out([group], [Credit.of(group, config.estimator.kind, estimator_config(config))], config, None)
+    return lay_out(
+        [group],
+        [Credit.of(group, config.estimator.kind, estimator_config(config))],
+        config,
+        None,
+        np.random.default_rng(0),
+    )
 
 
 # --- the four combinations of masks -----------------------------------------------------------------------------------
@@ -148,7 +154,7 @@ def test_what_is_all_alike_whitens_to_nothing():
     laid = credited(options(kind="reinforce", gamma=1.0), transcript(1.0), transcript(1.0))
     whiten(laid, True)
     assert not any(itertools.chain(*laid.columns["advantages"]))
-    empty = lay_out([], [], options(), None)
+    empty = lay_out([], [], options(), None, np.random.default_rng(0))
     whiten(empty, True)
     assert empty.columns["advantages"] == [] and empty.by_turn() == []
 
@@ -273,7 +279,7 @@ class Counting:
 def play(config):
     groups = [Group(TASK, (transcript(1.0, shift), transcript(0.0, shift + 20))) for shift in (0, 40)]
     credits = [Credit.of(group, "grpo", estimator_config(config)) for group in groups]
-    return lay_out(groups, credits, config, None)
+    return lay_out(groups, credits, config, None, np.random.default_rng(0))
 
 
 def orders(n):
@@ -373,7 +379,7 @@ def test_minibatches_of_turns_share_out_the_objective(monkeypatch, aggregation, 
     learner = learner_of(loss=loss, optim={"minibatch_turns": turns, "updates": 7})
     groups = [Group(TASK, (windows(1.0), windows(0.0))) for _ in range(2)]
     credits = [Credit.of(group, "grpo", estimator_config(learner.config)) for group in groups]
-    laid, seen = lay_out(groups, credits, learner.config, None), []
+    laid, seen = lay_out(groups, credits, learner.config, None, np.random.default_rng(0)), []
 
     def improve(learner, segments, columns, temperature, fresh):
         seen.append(
@@ -404,5 +410,8 @@ def test_all_ranks_make_as_many_updates():
 
 def test_an_empty_iteration_is_none():
     learner = learner_of(loss={"kl": 0.0})
-    assert update(learner, lay_out([], [], learner.config, None), orders(1)) == {"entropy": 0.0, "logprob_gap": 0.0}
+    assert update(learner, lay_out([], [], learner.config, None, np.random.default_rng(0)), orders(1)) == {
+        "entropy": 0.0,
+        "logprob_gap": 0.0,
+    }
     assert learner.policy.version == 0

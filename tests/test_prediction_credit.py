@@ -31,6 +31,7 @@ FIRST = "You are in a kitchen. There are: basket, cupboard 1, drawer 2."
 FAILED, CLOSED, OPEN = "Nothing happens.", "You arrive at cupboard 1. It is closed.", "You see egg, potato."
 RULES = ("advantage", "own", "imitate", "none")
 WEIGHT = 0.7
+RNG = np.random.default_rng(0)
 # Action, what came, what was predicted, its score. The lost episode knows that its first command fails.
 LOST = [("take egg", FAILED, FAILED, 1.0), ("go to stove", FAILED, CLOSED, 0.2), ("heat egg", FAILED, OPEN, 0.1)]
 WON = [("go to cupboard 1", CLOSED, OPEN, 0.4), ("open cupboard 1", OPEN, OPEN, 1.0)]
@@ -38,7 +39,13 @@ WON = [("go to cupboard 1", CLOSED, OPEN, 0.4), ("open cupboard 1", OPEN, OPEN, 
 
 def configured(*options):
     base = ["env.id=RoleAgent/Toy-v0", "method=gigpo", "loss.kl=0", f"loss.prediction_weight={WEIGHT}"]
-    small = ["optim.updates=1", "optim.lr=1e-2", "optim.warmup_steps=1", "optim.max_grad_norm=1e9"]
+    small = [
+        "loss.imitated_turns=0",
+        "optim.updates=1",
+        "optim.lr=1e-2",
+        "optim.warmup_steps=1",
+        "optim.max_grad_norm=1e9",
+    ]
     return load(overrides=[*base, *small, "rollout.prediction_tokens=60", *options])
 
 
@@ -80,7 +87,7 @@ class Stage:
         self.groups = [one] * groups
         kind, estimator = self.config.estimator.kind, estimator_config(self.config)
         self.credits = [Credit.of(group, kind, estimator) for group in self.groups]
-        self.laid = lay_out(self.groups, self.credits, self.config, self.rollout)
+        self.laid = lay_out(self.groups, self.credits, self.config, self.rollout, np.random.default_rng(0))
         # The sampler is the learner; nobody sampled a state that came.
         rows = zip(self.laid.segments, self.learner.score(self.laid.segments, 1.0), strict=True)
         imitates = self.config.loss.prediction_credit == "imitate"
@@ -284,7 +291,7 @@ def test_where_all_ended_alike_states_are_imitated_and_nothing_else_is_said():
 
 def imitated(stage, trajectory):
     """Of each turn the text that stands for its prediction, or None."""
-    turns = with_states_that_came(trajectory, stage.rollout).turns
+    turns = with_states_that_came(trajectory, stage.rollout, 0, RNG).turns
     decode = stage.policy.decode
     return [None if turn.prediction is None else decode(turn.prediction.completion.token_ids) for turn in turns]
 
@@ -308,13 +315,14 @@ def test_a_state_that_nobody_could_know_is_not_imitated():
 def test_long_states_are_shortened_to_the_room_there_is():
     stage = Stage("loss.prediction_credit=imitate", "rollout.prediction_tokens=10")
     _, won = stage.groups[0].trajectories
-    first, _ = with_states_that_came(won, stage.rollout).turns
+    first, _ = with_states_that_came(won, stage.rollout, 0, RNG).turns
     text = stage.policy.decode(first.prediction.completion.token_ids)
     shown = text.removeprefix('<prediction h="1">').removesuffix("</prediction>")
     assert shown and shown != CLOSED and CLOSED.startswith(shown) and len(first.prediction.completion.token_ids) <= 10
     for room in (10, 3, 0):
         tight = Script(None, context=len(first.prediction.prompt_ids) + room)
-        found = with_states_that_came(won, World.open(stage.config, "train").rollout(tight)).turns[0].prediction
+        rollout = World.open(stage.config, "train").rollout(tight)
+        found = with_states_that_came(won, rollout, 0, RNG).turns[0].prediction
         assert (found is None) == (room < 10)
 
 
@@ -406,3 +414,15 @@ def test_accuracy_of_valid_and_invalid_turns_apart():
     assert prediction_accuracy([]) == {} and not math.isnan(sum(found.values()))
     hidden = episode(stage.rollout, [("take egg", None, "", 0.0), ("look", f" {OPEN}\n", OPEN, 1.0)], False)
     assert prediction_accuracy([hidden]) == {"prediction_accuracy_valid": 1.0}
+
+
+def test_one_turn_of_each_episode_is_imitated_and_every_second_one_is_a_failure():
+    once = [("take egg", FAILED, FAILED, 1.0), *WON, *WON, *WON]
+    stage = Stage("loss.prediction_credit=imitate", "loss.imitated_turns=1", episodes=[(once, True)], groups=200)
+    taught = [segment for segment in stage.laid.segments if PREDICTION in segment.action_mask]
+    assert len(taught) == 200 and len({segment.token_ids for segment in taught}) > 5
+    texts = [
+        stage.policy.decode([t for t, kind in zip(s.token_ids, s.action_mask, strict=True) if kind == PREDICTION])
+        for s in taught
+    ]
+    assert 85 < sum(FAILED in text for text in texts) < 145  # a half, and its seventh of the other half
