@@ -1,6 +1,6 @@
 """Does a run that is killed again and again end as if nothing had happened?
 
-    python benchmarks/kills.py --kills 4
+    python benchmarks/kills.py                           (about a minute of one core)
     python benchmarks/kills.py --kills 30 --full
     python benchmarks/kills.py --at train/1/checkpoint/0 --at "train/2/library: commit/1"
 
@@ -147,7 +147,7 @@ def show(hit: Sequence[Event]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--kills", type=int, default=4, help="how many (default: %(default)s)")
+    parser.add_argument("--kills", type=int, default=2, help="how many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
     parser.add_argument(
         "--at", action="append", default=[], metavar="EVENT", help="stage/step/place/number; any number"
