@@ -1,0 +1,143 @@
+"""Do the two roles do what they are for? Figures of a short run of the default games.
+
+    python benchmarks/roles.py
+    python benchmarks/roles.py --out runs/roles train.iterations=16 seed=1
+    python benchmarks/roles.py --run runs/alfworld
+
+The run is one of the real ``train.py`` in a folder under ``--out``: the tiny games of the default configuration, a weak
+policy, a few iterations and the rule analyst. The same command, given again, trains nothing anew. ``--run`` reads a run
+folder that is already there in its place. The figures come from the run's own log; what a run does not have is null.
+
+Agent-In-World:
+
+``self_retrievals``
+    Retrievals of the failing task itself, over all iterations. 0, or the curriculum replays what has just failed.
+``same_iteration_share``
+    Share of retrievals that chose a failure of this very iteration, from the fourth iteration on, when the library has
+    older ones.
+``curriculum_zero_variance``, ``uniform_zero_variance``
+    Share of groups whose episodes all ended alike, of the tasks that the curriculum chose and of those drawn uniformly.
+    Such a group teaches a group-relative method nothing.
+``curriculum_success``, ``uniform_success``
+    Share of episodes won, of the same two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from training_runs import ROOT, Run
+
+from roleagent.config import ConfigError
+
+SHORT = (
+    *("warmstart.episodes=1400", "curriculum.analyst=rule", "env.eval_tasks=4"),
+    *("train.iterations=7", "rollout.tasks=10", "rollout.group_size=4"),
+)
+YOUNG = 3  # iterations in which the library has hardly anything older
+
+Rows = Sequence[Mapping[str, Any]]
+"""The log of a run's iterations, line by line."""
+
+Figure = Callable[[Rows, Path], "float | None"]
+"""From the log and the run folder to a figure; None where the run does not have it."""
+
+
+def self_retrievals(rows: Rows, folder: Path) -> float | None:
+    """Retrievals of the failing task itself."""
+    return rows[-1].get("curriculum_self_retrievals_total")
+
+
+def same_iteration_share(rows: Rows, folder: Path) -> float | None:
+    """Retrievals from the iteration itself, once the library is older than :data:`YOUNG` iterations."""
+    first = rows[min(YOUNG, len(rows)) - 1]
+    same, retrieved = (
+        rows[-1].get(f"curriculum_{name}", 0.0) - first.get(f"curriculum_{name}", 0.0)
+        for name in ("same_iteration_total", "retrieved")
+    )
+    return same / retrieved if retrieved else None
+
+
+def zero_variance(kind: str) -> Figure:
+    """Of the groups of one kind, the share without spread."""
+
+    def figure(rows: Rows, folder: Path) -> float | None:
+        groups = rows[-1].get(f"{kind}_groups")
+        return rows[-1][f"{kind}_zero_variance_groups"] / groups if groups else None
+
+    return figure
+
+
+def success(kind: str) -> Figure:
+    """Mean success of the groups of one kind."""
+
+    def figure(rows: Rows, folder: Path) -> float | None:
+        counts = [row.get(f"{kind}_groups", 0.0) for row in rows]
+        played = [count - before for count, before in zip(counts, [0.0, *counts], strict=False)]
+        won = sum(row[f"{kind}_success"] * n for row, n in zip(rows, played, strict=True) if f"{kind}_success" in row)
+        return won / sum(played) if sum(played) else None
+
+    return figure
+
+
+AGENT_IN_WORLD: dict[str, Figure] = {
+    "self_retrievals": self_retrievals,
+    "same_iteration_share": same_iteration_share,
+    "curriculum_zero_variance": zero_variance("curriculum"),
+    "uniform_zero_variance": zero_variance("uniform"),
+    "curriculum_success": success("curriculum"),
+    "uniform_success": success("uniform"),
+}
+# The figures of predictions and of credit have their place here: failure_recall, prediction_information,
+# last_step_bias. Each is a function of the log and the run folder, which has every episode under trajectories/.
+WORLD_IN_AGENT: dict[str, Figure] = {}
+
+
+def measure(folder: Path) -> dict[str, float | None]:
+    """All figures of a run.
+
+    Raises:
+        ConfigError: the folder holds no iteration.
+    """
+    log = folder / "metrics.jsonl"
+    lines = log.read_text().splitlines() if log.exists() else []
+    rows = [row for row in map(json.loads, lines) if row["stage"] == "train"]
+    if not rows:
+        raise ConfigError(f"{folder} has no iterations in metrics.jsonl: name the folder of a run that was trained")
+    found = {name: figure(rows, folder) for name, figure in (AGENT_IN_WORLD | WORLD_IN_AGENT).items()}
+    return {name: None if value is None else round(value, 4) for name, value in found.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "default.yaml", help="default: %(default)s")
+    parser.add_argument("--out", type=Path, default=Path("runs/roles"), help="folder (default: %(default)s)")
+    parser.add_argument("--run", type=Path, help="read this run folder and train nothing")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="options of train.py")
+    options = parser.parse_intermixed_args(arguments)
+    try:
+        folder = options.run or options.out / "run"
+        if options.run is None:
+            Run(folder, options.config, [*SHORT, *options.overrides]).finish()
+        figures = measure(folder)
+    except ConfigError as error:
+        print(f"roles.py: {error}", file=sys.stderr)
+        return 2
+    table = Table("figure", "value", title=f"the two roles in {folder}")
+    for name, value in figures.items():
+        table.add_row(name.replace("_", " "), "–" if value is None else f"{value:g}")
+    Console().print(table)
+    print("RESULT", json.dumps(figures))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""The figures of the two roles: by hand from a log, and of a run of seconds."""
+
+import json
+
+import pytest
+import yaml
+from programs import load, run
+
+CONFIG = {
+    "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "kwargs": {}},
+    "policy": {"hidden_size": 48, "layers": 2, "heads": 2, "kv_heads": 1, "mlp_size": 96, "context": 512},
+}
+SMALL = ("env.eval_tasks=4", "warmstart.episodes=60", "train.iterations=4", "rollout.tasks=3", "rollout.group_size=2")
+
+
+def result_of(stdout):
+    name, _, text = stdout.splitlines()[-1].partition(" ")
+    assert name == "RESULT"
+    return json.loads(text)
+
+
+def logged(folder, rows):
+    folder.mkdir()
+    lines = [{"stage": "warmstart", "step": 1}, *({"stage": "train", **row} for row in rows)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def test_figures_by_hand(tmp_path):
+    roles = load("benchmarks/roles")
+    rows = [
+        {
+            "curriculum_self_retrievals_total": 2,
+            "curriculum_same_iteration_total": 10 + number,
+            "curriculum_retrieved": 10 + 10 * number,
+            "uniform_groups": 4 * (1 + number),
+            "uniform_zero_variance_groups": 3 * (1 + number),
+            "uniform_success": 0.1 * number,
+            **({"curriculum_groups": 2, "curriculum_zero_variance_groups": 1} if number else {}),
+            **({"curriculum_success": 0.25} if number == 1 else {}),
+        }
+        for number in range(5)
+    ]
+    logged(tmp_path / "run", rows)
+    assert roles.measure(tmp_path / "run") == {
+        "self_retrievals": 2,
+        "same_iteration_share": 0.1,  # of the last two iterations
+        "curriculum_zero_variance": 0.5,
+        "uniform_zero_variance": 0.75,
+        "curriculum_success": 0.25,
+        "uniform_success": pytest.approx(0.2),
+    }
+    logged(tmp_path / "uniform", [{"success": 0.5}])  # aiw=off
+    assert set(roles.measure(tmp_path / "uniform").values()) == {None}
+
+
+def test_a_run_of_seconds(tmp_path):
+    file, out = tmp_path / "tiny.yaml", tmp_path / "out"
+    file.write_text(yaml.safe_dump(CONFIG))
+    status, shown, errors = run("benchmarks/roles", "--config", file, "--out", out, *SMALL)
+    assert status == 0, errors
+    result = result_of(shown)
+    assert result["self_retrievals"] == 0 and result["same_iteration_share"] <= 0.25
+    assert 0 <= result["curriculum_zero_variance"] <= 1 and 0 <= result["uniform_zero_variance"] <= 1
+    status, again, errors = run("benchmarks/roles", "--run", out / "run")
+    assert status == 0 and "train.py" not in again and result_of(again) == result, errors
+    status, _, errors = run("benchmarks/roles", "--run", tmp_path)
+    assert status == 2 and errors.startswith("roles.py: ") and "no iterations" in errors
