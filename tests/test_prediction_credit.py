@@ -177,14 +177,15 @@ def test_the_estimator_does_not_matter_to_predictions(rule, method):
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_ranks_add_up(rule):
+def test_ranks_add_up(rule, monkeypatch):
     """Two ranks with a group each have the gradient of one with both, since weights are known before the pass."""
     options = [f"loss.prediction_credit={rule}"]
     expected = Stage(*options, groups=2).gradients()
     half = Stage(*options)
     ranks = half.learner.ranks
-    half.learner.ranks = SimpleNamespace(**{name: getattr(ranks, name) for name in ("max", "gather", "size", "rank")})
-    half.learner.ranks.sum = lambda value: 2 * value  # the other rank has as much
+    both = SimpleNamespace(**{name: getattr(ranks, name) for name in ("max", "gather", "size", "rank")})
+    both.sum = lambda value: 2 * value  # the other rank has as much
+    monkeypatch.setattr(half.learner, "ranks", both)
     assert_same({name: 2 * value for name, value in half.gradients().items()}, expected)
 
 
