@@ -10,7 +10,9 @@ start ended, a run whose advantages are shuffled over the batch's turns, and one
 for as many minutes as reinforcement learning took; neither should gain what the real thing gains.
 
 ``before``, ``after`` and the gains are success rates on the held-out panel and their differences, as fractions (a gain
-of 0.05 is 5 points). ``minutes`` is wall-clock time of the whole run, evaluations included; ``peak_mb`` the most memory
+of 0.05 is 5 points): at the temperature of training, and greedy where the run measures both. ``invalid_share`` is the
+share of commands that failed in the last measurement, ``worst_seed`` the lowest success of a seed, greedy if measured.
+``minutes`` is wall-clock time of the whole run, evaluations included; ``peak_mb`` the most memory
 that one process of it held, in MiB.
 """
 
@@ -20,8 +22,9 @@ import argparse
 import json
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
@@ -30,11 +33,22 @@ from training_runs import ROOT, Run
 from roleagent.config import ConfigError
 
 
+def success_of(result: Mapping[str, float]) -> dict[str, float]:
+    """``before``, ``after`` and ``gain``; of a run that measures both, at the temperature of training, and the same
+    again with ``_greedy``."""
+    if "after_sampled" not in result:
+        return {key: result[key] for key in ("before", "after", "gain")}
+    before, after = result["before_sampled"], result["after_sampled"]
+    greedy = {f"{key}_greedy": result[key] for key in ("before", "after", "gain")}
+    return {"before": before, "after": after, "gain": after - before, **greedy}
+
+
 def measure(file: Path, overrides: Sequence[str], out: Path, seed: int, controls: bool) -> dict[str, float]:
     """One seed's figures."""
     run = Run(out / f"seed{seed}", file, [*overrides, f"seed={seed}"])
     result = run.finish()
-    figures = {key: result[key] for key in ("before", "after", "gain", "minutes", "peak_mb")}
+    figures = success_of(result) | {"invalid_share": result["invalid"]}
+    figures |= {key: result[key] for key in ("minutes", "peak_mb")}
     if controls:
         minutes = run.reinforcement_minutes()
         figures["shuffled_gain"] = run.control("shuffled", "train.shuffle_advantages=true").finish()["gain"]
@@ -51,7 +65,7 @@ def show(seeds: Sequence[int], figures: Sequence[dict[str, float]]) -> None:
     for label, row in rows:
         cells = [
             f"{100 * value:+.1f}"
-            if name.endswith("gain")
+            if "gain" in name
             else f"{value:.1f}"
             if name == "minutes"
             else f"{value:.0f}"
@@ -82,7 +96,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"quickstart.py: {error}", file=sys.stderr)
         return 2
     show(seeds, figures)
-    result = {name: [round(row[name], 4) for row in figures] for name in figures[0]}
+    result: dict[str, Any] = {name: [round(row[name], 4) for row in figures] for name in figures[0]}
+    result["worst_seed"] = min(result.get("after_greedy", result["after"]))
     print("RESULT", json.dumps(result))
     return 0
 

@@ -20,6 +20,15 @@ Agent-In-World:
     Such a group teaches a group-relative method nothing.
 ``curriculum_success``, ``uniform_success``
     Share of episodes won, of the same two.
+
+World-In-Agent:
+
+``failure_recall_start``, ``failure_recall``
+    Share of failed commands whose failure was predicted, in the first iteration and in the mean over all.
+``prediction_information``
+    Partial correlation of a turn's prediction score and the episode's success, given that the command was valid or not.
+``last_step_bias``
+    Mean advantage of a detour minus that of finishing, on a constructed case: at most 0, or dawdling pays.
 """
 
 from __future__ import annotations
@@ -35,7 +44,9 @@ from rich.console import Console
 from rich.table import Table
 from training_runs import ROOT, Run
 
-from roleagent.config import ConfigError
+from roleagent.config import ConfigError, load
+from roleagent.learners.credit import last_step_bias
+from roleagent.learners.reinforcement import estimator_config
 
 SHORT = (
     *("warmstart.episodes=1400", "curriculum.analyst=rule", "env.eval_tasks=4"),
@@ -95,9 +106,35 @@ AGENT_IN_WORLD: dict[str, Figure] = {
     "curriculum_success": success("curriculum"),
     "uniform_success": success("uniform"),
 }
-# The figures of predictions and of credit have their place here: failure_recall, prediction_information,
-# last_step_bias. Each is a function of the log and the run folder, which has every episode under trajectories/.
-WORLD_IN_AGENT: dict[str, Figure] = {}
+
+
+def mean_of(name: str) -> Figure:
+    """The mean of a number over the iterations that have it."""
+
+    def figure(rows: Rows, folder: Path) -> float | None:
+        known = [row[name] for row in rows if name in row]
+        return sum(known) / len(known) if known else None
+
+    return figure
+
+
+def first(name: str) -> Figure:
+    """A number of the first iteration, which the policy plays as its warm start left it."""
+    return lambda rows, folder: rows[0].get(name)
+
+
+def last_step_bias_of(rows: Rows, folder: Path) -> float | None:
+    """What the run's estimator pays for a detour."""
+    config = load(folder / "config.yaml")
+    return last_step_bias(estimator_config(config), config.estimator.kind)
+
+
+WORLD_IN_AGENT: dict[str, Figure] = {
+    "failure_recall_start": first("failure_recall"),
+    "failure_recall": mean_of("failure_recall"),
+    "prediction_information": mean_of("prediction_information"),
+    "last_step_bias": last_step_bias_of,
+}
 
 
 def measure(folder: Path) -> dict[str, float | None]:

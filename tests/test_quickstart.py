@@ -36,8 +36,9 @@ def test_a_seed_with_its_controls(quickstart, tmp_path):
     assert status == 0, errors
     assert shown.count("train.py") == 3  # the run, and two controls
     result = result_of(shown)
-    assert list(result) == ["before", "after", "gain", "minutes", "peak_mb", "shuffled_gain", "sft_gain"]
-    assert {len(values) for values in result.values()} == {1}
+    names = ["before", "after", "gain", "invalid_share", "minutes", "peak_mb", "shuffled_gain", "sft_gain"]
+    assert list(result) == [*names, "worst_seed"] and result["worst_seed"] == result["after"][0]
+    assert {len(result[name]) for name in names} == {1}
     (before,), (after,), (gain,) = result["before"], result["after"], result["gain"]
     assert 0 <= before <= 1 and gain == pytest.approx(after - before, abs=2e-4)
     assert result["minutes"][0] > 0 and result["peak_mb"][0] > 100
