@@ -532,7 +532,9 @@ def test_an_agent_that_gives_up_has_lost_and_one_that_never_begins_is_told_so():
 def test_agents_by_name():
     make, task_ids = maker("Toy", max_steps=2)
     assert [prompts(name) for name in (*SCRIPTED, *PROMPTING)] == [False] * 3 + [True] * 3
-    assert prompts("test_baselines:Own") and not prompts("test_baselines:Countdown")
+    assert prompts("test_baselines:Own") and not prompts("roleagent.agents.baselines:RandomAgent")
+    with pytest.raises(ValueError, match="is no agent"):
+        prompts("test_baselines:Countdown")
     agent = build_prompting_agent("test_baselines:Own", make(), word="listen")
     assert agent.word == "listen"
     [played] = play(agent, PolicySpeaker(Script(lambda prompt, slot: "look")), make, task_ids[:1])

@@ -159,6 +159,12 @@ class NeedsArguments:
     def __init__(self, model):
         pass
 
+    def reset(self, observation, info):
+        pass
+
+    def act(self, observation, info):
+        return "look"
+
 
 @pytest.fixture
 def toy():
@@ -196,6 +202,7 @@ def test_an_agent_of_ones_own(toy):
         ("nowhere:Agent", "cannot build the agent 'nowhere:Agent'"),
         ("test_evaluation:Nobody", "cannot build the agent"),
         ("test_evaluation:NeedsArguments", "cannot build the agent"),
+        ("json:JSONDecoder", r"is no agent: it must be a class with reset\(observation, info\)"),
     ],
 )
 def test_agents_that_do_not_exist(toy, name, words):
