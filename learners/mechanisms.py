@@ -90,7 +90,7 @@ def _rise(values: Sequence[float]) -> tuple[float, float]:
     >>> _rise([0.5] * 10)
     (0.0, 0.0)
     >>> [round(figure, 2) for figure in _rise([0.1, 0.1, 0.4, 0.4])]
-    [0.36, 0.09]
+    [0.36, 0.13]
     """
     if min(values) == max(values):
         return 0.0, 0.0

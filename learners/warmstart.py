@@ -235,7 +235,7 @@ def taught_turns(known: Sequence[int], failed: Sequence[int], most: int, rng: np
         failed: those of them whose command failed.
 
     >>> taught_turns([0, 1, 2], [1], 3, np.random.default_rng(0)), taught_turns([], [], 1, np.random.default_rng(0))
-    ([1, 2, 0], [])
+    ([1, 0, 2], [])
     """
     chosen: list[int] = []
     for _ in range(min(most, len(known))):

@@ -81,7 +81,7 @@ def test_any_architecture_reports_what_it_sampled(make, temperature):
         answers = ask(policy, prompts, temperature=temperature)
         for slot, answer in enumerate(answers):
             expected = whole(policy, prompts[slot], answer.token_ids, temperature)
-            assert answer.logprobs == pytest.approx(expected, abs=1e-5)
+            assert answer.logprobs == pytest.approx(expected, rel=1e-5, abs=1e-5)  # of float32
         prompts = {slot: prompts[slot] + answer.token_ids + ids(2 + slot) for slot, answer in enumerate(answers)}
 
 
@@ -176,11 +176,11 @@ def test_an_accelerator_is_asked_less_often(monkeypatch):
     policy = qwen()
     prompts = {slot: ids(6 + slot, slot) for slot in range(5)}
     stops = frozenset(range(0, 400, 9))
-    expected = ask(policy, prompts, n=30, stops=stops)
+    expected = ask(policy, prompts, n=60, stops=stops)
     assert {answer.finish_reason for answer in expected} == {"stop"}
     policy.forget()
     monkeypatch.setattr(decoding, "pace", lambda device: 4)
-    seldom = ask(policy, prompts, n=30, stops=stops)
+    seldom = ask(policy, prompts, n=60, stops=stops)
     assert [a.token_ids for a in seldom] == [a.token_ids for a in expected]
     grown = {slot: prompts[slot] + answer.token_ids + ids(3) for slot, answer in enumerate(seldom)}
     for slot, answer in enumerate(ask(policy, grown)):

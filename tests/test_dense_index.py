@@ -366,7 +366,7 @@ def test_the_manifest_says_what_it_is(corpus, built):
     assert (manifest.corpus_digest, manifest.passages) == (corpus.digest, 5)
     assert (manifest.name, manifest.kind, manifest.dimension) == ("tfidf", "flat", 768)
     assert manifest.versions["faiss-cpu"] == faiss.__version__
-    assert Manifest.read(built / "bm25").settings == {"k1": 1.5, "b": 0.75}
+    assert Manifest.read(built / "bm25").settings == {"k1": 1.2, "b": 0.75}
 
 
 # --- fusion -----------------------------------------------------------------------------------------------------------

@@ -142,7 +142,7 @@ class LossConfig:
     prediction_weight: float = 0.5  # of prediction tokens, relative to action tokens; they are averaged apart
     prediction_credit: Literal["advantage", "own", "imitate", "none"] = "imitate"  # what trains predictions: the turn's
     # advantage; that of their own score in the state group; the likelihood of the states that came; nothing
-    imitated_turns: int = 1  # of an episode, whose states prediction_credit=imitate trains; 0: all
+    imitated_turns: int = 0  # most turns of an episode whose states prediction_credit=imitate trains; 0: all
     action_mask: bool = True  # off, an ablation: what the world says after the first reply enters the loss as well
     old: Literal["sampler", "learner"] = "sampler"  # whose log-probabilities the ratio starts from
     correction: float = 0.0  # most that exp(learner - sampler) weighs a token, with old=learner; 0: not weighed
