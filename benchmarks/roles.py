@@ -124,7 +124,9 @@ def first(name: str) -> Figure:
 
 
 def last_step_bias_of(rows: Rows, folder: Path) -> float | None:
-    """What the run's estimator pays for a detour."""
+    """What the run's estimator pays for a detour; None where the folder does not say which it is."""
+    if not (folder / "config.yaml").exists():
+        return None
     config = load(folder / "config.yaml")
     return last_step_bias(estimator_config(config), config.estimator.kind)
 

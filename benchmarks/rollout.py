@@ -48,7 +48,7 @@ Replies = Mapping[int, Sequence[Sequence[int]]]
 def episode(world: World, task_id: str, rng: np.random.Generator) -> Demonstration:
     """What a scripted agent says in an episode that it wins in the end."""
     expert = world.base.unwrapped.expert(rng)  # type: ignore[attr-defined]
-    while (shown := demonstrate(world.base, task_id, expert, 0.2, rng)) is None:
+    while (shown := demonstrate(world.base, task_id, expert, 0.2, Slips((), rng), rng)) is None:
         pass
     return shown
 

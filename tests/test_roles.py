@@ -37,6 +37,7 @@ def test_figures_by_hand(tmp_path):
             "uniform_success": 0.1 * number,
             **({"curriculum_groups": 2, "curriculum_zero_variance_groups": 1} if number else {}),
             **({"curriculum_success": 0.25} if number == 1 else {}),
+            **({"failure_recall": 0.2 * number} if number != 3 else {}),
         }
         for number in range(5)
     ]
@@ -48,6 +49,10 @@ def test_figures_by_hand(tmp_path):
         "uniform_zero_variance": 0.75,
         "curriculum_success": 0.25,
         "uniform_success": pytest.approx(0.2),
+        "failure_recall_start": 0.0,
+        "failure_recall": pytest.approx(0.35),
+        "prediction_information": None,
+        "last_step_bias": None,
     }
     logged(tmp_path / "uniform", [{"success": 0.5}])  # aiw=off
     assert set(roles.measure(tmp_path / "uniform").values()) == {None}

@@ -5,6 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from roleagent.agents.mistakes.slips import Slips
 from roleagent.envs.searchqa.env import SearchQAEnv, present
 from roleagent.envs.searchqa.expert import GIVEN_UP, ResearchExpert, understand
 from roleagent.envs.searchqa.phrases import RELATIONS
@@ -99,6 +100,6 @@ def test_demonstrations_for_the_warm_start():
     env = SearchQAEnv(data_dir="generated")
     rng = np.random.default_rng(0)
     for task_id in env.panel.task_ids[:10]:
-        shown = demonstrate(env, task_id, env.expert(rng), 0.5, rng)
+        shown = demonstrate(env, task_id, env.expert(rng), 0.5, Slips((), rng), rng)
         assert shown is not None and all(step.imitated for step in shown.steps)  # no free text to draw noise from
         assert shown.states[-1] is None and all(isinstance(state, str) for state in shown.states[:-1])

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import roleagent  # noqa: F401  (registers the environments)
+from roleagent.agents.mistakes.slips import Slips
 from roleagent.envs.webshop.expert import ShoppingExpert
 from roleagent.envs.wrappers import Tags
 from roleagent.envs.wrappers.tags import parse
@@ -247,7 +248,7 @@ def test_demonstrations_with_noise(env):
     rng = np.random.default_rng(0)
     expert, strays, shown = env.unwrapped.expert(rng), 0, 0
     for task_id in env.unwrapped.panel.task_ids[:80]:
-        demonstration = demonstrate(env, task_id, expert, 0.1, rng)
+        demonstration = demonstrate(env, task_id, expert, 0.1, Slips((), rng), rng)
         if demonstration is None:
             continue
         shown += 1
