@@ -30,6 +30,7 @@ from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from roleagent.agents import decoding
 from roleagent.agents.hf import HFPolicy
+from roleagent.agents.mistakes.slips import Slips
 from roleagent.agents.prompts import STYLES
 from roleagent.agents.session import World
 from roleagent.agents.small import build_policy, train_tokenizer
