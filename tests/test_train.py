@@ -43,7 +43,7 @@ CONFIG = {
         "text_weight": 0.3,
         "failures": 0.5,
     },
-    "curriculum": {"reflection_tokens": 160, "selection_tokens": 60, "candidate_tokens": 200},
+    "curriculum": {"epsilon": 0.9, "reflection_tokens": 160, "selection_tokens": 60, "candidate_tokens": 200},
     "rollout": {"tasks": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32, "temperature": 1.0},
     "loss": {"kl": 1e-3},
     "optim": {"updates": 2, "epochs": 1, "lr": 5e-4},
@@ -130,7 +130,7 @@ def test_every_mechanism_did_something(finished):
     counters = json.loads((finished[0] / "result.json").read_text())["counters"]
     known = ("predictions_scored", "imitated_tokens", "returns_modulated")
     for name in (*known, "curriculum_failures", "curriculum_from_curriculum"):
-        assert counters[name] > 0, counters
+        assert counters[name] > 0, (name, counters)
     for row in metrics(finished[0]):
         if row["stage"] == "train":
             assert {"prediction_correlation", "prediction_information", "failure_recall"} <= set(row)
