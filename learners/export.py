@@ -18,7 +18,6 @@ from roleagent.learners.checkpoints import CheckpointError, Checkpoints, save_po
 from roleagent.learners.disk import make_whole
 from roleagent.learners.run_folder import read_config
 from roleagent.learners.tracking import without_secrets
-from roleagent.options import shown
 
 NOT_MEASURED = "not measured", "the held-out panel"
 
@@ -101,7 +100,7 @@ def _chosen(known: Sequence[Path], run: Path, wanted: str) -> Path:
     for path in known:
         if path.name == name:
             return path
-    raise CheckpointError(f"{run} has no checkpoint {shown(name)}; it has {', '.join(path.name for path in known)}")
+    raise CheckpointError(f"{run} has no checkpoint {name[:100]}; it has {', '.join(path.name for path in known)}")
 
 
 def _name_plainly(path: Path) -> None:

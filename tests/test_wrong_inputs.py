@@ -255,7 +255,7 @@ def test_verbs(arguments, words, library, capsys):
 def test_a_checkpoint_of_many_digits_is_none(tmp_path):
     (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
     (tmp_path / "config.yaml").write_text("seed: 1\n")
-    with pytest.raises(CheckpointError, match=r"has no checkpoint 'step-9+…; it has step-000002"):
+    with pytest.raises(CheckpointError, match=r"has no checkpoint step-9+; it has step-000002"):
         export(tmp_path, tmp_path / "out", BIG)
 
 
