@@ -82,9 +82,9 @@ def _attend_back(model: SeedOssForCausalLM, head: int, distance: int) -> None:
     attends to the previous token. Here it is a matter of biases: rotary embeddings turn a constant query and a constant
     key into a score that depends on their distance alone, a sum of cosines that is highest at ``distance``.
     """
-    width, grouped = model.config.head_dim, model.config.num_attention_heads // model.config.num_key_value_heads
-    attention = model.model.layers[0].self_attn
-    query, key = head * width, head // grouped * width
+    attention, width = model.model.layers[0].self_attn, model.config.head_dim
+    shared = head * model.config.num_key_value_heads // model.config.num_attention_heads
+    query, key = head * width, shared * width
     attention.q_proj.weight[query : query + width] *= 0.1
     attention.k_proj.weight[key : key + width] *= 0.1
     # Each pair adds 8 cos(frequency · (offset - distance)) to a score. The fastest four have one high peak in common,

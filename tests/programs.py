@@ -25,6 +25,14 @@ TOY_POLICY = {
 }
 
 
+def status(main, arguments):
+    """What a command ends with, however it ends."""
+    try:
+        return main(arguments)
+    except SystemExit as ended:
+        return ended.code
+
+
 def load(name):
     """``train``, ``evaluate`` or ``benchmarks/…`` as a module that finds what lies beside it."""
     path = ROOT / f"{name}.py"

@@ -84,11 +84,14 @@ def test_held_out_panels_use_most_of_their_scenes(size):
 
 def test_listing_a_panel_makes_no_game(monkeypatch):
     monkeypatch.setattr(generate_module, "generate", None)
-    for cached in (tasks.panel_ids, tasks._scenes, tasks.choices_in, tasks.furniture):
-        cached.cache_clear()
-    start = time.process_time()  # not the clock on the wall: the machine may be busy
-    assert len(panel_ids("train", "standard")) == 3553
-    assert time.process_time() - start < 0.5  # takes 0.03 s
+    seconds = []
+    for _ in range(3):  # the collector may run in one of them
+        for cached in (tasks.panel_ids, tasks._scenes, tasks.choices_in, tasks.furniture):
+            cached.cache_clear()
+        start = time.process_time()  # not the clock on the wall: the machine may be busy
+        assert len(panel_ids("train", "standard")) == 3553
+        seconds.append(time.process_time() - start)
+    assert min(seconds) < 0.5  # takes 0.03 s
 
 
 @pytest.mark.parametrize(("split", "size"), [("test", "small"), ("train", "huge")])

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from programs import status
 
 from roleagent.cli import VERBS, main
 
@@ -23,17 +24,9 @@ HELP = [
 ]
 
 
-def status(arguments):
-    """What a command ends with, however it ends."""
-    try:
-        return main(arguments)
-    except SystemExit as ended:
-        return ended.code
-
-
 @pytest.mark.parametrize("verb", HELP, ids=" ".join)
 def test_help_says_what_and_how_with_an_example_that_is_understood(verb, capsys):
-    assert status([*verb, "--help"]) == 0
+    assert status(main, [*verb, "--help"]) == 0
     text = capsys.readouterr().out
     _, _, examples = text.partition("examples:")
     lines = [line for line in examples.splitlines() if line.strip().startswith("roleagent ")]
@@ -77,9 +70,9 @@ def test_the_programs_answer_before_torch_is_loaded(program, arguments, status, 
 
 def test_without_a_verb_the_help(capsys):
     for arguments in ([], ["--help"], ["webshop"], ["index", "-h"]):
-        assert status(arguments) == 0
+        assert status(main, arguments) == 0
         assert "verbs:" in capsys.readouterr().out
-    assert status([]) == 0
+    assert status(main, []) == 0
     assert all(f"  {verb} " in capsys.readouterr().out for verb in [next(iter(VERBS))])
 
 
@@ -132,7 +125,7 @@ def test_what_is_wrong_is_one_line(arguments, words, tmp_path, capsys):
     Path(places["file"]).write_text("nothing of the kind\n")
     Path(places["empty"]).touch()
     Path(places["folder"]).mkdir()
-    assert status([argument.format(**places) for argument in arguments]) == 2
+    assert status(main, [argument.format(**places) for argument in arguments]) == 2
     said = capsys.readouterr()
     lines = [line for line in said.err.splitlines() if line.strip()]
     assert len(lines) == 1 and lines[0].startswith("roleagent") and words.format(**places) in lines[0]

@@ -402,7 +402,7 @@ def test_any_checkpoint_can_be_exported_and_others_are_refused(killed, tmp_path,
     assert f"| {success:.1%} (95 % interval" in (tmp_path / "policy" / "README.md").read_text()
     assert roleagent(["export", whole, "--out", str(tmp_path / "other"), "--checkpoint", "7"]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert "no checkpoint 'step-000007'; it has step-500002, step-500003" in line
+    assert "no checkpoint step-000007; it has step-500002, step-500003" in line
     assert roleagent(["export", str(tmp_path), "--out", str(tmp_path / "other")]) == 2
     assert "no run folder" in capsys.readouterr().err
     assert not (tmp_path / "other").exists()

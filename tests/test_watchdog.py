@@ -290,11 +290,12 @@ def test_the_batch_that_broke_an_update_can_be_looked_at(tmp_path, capsys):
 
 
 def test_all_ranks_stop_together_with_the_same_words_and_the_checkpoint_stays_good(tmp_path):
-    """A learning rate that throws the weights out of the range of floats: the second update is not made."""
+    """A rate and a decay that throw the weights out of the range of floats: the second update is not made."""
     path, folder = tmp_path / "toy.yaml", tmp_path / "run"
     path.write_text(yaml.safe_dump(CONFIG))
     common = ("--config", path, f"run_dir={folder}", "train.iterations=1", "warmstart.epochs=1")
-    ended = run_both(*common, "optim.lr=1e30", "optim.warmup_steps=0", "estimator.norm=mean", "loss.kl=1")
+    thrown = ("optim.lr=10", "optim.weight_decay=1e9", "warmstart.lr=1e-12")  # the warm start's share is nothing
+    ended = run_both(*common, "optim.warmup_steps=0", "estimator.norm=mean", "loss.kl=1", *thrown)
     assert [status for status, _, _ in ended] == [3, 3], ended
     said = [err.splitlines()[-1].partition(": ")[2] for _, _, err in ended]
     assert said[0] == said[1] and "the loss is" in said[0] and "Traceback" not in ended[0][2]

@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 
 import gymnasium
 import pytest
+from programs import status
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.webshop.expert import ShoppingExpert
@@ -298,7 +299,7 @@ def test_the_command_opens_the_shop_on_this_machine_only():
     "arguments", [["--data", "/no/such/folder"], ["--port", "99999"], ["--products", "0"], ["--host", "no.such.host"]]
 )
 def test_a_shop_that_cannot_open_says_why_in_a_line(arguments, capsys):
-    assert serve(["--data", "generated", "--products", "60", *arguments]) == 2
+    assert status(serve, ["--data", "generated", "--products", "60", *arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith("roleagent webshop serve: ") and error.count("\n") == 1
 

@@ -10,6 +10,7 @@ import time
 
 import numpy as np
 import pytest
+from programs import status
 
 from roleagent.envs.retrieval.bm25 import BM25
 from roleagent.envs.webshop import build
@@ -321,7 +322,10 @@ def test_the_commands(tmp_path, capsys):
         (["build", "--data", "{}/nowhere"], "roleagent webshop build: {}/nowhere does not exist"),
         (["build", "--data", "{}/empty"], "roleagent webshop build: {}/empty/items_shuffle.json holds no product"),
         (["build", "--data", "{}/broken"], "roleagent webshop build: {}/broken/items_shuffle.json: broken JSON"),
-        (["generate", "--out", "{}/x", "--products", "0"], "roleagent webshop generate: the generator makes 1 to"),
+        (
+            ["generate", "--out", "{}/x", "--products", "0"],
+            "roleagent webshop generate: argument --products: '0' is not",
+        ),
         (["generate", "--out", "{}/file/x"], "roleagent webshop generate: "),
     ],
 )
@@ -331,7 +335,7 @@ def test_what_goes_wrong_is_one_line(tmp_path, capsys, arguments, message):
         (tmp_path / name / "items_shuffle.json").write_text(text)
         (tmp_path / name / "items_ins_v2.json").write_text("{}")
     (tmp_path / "file").write_text("")
-    assert main([argument.format(tmp_path) for argument in arguments]) == 2
+    assert status(main, [argument.format(tmp_path) for argument in arguments]) == 2
     error = capsys.readouterr().err
     assert error.startswith(message.format(tmp_path))
     assert error.count("\n") == 1

@@ -7,7 +7,7 @@ import sys
 from typing import Literal, get_origin, get_type_hints
 
 import pytest
-from programs import ROOT, load
+from programs import ROOT, load, status
 
 from roleagent.cli import main as roleagent
 from roleagent.config import Config, ConfigError, from_dict
@@ -53,12 +53,9 @@ def placed(text, places):
 def said(main, arguments, places, capsys):
     """The one line that a program ends with."""
     capsys.readouterr()  # what it took to get here
-    try:
-        status = main([placed(argument, places) for argument in arguments])
-    except SystemExit as ended:
-        status = ended.code
+    ended = status(main, [placed(argument, places) for argument in arguments])
     lines = capsys.readouterr().err.splitlines()
-    assert status == 2 and len(lines) == 1, lines
+    assert ended == 2 and len(lines) == 1, lines
     assert not places["new"].exists()  # in the way of the next attempt
     return lines[0]
 
