@@ -46,12 +46,13 @@ from roleagent.curricula.samplers import UniformSampler
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.learners.adapters import Held, check_rank
 from roleagent.learners.checkpoints import CheckpointError
+from roleagent.learners.corrections import Corrections
 from roleagent.learners.critic import open_critic
 from roleagent.learners.deepspeed_settings import check as check_deepspeed
 from roleagent.learners.display import Display
 from roleagent.learners.episodes import Played, records
 from roleagent.learners.experience import lay_out
-from roleagent.learners.imitation import demonstrations, imitate, lessons, new_policy
+from roleagent.learners.imitation import demonstrations, imitate, new_policy
 from roleagent.learners.learner import Learner
 from roleagent.learners.measurement import measure_on_the_way, measurements, report
 from roleagent.learners.mechanisms import idle_mechanisms, not_learning, tally
@@ -73,6 +74,7 @@ from roleagent.learners.reinforcement import (
 from roleagent.learners.run import Run
 from roleagent.learners.tracking import check as check_trackers
 from roleagent.learners.updates import update
+from roleagent.learners.warmstart import lessons
 from roleagent.learners.watchdog import Collapse, iterations, keeping_what_broke, open_watchdog
 from roleagent.ranges import check_room
 from roleagent.stopwatch import Stopwatch, shares
@@ -117,7 +119,8 @@ def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
         segments += analysis_segments(analyst, analyses(analyst.inquiries), config.warmstart.failure_weight)
 
     if run.progress.stage == "warmstart":
-        learner = imitate(run, policy, segments, config.warmstart.epochs, config.warmstart.minutes)
+        options, corrections = config.warmstart, Corrections(run, world)
+        learner = imitate(run, policy, segments, options.epochs, options.minutes, corrections)
         policy.version = 0
         run.enter("train")
         run.save(learner)
@@ -127,6 +130,7 @@ def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
     found = measurements(run, held_out, actor, "before")
     if config.train.stage == "sft":  # the control: as long as reinforcement learning would take
         run.enter("sft")
+        segments += Corrections(run, world).segments(policy)
         run.save(imitate(run, policy, segments, epochs=1e4, minutes=config.train.minutes))
     else:
         reinforce(run, world, held_out, policy, actor)

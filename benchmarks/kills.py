@@ -60,7 +60,10 @@ RUN = {
         "context": 640,
         "vocabulary": 400,
     },
-    "warmstart": {"episodes": 40, "epochs": 12, "batch_tokens": 1024, "failures": 0.5},
+    "warmstart": {
+        **{"episodes": 40, "epochs": 12, "batch_tokens": 1024, "failures": 0.5},
+        **{"rounds": 2, "round_episodes": 16},
+    },
     "curriculum": {"reflection_tokens": 160, "selection_tokens": 60, "candidate_tokens": 200},
     "rollout": {"tasks": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32},
     "loss": {"kl": 1e-3},

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from itertools import count
+from math import ceil
 
 import numpy as np
 import torch
@@ -16,20 +16,13 @@ from roleagent.agents.session import World
 from roleagent.agents.small import build_policy, train_tokenizer
 from roleagent.config import Config, ConfigError
 from roleagent.learners import objectives
+from roleagent.learners.corrections import REPLAY_SHARE, Corrections
 from roleagent.learners.display import Display
 from roleagent.learners.learner import Learner
 from roleagent.learners.ranks import Ranks
 from roleagent.learners.reflecting import Lesson
 from roleagent.learners.run import Run
-from roleagent.learners.warmstart import (
-    Decoys,
-    Demonstration,
-    batches,
-    demonstrate,
-    segments_from,
-    taught_turns,
-    texts_of,
-)
+from roleagent.learners.warmstart import Demonstration, batches, demonstrate, texts_of
 from roleagent.reflections import FIELDS, TAGS
 from roleagent.types import Segment
 
@@ -93,45 +86,24 @@ def new_policy(
     return build_policy(config.policy, tokenizer, generator)
 
 
-def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng: np.random.Generator) -> list[Segment]:
-    """The demonstrations in the policy's tokens; those beyond its context are left out.
-
-    Args:
-        rng: draws the wrong predictions that are shown among the true ones, and the demonstrations without any.
-    """
-    options = world.config.warmstart
-    predicting, plain = world.rollout(policy), replace(world, horizon=0).rollout(policy)
-    detached = world.config.prompt.predictions == "detached"
-    decoys = None if detached else Decoys(shown, world.horizon, options.decoys, rng)  # nobody reads detached ones again
-
-    def built(demonstration: Demonstration) -> list[Segment]:
-        if options.forecasts < 1 and rng.random() >= options.forecasts:
-            return segments_from(demonstration, plain)
-        if not (detached and world.horizon):
-            return segments_from(demonstration, predicting, decoys)
-        step = _predicted_step(demonstration, rng)
-        return segments_from(demonstration, plain if step is None else predicting, only=step)
-
-    rows = map(built, shown)
-    return [segment for row in rows for segment in row if len(segment) <= policy.context_length]
-
-
-def _predicted_step(demonstration: Demonstration, rng: np.random.Generator) -> int | None:
-    """The step whose outcome a detached prediction is taught of; None where no step has a state that can be known."""
-    known = [number for number, state in enumerate(demonstration.states[1:]) if state is not None]
-    failed = [number for number in known if not demonstration.steps[number].info.get("valid_action", True)]
-    return next(iter(taught_turns(known, failed, 1, rng)), None)
-
-
-def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: float, minutes: float) -> Learner:
+def imitate(
+    run: Run,
+    policy: HFPolicy,
+    segments: Sequence[Segment],
+    epochs: float,
+    minutes: float,
+    corrections: Corrections | None = None,
+) -> Learner:
     """Supervised updates for some epochs or minutes, whichever ends first; goes on where the stage was left.
 
     The ranks go through the same batches and share out the segments of each: the updates are those of a single rank.
+    Every round of ``corrections`` has its part of the minutes, so that a slow machine shortens all parts alike.
 
     Args:
         run: in the stage that the updates belong to. It is checkpointed every :data:`CHUNK` updates.
         epochs: passes over the segments.
         minutes: wall-clock budget; 0: no limit.
+        corrections: rounds that follow, each played by the policy as it is then.
     """
     config = run.config.warmstart
     if not segments:
@@ -139,23 +111,41 @@ def imitate(run: Run, policy: HFPolicy, segments: Sequence[Segment], epochs: flo
     learner = Learner(policy, run.config, config.lr, optimiser=config.optimiser)
     run.restore(learner)
 
-    def epoch(number: int) -> Iterator[list[Segment]]:
-        return batches(segments, config.batch_tokens, run.stream(2, number))
-
-    done = run.progress.step
-    total = max(1, round(sum(1 for _ in epoch(0)) * epochs))
+    first = max(1, round(sum(1 for _ in batches(segments, config.batch_tokens, run.stream(2, 0))) * epochs))
+    rounds = corrections.rounds if corrections else 0
+    each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
+    total = first + rounds * each  # as far as one knows before they are played
     run.begin(total, minutes)
-    # One endless order of batches; a resumed run skips what was done.
-    for step, batch in enumerate((batch for number in count() for batch in epoch(number)), start=1):
-        if step <= done:
+    pool, before = [*segments], 0
+    for part in range(rounds + 1):  # the demonstrations, then the rounds
+        # One endless order of batches of the demonstrations, and one pass over each round.
+        order = (batch for number in count() for batch in batches(segments, config.batch_tokens, run.stream(2, number)))
+        updates, start, end = first, 0.0, first / total
+        if part:
+            if part > len(corrections.started):
+                learner.settle()
+                corrections.play(part, policy)
+            before = corrections.started[part - 1]
+            new = corrections.segments(policy, part)
+            again = run.stream(14, part).integers(len(pool), size=round(REPLAY_SHARE * len(new)))
+            shown = [*new, *(pool[int(place)] for place in again)]
+            pool += new
+            passed = [*batches(shown, config.batch_tokens, run.stream(15, part))]
+            order, updates = iter(passed), len(passed)
+            start, end = end + (part - 1) * each / total, end + part * each / total
+        if corrections and part < len(corrections.started):  # a resumed run is beyond it
             continue
-        learner.share = run.share_of(step, total, minutes)
-        if step > total or learner.share > 1.0:
-            break
-        metrics = objectives.imitate(learner, run.ranks.share(batch))
-        run.progress.step = step
-        if step % 10 == 0:
-            run.log(metrics, **{"imitation loss": metrics["loss"]})
-        if step % CHUNK == 0:
-            run.save(learner)
+        for number, batch in enumerate(order, start=1):
+            if before + number <= run.progress.step:  # a resumed run has done it
+                continue
+            late = run.share_of(0, 1, minutes)
+            if number > updates or late > end:
+                break
+            learner.share = max(start + (end - start) * number / updates, late)
+            metrics = objectives.imitate(learner, run.ranks.share(batch))
+            run.progress.step = before + number
+            if run.progress.step % 10 == 0:
+                run.log(metrics, **{"imitation loss": metrics["loss"]})
+            if run.progress.step % CHUNK == 0:
+                run.save(learner)
     return learner

@@ -93,6 +93,9 @@ class RunFolder:
         for file in [*self.path.glob("trajectories/iteration-*.jsonl*"), *self.path.glob("iteration-*.json")]:
             if int(re.sub(r"\D", "", file.name)) > last:
                 file.unlink()
+        for file in self.rounds() if stage == "warmstart" else []:
+            if (self.read_json(str(file.relative_to(self.path))) or {}).get("step", 0) > step:
+                file.unlink()
         if stage == "warmstart":
             (self.path / "before.json").unlink(missing_ok=True)
             shutil.rmtree(self.path / "reference", ignore_errors=True)
@@ -127,6 +130,15 @@ class RunFolder:
         packed = gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0)  # the same bytes whenever
         write_whole(folder / f"iteration-{iteration:06d}.jsonl.gz", packed)
 
+    def rounds(self) -> list[Path]:
+        """The files of the warm start's rounds (:mod:`roleagent.learners.corrections`), in order."""
+        return sorted(self.path.glob("corrections/round-*.json"))
+
+    @staticmethod
+    def round_name(number: int) -> str:
+        """The name of a round's file in the run folder; rounds are numbered from 1."""
+        return f"corrections/round-{number:03d}.json"
+
     @property
     def identity(self) -> str:
         """A name that no other run has, wherever its folder lies; given when it is first asked for."""
@@ -155,6 +167,7 @@ class RunFolder:
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
         """Writes a JSON file of the run, whole or not at all."""
+        (self.path / name).parent.mkdir(exist_ok=True)
         write_whole(self.path / name, json.dumps(value, indent=1))
 
 

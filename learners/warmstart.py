@@ -8,16 +8,18 @@ expert's way back from them is. Predictions are taught as they will be asked for
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
 import numpy as np
 
 from roleagent.agents.actor import Actor
+from roleagent.agents.hf import HFPolicy
 from roleagent.agents.mistakes.slips import Slips, verb_of
 from roleagent.agents.prompts import Scribe, Transcript, Window
 from roleagent.agents.rollout import Rollout
+from roleagent.agents.session import World
 from roleagent.learners.segments import segments_of
 from roleagent.types import Completion, Expert, Policy, Prediction, Segment, Task, Trajectory, Turn
 
@@ -222,6 +224,36 @@ def _foretold(states: Sequence[str | None], policy: Policy) -> str:
         for h, state in enumerate(states, start=1)
         if state is not None
     )
+
+
+def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng: np.random.Generator) -> list[Segment]:
+    """The demonstrations in the policy's tokens; those beyond its context are left out.
+
+    Args:
+        rng: draws the wrong predictions that are shown among the true ones, and the demonstrations without any.
+    """
+    options = world.config.warmstart
+    predicting, plain = world.rollout(policy), replace(world, horizon=0).rollout(policy)
+    detached = world.config.prompt.predictions == "detached"
+    decoys = None if detached else Decoys(shown, world.horizon, options.decoys, rng)  # nobody reads detached ones again
+
+    def built(demonstration: Demonstration) -> list[Segment]:
+        if options.forecasts < 1 and rng.random() >= options.forecasts:
+            return segments_from(demonstration, plain)
+        if not (detached and world.horizon):
+            return segments_from(demonstration, predicting, decoys)
+        step = _predicted_step(demonstration, rng)
+        return segments_from(demonstration, plain if step is None else predicting, only=step)
+
+    rows = map(built, shown)
+    return [segment for row in rows for segment in row if len(segment) <= policy.context_length]
+
+
+def _predicted_step(demonstration: Demonstration, rng: np.random.Generator) -> int | None:
+    """The step whose outcome a detached prediction is taught of; None where no step has a state that can be known."""
+    known = [number for number, state in enumerate(demonstration.states[1:]) if state is not None]
+    failed = [number for number in known if not demonstration.steps[number].info.get("valid_action", True)]
+    return next(iter(taught_turns(known, failed, 1, rng)), None)
 
 
 def taught_turns(known: Sequence[int], failed: Sequence[int], most: int, rng: np.random.Generator) -> list[int]:

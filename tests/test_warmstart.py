@@ -14,9 +14,8 @@ from roleagent.agents.prompts import STYLES
 from roleagent.agents.session import World
 from roleagent.config import load
 from roleagent.envs.wrappers.tags import parse
-from roleagent.learners.imitation import lessons
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, segments_of
-from roleagent.learners.warmstart import Decoys, batches, demonstrate, segments_from, texts_of
+from roleagent.learners.warmstart import Decoys, batches, demonstrate, lessons, segments_from, texts_of
 
 TASK = "heat-fish-tray-2"
 

@@ -66,6 +66,8 @@ _RANGES = {
     "prompt.horizon": _Range(0, 1000),
     "warmstart.episodes": _Range(0, 10**6),
     "warmstart.epochs": _Range(0, 10_000),
+    "warmstart.rounds": _Range(0, 100),
+    "warmstart.round_episodes": _Range(1, 10**6),
     "warmstart.failures": _Range(0, 100),
     "rollout.temperature": _Range(0, 100, above=True),  # log-probabilities are divided by it
     "rollout.refills": _Range(0, 1000),

@@ -65,6 +65,8 @@ class WarmStartConfig:
 
     episodes: int = 1200  # demonstrations
     epochs: float = 3.0  # passes over the demonstrations
+    rounds: int = 0  # then so often policy and expert take turns in episodes, and the expert's commands are imitated
+    round_episodes: int = 800  # of each round
     noise: float = 0.1  # share of steps replaced by the slip of a weak policy (not imitated)
     decoys: float = 0.3  # share of predictions replaced by a wrong one (shown, not imitated)
     forecasts: float = 1.0  # share of demonstrations with predictions (detached: one each); others play as wia=off
