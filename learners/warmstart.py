@@ -238,7 +238,8 @@ def lessons(world: World, policy: HFPolicy, shown: Sequence[Demonstration], rng:
     decoys = None if detached else Decoys(shown, world.horizon, options.decoys, rng)  # nobody reads detached ones again
 
     def built(demonstration: Demonstration) -> list[Segment]:
-        if options.forecasts < 1 and rng.random() >= options.forecasts:
+        taught = any(not step.info.get("valid_action", True) for step in demonstration.steps)  # failures are rare
+        if not taught and options.forecasts < 1 and rng.random() >= options.forecasts:
             return segments_from(demonstration, plain)
         if not (detached and world.horizon):
             return segments_from(demonstration, predicting, decoys)

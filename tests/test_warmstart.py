@@ -204,6 +204,14 @@ def test_asides_are_asked_for_in_a_share_of_the_demonstrations(env):
     assert sum(ACTION in segment.action_mask for segment in found) == 60
 
 
+def test_episodes_with_a_failed_command_always_teach_a_prediction(env):
+    overrides = ("env.id=RoleAgent/Toy-v0", "prompt.predictions=detached", "warmstart.forecasts=0")
+    world, failed = World.open(load(overrides=overrides), "train"), noisy(env)
+    assert not all(step.info["valid_action"] for step in failed.steps)
+    found = lessons(world, qwen(context=4096), [shown(env), failed], np.random.default_rng(0))
+    assert [PREDICTION in segment.action_mask for segment in found] == [False, False, True]
+
+
 def test_asides_are_asked_for_where_there_is_something_to_foretell(env):
     demonstration = shown(env)
     hidden = [replace(step, info={**step.info, "state": None}) for step in demonstration.steps]

@@ -69,7 +69,8 @@ class WarmStartConfig:
     round_episodes: int = 800  # of each round
     noise: float = 0.1  # share of steps replaced by the slip of a weak policy (not imitated)
     decoys: float = 0.3  # share of predictions replaced by a wrong one (shown, not imitated)
-    forecasts: float = 1.0  # share of demonstrations with predictions (detached: one each); others play as wia=off
+    forecasts: float = 1.0  # share of demonstrations with predictions (detached: one each), of those without a failed
+    # command; the others play as wia=off
     text_weight: float = 0.3  # of the world's own text in the loss, relative to an action token
     optimiser: Literal["adamw", "muon"] = "muon"  # muon: matrices by Muon, the rest by AdamW
     lr: float = 1e-2  # peak
