@@ -11,6 +11,7 @@ import subprocess
 import sys
 import sysconfig
 import warnings
+import zipfile
 from pathlib import Path
 
 import gymnasium
@@ -21,26 +22,19 @@ import roleagent  # noqa: F401 - registers the environments
 from roleagent import config
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = {
-    "roleagent.envs": ROOT / "envs",
-    "roleagent.agents": ROOT / "agents",
-    "roleagent.curricula": ROOT / "curricula",
-    "roleagent.learners": ROOT / "learners",
-    "roleagent.reports": ROOT / "reports",
-    "roleagent": ROOT / "src" / "roleagent",
-}
-ROOMS = {name.split(".")[1] for name in FOLDERS if "." in name}
+SOURCE = ROOT / "src"
+ROOMS = ("agents", "curricula", "envs", "learners", "reports")
 HEAVY = ("torch", "transformers", "deepspeed", "textworld", "alfworld", "faiss", "sqlalchemy")
 
 
 def module_names():
     """Every module of the tree, by its import name."""
     names = {}
-    for package, folder in FOLDERS.items():
-        for path in sorted(folder.rglob("*.py")):
-            parts = path.relative_to(folder).with_suffix("").parts
-            names[".".join((package, *(part for part in parts if part != "__init__")))] = path
-    return names
+    for folder, _, files in os.walk(SOURCE / "roleagent", followlinks=True):
+        for path in (Path(folder) / name for name in files if name.endswith(".py")):
+            parts = path.relative_to(SOURCE).with_suffix("").parts
+            names[".".join(part for part in parts if part != "__init__")] = path
+    return dict(sorted(names.items()))
 
 
 MODULES = module_names()
@@ -71,20 +65,14 @@ def setup_cfg():
     return parser
 
 
-def test_the_listed_packages_are_the_tree(setup_cfg):
-    tree = {
-        name if path.name == "__init__.py" else name.rpartition(".")[0] for name, path in MODULES.items()
-    }  # a folder with modules but no __init__.py counts as well: it would be missing from the wheel
-    listed = setup_cfg["options"]["packages"].split()
-    assert sorted(listed) == sorted(tree)
-    for name in tree:
-        assert name in MODULES, f"{name} has modules but no __init__.py"
+def test_every_folder_with_modules_is_a_package():
+    for name, path in MODULES.items():
+        assert (path.parent / "__init__.py").exists(), f"{name} would be missing from the wheel"
 
 
-def test_the_folders_are_mapped_as_the_tests_think(setup_cfg):
-    lines = setup_cfg["options"]["package_dir"].split("\n")
-    mapped = dict(map(str.strip, line.split("=")) for line in lines if line.strip())
-    assert mapped == {name: str(folder.relative_to(ROOT)) for name, folder in FOLDERS.items()}
+@pytest.mark.parametrize("room", ROOMS)
+def test_the_packages_are_reached_through_links(room):
+    assert (SOURCE / "roleagent" / room).readlink() == Path("..", "..", room)
 
 
 def test_the_readmes_tests_need_no_compiler(setup_cfg):
@@ -111,12 +99,16 @@ def test_a_wheel_installed_elsewhere_makes_environments(tmp_path):
     source, wheels, target = tmp_path / "source", tmp_path / "wheels", tmp_path / "target"
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist")
     for name in ("src", "envs", "agents", "curricula", "learners", "reports"):
-        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+        shutil.copytree(ROOT / name, source / name, ignore=ignored, symlinks=True)
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check")
     run(*pip, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels), str(source), cwd=tmp_path)
     (wheel,) = wheels.glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        assert sorted(name for name in packed.namelist() if name.endswith(".py")) == sorted(
+            str(path.relative_to(SOURCE)) for path in MODULES.values()
+        )
     run(*pip, "install", "--no-deps", "--target", str(target), str(wheel), cwd=tmp_path)
     # -S: site-packages serves the dependencies, but its .pth files, and with them the editable install, stay out.
     path = os.pathsep.join((str(target), sysconfig.get_path("purelib"), sysconfig.get_path("platlib")))

@@ -7,33 +7,20 @@ installed, nor anything that it imports.
 from __future__ import annotations
 
 import ast
-import configparser
+import os
 import re
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("envs", "agents", "curricula", "learners", "reports")
-LAID_OUT = ROOT / "build" / "reference"
-"""Where the package lies as a wheel would have it; mkdocs.yml tells griffe to look there."""
-
-
-def on_startup(**_: Any) -> None:
-    """Makes the folder in which griffe will look: one that is not there when it starts is never looked into."""
-    LAID_OUT.mkdir(parents=True, exist_ok=True)
+SOURCE = ROOT / "src"
 
 
 def on_config(config: Any) -> Any:
-    """Lays the package out, for griffe does not follow the mapped folders of setup.cfg, and lists the API's pages."""
+    """Lists the API's pages."""
     config["nav"] = [*config["nav"], {"API": [page_of(package) for package in packages()]}]
-    package, unread = LAID_OUT / "roleagent", shutil.ignore_patterns("__pycache__")
-    shutil.rmtree(package, ignore_errors=True)
-    shutil.copytree(ROOT / "src" / "roleagent", package, ignore=unread)
-    for room in ROOMS:
-        shutil.copytree(ROOT / room, package / room, ignore=unread)
     return config
 
 
@@ -104,11 +91,13 @@ def has_entry(name: str) -> bool:
 
 
 def packages() -> list[str]:
-    """The packages that have a page: those of setup.cfg, but for the numbered scripts of the failure library."""
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    named = [line for line in setup["options"]["packages"].split("\n") if line and not line.startswith("#")]
-    return [package for package in named if not package.endswith(".versions")]
+    """The packages that have a page: all but the numbered scripts of the failure library."""
+    found = [
+        ".".join(Path(folder).relative_to(SOURCE).parts)
+        for folder, _, files in os.walk(SOURCE / "roleagent", followlinks=True)
+        if "__init__.py" in files and not folder.endswith("versions")
+    ]
+    return sorted(found)
 
 
 def page_of(package: str) -> str:
@@ -122,9 +111,7 @@ def page_of(package: str) -> str:
 
 def folder_of(package: str) -> Path:
     """Where a package lies in the tree."""
-    first, _, rest = package.removeprefix("roleagent").lstrip(".").partition(".")
-    folder = ROOT / first if first in ROOMS else ROOT / "src" / "roleagent" / first
-    return folder / rest.replace(".", "/")
+    return SOURCE.joinpath(*package.split("."))
 
 
 def modules_of(package: str) -> list[str]:
@@ -165,7 +152,7 @@ def sections() -> Iterator[tuple[str, str, list[Option]]]:
     """Section, what it is for, and its options, in the configuration's order; first the run's own, named ``""``."""
     classes: dict[str, tuple[str, list[Option]]] = {}
     for path in ("settings.py", "config.py"):
-        source = (ROOT / "src" / "roleagent" / path).read_text("utf-8")
+        source = (SOURCE / "roleagent" / path).read_text("utf-8")
         lines = source.splitlines()
         for node in ast.parse(source).body:
             if isinstance(node, ast.ClassDef):
