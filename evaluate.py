@@ -48,24 +48,24 @@ import roleagent
 from roleagent import ranges
 from roleagent.agents.actor import PolicyError
 from roleagent.agents.baselines import build_prompting_agent
+from roleagent.agents.builders import EnvSplit, make_base, make_wrapped
 from roleagent.agents.chat import ChatAgent
+from roleagent.agents.chat_models import PolicySpeaker
 from roleagent.agents.comparison import Measured, compare
-from roleagent.agents.contenders import STANDARD, Contender, contender, source_digest, weights_digest
 from roleagent.agents.endpoint import Endpoint, EndpointError
+from roleagent.agents.eval_targets import STANDARD, EvalTarget, contender, source_digest, weights_digest
 from roleagent.agents.evaluation import agent_attempts, policy_attempts, speaker_attempts
 from roleagent.agents.evaluation_options import options_of
 from roleagent.agents.guides import guide_to
 from roleagent.agents.records import PROTOCOL, Attempt, Record, RecordFile, default_file
-from roleagent.agents.session import World, make_base, make_wrapped
-from roleagent.agents.speakers import PolicySpeaker
 from roleagent.agents.summary import spending, summarise
 from roleagent.commands import pairs
 from roleagent.config import Config, ConfigError, load
-from roleagent.learners.disk import write_whole
+from roleagent.files import write_whole
 from roleagent.learners.display import Display
 from roleagent.learners.run_folder import CheckpointError, read_config
-from roleagent.patience import waiting
 from roleagent.reports.measured import Telling, report, report_comparison
+from roleagent.slow_notice import waiting
 
 if TYPE_CHECKING:  # torch takes seconds to load: only a local model needs it
     from roleagent.agents.hf import HFPolicy
@@ -81,7 +81,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
     """Measures whoever is named; returns the result."""
     who = contender(options.agent, options.run, options.model_path, options.base_url)
     config = configuration(options, who)
-    world = World.open(config, config.env.eval_split, config.env.eval_tasks)
+    world = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
     model, checkpoint = open_model(options, who, config)
     header = describe(options, who, model, world, checkpoint)
     with RecordFile.alone(options.out or default_file(header), header) as file:
@@ -89,7 +89,7 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def measured(
-    options: argparse.Namespace, who: Contender, model: HFPolicy | Endpoint | None, world: World, file: RecordFile
+    options: argparse.Namespace, who: EvalTarget, model: HFPolicy | Endpoint | None, world: EnvSplit, file: RecordFile
 ) -> dict[str, Any]:
     """Plays what the file lacks, prints the table, returns the result."""
     missing = set(file.missing(world.panel, options.repeats))
@@ -119,7 +119,7 @@ def measured(
     return result
 
 
-def configuration(options: argparse.Namespace, who: Contender) -> Config:
+def configuration(options: argparse.Namespace, who: EvalTarget) -> Config:
     """The run's configuration (or --config, or the defaults), with what the command line says put over it."""
     if who.run is not None:
         if options.config is not None:
@@ -151,7 +151,7 @@ def configuration(options: argparse.Namespace, who: Contender) -> Config:
 
 
 def open_model(
-    options: argparse.Namespace, who: Contender, config: Config
+    options: argparse.Namespace, who: EvalTarget, config: Config
 ) -> tuple[HFPolicy | Endpoint | None, Path | None]:
     """The model behind the contender, and the checkpoint of a run that it is read from; None where there is none."""
     if not who.prompts:
@@ -168,7 +168,7 @@ def open_model(
     return server, None
 
 
-def open_local(options: argparse.Namespace, who: Contender, config: Config) -> tuple[HFPolicy, Path | None]:
+def open_local(options: argparse.Namespace, who: EvalTarget, config: Config) -> tuple[HFPolicy, Path | None]:
     """The model of a run, of its newest whole checkpoint or the one that is named; or of a folder or the hub."""
     with waiting("PyTorch and transformers to load"):
         import torch
@@ -194,9 +194,9 @@ def open_local(options: argparse.Namespace, who: Contender, config: Config) -> t
 
 def describe(
     options: argparse.Namespace,
-    who: Contender,
+    who: EvalTarget,
     model: HFPolicy | Endpoint | None,
-    world: World,
+    world: EnvSplit,
     checkpoint: Path | None,
 ) -> dict[str, Any]:
     """What is measured, and with what: the head of the record file. Nothing secret is in it."""
@@ -239,9 +239,9 @@ def describe(
 
 def played(
     options: argparse.Namespace,
-    who: Contender,
+    who: EvalTarget,
     model: HFPolicy | Endpoint | None,
-    world: World,
+    world: EnvSplit,
     missing: set[Attempt],
     display: Display,
 ) -> Iterator[Record]:

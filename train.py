@@ -22,7 +22,7 @@ from typing import Any
 import yaml
 
 from roleagent.learners.training_options import check_command, training_parser
-from roleagent.patience import waiting
+from roleagent.slow_notice import waiting
 
 if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for PyTorch
     check_command(__doc__, Path(__file__).parent / "configs" / "default.yaml")
@@ -34,32 +34,32 @@ with waiting("PyTorch and transformers to load"):
     from roleagent.agents.hf import HFPolicy, PolicyError, check_path
 
 from roleagent.agents.actor import Actor
+from roleagent.agents.analyst_prompts import UNLIMITED, Inquiries
+from roleagent.agents.builders import EnvSplit, check_actor, endpoint_analyst, model_analyst, open_actor, open_analyst
 from roleagent.agents.endpoint import EndpointError
-from roleagent.agents.inquiries import UNLIMITED, Inquiries
-from roleagent.agents.session import World, check_actor, endpoint_analyst, model_analyst, open_actor, open_analyst
-from roleagent.agents.small import check_size
+from roleagent.agents.scratch_model import check_size
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.curricula.curriculum import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.curricula.rules import RuleAnalyst
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.envs.retrieval.passages import RetrievalError
-from roleagent.learners.adapters import Held, check_rank
+from roleagent.learners.analyst_sft import Lesson, failed_episodes
+from roleagent.learners.analyst_sft import lessons as analysis_lessons
+from roleagent.learners.analyst_sft import segments as analysis_segments
+from roleagent.learners.batch import build_batch
 from roleagent.learners.checkpoints import CheckpointError
-from roleagent.learners.corrections import Corrections
+from roleagent.learners.counters import idle_mechanisms, not_learning, tally
 from roleagent.learners.critic import open_critic
+from roleagent.learners.dagger import Corrections
 from roleagent.learners.deepspeed_settings import check as check_deepspeed
+from roleagent.learners.demonstrations import lessons
 from roleagent.learners.display import Display
-from roleagent.learners.episodes import Played, records
-from roleagent.learners.experience import lay_out
-from roleagent.learners.imitation import demonstrations, imitate, new_policy
+from roleagent.learners.distributed import Ranks
+from roleagent.learners.evaluation import measure_on_the_way, measurements, report
 from roleagent.learners.learner import Learner
-from roleagent.learners.measurement import measure_on_the_way, measurements, report
-from roleagent.learners.mechanisms import idle_mechanisms, not_learning, tally
-from roleagent.learners.ranks import Ranks
-from roleagent.learners.reflecting import Lesson, failed_episodes
-from roleagent.learners.reflecting import lessons as analysis_lessons
-from roleagent.learners.reflecting import segments as analysis_segments
+from roleagent.learners.lora import ModuleWeights, check_rank
+from roleagent.learners.policy_update import update
 from roleagent.learners.reinforcement import (
     account,
     check_learning,
@@ -72,12 +72,12 @@ from roleagent.learners.reinforcement import (
     together,
 )
 from roleagent.learners.run import Run
+from roleagent.learners.sft import demonstrations, imitate, new_policy
 from roleagent.learners.tracking import check as check_trackers
-from roleagent.learners.updates import update
-from roleagent.learners.warmstart import lessons
+from roleagent.learners.trajectory_log import ScoredGroup, records
 from roleagent.learners.watchdog import Collapse, iterations, keeping_what_broke, open_watchdog
 from roleagent.ranges import check_room
-from roleagent.stopwatch import Stopwatch, shares
+from roleagent.timer import Timer, shares
 from roleagent.types import Sampler
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
@@ -86,8 +86,8 @@ DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
 def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
     """One run, from nothing to a policy measured on tasks it never saw; returns the result."""
     # What may be wrong or missing comes first, so that a refused run leaves no folder behind.
-    world = World.open(config, config.env.train_split)
-    held_out = World.open(config, config.env.eval_split, config.env.eval_tasks)
+    world = EnvSplit.open(config, config.env.train_split)
+    held_out = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
     with Ranks.join() as ranks:
         ranks.once(lambda: check(world, resume))
         with Run(config, ranks, display, resume) as run, run.tracking, keeping_what_broke(run):
@@ -97,7 +97,7 @@ def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
             return stages(run, world, held_out)
 
 
-def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
+def stages(run: Run, world: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     """Imitation, the first measurement, reinforcement and the second one, from where the run was left."""
     config, display = run.config, run.display
     torch.manual_seed(config.seed)  # for dropout inside foreign models, if any; nothing of ours draws from it
@@ -126,7 +126,7 @@ def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
         run.save(learner)
         learner.close()
     actor = policy if config.train.stage == "sft" else open_actor(config, policy)
-    actor.sync(Held(policy.model), policy.version)
+    actor.sync(ModuleWeights(policy.model), policy.version)
     found = measurements(run, held_out, actor, "before")
     if config.train.stage == "sft":  # the control: as long as reinforcement learning would take
         run.enter("sft")
@@ -138,7 +138,7 @@ def stages(run: Run, world: World, held_out: World) -> dict[str, Any]:
     return report(run, found)
 
 
-def check(world: World, resume: bool) -> None:
+def check(world: EnvSplit, resume: bool) -> None:
     """Refuses what would only fail after the warm start.
 
     Raises:
@@ -172,11 +172,11 @@ def check(world: World, resume: bool) -> None:
             FailureLibrary(config.curriculum.library).close()  # reachable?
 
 
-def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: Actor) -> None:
+def reinforce(run: Run, world: EnvSplit, held_out: EnvSplit, policy: HFPolicy, actor: Actor) -> None:
     """Sample tasks, play, credit, update, learn from the failures; once per iteration."""
     config, progress = run.config, run.progress
     critic = open_critic(config, policy)
-    learner = Learner(policy, config, config.optim.lr, reference(run, policy), config.optim.optimiser)
+    learner = Learner(policy, config, config.optim.lr, reference(run, policy), config.optim.optimizer)
     learner.critic = critic
     run.restore(learner)
     actor.sync(learner, policy.version)
@@ -189,19 +189,19 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
         if config.train.minutes and run.seconds > 60 * config.train.minutes:
             run.display.say(f"the budget of {config.train.minutes:g} minutes is spent")
             break
-        begun, run.watch = time.monotonic(), Stopwatch()
+        begun, run.watch = time.monotonic(), Timer()
         groups, replaced = play(run, rollout, lambda n: sampler.sample(n), iteration)
         with run.watch("grouping"):
             credits = credit(run, groups, run.own_stream(5, iteration))
-            experience = lay_out(groups, credits, config, rollout, run.own_stream(13, iteration))
+            experience = build_batch(groups, credits, config, rollout, run.own_stream(13, iteration))
         with run.watch("update"):
-            actor.rest()
+            actor.offload()
             learner.share = run.share_of(iteration - 1, config.train.iterations, config.train.minutes)
             passes = [run.own_stream(8, iteration, epoch) for epoch in range(config.optim.epochs)]
             metrics: dict[str, Any] = update(learner, experience, passes)
         with run.watch("sync"):
             actor.sync(learner, policy.version)
-        learnt = list(map(Played, groups, credits, experience.by_turn()))
+        learnt = list(map(ScoredGroup, groups, credits, experience.by_turn()))
         played, stats = together(run, learnt, replaced, rollout.stats)
         progress.step = iteration
         if run.ranks.first:
@@ -234,7 +234,7 @@ def reinforce(run: Run, world: World, held_out: World, policy: HFPolicy, actor: 
             run.display.warn(warning)
 
 
-def open_sampler(run: Run, world: World, policy: Actor) -> Sampler:
+def open_sampler(run: Run, world: EnvSplit, policy: Actor) -> Sampler:
     """Agent-In-World's curriculum, or uniform draws with ``aiw=off``; goes on where the run was left."""
     options = run.config.curriculum
     if run.config.aiw:

@@ -60,7 +60,7 @@ class Actor(Policy, Protocol):
         """The id of a text that is one token, else None."""
         ...
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Drops all cached conversations: after an update of the weights, or to free memory."""
         ...
 
@@ -72,6 +72,6 @@ class Actor(Policy, Protocol):
         """Takes over the weights. Where they are shared there is nothing to take."""
         ...
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Gives back what memory it can until the next call of ``generate`` or ``sync``: the learner works now."""
         ...

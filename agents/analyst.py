@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from roleagent.agents.actor import Actor, PolicyError
-from roleagent.agents.inquiries import CLOSING, Inquiries, Inquiry
+from roleagent.agents.analyst_prompts import CLOSING, Inquiries, Inquiry
 from roleagent.agents.prompts import dialect_of
-from roleagent.modes import UNKNOWN, taxonomy
-from roleagent.reflections import read_reflection, read_selection
+from roleagent.analyst_format import read_reflection, read_selection
+from roleagent.failure_modes import UNKNOWN, taxonomy
 from roleagent.types import Failure, Reflection, Request, Selection, Trajectory
 
 _SLACK = 8  # tokens that a text may grow by when its parts are put together
@@ -143,7 +143,7 @@ class ModelAnalyst(LanguageAnalyst):
             completions = self.policy.generate(requests, self.temperature)
             self._tokens += sum(len(completion.token_ids) for completion in completions)
             replies += [self.policy.decode(completion.token_ids) for completion in completions]
-            self.policy.forget()
+            self.policy.clear_cache()
         self._seconds += time.perf_counter() - started
         return replies
 

@@ -1,8 +1,8 @@
 """The agents that every trained policy is measured against, by name.
 
 An agent without a model is anything with ``reset(observation, info)`` and ``act(observation, info) -> command``; one
-that prompts a model is anything with ``play(episode)`` (:class:`~roleagent.agents.dialogue.PromptingAgent`). A class
-that is named as ``module:Class`` is either.
+that prompts a model is anything with ``play(episode)`` (:class:`~roleagent.agents.chat_episode.PromptingAgent`). A
+class that is named as ``module:Class`` is either.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 
-from roleagent.agents.act import PlainAgent
-from roleagent.agents.dialogue import PromptingAgent
+from roleagent.agents.chat_episode import PromptingAgent
 from roleagent.agents.guides import guide_to
+from roleagent.agents.prompting_agent import PlainAgent
 from roleagent.agents.react import ReAct
 from roleagent.agents.reflexion import Reflexion
 from roleagent.reading import read_information
@@ -121,8 +121,8 @@ def build_prompting_agent(name: str, env: gymnasium.Env, **options: Any) -> Prom
 
     Args:
         env: the environment that it will play.
-        options: ``example`` and ``listed`` (see :class:`~roleagent.agents.act.PlainAgent`), and ``trials`` of
-            ``reflexion``; those of a class of one's own are its arguments.
+        options: ``example`` and ``listed`` (see :class:`~roleagent.agents.prompting_agent.PlainAgent`), and ``trials``
+            of ``reflexion``; those of a class of one's own are its arguments.
 
     Raises:
         ValueError: no such agent, or it has no such option.

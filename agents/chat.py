@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roleagent.agents.act import SILENCE
-from roleagent.agents.dialogue import Dialogue, Episode
+from roleagent.agents.chat_episode import Dialogue, Episode
 from roleagent.agents.guides import Guide
+from roleagent.agents.prompting_agent import SILENCE
 from roleagent.agents.prompts import STYLES, ChatDialect
 from roleagent.envs.wrappers.tags import parse
 from roleagent.settings import PromptConfig

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from roleagent.agents.answers import Answer, EndpointError, Message, OverlongError, RefusedError, UnansweredError
+from roleagent.agents.chat_types import Answer, EndpointError, Message, OverlongError, RefusedError, UnansweredError
 
 KEYS = ("ROLEAGENT_API_KEY", "OPENAI_API_KEY")
 """Environment variables that may hold the server's key; the first that is set counts."""

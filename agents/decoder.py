@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from roleagent.agents.slot_cache import SlotCache
+from roleagent.agents.kv_cache import SlotCache
 
 
 class Decoder:

@@ -16,7 +16,8 @@ from dataclasses import replace
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from roleagent.agents.answers import (
+from roleagent.agents.chat_server import ChatServer, listed
+from roleagent.agents.chat_types import (
     OVERLONG,
     Answer,
     EndpointError,
@@ -26,7 +27,6 @@ from roleagent.agents.answers import (
     Spending,
     UnansweredError,
 )
-from roleagent.agents.chat_server import ChatServer, listed
 
 _LONGEST_PAUSE = 30.0  # seconds, unless the server asks for more
 
@@ -51,7 +51,7 @@ class Endpoint:
 
     Attributes:
         model: the name of the model.
-        lockstep: whether many answers should be waited for together (see :class:`roleagent.agents.speakers.Speaker`).
+        lockstep: whether many answers should be waited for together (:class:`roleagent.agents.chat_models.ChatModel`).
 
     Raises:
         EndpointError: the URL is none, or the key cannot be one (see :class:`ChatServer` for where it comes from).

@@ -6,10 +6,10 @@ import random
 from collections.abc import Sequence
 
 from roleagent.agents.analyst import LanguageAnalyst
-from roleagent.agents.answers import EndpointError
+from roleagent.agents.analyst_prompts import Inquiries, Inquiry
 from roleagent.agents.chat_server import tokens
+from roleagent.agents.chat_types import EndpointError
 from roleagent.agents.endpoint import Endpoint
-from roleagent.agents.inquiries import Inquiries, Inquiry
 
 
 class EndpointAnalyst(LanguageAnalyst):

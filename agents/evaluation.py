@@ -16,12 +16,12 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.baselines import Agent, build_agent
-from roleagent.agents.dialogue import Episode, PromptingAgent, WorldError
-from roleagent.agents.driving import play_all
+from roleagent.agents.builders import EnvSplit
+from roleagent.agents.chat_episode import Episode, PromptingAgent, WorldError
+from roleagent.agents.chat_models import ChatModel
+from roleagent.agents.chat_rollout import play_all
 from roleagent.agents.records import Attempt, Record, measures
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.session import World
-from roleagent.agents.speakers import Speaker
 from roleagent.envs.pool import EnvPool
 
 if TYPE_CHECKING:  # an agent without a model needs no torch
@@ -35,7 +35,7 @@ class Reseeded(Protocol):
 
     def reseed(self, seed: int) -> None: ...
 
-    def forget(self) -> None: ...
+    def clear_cache(self) -> None: ...
 
 
 def evaluate_policy(
@@ -91,7 +91,7 @@ def evaluate_agent(env: gymnasium.Env, agent: Agent, task_ids: Iterable[str], re
             )
 
 
-def agent_attempts(world: World, name: str, wanted: Set[Attempt], seed: int) -> Iterator[Record]:
+def agent_attempts(world: EnvSplit, name: str, wanted: Set[Attempt], seed: int) -> Iterator[Record]:
     """Plays an agent that gives bare commands; each attempt has random numbers of its own.
 
     Raises:
@@ -107,7 +107,7 @@ def agent_attempts(world: World, name: str, wanted: Set[Attempt], seed: int) -> 
 
 
 def policy_attempts(
-    world: World, policy: HFPolicy, wanted: Set[Attempt], seed: int, progress: Progress | None = None
+    world: EnvSplit, policy: HFPolicy, wanted: Set[Attempt], seed: int, progress: Progress | None = None
 ) -> Iterator[Record]:
     """Plays a policy by the standard prompts, batch by batch; a batch of which anything is wanted is played whole."""
     rollout, options = world.rollout(policy), world.config.rollout
@@ -119,9 +119,9 @@ def policy_attempts(
 
 
 def speaker_attempts(
-    world: World,
+    world: EnvSplit,
     agent: PromptingAgent,
-    speaker: Speaker,
+    speaker: ChatModel,
     make: Callable[[], gymnasium.Env],
     wanted: Set[Attempt],
     seed: int,
@@ -155,7 +155,9 @@ def speaker_attempts(
                 yield record
 
 
-def _batches(world: World, policy: Reseeded, wanted: Set[Attempt], seed: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+def _batches(
+    world: EnvSplit, policy: Reseeded, wanted: Set[Attempt], seed: int
+) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Repeats and the tasks of batches of which something is wanted; the policy has begun each one's random stream."""
     task_ids, size = world.panel.task_ids, world.config.rollout.eval_batch
     for repeat in sorted({attempt.repeat for attempt in wanted}):
@@ -164,7 +166,7 @@ def _batches(world: World, policy: Reseeded, wanted: Set[Attempt], seed: int) ->
             if wanted.isdisjoint(Attempt(repeat, task_id) for task_id in part):
                 continue
             policy.reseed(int(np.random.default_rng([seed + repeat, start]).integers(2**62)))
-            policy.forget()  # what was computed for another batch may be rounded otherwise
+            policy.clear_cache()  # what was computed for another batch may be rounded otherwise
             yield repeat, part
 
 

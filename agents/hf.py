@@ -1,7 +1,7 @@
 """A policy from transformers: any causal language model by path, or a small one built from a configuration.
 
 Generation is a batched loop of its own rather than ``model.generate``: it keeps the key/value cache of every
-conversation between calls (:mod:`roleagent.agents.slot_cache`), so that a turn costs only its new tokens, and it
+conversation between calls (:mod:`roleagent.agents.kv_cache`), so that a turn costs only its new tokens, and it
 returns the log-probability of each sampled token under exactly the distribution that it was drawn from.
 """
 
@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from roleagent.agents.actor import PolicyError, Weights
 from roleagent.agents.decoder import Decoder
-from roleagent.agents.decoding import continued
-from roleagent.agents.slot_cache import SlotCache
-from roleagent.patience import waiting
+from roleagent.agents.kv_cache import SlotCache
+from roleagent.agents.sampling import continued
+from roleagent.slow_notice import waiting
 from roleagent.types import Completion, Request
 
 _CUT = "\udfff"  # where a text is cut for the tokenizer: half of a character, which no tokenizer takes
@@ -237,7 +237,7 @@ class HFPolicy:
         ids = self.encode(text)
         return ids[0] if len(ids) == 1 else None
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Drops all cached conversations: after an update of the weights, or to free memory."""
         self._cache = self._fast = None
 
@@ -250,11 +250,11 @@ class HFPolicy:
         for _ in weights.weights(adapted=False):
             pass
         self.version = version
-        self.forget()
+        self.clear_cache()
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Drops what was kept of conversations."""
-        self.forget()
+        self.clear_cache()
 
     @contextlib.contextmanager
     def _inference(self) -> Iterator[None]:
@@ -296,7 +296,7 @@ class HFPolicy:
             with self._inference():
                 replies = continued(Decoder(self.model), self._cache, requests, limits, temperature, self.generator)
         except BaseException as error:
-            self.forget()  # what lies in the cache by now is not what it says
+            self.clear_cache()  # what lies in the cache by now is not what it says
             if isinstance(error, FloatingPointError):
                 raise PolicyError(str(error)) from error
             raise

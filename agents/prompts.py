@@ -22,9 +22,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from roleagent.agents.actor import Actor
+from roleagent.agents.analyst_prompts import Inquiry
 from roleagent.agents.guides import UNKNOWN, Guide
-from roleagent.agents.inquiries import Inquiry
-from roleagent.agents.small import FORESEE, INQUIRE
+from roleagent.agents.scratch_model import INQUIRE, PREDICT
 from roleagent.types import Completion
 
 
@@ -53,7 +53,7 @@ class Dialect(Protocol):
         """The environment's rules and the format of replies; empty where the dialect explains nothing."""
         ...
 
-    def foresee(self, horizon: int) -> str:
+    def prediction_question(self, horizon: int) -> str:
         """x_pre: the question for the next states (paper, Eq. 2)."""
         ...
 
@@ -75,19 +75,19 @@ class PlainDialect:
 
     def following(self, text: str, reply: Sequence[int]) -> list[int]:
         # The question for predictions is a token of its own; an observation stands on its own line.
-        return self._encode(text if text == FORESEE else f"\n{text}\n")
+        return self._encode(text if text == PREDICT else f"\n{text}\n")
 
     def instructions(self, horizon: int, think: str, rules: str) -> str:
         return ""
 
-    def foresee(self, horizon: int) -> str:
-        return FORESEE
+    def prediction_question(self, horizon: int) -> str:
+        return PREDICT
 
     def inquiry(self, text: str, kind: Inquiry) -> list[int]:
         return self._encode(f"{self.literal(text)}\n{INQUIRE[kind]}")
 
 
-class Scribe:
+class TextRecorder:
     """Writes down what a conversation says, in text: what a tokenizer of one's own is trained on."""
 
     explains = False
@@ -108,8 +108,8 @@ class Scribe:
     def instructions(self, horizon: int, think: str, rules: str) -> str:
         return ""
 
-    def foresee(self, horizon: int) -> str:
-        return FORESEE
+    def prediction_question(self, horizon: int) -> str:
+        return PREDICT
 
     def inquiry(self, text: str, kind: Inquiry) -> list[int]:
         return self.opening(text)
@@ -165,7 +165,7 @@ class ChatDialect:
         }[think]
         return f"{rules}\n\nEach of your replies is one command, written as <action>command</action>. {thought}"
 
-    def foresee(self, horizon: int) -> str:
+    def prediction_question(self, horizon: int) -> str:
         forms = " ".join(f'<prediction h="{h}">…</prediction>' for h in range(1, horizon + 1))
         steps = "observation" if horizon == 1 else f"{horizon} observations"
         return (
@@ -202,7 +202,7 @@ class Conversation(ABC):
     def prediction_prompt(self, action: Completion) -> tuple[int, ...]:
         """The action prompt, the reply that was sampled from it, and x_pre."""
         before = (*self.action_prompt(), *action.token_ids)
-        return (*before, *self.dialect.following(self.dialect.foresee(self.horizon), action.token_ids))
+        return (*before, *self.dialect.following(self.dialect.prediction_question(self.horizon), action.token_ids))
 
     @abstractmethod
     def advance(

@@ -6,8 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roleagent.agents.act import PlainAgent, tidy
 from roleagent.agents.guides import Guide, Step
+from roleagent.agents.prompting_agent import PlainAgent, tidy
 
 # Lists, quotes and emphasis stand around these words, numbers behind them; bounded, for replies may be pathological.
 _HEADED = r"^[ \t>#*_`•-]{{0,12}}{}[ \t]{{0,4}}\d{{0,3}}[*_`]{{0,3}}[ \t]{{0,4}}[:：][*_]{{0,3}}(.*)$"
@@ -20,7 +20,7 @@ class ReAct(PlainAgent):
 
     The command is the last line ``Action: …`` of a reply. What a model imagines to come of it (``Observation: …`` and
     all that follows) is cut off. A reply without an action is answered once with what was expected, as in
-    :class:`~roleagent.agents.act.PlainAgent`.
+    :class:`~roleagent.agents.prompting_agent.PlainAgent`.
 
     Args:
         guide: what is told about the environment.

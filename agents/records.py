@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roleagent.agents.dialogue import Played
-from roleagent.panel import Panel
+from roleagent.agents.chat_episode import ScoredGroup
+from roleagent.task_split import Panel
 from roleagent.types import Trajectory
 
 PROTOCOL = 3
@@ -45,7 +45,7 @@ class Record:
         trials: attempts that the agent was given at the task (Reflexion); it was won in the last one, if at all.
         metrics: the environment's own measures of the finished episode, by name (see :func:`measures`).
         usage: what a model behind it was asked: ``answers``, ``prompt_tokens``, ``completion_tokens``, … (the fields
-            of :class:`roleagent.agents.dialogue.Usage`), and ``corrections``, answers without a command; empty for
+            of :class:`roleagent.agents.chat_episode.Usage`), and ``corrections``, answers without a command; empty for
             other agents.
     """
 
@@ -97,7 +97,7 @@ class Record:
         )
 
     @classmethod
-    def of_dialogue(cls, played: Played, repeat: int, timed: bool) -> Record:
+    def of_dialogue(cls, played: ScoredGroup, repeat: int, timed: bool) -> Record:
         """The record of an episode that was played by asking a model; ``timed`` says whether its seconds mean much."""
         usage = {**asdict(played.usage), "corrections": played.corrections}
         if not timed:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
-from roleagent.agents.act import PlainAgent, without_thoughts
-from roleagent.agents.answers import Answer, Message, OverlongError
-from roleagent.agents.dialogue import Dialogue, Episode
-from roleagent.reflections import plain
+from roleagent.agents.chat_episode import Dialogue, Episode
+from roleagent.agents.chat_types import Answer, Message, OverlongError
+from roleagent.agents.prompting_agent import PlainAgent, without_thoughts
+from roleagent.analyst_format import plain
 
 MEMORY = 3  # lessons that stand in a prompt, as published
 _LONGEST = 600  # characters of a lesson

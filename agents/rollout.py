@@ -16,7 +16,7 @@ from roleagent.agents.prompts import STYLES, Conversation, dialect_of
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers.tags import parse
 from roleagent.settings import PromptConfig, RolloutConfig
-from roleagent.stopwatch import Stopwatch
+from roleagent.timer import Timer
 from roleagent.types import (
     Completion,
     Group,
@@ -92,7 +92,7 @@ class Rollout:
     """Plays groups of episodes.
 
     Args:
-        policy: the model that acts (and foresees).
+        policy: the model that acts (and predicts).
         pool: environments wrapped in ``Tags`` (outermost) and, with predictions, ``PredictedState``.
         env_id: the Gymnasium id, for the tasks.
         prompt: style, thinking, how predictions are asked for.
@@ -117,7 +117,7 @@ class Rollout:
         self.policy, self.pool, self.env_id = policy, pool, env_id
         self.prompt, self.config, self.horizon = prompt, config, horizon
         self.dialect, self.guide = dialect_of(policy), guide or guide_of(env_id)
-        self.stats, self.watch = RolloutStats(), Stopwatch()
+        self.stats, self.watch = RolloutStats(), Timer()
         self.action_stops = self._stops("</action>")
         # With one horizon its closing tag ends the reply; with several the model says itself when it is done.
         self.prediction_stops = self._stops("</prediction>") if horizon == 1 else frozenset({policy.eos_id})
@@ -164,7 +164,7 @@ class Rollout:
             living = [episode for episode in living if not episode.stop_reason]
             if progress is not None:
                 progress(len(episodes) - len(living), len(episodes))
-        self.policy.forget()
+        self.policy.clear_cache()
         groups = []
         for position in range(len(task_ids)):
             members = episodes[position * copies : (position + 1) * copies]
@@ -201,10 +201,10 @@ class Rollout:
         if not speaking:
             return
         with self.watch("prediction"):
-            foreseen = self._foresee(speaking, actions, temperature)
+            predicted = self._predict(speaking, actions, temperature)
         with self.watch("environment"):
             scored = self.pool.scoring_seconds
-            for episode, prompt, action, prediction in zip(speaking, prompts, actions, foreseen, strict=True):
+            for episode, prompt, action, prediction in zip(speaking, prompts, actions, predicted, strict=True):
                 self._step(episode, prompt, action, prediction)
             # An environment that failed has taken its part of the sum along.
             self.watch.move(max(0.0, self.pool.scoring_seconds - scored), "scoring")
@@ -232,7 +232,7 @@ class Rollout:
         ]
         return speaking, prompts, self.policy.generate(requests, temperature)
 
-    def _foresee(
+    def _predict(
         self, speaking: list[_Episode], actions: list[Completion], temperature: float
     ) -> list[tuple[tuple[int, ...], Completion] | None]:
         """Follow-up predictions: prompt and completion per episode; None where there is none or no room for one."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from roleagent.panel import wilson
+from roleagent.task_split import wilson
 
 Z = 1.959964
 """The 97.5 % quantile of the normal distribution: intervals are of 95 %."""

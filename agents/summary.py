@@ -31,11 +31,11 @@ def summarise(records: Sequence[Record]) -> dict[str, Any]:
     for record in sound:
         by_type[record.task_type].append(record)
     names = sorted({name for record in sound for name in record.metrics})
-    foreseen = [record.prediction for record in sound if record.prediction is not None]
+    predicted = [record.prediction for record in sound if record.prediction is not None]
     return {
         **_part(sound, names),
         "reward": _mean([record.reward for record in sound]),
-        "prediction": _mean(foreseen) if foreseen else None,
+        "prediction": _mean(predicted) if predicted else None,
         "errors": len(records) - len(sound),
         "repeats": _repeats(sound),
         "by_trial": _by_trial(sound),

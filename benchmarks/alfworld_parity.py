@@ -19,10 +19,10 @@ import time
 from functools import partial
 from pathlib import Path
 
-from roleagent.envs.alfworld.dialect import UnknownDialect
 from roleagent.envs.alfworld.game import Game, GameSource
-from roleagent.envs.alfworld.lockstep import Mismatch, compare, walk, wander
+from roleagent.envs.alfworld.game_version import UnknownDialect
 from roleagent.envs.alfworld.official import GAME, read_game
+from roleagent.envs.alfworld.parity import Mismatch, compare, walk, wander
 from roleagent.envs.alfworld.simulator import Simulator
 from roleagent.envs.alfworld.textworld import TextWorldEngine
 

@@ -35,8 +35,8 @@ from rich.table import Table
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.mistakes import Mistake, failures, modes_of
 from roleagent.curricula.rules import RuleAnalyst
-from roleagent.modes import is_known
-from roleagent.panel import wilson
+from roleagent.failure_modes import is_known
+from roleagent.task_split import wilson
 from roleagent.types import Analyst, Reflection
 
 CHUNK = 64
@@ -110,8 +110,8 @@ def model_analyst(options: argparse.Namespace) -> tuple[str, Analyst]:
     import torch
     import transformers
 
+    from roleagent.agents.builders import model_analyst
     from roleagent.agents.hf import HFPolicy, own_device
-    from roleagent.agents.session import model_analyst
     from roleagent.config import Config
 
     transformers.logging.disable_progress_bar()  # type: ignore[attr-defined]

@@ -33,7 +33,7 @@ from training_runs import ROOT, Run
 
 from roleagent.agents.statistics import spread
 from roleagent.config import ConfigError
-from roleagent.reports.recorded import Recorded
+from roleagent.reports.load_trajectories import Recorded
 
 
 class Learnt(NamedTuple):

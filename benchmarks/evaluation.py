@@ -24,14 +24,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roleagent.agents.answers import Answer
+from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.agents.chat import ChatAgent
-from roleagent.agents.dialogue import Episode
+from roleagent.agents.chat_episode import Episode
+from roleagent.agents.chat_types import Answer
 from roleagent.agents.endpoint import Endpoint
 from roleagent.agents.evaluation import speaker_attempts
 from roleagent.agents.guides import guide_to
 from roleagent.agents.records import Attempt
-from roleagent.agents.session import World, make_wrapped
 from roleagent.config import load
 from roleagent.envs.pool import EnvPool
 
@@ -53,12 +53,12 @@ def serve(first: float, per_token: float, told: Any) -> None:
         time.sleep(3600)
 
 
-def agent_of(world: World) -> ChatAgent:
+def agent_of(world: EnvSplit) -> ChatAgent:
     """Plays by the standard prompts."""
     return ChatAgent(world.config.prompt, guide_to(world.base))
 
 
-def loop(url: str, world: World, task_ids: tuple[str, ...]) -> int:
+def loop(url: str, world: EnvSplit, task_ids: tuple[str, ...]) -> int:
     """One question after the other; returns the number of answers."""
     config, agent = world.config, agent_of(world)
     pool, answers = EnvPool(partial(make_wrapped, config, config.env.eval_split, 0)), 0
@@ -95,7 +95,7 @@ def main() -> None:
             *("wia=off", "prompt.style=window", "prompt.think=optional", "rollout.action_tokens=512"),
         ]
     )
-    world = World.open(config, "train", options.episodes)
+    world = EnvSplit.open(config, "train", options.episodes)
     if len(world.panel) < options.episodes:
         parser.error(f"the panel has {len(world.panel)} tasks: --episodes can be no more")
 

@@ -20,8 +20,8 @@ from roleagent.agents.records import Record
 from roleagent.agents.statistics import Estimate
 from roleagent.curricula.archive import curves
 from roleagent.curricula.library import FailureLibrary
-from roleagent.reports.recorded import Recorded
-from roleagent.stopwatch import PARTS
+from roleagent.reports.load_trajectories import Recorded
+from roleagent.timer import PARTS
 
 OF_PREDICTIONS = ("prediction_score", "prediction_correlation", "prediction_information", "failure_recall")
 """Logged numbers that mean nothing where no predictions were asked for."""
@@ -55,8 +55,8 @@ class Arm:
         return {seed: course(folder, reached) for seed, folder in self.runs.items()}
 
     @property
-    def foresees(self) -> bool:
-        """Whether its policies were asked for forecasts."""
+    def predicts(self) -> bool:
+        """Whether its policies were asked for predictions."""
         return any(row["predictions_scored"] + row["predictions_absent"] for rows in self.logs.values() for row in rows)
 
     def measured(self, evaluation: Evaluation, seeds: Sequence[int] = ()) -> list[Measured]:
@@ -73,7 +73,7 @@ class Arm:
         interval over seeds where there are several."""
         told = [[row[name] for row in rows if name in row] for rows in self.logs.values()]
         values = [float(of(row)) for row in told if row]
-        if name in OF_PREDICTIONS and not self.foresees:
+        if name in OF_PREDICTIONS and not self.predicts:
             return None
         if not values or not all(map(math.isfinite, values)):
             return None
@@ -164,7 +164,7 @@ def foresight(arm: Arm, evaluation: Evaluation) -> dict[str, Any] | None:
     Returns:
         ``r`` with a bootstrap interval over tasks, ``n`` episodes, and the mean score of those that came to more than
         the mean did and of the others (of success: won and lost ones), ``above`` and ``below``; None where there were
-        no forecasts, or all episodes ended alike or were foreseen alike.
+        no predictions, or all episodes ended alike or were predicted alike.
     """
     records = [record for record in arm.records(evaluation) if record.prediction is not None]
     came_to = np.array([outcome(record, arm.measure) for record in records])
@@ -258,7 +258,7 @@ def time_shares(arm: Arm) -> dict[str, float]:
 def along(arm: Arm, name: str) -> tuple[list[int], list[float]]:
     """A logged number by iteration, in the mean over seeds; nothing where it says nothing about the arm."""
     values: dict[int, list[float]] = {}
-    if name in OF_PREDICTIONS and not arm.foresees:
+    if name in OF_PREDICTIONS and not arm.predicts:
         return [], []
     for rows in arm.logs.values():
         for row in rows:

@@ -51,8 +51,8 @@ def draw(arms: Sequence[Arm], folder: Path, name: str) -> dict[str, Path]:
     done("success", figure, axes)
 
     for what, title, up in (
-        ("prediction_score", "Predictive reward", "mean similarity of forecast and state"),
-        ("dead_groups", "Groups that ended alike", "groups of an iteration"),
+        ("prediction_score", "Predictive reward", "mean similarity of prediction and state"),
+        ("zero_variance_groups", "Groups that ended alike", "groups of an iteration"),
     ):
         told = [arm for arm in trained if any(along(arm, what)[1])]
         if told:

@@ -81,7 +81,7 @@ def _pages(plan: Plan, arms: Sequence[Arm], pictures: dict[str, Path]) -> Iterat
     yield from _mechanisms(trained)
     yield from _picture(pictures, "prediction_score", "Predictive reward by iteration")
     yield from _foresight(plan, trained)
-    yield from _picture(pictures, "dead_groups", "Groups that ended alike, by iteration")
+    yield from _picture(pictures, "zero_variance_groups", "Groups that ended alike, by iteration")
     yield from _origins(trained)
     yield from _library(trained)
     yield from _picture(pictures, "library", "Tasks in the failure library by failure mode and iteration")
@@ -169,7 +169,7 @@ _LOGGED = (
     ("returns_modulated", "returns modulated an iteration"),
     ("state_group_share", "turns in a shared state"),
     ("state_group_size", "turns per state"),
-    ("dead_groups", "dead groups"),
+    ("zero_variance_groups", "zero-variance groups"),
     ("curriculum_share", "share of tasks from the curriculum"),
     ("curriculum_success", "success of the curriculum's tasks"),
     ("uniform_success", "success of uniform tasks"),
@@ -216,7 +216,7 @@ def _foresight(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
         by_success = plan.measure == SUCCESS
         kind = "Point-biserial correlation" if by_success else "Correlation"
         what, halves = ("outcome", ("won", "lost")) if by_success else (plan.measure, ("above its mean", "below"))
-        yield f"Does foreseeing go with {plan.measure}? {kind} of an episode's mean prediction score and {what}:\n"
+        yield f"Do predictions go with {plan.measure}? {kind} of an episode's mean prediction score and {what}:\n"
         turns = "r of training turns", "given validity"
         yield _row("arm", "temperature", "episodes", "r", *(f"prediction score, {half}" for half in halves), *turns)
         yield _row(*("---",) * 8)

@@ -42,14 +42,14 @@ BEFORE = "cfad571"
 
 START = (
     *("warmstart.episodes=900", "warmstart.rounds=0", "warmstart.minutes=0", "train.iterations=1"),
-    *("rollout.tasks=1", "rollout.group_size=2", "env.eval_tasks=1"),
+    *("rollout.num_groups=1", "rollout.group_size=2", "env.eval_tasks=1"),
 )
 PLAYED = (
-    *("warmstart.episodes=0", "policy.context=768", "curriculum.analyst=rule", "rollout.tasks=16"),
-    *("rollout.group_size=8", "optim.updates=2", "optim.epochs=2", "env.eval_tasks=1", "train.minutes=0"),
-    "train.checkpoint_every=1000",
+    *("warmstart.episodes=0", "policy.context=768", "curriculum.analyst=rule", "rollout.group_size=8"),
+    *("optim.epochs=2", "env.eval_tasks=1", "train.minutes=0", "train.checkpoint_every=1000"),
 )
-EARLIER = ("prompt.predictions=aside",)  # what `detached` was called
+NOW = ("rollout.num_groups=16", "optim.minibatches=2", "prompt.predictions=detached")
+EARLIER = ("rollout.tasks=16", "optim.updates=2", "prompt.predictions=aside")  # the same, by the earlier names
 PARTS = ("generation", "prediction", "environment", "scoring", "grouping", "analysis", "update", "other")
 
 
@@ -110,7 +110,7 @@ def matrix_peak(size: int = 1024, rounds: int = 20) -> float:
 def count_operations(arguments: Sequence[str]) -> None:
     """Trains in this process, and prints the floating-point operations of an iteration's parts."""
     counted: Counter[str] = Counter()
-    stopwatch = importlib.import_module("roleagent.stopwatch").Stopwatch
+    stopwatch = importlib.import_module("roleagent.timer").Timer
     timed = stopwatch.__call__
 
     @contextlib.contextmanager
@@ -169,9 +169,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         pairs = []
         for number in range(options.pairs):
             train(scratch / "before", scratch / f"before{number}", (*played, *EARLIER), path)
-            train(ROOT, scratch / f"now{number}", played)
+            train(ROOT, scratch / f"now{number}", (*played, *NOW))
             pairs.append((seconds_of(scratch / f"now{number}"), seconds_of(scratch / f"before{number}")))
-        counted = operations(scratch / "counted", (*PLAYED, f"policy.path={policy}", "train.iterations=1"))
+        counted = operations(scratch / "counted", (*PLAYED, *NOW, f"policy.path={policy}", "train.iterations=1"))
     now, before = (
         {name: statistics.fmean(pair[side][name] for pair in pairs) for name in pairs[0][0]} for side in (0, 1)
     )

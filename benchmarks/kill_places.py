@@ -20,16 +20,16 @@ from pathlib import Path
 from typing import Any
 
 PLACES = {
-    "demonstration": "roleagent.learners.imitation:demonstrate",
+    "demonstration": "roleagent.learners.sft:demonstrate",
     "evaluation": "roleagent.agents.evaluation:Record.of",
     "rollout": "roleagent.envs.pool:EnvPool.step",
     "sampling": "roleagent.agents.hf:HFPolicy.generate",
     "analysis": "roleagent.agents.analyst:ModelAnalyst.answer",
     "update": "deepspeed.runtime.engine:DeepSpeedEngine.forward",
     "backward": "deepspeed.runtime.engine:DeepSpeedEngine.backward",
-    "optimiser": "deepspeed.runtime.engine:DeepSpeedEngine.step",
+    "optimizer": "deepspeed.runtime.engine:DeepSpeedEngine.step",
     "log": "roleagent.learners.run_folder:RunFolder.log",
-    "file": "roleagent.learners.disk:write_whole",
+    "file": "roleagent.files:write_whole",
     "trajectories": "roleagent.learners.run_folder:RunFolder.trajectories",
     "checkpoint": "roleagent.learners.checkpoints:Checkpoints.save",
     "checkpoint: weights": "roleagent.learners.checkpoints:save_policy",
@@ -45,7 +45,7 @@ PLACES = {
 }
 """What is watched: ``module:function``, by the name under which it is told."""
 
-KINDS = {"rollout": "rollout", "sampling": "rollout", "update": "update", "backward": "update", "optimiser": "update"}
+KINDS = {"rollout": "rollout", "sampling": "rollout", "update": "update", "backward": "update", "optimizer": "update"}
 """Of places whose name does not say what kind of work they belong to."""
 
 STAGES = {"": 0, "warmstart": 1, "train": 2, "sft": 2}

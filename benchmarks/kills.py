@@ -7,7 +7,7 @@
 A small run of the real ``train.py`` goes to its end, and says what it was doing when. Then the same run is killed (-9)
 and resumed again and again. Half of the moments are drawn from its time, the other half in turn from rollouts, updates,
 checkpoints and writes to the failure library, for most of the time is spent in few places. In the end both folders are
-compared: weights, optimiser, metrics (but for the clock), trajectories, evaluations, library.
+compared: weights, optimizer, metrics (but for the clock), trajectories, evaluations, library.
 
 The run has everything on that a resumed one could get wrong: the policy analyses its own failures, predictions, a KL
 reference, evaluations on the way, fewer checkpoints than iterations. ``--full`` makes it longer. The same command,
@@ -65,9 +65,9 @@ RUN = {
         **{"rounds": 2, "round_episodes": 16},
     },
     "curriculum": {"reflection_tokens": 160, "selection_tokens": 60, "candidate_tokens": 200},
-    "rollout": {"tasks": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32},
+    "rollout": {"num_groups": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32},
     "loss": {"kl": 1e-3},
-    "optim": {"updates": 2, "micro_batch_tokens": 2048},
+    "optim": {"minibatches": 2, "micro_batch_tokens": 2048},
     "train": {"iterations": 4, "checkpoint_every": 2, "evaluate_every": 3},
 }
 

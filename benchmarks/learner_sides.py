@@ -156,7 +156,7 @@ def side(name: str, folder: Path, cases: list[str], options: argparse.Namespace)
     torch.set_num_threads(1)
     if name != "ours":
         return {case: theirs(folder, case, name == "trl", options.updates) for case in cases}
-    from roleagent.learners.ranks import Ranks
+    from roleagent.learners.distributed import Ranks
 
     with Ranks.join():
         return {case: timed(*ours(folder, case, options), options.updates) for case in cases}

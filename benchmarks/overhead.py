@@ -5,9 +5,9 @@
     python benchmarks/overhead.py --reply 6 --prediction 25 --style transcript    # as in the default run
 
 Whole iterations (rollout, credit, update, analysis) of both methods take turns in one process; a policy of random
-weights samples replies of exactly ``--reply`` tokens and, for Role-Agent, forecasts of exactly ``--prediction`` tokens.
+weights samples replies of exactly ``--reply`` tokens and, for Role-Agent, predictions of ``--prediction`` tokens.
 What it says is beside the point: the worlds are led by the expert in every second episode and at random in the others,
-so that both methods play the same episodes, win some and lose some, and Role-Agent's forecasts are scored and its
+so that both methods play the same episodes, win some and lose some, and Role-Agent's predictions are scored and its
 failures analysed as in a real run. The figures are medians over a method's iterations: in CPU time where the CPU does
 all the work, for machines are shared, and in wall-clock time where there is an accelerator. Both methods spend the same
 on sampling actions and on the worlds; ``parts_percent`` leaves that out and adds up what differs, which a busy machine
@@ -32,9 +32,9 @@ import numpy as np
 import torch
 import transformers
 
+from roleagent.agents.builders import EnvSplit, make_base, model_analyst
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.session import World, make_base, model_analyst
 from roleagent.config import Config, load
 from roleagent.curricula.curriculum import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
@@ -42,20 +42,20 @@ from roleagent.curricula.rules import RuleAnalyst
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
+from roleagent.learners.batch import build_batch
 from roleagent.learners.display import Display
-from roleagent.learners.experience import lay_out
-from roleagent.learners.imitation import demonstrations, new_policy
+from roleagent.learners.distributed import Ranks
 from roleagent.learners.learner import Learner
-from roleagent.learners.ranks import Ranks
+from roleagent.learners.policy_update import update
 from roleagent.learners.reinforcement import credit, reference
 from roleagent.learners.run import Run
-from roleagent.learners.updates import update
-from roleagent.stopwatch import PARTS, Stopwatch
+from roleagent.learners.sft import demonstrations, new_policy
+from roleagent.timer import PARTS, Timer
 from roleagent.types import Completion, Request
 
 CLOCK = time.perf_counter if torch.cuda.is_available() else time.process_time
 PUBLISHED = 5.2  # percent of a step, the paper's own figure
-FORESEEN = "You arrive at the counter 1. On the counter 1, you see a mug 1, a plate 2 and a knife 1."
+PREDICTED = "You arrive at the counter 1. On the counter 1, you see a mug 1, a plate 2 and a knife 1."
 SHARED = ("generation", "environment", "sync")  # the same work in both methods
 SIZE = ["policy.hidden_size=128", "policy.layers=2", "policy.heads=4", "policy.kv_heads=4", "policy.mlp_size=384"]
 
@@ -72,7 +72,7 @@ class Metronome(HFPolicy):
         if len(token_ids) == self.reply:
             return "<action>look</action>"
         if len(token_ids) == self.prediction:
-            return f'<prediction h="1">{FORESEEN}</prediction>'
+            return f'<prediction h="1">{PREDICTED}</prediction>'
         return super().decode(token_ids)
 
 
@@ -104,17 +104,17 @@ class Method:
 
     def __init__(self, config: Config, ranks: Ranks, display: Display):
         self.run = Run(config, ranks, display, resume=False)
-        world = World.open(config, config.env.train_split)
+        world = EnvSplit.open(config, config.env.train_split)
         # For the tokenizer; the expert needs its time even where the episodes that are measured are short.
         lessons = replace(config.env, kwargs={**config.env.kwargs, "max_steps": 14})
         shown = demonstrations(
-            World.open(replace(config, env=lessons), config.env.train_split), self.run.stream(1), display
+            EnvSplit.open(replace(config, env=lessons), config.env.train_split), self.run.stream(1), display
         )
         policy: Any = self.run.open_policy(lambda generator: new_policy(config, ranks, shown, [], 1, generator))
         policy.__class__ = Metronome  # the same model, that keeps to a length
         policy.reply, policy.prediction = config.rollout.action_tokens, config.rollout.prediction_tokens
         self.policy, self.config, self.horizon = policy, config, world.horizon
-        self.learner = Learner(policy, config, config.optim.lr, reference(self.run, policy), config.optim.optimiser)
+        self.learner = Learner(policy, config, config.optim.lr, reference(self.run, policy), config.optim.optimizer)
         self.numbers = iter(range(10**6))
         pool = EnvPool(self._make)
         self.rollout = Rollout(policy, pool, config.env.id, config.prompt, config.rollout, world.horizon)
@@ -134,7 +134,7 @@ class Method:
     def iterate(self, number: int) -> dict[str, float]:
         """As ``train.py`` does it; seconds by part, of the whole, and of CPU time, and the tokens sampled."""
         run, options = self.run, self.config.rollout
-        run.watch = self.rollout.watch = watch = Stopwatch(CLOCK)
+        run.watch = self.rollout.watch = watch = Timer(CLOCK)
         before = replace(self.rollout.stats)
         wall, begun = time.perf_counter(), CLOCK()
         self.sampler.sample(options.tasks)
@@ -143,9 +143,9 @@ class Method:
         groups = self.rollout.play(played, options.group_size, options.temperature)
         with watch("grouping"):
             credits = credit(run, groups, run.stream(5, number))
-            experience = lay_out(groups, credits, self.config, self.rollout)
+            experience = build_batch(groups, credits, self.config, self.rollout)
         with watch("update"):
-            self.policy.rest()
+            self.policy.offload()
             update(self.learner, experience, [run.stream(8, number)])
         with watch("sync"):
             self.policy.sync(self.learner, self.policy.version)
@@ -176,12 +176,13 @@ def configuration(options: argparse.Namespace, folder: Path, name: str, *more: s
         "policy.context=16384",
         f"prompt.style={options.style}",
         "warmstart.episodes=40",
-        f"rollout.tasks={options.groups}",
+        "warmstart.rounds=0",
+        f"rollout.num_groups={options.groups}",
         f"rollout.group_size={options.copies}",
         f"rollout.action_tokens={options.reply}",
         f"rollout.prediction_tokens={options.prediction}",
         "loss.kl=1e-3",
-        "optim.updates=1",
+        "optim.minibatches=1",
         "optim.lr=1e-6",
         "curriculum.reflection_tokens=80",
         "curriculum.selection_tokens=48",
@@ -216,7 +217,7 @@ def options_of(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options; unless others are given, the work takes less than a minute of one core."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--reply", type=int, default=512, help="tokens of an action reply (default 512)")
-    parser.add_argument("--prediction", type=int, default=30, help="tokens of a forecast (default 30)")
+    parser.add_argument("--prediction", type=int, default=30, help="tokens of a prediction (default 30)")
     parser.add_argument("--turns", type=int, help="most turns of an episode (default 2; --full: 12)")
     parser.add_argument("--groups", type=int, default=2)
     parser.add_argument("--copies", type=int, default=2, help="episodes per group (default 2)")
@@ -244,7 +245,7 @@ def main() -> None:
         }
         told = compare(made, options.pairs)
     base, rows = told["gigpo"], told["role_agent"]
-    shape = f"replies of {options.reply} tokens, forecasts of {options.prediction}, up to {options.turns} turns"
+    shape = f"replies of {options.reply} tokens, predictions of {options.prediction}, up to {options.turns} turns"
     print(f"{shape}; {middle(base, 'turns'):.0f} turns per iteration, success {middle(base, 'success'):.2f}")
     print(f"{'seconds, median':<16}" + "".join(f"{name:>16}" for name in told))
     for part in (*PARTS, "whole", "wall"):
@@ -253,9 +254,9 @@ def main() -> None:
         print(f"{name}: {percent(told[name], base, 'whole'):+.1f} %")
     gigpo = middle(base, "whole")
     more = {part: middle(rows, part) - middle(base, part) for part in PARTS if part not in SHARED}
-    foreseen = (sum(more.values()) - more["analysis"]) / middle(rows, "prediction_tokens")
+    predicted = (sum(more.values()) - more["analysis"]) / middle(rows, "prediction_tokens")
     acted = gigpo / middle(base, "action_tokens")
-    print(f"a forecast's token costs {1e6 * foreseen:.0f} µs in all, an action's {1e6 * acted:.0f} µs")
+    print(f"a prediction's token costs {1e6 * predicted:.0f} µs in all, an action's {1e6 * acted:.0f} µs")
     result = {
         "overhead_percent": percent(rows, base, "whole"),
         "overhead_wall_percent": percent(rows, base, "wall"),
@@ -263,7 +264,7 @@ def main() -> None:
         "tokens_percent": round(100 * middle(rows, "prediction_tokens") / middle(rows, "action_tokens"), 1),
         "parts_percent": round(100 * sum(more.values()) / gigpo, 1),
         "breakdown_percent": {part: round(100 * seconds / gigpo, 2) for part, seconds in more.items()},
-        "forecast_token_over_action_token": round(foreseen / acted, 2),
+        "prediction_token_over_action_token": round(predicted / acted, 2),
         "scored": middle(rows, "scored"),
         **{
             f"{name}_percent": percent(told[name], base, "whole")

@@ -49,8 +49,9 @@ from roleagent.learners.credit import last_step_bias
 from roleagent.learners.reinforcement import estimator_config
 
 SHORT = (
-    *("warmstart.episodes=1400", "curriculum.analyst=rule", "env.eval_tasks=4"),
-    *("train.iterations=7", "rollout.tasks=10", "rollout.group_size=4"),
+    *("warmstart.episodes=700", "warmstart.rounds=2", "warmstart.round_episodes=150"),
+    *("env.eval_tasks=4", "curriculum.analyst=rule"),
+    *("train.iterations=7", "rollout.num_groups=10", "rollout.group_size=4"),
 )
 YOUNG = 3  # iterations in which the library has hardly anything older
 

@@ -3,13 +3,13 @@
     python benchmarks/rollout.py
     python benchmarks/rollout.py --full --threads 2
 
-A policy from scratch plays generated ALFWorld games with predictions, in groups of eight: an action and a forecast per
+A policy from scratch plays generated ALFWorld games with predictions, in groups of eight: an action and a prediction a
 turn. Both sides sample from the same random weights under the same token limits and stop tokens, and finished episodes
 leave the batch of both. ``generate`` reads every turn's whole prompt anew, in a batch padded on the left; it is not
 asked for the log-probabilities, which the local policy always gives.
 
 What is sampled is thrown away for what a scripted agent says at that place: the commands of the environment's expert,
-one in five replaced by a random one, and the true next state as forecast. So both sides play the very same episodes,
+one in five replaced by a random one, and the true next state as prediction. So both sides play the very same episodes,
 of the lengths that episodes have, and useful tokens are the tokens of these replies. Times are the whole episode's,
 the environment's part included; each side's best of ``--rounds`` that alternate.
 """
@@ -28,14 +28,14 @@ import numpy as np
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
-from roleagent.agents import decoding
+from roleagent.agents import sampling
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.mistakes.slips import Slips
 from roleagent.agents.prompts import STYLES
-from roleagent.agents.session import World
-from roleagent.agents.small import build_policy, train_tokenizer
+from roleagent.agents.scratch_model import build_policy, train_tokenizer
 from roleagent.config import load
-from roleagent.learners.warmstart import Demonstration, demonstrate, texts_of
+from roleagent.learners.demonstrations import Demonstration, demonstrate, texts_of
 from roleagent.types import Completion, Request
 
 GROUP = 8
@@ -46,7 +46,7 @@ Replies = Mapping[int, Sequence[Sequence[int]]]
 """What each slot says, call by call, in tokens."""
 
 
-def episode(world: World, task_id: str, rng: np.random.Generator) -> Demonstration:
+def episode(world: EnvSplit, task_id: str, rng: np.random.Generator) -> Demonstration:
     """What a scripted agent says in an episode that it wins in the end."""
     expert = world.base.unwrapped.expert(rng)  # type: ignore[attr-defined]
     while (shown := demonstrate(world.base, task_id, expert, 0.2, Slips((), rng), rng)) is None:
@@ -55,11 +55,11 @@ def episode(world: World, task_id: str, rng: np.random.Generator) -> Demonstrati
 
 
 def said(policy: HFPolicy, shown: Demonstration, limits: tuple[int, int]) -> list[list[int]]:
-    """Actions and forecasts in turn, cut off at their limits."""
+    """Actions and predictions in turn, cut off at their limits."""
     replies = []
     for step in shown.steps:
-        forecast = f'<prediction h="1">{step.info["state"]}</prediction>'
-        for text, limit in zip((f"<action>{step.command}</action>", forecast), limits, strict=True):
+        prediction = f'<prediction h="1">{step.info["state"]}</prediction>'
+        for text, limit in zip((f"<action>{step.command}</action>", prediction), limits, strict=True):
             replies.append(policy.encode(text)[:limit])
     return replies
 
@@ -80,7 +80,7 @@ class Ours(HFPolicy):
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         by_slot = dict(zip([r.slot for r in requests], self.next_replies(requests), strict=True))
-        drawn, step = decoding.draw, -1
+        drawn, step = sampling.draw, -1
 
         def told(logits: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
             nonlocal step
@@ -91,11 +91,11 @@ class Ours(HFPolicy):
             tokens = [reply[step] if step < len(reply) else 0 for reply in replies]
             return torch.tensor(tokens, device=logits.device), logprobs
 
-        decoding.draw = told
+        sampling.draw = told
         try:
             return super().generate(requests, temperature)
         finally:
-            decoding.draw = drawn
+            sampling.draw = drawn
 
 
 class _Told(LogitsProcessor):
@@ -143,7 +143,7 @@ class Theirs(Ours):
         return found
 
 
-def play(policy: Ours, world: World, task_ids: Sequence[str], replies: Replies) -> tuple[float, int, list[Any]]:
+def play(policy: Ours, world: EnvSplit, task_ids: Sequence[str], replies: Replies) -> tuple[float, int, list[Any]]:
     """Seconds, useful tokens, and what was played."""
     rollout = world.rollout(policy)
     policy.begin(replies)
@@ -167,7 +167,7 @@ def main() -> None:
 
     overrides = [f"policy.{size}" for size in LARGE] if options.full else []
     overrides += ["env.kwargs.size=small", "env.kwargs.max_steps=30"] if options.full else []
-    world = World.open(load(DEFAULT, overrides), "train")
+    world = EnvSplit.open(load(DEFAULT, overrides), "train")
     config, rng = world.config, np.random.default_rng(options.seed)
     task_ids = [str(task) for task in rng.choice(list(world.panel.task_ids), max(options.episodes) // GROUP)]
     shown = [episode(world, task, rng) for task in task_ids for _ in range(GROUP)]

@@ -16,9 +16,9 @@ from typing import Any
 
 import yaml
 
-from roleagent.agents.contenders import weights_digest
+from roleagent.agents.eval_targets import weights_digest
 from roleagent.config import Config, ConfigError, load, to_dict
-from roleagent.learners.disk import write_whole
+from roleagent.files import write_whole
 from roleagent.learners.run_folder import read_config
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -22,7 +22,7 @@ from pathlib import Path
 from roleagent.envs.webshop.catalogue import CatalogueError
 from roleagent.envs.webshop.nouns import NounError, find_noun_file
 from roleagent.envs.webshop.official import data_place
-from roleagent.envs.webshop.replay import RecordingError, Stage, read_recordings, replay
+from roleagent.envs.webshop.parity import RecordingError, Stage, read_recordings, replay
 from roleagent.envs.webshop.shop import RESULTS, SEARCHES, Shop
 
 SHOWN = 10  # differences that are printed

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from numpy.random import Generator
 
 from roleagent.curricula.library import Entry, FailureLibrary
-from roleagent.panel import Panel
+from roleagent.task_split import Panel
 from roleagent.types import Failure, Reflection
 
 Asked = Sequence[tuple[str, Reflection]]

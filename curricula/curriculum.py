@@ -14,8 +14,8 @@ from roleagent.curricula.figures import outcomes, played, read_shares
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.curricula.task_records import TaskRecords
-from roleagent.modes import is_known
-from roleagent.panel import Panel
+from roleagent.failure_modes import is_known
+from roleagent.task_split import Panel
 from roleagent.types import Analyst, Failure, Group, Reflection, Trajectory
 
 _FORGOTTEN = 1e-3  # a weight that has decayed below this is dropped, or no task would ever leave the books

@@ -15,6 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 
 from roleagent.curricula.storage.database import Database, LibraryError
+from roleagent.curricula.storage.full_text_search import open_index, terms
 from roleagent.curricula.storage.schema import bring_up_to_date
 from roleagent.curricula.storage.tables import (
     NAME_LENGTH,
@@ -24,7 +25,6 @@ from roleagent.curricula.storage.tables import (
     newest_rows,
     same_entry,
 )
-from roleagent.curricula.storage.words import open_index, terms
 from roleagent.types import Failure, Reflection, Trajectory
 
 _KEYS = 500  # asked for at a time: databases limit the parameters of a query
@@ -145,7 +145,7 @@ class FailureLibrary:
             session.execute(sa.delete(RetrievalRow).where(RetrievalRow.run == self.run, RetrievalRow.after > cursor))
             if forgotten:
                 session.execute(sa.delete(FailureRow).where(*later))
-                self._index.refill(session)
+                self._index.rebuild(session)
         return forgotten
 
     # --- reading ---
@@ -163,7 +163,7 @@ class FailureLibrary:
     def search(self, text: str, k: int = 4, env_id: str | None = None) -> list[Failure]:
         """The ``k`` entries whose mode, lesson and query are nearest to a text, best first.
 
-        Any text will do; what is no word is passed over. See :mod:`roleagent.curricula.storage.words`.
+        Any text will do; what is no word is passed over. See :mod:`roleagent.curricula.storage.full_text_search`.
         """
         wanted = terms(text)
         if not wanted or k < 1:

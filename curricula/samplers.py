@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from roleagent.panel import Panel
+from roleagent.task_split import Panel
 from roleagent.types import Group, Reflection
 
 

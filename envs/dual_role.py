@@ -6,7 +6,7 @@ An episode of this PettingZoo (AEC) environment spans several games of one Gymna
            └───────────── failed ──▶ world reflects ──▶ world selects ──▶ the next game, from the selection
 
 Both speak text: ``agent`` an action and predictions, as :mod:`~roleagent.envs.wrappers.tags` reads them, ``world`` the
-blocks of :mod:`roleagent.reflections`. An observation is ``{"asks": …, "text": …}``, where ``asks`` is ``"action"``,
+blocks of :mod:`roleagent.analyst_format`. An observation is ``{"asks": …, "text": …}``, where ``asks`` is ``"action"``,
 ``"reflection"``, ``"selection"`` or, while it is the other's turn, ``"nothing"``; ``infos`` holds the same as facts,
 for policies that are programs. No reply is an error, whatever it is. See ``docs/dual_role.md``.
 """
@@ -23,16 +23,16 @@ from pettingzoo import AECEnv, ParallelEnv
 from pettingzoo.utils.conversions import turn_based_aec_to_parallel
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
+from roleagent.analyst_format import read_reflection, read_selection
 from roleagent.envs.dual_role_game import Game
 from roleagent.envs.dual_role_programme import CandidatesFrom, Programme
 from roleagent.envs.dual_role_questions import MOST_CHARACTERS, reflection_question, selection_question, with_past
 from roleagent.envs.dual_role_rewards import total, true_to, valid, weighing
 from roleagent.envs.wrappers.predicted_state import PredictedState
 from roleagent.envs.wrappers.tags import Think, parse
-from roleagent.modes import UNKNOWN, taxonomy
-from roleagent.panel import Panel
-from roleagent.reflections import read_reflection, read_selection
+from roleagent.failure_modes import UNKNOWN, taxonomy
 from roleagent.spaces import Unicode, check_render_mode
+from roleagent.task_split import Panel
 from roleagent.types import Analyst, Reflection, Task
 
 AGENT, WORLD = "agent", "world"

@@ -63,10 +63,10 @@ class Game:
 
     def add(self, reply: Parsed, text: str, info: Mapping[str, Any]) -> None:
         """Takes in a reply and what came back."""
-        foreseen = Prediction((), None, reply.predictions)
+        predicted = Prediction((), None, reply.predictions)
         rewards = dict(info.get("rewards", {}))
         state, compared = self.info.get("state"), grouping_state(self.info)
-        self.turns.append(Turn((), _UNSAMPLED, reply.command, text, state, foreseen, rewards, info, compared))
+        self.turns.append(Turn((), _UNSAMPLED, reply.command, text, state, predicted, rewards, info, compared))
         self._scores += info.get("prediction_scores", ())
         self.text, self.info = text, info
 

@@ -15,7 +15,7 @@ from typing import Literal
 from numpy.random import Generator
 
 from roleagent.envs.dual_role_game import Origin
-from roleagent.panel import Panel
+from roleagent.task_split import Panel
 from roleagent.types import Failure, Reflection, Task
 
 CandidatesFrom = Literal["library", "newest"]

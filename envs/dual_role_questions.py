@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roleagent.modes import MEANINGS
-from roleagent.reflections import FIELDS, UNREADABLE, plain
+from roleagent.analyst_format import FIELDS, UNREADABLE, plain
+from roleagent.failure_modes import MEANINGS
 from roleagent.types import Failure, Reflection, Trajectory
 
 MOST_CHARACTERS = 1_000_000

@@ -4,8 +4,8 @@
 term            of         when          what
 ==============  =========  ============  =========================================================================
 ``task``        ``agent``  every step    what the environment gives for the step
-``prediction``  ``agent``  every step    similarity of foreseen and real states, summed over horizons; for the log
-``valid``       ``world``  every answer  1 as the form demands, 0.5 where it had to be mended, 0 where it was none
+``prediction``  ``agent``  every step    similarity of predicted and real states, summed over horizons; for the log
+``valid``       ``world``  every answer  1 as the form demands, 0.5 where it had to be repaired, 0 where it was none
 ``true``        ``world``  reflections   :func:`true_to`: what can be checked of it against the episode
 ``useful``      ``world``  later         share of the selected tasks' games that ``agent`` failed at
 ==============  =========  ============  =========================================================================
@@ -54,15 +54,15 @@ def weighing(changed: Mapping[str, float] | None) -> dict[str, float]:
 
 
 def valid(answer: Reflection | Selection | None) -> float:
-    """1 for an answer as the form demands, 0.5 for one that had to be mended, 0 for none.
+    """1 for an answer as the form demands, 0.5 for one that had to be repaired, 0 for none.
 
     >>> valid(Selection((0,), dropped=1)), valid(Selection((), source="fallback")), valid(None)
     (0.5, 0.0, 0.0)
     """
     if answer is None or answer.source == "fallback":
         return 0.0
-    mended = answer.repaired or (isinstance(answer, Selection) and answer.dropped > 0)
-    return 0.5 if mended else 1.0
+    repaired = answer.repaired or (isinstance(answer, Selection) and answer.dropped > 0)
+    return 0.5 if repaired else 1.0
 
 
 def things_named(text: str) -> tuple[str, ...]:

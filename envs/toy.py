@@ -15,8 +15,8 @@ from typing import Any
 
 import gymnasium
 
-from roleagent.panel import Panel
 from roleagent.spaces import Unicode, check_render_mode
+from roleagent.task_split import Panel
 
 ENV_ID = "RoleAgent/Toy-v0"
 ITEMS = ("apple", "carrot", "egg", "fish", "potato", "tomato")

@@ -17,14 +17,14 @@ def as_gymnasium(url: str, dice: random.Random) -> None:
     """With wrappers, as if it were here."""
     env = Tags(PredictedState(RemoteEnv(url)))
     _, info = env.reset(seed=0)
-    score, steps, over, foreseen = 0.0, 0, False, 0
+    score, steps, over, predicted = 0.0, 0, False, 0
     while not over:
         command = dice.choice(info["admissible_actions"] or ["look"])
         reply = f"<action>{command}</action><prediction>Nothing happens.</prediction>"
         _, reward, terminated, truncated, info = env.step(reply)
-        foreseen += len(info["prediction_scores"])
+        predicted += len(info["prediction_scores"])
         score, steps, over = score + float(reward), steps + 1, terminated or truncated
-    print(f"Gymnasium: {info['task_id']}: score {score:g} after {steps} steps, {foreseen} predictions scored")
+    print(f"Gymnasium: {info['task_id']}: score {score:g} after {steps} steps, {predicted} predictions scored")
     env.close()
 
 

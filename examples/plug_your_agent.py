@@ -1,4 +1,4 @@
-"""Your own agent in ALFWorld, with its forecasts scored: no trainer, no model, no download."""
+"""Your own agent in ALFWorld, with its predictions scored: no trainer, no model, no download."""
 
 import random
 
@@ -10,7 +10,7 @@ dice = random.Random(0)
 
 
 def my_agent(observation: str, info: dict) -> str:
-    """Put yours here: text in, text out. This one tries things at random and foresees an empty place."""
+    """Put yours here: text in, text out. This one tries things at random and predicts an empty place."""
     command = dice.choice(info["admissible_actions"])
     place = command.split(" to ")[-1]
     return f'<action>{command}</action><prediction h="1">On the {place}, you see nothing.</prediction>'
@@ -18,11 +18,11 @@ def my_agent(observation: str, info: dict) -> str:
 
 env = Tags(PredictedState(gymnasium.make("RoleAgent/ALFWorld-v0", split="valid_unseen")))
 observation, info = env.reset(seed=0)
-score, steps, foreseen, over = 0.0, 0, [], False
+score, steps, predicted, over = 0.0, 0, [], False
 while not over:
     observation, reward, terminated, truncated, info = env.step(my_agent(observation, info))
     score, steps, over = score + float(reward), steps + 1, terminated or truncated
-    foreseen += [prediction.score for prediction in info["prediction_scores"] if not prediction.absent]
-similarity = sum(foreseen) / max(1, len(foreseen))
+    predicted += [prediction.score for prediction in info["prediction_scores"] if not prediction.absent]
+similarity = sum(predicted) / max(1, len(predicted))
 print(f"{info['task_id']}: {info['goal']}")
-print(f"score {score:.0f} after {steps} steps; {len(foreseen)} predictions, mean similarity {similarity:.2f}")
+print(f"score {score:.0f} after {steps} steps; {len(predicted)} predictions, mean similarity {similarity:.2f}")

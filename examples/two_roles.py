@@ -14,10 +14,10 @@ from collections import Counter, defaultdict
 from collections.abc import Callable
 from typing import Any
 
+from roleagent.analyst_format import write_reflection, write_selection
 from roleagent.curricula.rules import RuleAnalyst
 from roleagent.envs.dual_role import env as dual_role
 from roleagent.envs.toy import TOOLS, ToyExpert
-from roleagent.reflections import write_reflection, write_selection
 
 Policy = Callable[[dict, dict], str]
 
@@ -40,8 +40,8 @@ class Cook:
             self.expert.reset(goal, info["state"])
         self.command = self.expert.act()
         place = re.match(r"go to (.*)", self.command)
-        foreseen = f"You arrive at {place[1]}. You see nothing. You carry nothing." if place else "Nothing happens."
-        return f'<action>{self.command}</action><prediction h="1">{foreseen}</prediction>'
+        predicted = f"You arrive at {place[1]}. You see nothing. You carry nothing." if place else "Nothing happens."
+        return f'<action>{self.command}</action><prediction h="1">{predicted}</prediction>'
 
 
 def critic(observation: dict, info: dict) -> str:

@@ -16,7 +16,7 @@ from roleagent.envs.wrappers import PredictedState, Tags
 
 
 def reply(admissible: list[str], dice: random.Random) -> str:
-    """Your model's answer, given what it sees; this one tries things at random and foresees nothing happening."""
+    """Your model's answer, given what it sees; this one tries things at random and predicts nothing happening."""
     command = dice.choice(admissible or ["look"])  # WebShop and search list none: their commands are free
     return f"<action>{command}</action><prediction>Nothing happens.</prediction>"
 
@@ -40,14 +40,14 @@ def main() -> None:
     )
     waiting = list(vector.panel.task_ids[: max(options.tasks, options.envs)])
     playing = [waiting.pop(0) for _ in range(options.envs)]
-    dice, begun, steps, won, foreseen = random.Random(0), time.perf_counter(), 0, {}, []
+    dice, begun, steps, won, predicted = random.Random(0), time.perf_counter(), 0, {}, []
     _, infos = vector.reset(options={"task_ids": playing})
     admissible = list(infos["admissible_actions"])
     while any(playing):
         replies = [reply(commands, dice) for commands in admissible]
         _, rewards, terminated, truncated, infos = vector.step(replies)
         admissible = list(infos["admissible_actions"])
-        foreseen += [score.score for scores in infos["prediction_scores"] for score in scores]
+        predicted += [score.score for scores in infos["prediction_scores"] for score in scores]
         steps += len(replies)
         over = np.logical_or(terminated, truncated)
         if not over.any():
@@ -64,7 +64,7 @@ def main() -> None:
     vector.close()
     seconds = time.perf_counter() - begun
     print(f"{len(won)} tasks, {sum(won.values())} won; {steps} steps in {seconds:.1f} s")
-    print(f"{len(foreseen)} predictions scored, mean similarity {sum(foreseen) / max(1, len(foreseen)):.2f}")
+    print(f"{len(predicted)} predictions scored, mean similarity {sum(predicted) / max(1, len(predicted)):.2f}")
 
 
 if __name__ == "__main__":  # processes of its own import this file again

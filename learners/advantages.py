@@ -229,11 +229,11 @@ def modulated_returns(group: Group, config: EstimatorConfig) -> Values:
     return values
 
 
-def is_dead(group: Group) -> bool:
+def has_zero_variance(group: Group) -> bool:
     """Whether the rollouts all ended alike, in the task's own reward, so that comparing them teaches nothing.
 
-    The trajectory advantage of a dead group is 0. If all failed, every advantage of every estimator is 0; if all
-    succeeded, the state advantages may still tell a short way from a long one (Eq. 8).
+    The trajectory advantage of a zero-variance group is 0. If all failed, every advantage of every estimator is 0; if
+    all succeeded, the state advantages may still tell a short way from a long one (Eq. 8).
     """
     return _flat([trajectory.outcome for trajectory in group.trajectories])
 
@@ -324,7 +324,7 @@ __all__ = [
     "gae",
     "gigpo",
     "grpo",
-    "is_dead",
+    "has_zero_variance",
     "modulated_returns",
     "outcome_advantages",
     "prediction_advantages",

@@ -17,8 +17,7 @@ from typing import Any, Literal
 import torch
 
 from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
-from roleagent.learners.adapters import Adapter, adapted
-from roleagent.learners.disk import (
+from roleagent.files import (
     PARTIAL,
     damage,
     make_folder,
@@ -28,6 +27,7 @@ from roleagent.learners.disk import (
     write_checksums,
 )
 from roleagent.learners.learner import Learner
+from roleagent.learners.lora import Adapter, adapted
 from roleagent.learners.run_folder import CheckpointError
 from roleagent.options import fill
 from roleagent.settings import PolicyConfig
@@ -175,7 +175,7 @@ class Checkpoints:
 
     @staticmethod
     def restore(path: Path, learner: Learner) -> None:
-        """Puts weights and optimiser state back into a learner."""
+        """Puts weights and optimizer state back into a learner."""
         try:
             learner.load(path / "learner")
         except Exception as error:  # whatever unpickling makes of half a file

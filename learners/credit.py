@@ -14,7 +14,7 @@ from roleagent.learners.advantages import (
     States,
     Values,
     by_state,
-    is_dead,
+    has_zero_variance,
     outcome_advantages,
     prediction_advantages,
     predictive_returns,
@@ -72,10 +72,11 @@ def summary(
         states: of each group, where :func:`states_of` has been asked already.
 
     Returns:
-        ``dead_groups``; ``returns_modulated`` (turns whose return their own prediction changed); ``state_group_size``
-        (mean number of turns per distinct state); ``state_group_share`` (turns that share their state with another
-        turn, in [0, 1]); ``predictions_scored`` and ``predictions_absent`` (asked for and given, asked for and not
-        given); ``prediction_score`` (mean over both, in [0, 1]: an absent prediction scores 0); and those of
+        ``zero_variance_groups``; ``returns_modulated`` (turns whose return their own prediction changed);
+        ``state_group_size`` (mean number of turns per distinct state); ``state_group_share`` (turns that share their
+        state with another turn, in [0, 1]); ``predictions_scored`` and ``predictions_absent`` (asked for and given,
+        asked for and not given); ``prediction_score`` (mean over both, in [0, 1]: an absent prediction scores 0); and
+        those of
         :func:`prediction_counters`.
     """
     config = config or EstimatorConfig()
@@ -99,7 +100,7 @@ def summary(
     ]
     absent = sum(score.absent for score in scores)
     return {
-        "dead_groups": float(sum(map(is_dead, groups))),
+        "zero_variance_groups": float(sum(map(has_zero_variance, groups))),
         "returns_modulated": float(modulated),
         "state_group_size": sum(sizes) / len(sizes) if sizes else 0.0,
         "state_group_share": comparable / turns if turns else 0.0,

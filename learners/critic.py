@@ -13,9 +13,9 @@ from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config
 from roleagent.learners.deepspeed_settings import zero_stage
 from roleagent.learners.engine import Engine
-from roleagent.learners.partition import compute_again, copy_on_cpu
-from roleagent.learners.scorer import Scored, plan_for, states
 from roleagent.learners.segments import Batch
+from roleagent.learners.token_logprobs import Scored, plan_for, states
+from roleagent.learners.zero3 import compute_again, copy_on_cpu
 from roleagent.types import Segment
 
 

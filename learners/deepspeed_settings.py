@@ -18,7 +18,7 @@ _OURS = (
     "optimizer",
     "scheduler",
 )
-"""What the learner decides itself: it cuts micro-batches by tokens, builds the optimiser and sets its rate."""
+"""What the learner decides itself: it cuts micro-batches by tokens, builds the optimizer and sets its rate."""
 
 
 def zero_stage(config: Config) -> int:
@@ -32,7 +32,7 @@ def deepspeed_settings(config: Config) -> dict[str, Any]:
     """The dictionary for ``deepspeed.initialize``; ``deepspeed.extra`` has the last word."""
     options = config.deepspeed
     zero: dict[str, Any] = {"stage": zero_stage(config)}
-    if options.offload_optimiser:
+    if options.offload_optimizer:
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     if options.offload_parameters:
         zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
@@ -42,7 +42,7 @@ def deepspeed_settings(config: Config) -> dict[str, Any]:
         "gradient_accumulation_steps": 1,
         "gradient_clipping": config.optim.max_grad_norm,
         "zero_allow_untested_optimizer": True,
-        # DeepSpeed's own optimiser for the CPU is compiled on first use, which pays where there is an accelerator.
+        # DeepSpeed's own optimizer for the CPU is compiled on first use, which pays where there is an accelerator.
         "zero_force_ds_cpu_optimizer": False,
         "zero_optimization": zero,
         "wall_clock_breakdown": False,
@@ -66,7 +66,7 @@ def _check_extra(config: Config) -> None:
 
 
 def check(config: Config) -> None:
-    """Refuses what the optimiser, DeepSpeed or the adapters could not do with each other.
+    """Refuses what the optimizer, DeepSpeed or the adapters could not do with each other.
 
     Raises:
         ConfigError: one line that says what to change.
@@ -74,13 +74,13 @@ def check(config: Config) -> None:
     options, stage = config.deepspeed, zero_stage(config)
     imitates = config.warmstart.episodes > 0
     for section in ("warmstart", "optim"):
-        if getattr(config, section).optimiser == "muon" and stage > 0 and (section == "optim" or imitates):
+        if getattr(config, section).optimizer == "muon" and stage > 0 and (section == "optim" or imitates):
             raise ConfigError(
-                f"{section}.optimiser=muon works on whole matrices, which ZeRO (deepspeed.zero_stage > 0, or bfloat16) "
+                f"{section}.optimizer=muon works on whole matrices, which ZeRO (deepspeed.zero_stage > 0, or bfloat16) "
                 "takes apart: choose adamw"
             )
-    if options.offload_optimiser and stage < 1:
-        raise ConfigError("deepspeed.offload_optimiser moves what ZeRO has taken apart: set deepspeed.zero_stage=2")
+    if options.offload_optimizer and stage < 1:
+        raise ConfigError("deepspeed.offload_optimizer moves what ZeRO has taken apart: set deepspeed.zero_stage=2")
     if options.offload_parameters and stage < 3:
         raise ConfigError("deepspeed.offload_parameters moves the parts of the weights: set deepspeed.zero_stage=3")
     for key in _OURS:

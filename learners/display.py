@@ -12,7 +12,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 from rich.text import Text
 
-from roleagent.patience import duration
+from roleagent.slow_notice import duration
 
 
 class Display:

@@ -18,12 +18,12 @@ import torch
 
 from roleagent.config import Config
 from roleagent.learners.deepspeed_settings import deepspeed_settings, zero_stage
-from roleagent.learners.optimiser import build_optimiser
-from roleagent.learners.partition import take_apart
-from roleagent.learners.ranks import Ranks
-from roleagent.learners.schedule import rate
-from roleagent.learners.scorer import Scored, scored
+from roleagent.learners.distributed import Ranks
+from roleagent.learners.lr_schedule import rate
+from roleagent.learners.optimizer import build_optimizer
 from roleagent.learners.segments import ACTION, CONTEXT, Batch, collate, micro_batches
+from roleagent.learners.token_logprobs import Scored, scored
+from roleagent.learners.zero3 import take_apart
 from roleagent.types import Segment
 
 Columns = Mapping[str, Sequence[Sequence[float]]]
@@ -51,22 +51,22 @@ class NotFinite(ArithmeticError):
 
 
 class Engine:
-    """A model that scores tokens, and its optimiser, under DeepSpeed.
+    """A model that scores tokens, and its optimizer, under DeepSpeed.
 
     Args:
         module: called with a batch, a temperature and whether entropies are wanted, it gives one number per trained
-            token, and the entropies (a :class:`~roleagent.learners.scorer.TokenScorer`, or a critic).
+            token, and the entropies (a :class:`~roleagent.learners.token_logprobs.TokenScorer`, or a critic).
         config: the run's configuration (sections ``optim``, ``deepspeed``).
         lr: peak learning rate.
         pad_id: the token that fills up rows.
-        optimiser: ``"adamw"`` or ``"muon"`` (see :mod:`roleagent.learners.optimiser`).
+        optimizer: ``"adamw"`` or ``"muon"`` (see :mod:`roleagent.learners.optimizer`).
 
     Attributes:
         share: of the stage that is done, in [0, 1]; ``optim.schedule`` follows it, the caller moves it on.
         steps: updates so far.
     """
 
-    def __init__(self, module: torch.nn.Module, config: Config, lr: float, pad_id: int, optimiser: str = "adamw"):
+    def __init__(self, module: torch.nn.Module, config: Config, lr: float, pad_id: int, optimizer: str = "adamw"):
         import deepspeed
 
         self.module, self.config, self.lr, self.pad_id = module, config, lr, pad_id
@@ -74,15 +74,15 @@ class Engine:
         self.steps, self.share = 0, 0.0
         self.stage = zero_stage(config)
         self.engine: Any
-        self.optimiser: Any
+        self.optimizer: Any
         settings = deepspeed_settings(config)
         if self.stage == 3:
             take_apart(module, settings)
-        on_cpu = config.deepspeed.offload_optimiser and torch.cuda.is_available()
+        on_cpu = config.deepspeed.offload_optimizer and torch.cuda.is_available()
         with contextlib.redirect_stdout(None):  # DeepSpeed prints how much memory it finds used
-            self.engine, self.optimiser, _, _ = deepspeed.initialize(
+            self.engine, self.optimizer, _, _ = deepspeed.initialize(
                 model=module,
-                optimizer=build_optimiser(optimiser, module, lr, config.optim.weight_decay, on_cpu),
+                optimizer=build_optimizer(optimizer, module, lr, config.optim.weight_decay, on_cpu),
                 config=settings,
                 dist_init_required=False,
             )
@@ -122,7 +122,7 @@ class Engine:
         own = np.random.default_rng([self.config.seed, self.ranks.rank, 12, self.steps])
         torch.manual_seed(int(own.integers(2**62)))
         options = self.config.optim
-        for group in self.optimiser.param_groups:
+        for group in self.optimizer.param_groups:
             group["lr"] = rate(self.lr, options.schedule, self.share, self.steps, options.warmup_steps)
         norm, summed, total = 0.0, 0.0, torch.zeros((), device=self.device)
         for number in range(rounds):
@@ -207,7 +207,7 @@ class Engine:
         return float(torch.stack(norms).norm()) if norms else 0.0
 
     def save(self, folder: Path) -> None:
-        """Writes weights and optimiser state in DeepSpeed's own format (its resume state is pickled: load only what
+        """Writes weights and optimizer state in DeepSpeed's own format (its resume state is pickled: load only what
         you wrote yourself). Frozen weights are left out."""
         self.engine.save_checkpoint(
             str(folder),
@@ -230,7 +230,7 @@ class Engine:
         before the processes part."""
         if self.engine is not None:
             self.engine.destroy()
-            self.engine = self.optimiser = None
+            self.engine = self.optimizer = None
             del self.module
             self.ranks.after_all(self.close)
 

@@ -14,8 +14,8 @@ import yaml
 import roleagent
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config, ConfigError, to_dict
+from roleagent.files import make_whole
 from roleagent.learners.checkpoints import CheckpointError, Checkpoints, save_policy
-from roleagent.learners.disk import make_whole
 from roleagent.learners.run_folder import read_config
 from roleagent.learners.tracking import without_secrets
 

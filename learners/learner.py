@@ -15,11 +15,11 @@ from transformers import PreTrainedModel
 
 from roleagent.agents.hf import HFPolicy
 from roleagent.config import Config
-from roleagent.learners.adapters import Adapter, Worn, plain_weights
 from roleagent.learners.deepspeed_settings import zero_stage
 from roleagent.learners.engine import Engine
-from roleagent.learners.partition import compute_again, copy_on_cpu, gather_into
-from roleagent.learners.scorer import TokenScorer
+from roleagent.learners.lora import Adapter, AdapterSwap, plain_weights
+from roleagent.learners.token_logprobs import TokenScorer
+from roleagent.learners.zero3 import compute_again, copy_on_cpu, gather_into
 
 
 class Learner(Engine):
@@ -34,7 +34,7 @@ class Learner(Engine):
         lr: peak learning rate.
         reference: what the KL penalty pulls towards: a model, or the adapter that the policy's model would have; None
             for no penalty.
-        optimiser: ``"adamw"`` or ``"muon"``.
+        optimizer: ``"adamw"`` or ``"muon"``.
     """
 
     def __init__(
@@ -43,25 +43,25 @@ class Learner(Engine):
         config: Config,
         lr: float,
         reference: PreTrainedModel | Adapter | None = None,
-        optimiser: str = "adamw",
+        optimizer: str = "adamw",
     ):
         pad = int(policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
         trained = copy_on_cpu(policy.model) if zero_stage(config) == 3 else policy.model
         if config.deepspeed.activation_checkpointing:
             compute_again(trained)
-        super().__init__(TokenScorer(trained), config, lr, pad, optimiser)
+        super().__init__(TokenScorer(trained), config, lr, pad, optimizer)
         self.policy, self._trained, self._settled = policy, trained, 0
         self.critic: Engine | None = None  # is saved and loaded with its learner
         self.reference: torch.nn.Module | None = None
         if isinstance(reference, Adapter):
-            self.reference = Worn(TokenScorer(policy.model), policy.model, reference)
+            self.reference = AdapterSwap(TokenScorer(policy.model), policy.model, reference)
         elif reference is not None:
             self.reference = TokenScorer(reference).to(self.device)
 
     def updated(self) -> None:
         """The policy has a new version then."""
         self.policy.version += 1
-        self.policy.forget()
+        self.policy.clear_cache()
 
     def weights(self, adapted: bool = True) -> Iterator[tuple[str, torch.Tensor]]:
         """Every weight of the policy by its name in the plain model, whole, one after another.
@@ -83,7 +83,7 @@ class Learner(Engine):
         """Brings what a copy has learnt into the policy's own model; every rank must call it."""
         if self._trained is not self.policy.model and self._settled != self.steps:
             gather_into(self.policy.model, self._trained)
-            self.policy.forget()
+            self.policy.clear_cache()
         self._settled = self.steps
 
     def save(self, folder: Path) -> None:

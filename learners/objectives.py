@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import torch
 
+from roleagent.learners.distributed import Ranks
 from roleagent.learners.engine import Columns
 from roleagent.learners.learner import Learner
 from roleagent.learners.loss import imitation_weights, mean_metrics, policy_loss
-from roleagent.learners.ranks import Ranks
-from roleagent.learners.scorer import Scored
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION, TEXT
+from roleagent.learners.token_logprobs import Scored
 from roleagent.types import Segment
 
 
@@ -49,7 +49,7 @@ def imitate(learner: Learner, segments: Sequence[Segment]) -> dict[str, float]:
 
 
 def _with_text(segment: Segment) -> Segment:
-    """The same with the world's text marked as such, but of asides: what they begin with is another segment's, too."""
+    """The same with the world's text marked. A detached prediction stays: its beginning is another segment's."""
     if ACTION not in segment.action_mask:
         return segment
     return replace(segment, action_mask=(CONTEXT, *(kind or TEXT for kind in segment.action_mask[1:])))
@@ -67,7 +67,7 @@ def improve(
     Args:
         segments: those of this rank; may be none.
         columns: per token ``weights`` (:func:`~roleagent.learners.loss.token_weights`), ``advantages``, ``sampler``
-            and, where they are wanted, ``reference`` and ``old`` (:mod:`roleagent.learners.experience`).
+            and, where they are wanted, ``reference`` and ``old`` (:mod:`roleagent.learners.batch`).
         temperature: that the tokens were sampled at.
         fresh: whether the learner still has the weights that sampled. Where the ratio starts from the learner it then
             starts from what this very pass finds, and the pass shows how far sampler and learner are apart.
@@ -77,20 +77,20 @@ def improve(
         are any, ``prediction_loss`` (nats per imitated token). If there are sampled tokens, means over them:
         ``clip_fraction``, ``ratio``, ``kl``, ``entropy`` and ``logprob_gap``; and of a fresh update ``mismatch`` and
         ``mismatch_max`` (|learner - sampler| of log-probabilities, in nats, in the mean and at the worst) and
-        ``importance`` (mean of exp(learner - sampler), cut off as ``loss.correction`` says).
+        ``importance`` (mean of exp(learner - sampler), cut off as ``loss.importance_cap`` says).
     """
     ranks, options = learner.ranks, learner.config.loss
     if not ranks.max(len(segments)):
         return None
     sums = Sums()
-    apart = Mismatch(options.correction)
+    apart = Mismatch(options.importance_cap)
     imitates = options.prediction_credit == "imitate"
 
     def objective(said: Scored) -> torch.Tensor:
         known, now = said.columns, said.logprobs.detach()
         imitated = (said.kinds == PREDICTION) & imitates
         weights = known["weights"].masked_fill(imitated, 0.0)
-        old = _old_logprobs(said, now if fresh else known.get("old"), options.old)
+        old = _old_logprobs(said, now if fresh else known.get("old"), options.old_logprobs)
         loss, metrics = policy_loss(
             said.logprobs,
             old,
@@ -100,9 +100,9 @@ def improve(
             options.clip_high,
             known.get("reference"),
             options.kl,
-            options.ratio,
+            options.importance_level,
             said.segments,
-            _importance(said, old, options.correction),
+            _importance(said, old, options.importance_cap),
         )
         if fresh:
             apart.add((now - known["sampler"])[(weights != 0) & (said.kinds != TEXT)])

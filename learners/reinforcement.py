@@ -13,15 +13,15 @@ from transformers import PreTrainedModel
 from roleagent.agents.hf import HFPolicy, reason_of
 from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import Config, ConfigError
-from roleagent.learners.adapters import Adapter, adapted
-from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, Values, is_dead
-from roleagent.learners.conduct import conduct, prediction_accuracy
+from roleagent.files import damage, make_whole, write_checksums
+from roleagent.learners.advantages import ESTIMATORS, EstimatorConfig, Values, has_zero_variance
+from roleagent.learners.behavior_metrics import conduct, prediction_accuracy
 from roleagent.learners.credit import Credit, summary
-from roleagent.learners.disk import damage, make_whole, write_checksums
-from roleagent.learners.episodes import Played
+from roleagent.learners.lora import Adapter, adapted
 from roleagent.learners.rewards import Rewards
 from roleagent.learners.run import Run
-from roleagent.stopwatch import PARTS, Stopwatch
+from roleagent.learners.trajectory_log import ScoredGroup
+from roleagent.timer import PARTS, Timer
 from roleagent.types import Group, Sampler, Trajectory
 
 _LOST_REFERENCE = "the KL penalty pulls towards it; put back a copy, or start a new run in another folder (run_dir=…)"
@@ -69,8 +69,8 @@ def play(
 ) -> tuple[list[Group], list[Group]]:
     """This rank's episodes of the iteration: whole groups, one for each of its share of the tasks.
 
-    With ``rollout.refills`` groups that ended alike are replaced by groups of newly drawn tasks, as many times as the
-    option says or until none is left; what replaces a group is played by the rank that had it.
+    With ``rollout.dynamic_sampling_rounds`` groups that ended alike are replaced by groups of newly drawn tasks, as
+    many times as the option says or until none is left; what replaces a group is played by the rank that had it.
 
     Args:
         draw: gives so many task ids; asked on the first rank alone, for all ranks.
@@ -88,9 +88,9 @@ def play(
             task_ids, options.group_size, options.temperature, lambda done, total: inner("episodes", done, total)
         )
 
-    groups, replaced = episodes(ranks.share(ranks.once(lambda: draw(options.tasks)))), []
-    for _ in range(options.refills):
-        dead = [number for number, group in enumerate(groups) if is_dead(group)]
+    groups, replaced = episodes(ranks.share(ranks.once(lambda: draw(options.num_groups)))), []
+    for _ in range(options.dynamic_sampling_rounds):
+        dead = [number for number, group in enumerate(groups) if has_zero_variance(group)]
         wanted = ranks.gather(len(dead))  # known on the first rank
         dealt = ranks.once(lambda: dealt_out(draw(sum(wanted)), wanted) if any(wanted) else [])  # noqa: B023
         if not dealt:
@@ -112,8 +112,8 @@ def dealt_out(items: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:
 
 
 def together(
-    run: Run, learnt: Sequence[Played], replaced: Sequence[Group], stats: RolloutStats
-) -> tuple[list[Played], RolloutStats]:
+    run: Run, learnt: Sequence[ScoredGroup], replaced: Sequence[Group], stats: RolloutStats
+) -> tuple[list[ScoredGroup], RolloutStats]:
     """What all ranks played, on the first rank; elsewhere nothing. Replaced groups come last, credited with nothing.
 
     Raises:
@@ -122,7 +122,7 @@ def together(
     nothing = [Credit.nothing(group, estimator_config(run.config)) for group in replaced]
     played = run.ranks.collect(learnt)
     played += run.ranks.collect(
-        [Played(group, credit, credit.values, True) for group, credit in zip(replaced, nothing, strict=True)]
+        [ScoredGroup(group, credit, credit.values, True) for group, credit in zip(replaced, nothing, strict=True)]
     )
     stats = RolloutStats.together(run.ranks.gather(stats))
 
@@ -183,8 +183,10 @@ def check_learning(config: Config) -> None:
         raise ConfigError(f"estimator.kind must be one of {kinds}, not {config.estimator.kind!r}{hint}")
     estimator_config(config)
     _check_predictions(config)
-    if config.loss.correction and config.loss.old != "learner":
-        raise ConfigError("loss.correction weighs the learner against the sampler: it needs loss.old=learner")
+    if config.loss.importance_cap and config.loss.old_logprobs != "learner":
+        raise ConfigError(
+            "loss.importance_cap weighs the learner against the sampler: it needs loss.old_logprobs=learner"
+        )
 
 
 def _check_predictions(config: Config) -> None:
@@ -215,7 +217,7 @@ def shuffled(advantages: Sequence[Values], rng: np.random.Generator) -> list[Val
     return [[[next(values) for _ in row] for row in group] for group in advantages]
 
 
-def account(config: Config, played: Sequence[Played], stats: RolloutStats, sampler: Sampler) -> dict[str, float]:
+def account(config: Config, played: Sequence[ScoredGroup], stats: RolloutStats, sampler: Sampler) -> dict[str, float]:
     """What the iteration's episodes were like, what the mechanisms made of them, and what the sampler says."""
     groups = [one.group for one in played]
     episodes = [trajectory for group in groups for trajectory in group.trajectories]
@@ -241,7 +243,7 @@ def account(config: Config, played: Sequence[Played], stats: RolloutStats, sampl
         "action_tokens": float(stats.action_tokens),
         "prediction_tokens": float(stats.prediction_tokens),
         "crashed_episodes": float(stats.errors),
-        "replaced_groups": float(len(groups) - config.rollout.tasks),
+        "replaced_groups": float(len(groups) - config.rollout.num_groups),
         **{f"reward_{name}": float(sum(rewards.term(name, turn) for turn in turns)) / len(episodes) for name in named},
         **chosen,
     }
@@ -255,9 +257,9 @@ def success_by_type(episodes: Sequence[Trajectory]) -> dict[str, float]:
     return {f"success/{name}": sum(won[name]) / len(won[name]) for name in sorted(won)}
 
 
-def times(watches: Sequence[Stopwatch], stats: RolloutStats, seconds: float) -> dict[str, float]:
+def times(watches: Sequence[Timer], stats: RolloutStats, seconds: float) -> dict[str, float]:
     """Where an iteration's wall-clock time went, of all ranks the slowest; what has no name is ``other_seconds``."""
-    spent = Stopwatch.slowest(watches)
+    spent = Timer.slowest(watches)
     sampling = spent.get("generation", 0.0) + spent.get("prediction", 0.0)
     return {
         **{f"{name}_seconds": spent.get(name, 0.0) for name in PARTS},
@@ -269,11 +271,12 @@ def times(watches: Sequence[Stopwatch], stats: RolloutStats, seconds: float) -> 
 
 def headlines(config: Config, metrics: Mapping[str, float]) -> dict[str, float | int | str]:
     """The few of an iteration's numbers that a person sees go by."""
+    played = config.rollout.num_groups + metrics["replaced_groups"]
     return {
         "success": metrics["success"],
         "turns": metrics["turns"],
         "predictive reward": metrics["prediction_score"],
-        "dead groups": f"{metrics['dead_groups']:.0f}/{config.rollout.tasks + metrics['replaced_groups']:.0f}",
+        "zero-variance groups": f"{metrics['zero_variance_groups']:.0f}/{played:.0f}",
         "curriculum share": metrics.get("curriculum_share", 0.0),
         "analyses read": 1 - metrics.get("curriculum_reflections_fallback_share", 1.0),
         "entropy": metrics["entropy"],

@@ -16,15 +16,15 @@ import torch
 
 from roleagent.agents.hf import HFPolicy, PolicyError, own_device
 from roleagent.config import Config, ConfigError
-from roleagent.learners.adapters import adapt
+from roleagent.files import Lock, damage, make_folder, make_whole, write_checksums
 from roleagent.learners.checkpoints import Checkpoints, Progress, save_policy
-from roleagent.learners.disk import Lock, damage, make_folder, make_whole, write_checksums
 from roleagent.learners.display import Display
+from roleagent.learners.distributed import Ranks
 from roleagent.learners.learner import Learner
-from roleagent.learners.ranks import Ranks
+from roleagent.learners.lora import adapt
 from roleagent.learners.run_folder import RunFolder
 from roleagent.learners.tracking import Tracking
-from roleagent.stopwatch import Stopwatch
+from roleagent.timer import Timer
 
 _UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG)  # another name helps
 _AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
@@ -60,7 +60,7 @@ class Run:
             display.say(f"going on from {self.latest} ({self.progress.stage}, step {self.progress.step})")
         elif resume:
             display.say(f"{self.folder.path} has no checkpoint yet: the run begins anew")
-        self.watch = Stopwatch()
+        self.watch = Timer()
         self.tracking = Tracking(config, self.folder, display.warn, quiet=not ranks.first)
         self._started = time.monotonic()
 
@@ -97,7 +97,7 @@ class Run:
             if progress.ranks != self.ranks.size:
                 raise ConfigError(
                     f"{folder.path} was trained by {progress.ranks} processes and cannot go on with {self.ranks.size}: "
-                    "each keeps its part of the optimiser's state; start as many as before"
+                    "each keeps its part of the optimizer's state; start as many as before"
                 )
         checkpoints.tidy()
         folder.rewind(progress.stage, progress.step)

@@ -6,7 +6,7 @@
 ``tensorboard/``       the same numbers for TensorBoard (:mod:`roleagent.learners.tracking`)
 ``tracking.json``      what the trackers were told so far
 ``trajectories/``      one file of JSON lines per iteration, packed (``zcat``), an episode a line: see
-                       :mod:`roleagent.learners.episodes`
+                       :mod:`roleagent.learners.trajectory_log`
 ``failures.db``        the failure library (SQLite, unless the configuration names another database)
 ``identity``           the run's name in a failure library that it shares with others
 ``before.json`` …      evaluations on the held-out panel
@@ -30,7 +30,7 @@ from typing import Any
 import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, to_dict
-from roleagent.learners.disk import PARTIAL, make_folder, settle, write_whole
+from roleagent.files import PARTIAL, make_folder, settle, write_whole
 from roleagent.options import shown
 
 STAGES = {"warmstart": 0, "train": 1, "sft": 1}
@@ -123,7 +123,7 @@ class RunFolder:
         return "".join(kept)
 
     def trajectories(self, iteration: int, episodes: Iterable[Mapping[str, Any]]) -> None:
-        """Writes the iteration's episodes (:mod:`roleagent.learners.episodes`), whole or not at all."""
+        """Writes the iteration's episodes (:mod:`roleagent.learners.trajectory_log`), whole or not at all."""
         text = "".join(json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes)
         folder = self.path / "trajectories"
         folder.mkdir(exist_ok=True)
@@ -131,7 +131,7 @@ class RunFolder:
         write_whole(folder / f"iteration-{iteration:06d}.jsonl.gz", packed)
 
     def rounds(self) -> list[Path]:
-        """The files of the warm start's rounds (:mod:`roleagent.learners.corrections`), in order."""
+        """The files of the warm start's rounds (:mod:`roleagent.learners.dagger`), in order."""
         return sorted(self.path.glob("corrections/round-*.json"))
 
     @staticmethod

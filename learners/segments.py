@@ -19,7 +19,7 @@ from roleagent.types import Completion, Segment, Trajectory
 
 CONTEXT, ACTION, PREDICTION, TEXT = 0, 1, 2, 3
 """The values of ``Segment.action_mask``: read only, sampled as an action, sampled as a prediction, and the world's own
-text, where that matters too: in the warm start, and with an action mask off (:mod:`roleagent.learners.experience`)."""
+text, where that matters too: in the warm start, and with an action mask off (:mod:`roleagent.learners.batch`)."""
 
 
 def segments_of(

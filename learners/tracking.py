@@ -22,8 +22,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from roleagent.config import Config, ConfigError, to_dict
-from roleagent.learners.discretion import flat, without_secrets
-from roleagent.learners.disk import write_whole
+from roleagent.files import write_whole
+from roleagent.learners.redact import flat, without_secrets
 from roleagent.learners.run_folder import RunFolder
 
 _PATIENCE = 3  # failures in a row after which a tracker is left alone

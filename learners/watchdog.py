@@ -3,7 +3,7 @@
 Whatever is watched is in the log of every iteration, so a watchdog is a function of ``metrics.jsonl``: a resumed run
 shows it the lines that are there, and recorded runs test it. A sign must last for ``watchdog.patience`` iterations to
 be named, is named once, and is said to be over when it has been away for as long. Whether a run learned at all is
-judged at its end (:func:`roleagent.learners.mechanisms.not_learning`).
+judged at its end (:func:`roleagent.learners.counters.not_learning`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from roleagent.config import Config
-from roleagent.learners import halted
+from roleagent.learners import nan_dump
 from roleagent.learners.display import Display
 from roleagent.learners.engine import NotFinite
 from roleagent.learners.run import Run
@@ -65,8 +65,8 @@ def groups_died(history: Sequence[Row], options: WatchdogConfig) -> str | None:
     """Hardly any group has episodes that differ, so that nothing is taught."""
     row = history[-1]
     replaced = row.get("replaced_groups", 0.0)  # they ended alike, all of them, and others were played in their place
-    dead, groups = row.get("dead_groups", 0.0) - replaced, row.get("groups", 0.0) - replaced
-    if groups <= 0 or dead < options.dead_groups * groups or _solved(history, options):
+    dead, groups = row.get("zero_variance_groups", 0.0) - replaced, row.get("groups", 0.0) - replaced
+    if groups <= 0 or dead < options.zero_variance_groups * groups or _solved(history, options):
         return None
     return f"{dead:.0f} of {groups:.0f} groups ended alike, with success {row['success']:.2f}: nothing is taught"
 
@@ -183,8 +183,8 @@ def keeping_what_broke(run: Run) -> Iterator[None]:
         progress = run.progress
         folder = run.folder.path / "halted" / f"{progress.stage}-{progress.step + 1:06d}"
         try:
-            halted.write(folder / f"rank-{run.ranks.rank}", error)
-            hint = f"look at the batch with: python -m roleagent.learners.halted {folder}"
+            nan_dump.write(folder / f"rank-{run.ranks.rank}", error)
+            hint = f"look at the batch with: python -m roleagent.learners.nan_dump {folder}"
         except (OSError, SafetensorError) as reason:
             hint = f"the batch could not be kept ({reason})"
         good = run.latest if run.latest is not None else "nowhere yet"

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from roleagent.reports.recorded import StoryError
-from roleagent.reports.story import Curve
+from roleagent.reports.load_trajectories import StoryError
+from roleagent.reports.run_schema import Curve
 
 
 def log_of(run: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roleagent.envs.alfworld import official as alfworld
-from roleagent.envs.searchqa import published as searchqa
+from roleagent.envs.searchqa import benchmarks as searchqa
 from roleagent.envs.webshop import official as webshop
 from roleagent.envs.webshop.store import find_store, read_manifest
 from roleagent.reports.findings import Finding

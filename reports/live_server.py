@@ -16,9 +16,9 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from roleagent.reports.load_trajectories import StoryError
 from roleagent.reports.page import as_json, render
-from roleagent.reports.recorded import StoryError
-from roleagent.reports.watched import Watched
+from roleagent.reports.run_watcher import Watched
 
 TRIES = 20
 """Ports after the wanted one that are tried where that one is taken."""

@@ -9,7 +9,7 @@ from typing import Any
 from roleagent.agents.records import Record, RecordFile
 from roleagent.agents.summary import result_rows, spending
 from roleagent.learners.display import Display
-from roleagent.panel import Panel
+from roleagent.task_split import Panel
 
 
 class Telling:

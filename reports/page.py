@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
-from roleagent.reports.story import Story
+from roleagent.reports.run_schema import Story
 
 SCRIPTS = (
     "page_dom.js",
@@ -26,7 +26,7 @@ SCRIPTS = (
     "page_charts.js",
     "page_plots.js",
     "page_curves.js",
-    "page_forecasts.js",
+    "page_predictions.js",
     "page_turns.js",
     "page_list.js",
     "page_episodes.js",

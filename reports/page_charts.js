@@ -89,10 +89,10 @@ const CHARTS = [
     "signal",
     [
       {
-        title: "Dead groups",
+        title: "Zero-variance groups",
         unit: "share of groups",
         ...SHARE,
-        lines: shareOf("dead_groups", "groups"),
+        lines: shareOf("zero_variance_groups", "groups"),
         hint: "Groups whose episodes all ended alike teach nothing. Near 100 % the batch is wasted.",
       },
       {

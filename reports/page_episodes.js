@@ -10,7 +10,7 @@ function makeCard(episode) {
   const facts = [
     `iteration ${episode.iteration}, group ${episode.group}, member ${episode.member}`,
     plural(episode.turns.length, "turn"),
-    known(foretold(episode)) && `predictions ${number(foretold(episode))}`,
+    known(predicted(episode)) && `predictions ${number(predicted(episode))}`,
   ]
     .filter(Boolean)
     .join(" · ");

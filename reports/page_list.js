@@ -13,14 +13,14 @@ const SORTS = {
   oldest: ["oldest first", (a, b) => a.iteration - b.iteration],
   longest: ["most turns first", (a, b) => b.turns.length - a.turns.length],
   reward: ["highest reward first", (a, b) => b.reward - a.reward],
-  worst: ["worst predictions first", (a, b) => (foretold(a) ?? 2) - (foretold(b) ?? 2)],
-  best: ["best predictions first", (a, b) => (foretold(b) ?? -1) - (foretold(a) ?? -1)],
+  worst: ["worst predictions first", (a, b) => (predicted(a) ?? 2) - (predicted(b) ?? 2)],
+  best: ["best predictions first", (a, b) => (predicted(b) ?? -1) - (predicted(a) ?? -1)],
 };
 
 // Mean similarity of what was predicted; null where nothing was.
-function foretold(episode) {
+function predicted(episode) {
   if (episode.mean === undefined) {
-    const scores = episode.turns.flatMap((turn) => turn.forecasts.map((forecast) => forecast.score)).filter(known);
+    const scores = episode.turns.flatMap((turn) => turn.predictions.map((prediction) => prediction.score)).filter(known);
     episode.mean = scores.length ? scores.reduce((sum, score) => sum + score, 0) / scores.length : null;
   }
   return episode.mean;

@@ -1,6 +1,6 @@
 // One turn of an episode: what was done, what was predicted and what came, and the credit that the turn got.
 
-// As in reports/story.py: what was read, the two things that were sampled, and what the world said where it is trained.
+// As in reports/run_schema.py: what was read, the two things that were sampled, and what the world said where it is trained.
 const PROMPT = 0,
   ACTION = 1,
   PREDICTION = 2,
@@ -166,7 +166,7 @@ function tokenList(turn) {
 
 function turnItem(episode, turn, at, scale, twins) {
   const critical = episode.analysis?.critical_step === at;
-  const first = turn.forecasts.find((forecast) => forecast.horizon === 1);
+  const first = turn.predictions.find((prediction) => prediction.horizon === 1);
   const told = first && first.actual === turn.observation; // the observation stands beside its prediction
   return el(
     "li",
@@ -195,19 +195,19 @@ function turnItem(episode, turn, at, scale, twins) {
           el("p", { class: "label" }, "Observed"),
           el("p", { class: "text" }, turn.observation),
         ),
-      turn.forecasts.slice(0, 1).map(forecastPair),
-      turn.forecasts.length > 1 &&
+      turn.predictions.slice(0, 1).map(predictionPair),
+      turn.predictions.length > 1 &&
         folded(
           el(
             "span",
             null,
-            `Further ahead (${turn.forecasts
+            `Further ahead (${turn.predictions
               .slice(1)
-              .map((forecast) => number(forecast.score))
+              .map((prediction) => number(prediction.score))
               .join(", ")})`,
             hidden(` of turn ${at + 1}`),
           ),
-          () => el("div", { class: "further" }, turn.forecasts.slice(1).map(forecastPair)),
+          () => el("div", { class: "further" }, turn.predictions.slice(1).map(predictionPair)),
         ),
       turn.tokens &&
         folded(

@@ -36,9 +36,9 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.commands import Parser, pairs, whole
 from roleagent.envs.make import make
 from roleagent.envs.retrieval.passages import RetrievalError
-from roleagent.patience import waiting
 from roleagent.reports.guide import FORMS, Guide, columns, meant
 from roleagent.reports.terminal import clean
+from roleagent.slow_notice import waiting
 
 WORDS = ("?", "hint", "goal", "quit")
 """What a player can say that is no command of the game."""

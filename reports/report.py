@@ -17,10 +17,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roleagent.commands import Parser, out_file, whole
-from roleagent.learners.disk import write_whole
+from roleagent.files import write_whole
+from roleagent.reports.load_run import EPISODES, story_of
+from roleagent.reports.load_trajectories import StoryError
 from roleagent.reports.page import render
-from roleagent.reports.reading import EPISODES, story_of
-from roleagent.reports.recorded import StoryError
 from roleagent.reports.terminal import clean
 
 

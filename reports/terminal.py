@@ -16,8 +16,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from roleagent.patience import duration
-from roleagent.reports.story import EpisodeCard, Story
+from roleagent.reports.run_schema import EpisodeCard, Story
+from roleagent.slow_notice import duration
 
 BLOCKS, PLAIN = "▁▂▃▄▅▆▇█", "_.-~=+*#"
 """Heights of a curve, low to high; the second for terminals that know only ASCII."""
@@ -25,7 +25,7 @@ CURVES = (
     ("success", "success", max),
     ("prediction_score", "predictions", max),
     ("entropy", "entropy", None),
-    ("dead_groups", "dead groups", min),
+    ("zero_variance_groups", "zero-variance groups", min),
     ("curriculum_share", "from curriculum", None),
     ("curriculum_success", "success of those", None),
     ("uniform_success", "success of others", None),

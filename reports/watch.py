@@ -32,11 +32,11 @@ from rich.text import Text
 
 from roleagent.commands import Parser, port_number
 from roleagent.reports.live_server import TRIES, LiveServer
-from roleagent.reports.reading import cards_of, iterations_of
-from roleagent.reports.recorded import StoryError
-from roleagent.reports.story import EpisodeCard
+from roleagent.reports.load_run import cards_of, iterations_of
+from roleagent.reports.load_trajectories import StoryError
+from roleagent.reports.run_schema import EpisodeCard
+from roleagent.reports.run_watcher import Watched
 from roleagent.reports.terminal import Picture, clean
-from roleagent.reports.watched import Watched
 
 PORT = 8900
 LOOPBACK = "127.0.0.1"

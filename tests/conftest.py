@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from roleagent import patience
+from roleagent import slow_notice
 
 # A busy machine is not a failure: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
-patience.AFTER = 3600.0  # nor does it add its "waiting (2 s) for …" to the lines that a test counts
+slow_notice.AFTER = 3600.0  # nor does it add its "waiting (2 s) for …" to the lines that a test counts
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +71,7 @@ def database_url(request, tmp_path):
 def library(request, tmp_path, monkeypatch):
     """An empty library: on SQLite, on a database that has no full-text index, and on a server where there is one."""
     from roleagent.curricula import FailureLibrary  # here: some tests run where SQLAlchemy is not
-    from roleagent.curricula.storage.words import Comparison
+    from roleagent.curricula.storage.full_text_search import Comparison
 
     url = f"sqlite:///{tmp_path}/failures.db"
     if request.param == "without an index":

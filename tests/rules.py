@@ -4,8 +4,9 @@ from dataclasses import dataclass, field
 
 SMALL = (
     "policy.hidden_size=32 policy.layers=1 policy.heads=2 policy.kv_heads=1 policy.mlp_size=32 policy.vocabulary=600 "
-    "policy.context=2048 warmstart.episodes=6 warmstart.epochs=1 warmstart.failures=2 warmstart.optimiser=adamw "
-    "rollout.tasks=2 rollout.group_size=2 rollout.eval_batch=2 rollout.action_tokens=12 rollout.prediction_tokens=24 "
+    "policy.context=2048 warmstart.episodes=6 warmstart.epochs=1 warmstart.rounds=0 warmstart.failures=2 "
+    "warmstart.optimizer=adamw rollout.num_groups=2 rollout.group_size=2 rollout.eval_batch=2 "
+    "rollout.action_tokens=12 rollout.prediction_tokens=24 "
     "curriculum.reflection_tokens=200 curriculum.selection_tokens=80 env.eval_tasks=2 train.iterations=1"
 )
 """What makes any training run one of seconds."""
@@ -138,7 +139,7 @@ RULES = [
     Rule(r"roleagent failures (list|modes|growth) runs/toy.*", "quick"),
     Rule(r"roleagent failures show runs/toy 17", "quick", put={"17": "1"}, says="navigation_loop|mode"),
     Rule(r"roleagent failures export runs/toy .*", "quick"),
-    Rule(r"python -m roleagent\.learners\.halted runs/…/halted/train-000007", "slow", put={"runs/…": "runs/toy"}),
+    Rule(r"python -m roleagent\.learners\.nan_dump runs/…/halted/train-000007", "slow", put={"runs/…": "runs/toy"}),
     Rule(r"roleagent export runs/toy --out policy.*", "slow", put={"step-500004": "step-500001"}),
     Rule(
         r"roleagent report runs/(toy|role_agent-alfworld-v0-seed0)",

@@ -13,7 +13,7 @@ from roleagent.learners.advantages import (
     gae,
     gigpo,
     grpo,
-    is_dead,
+    has_zero_variance,
     modulated_returns,
     predictive_return,
     reinforce,
@@ -153,7 +153,7 @@ def test_similar_states_share_a_group_under_a_threshold():
 def test_summary_by_hand(example):
     dead = group(trajectory(turn("C")), trajectory(turn("C"), turn(None, 0.0, (None,))))
     found = summary([example, dead], replace(PLAIN, similarity_threshold=None))
-    assert found["dead_groups"] == 1
+    assert found["zero_variance_groups"] == 1
     assert found["returns_modulated"] == 2  # the winner's two turns
     assert found["state_group_size"] == pytest.approx((3 + 1 + 2) / 3)  # A, B and C
     assert found["state_group_share"] == pytest.approx(5 / 7)  # A and C, of 7 turns
@@ -166,7 +166,7 @@ def test_summary_by_hand(example):
 def test_nothing_to_estimate(name):
     assert ESTIMATORS[name](group(), EstimatorConfig()) == []
     assert ESTIMATORS[name](group(trajectory(), trajectory(turn())), EstimatorConfig()) == [[], [0.0]]
-    assert is_dead(group())
+    assert has_zero_variance(group())
     assert summary([]) == summary([], EstimatorConfig())
     assert set(summary([]).values()) == {0.0}
 
@@ -284,14 +284,14 @@ def test_one_finite_value_per_turn(some, config, estimator):
 @given(st.lists(trajectories(st.just(False)), min_size=1, max_size=5), configs, estimators)
 def test_a_group_that_only_failed_teaches_nothing(rows, config, estimator):
     some = group(*rows)
-    assert is_dead(some)
+    assert has_zero_variance(some)
     assert set(flat(estimator(some, config))) == {0.0}
 
 
 @given(st.lists(trajectories(st.just(True)), min_size=1, max_size=5), configs)
 def test_a_group_that_only_succeeded_has_no_trajectory_advantage(rows, config):
     some = group(*rows)
-    assert is_dead(some)
+    assert has_zero_variance(some)
     assert set(flat(grpo(some, config))) == {0.0}
     assert role_agent(some, config) == role_agent(some, replace(config, alpha=0.0))
 

@@ -11,7 +11,7 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.alfworld.env import ALFWorldEnv, load_game
 from roleagent.envs.alfworld.generate import panel_ids
 from roleagent.envs.alfworld.official import SPLITS
-from roleagent.panel import assert_disjoint
+from roleagent.task_split import assert_disjoint
 
 INFO_KEYS = {
     *(

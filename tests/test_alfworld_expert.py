@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roleagent.envs.alfworld import goals
-from roleagent.envs.alfworld.dialect import task_sentence
 from roleagent.envs.alfworld.expert import SearchExpert
 from roleagent.envs.alfworld.game import Game, GameSource
+from roleagent.envs.alfworld.game_version import task_sentence
 from roleagent.envs.alfworld.generate import generate, panel_ids
 from roleagent.envs.alfworld.goals import Goal, parse_goal
 from roleagent.envs.alfworld.simulator import Simulator

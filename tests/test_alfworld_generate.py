@@ -15,15 +15,15 @@ from gymnasium.error import DependencyNotInstalled
 from roleagent.envs.alfworld import generate as generate_module
 from roleagent.envs.alfworld import goals, tasks
 from roleagent.envs.alfworld import textworld as textworld_module
+from roleagent.envs.alfworld.affordances import accepts
 from roleagent.envs.alfworld.game import Game
 from roleagent.envs.alfworld.generate import generate, main, panel_ids, scene_of, task_type_of, write_game
+from roleagent.envs.alfworld.layout import SIZES, scene
 from roleagent.envs.alfworld.rooms import ROOMS, room_of
-from roleagent.envs.alfworld.scenes import SIZES, scene
 from roleagent.envs.alfworld.simulator import Simulator
 from roleagent.envs.alfworld.tasks import SPLITS, TaskName
 from roleagent.envs.alfworld.textworld import package_texts
-from roleagent.envs.alfworld.things import accepts
-from roleagent.panel import Panel, assert_disjoint
+from roleagent.task_split import Panel, assert_disjoint
 
 HELD_OUT = ("valid_train", "valid_seen", "valid_unseen")
 

@@ -5,9 +5,9 @@ import json
 import gymnasium
 import pytest
 
-from roleagent.envs.alfworld.dialect import OFFICIAL, OLDER, UnknownDialect, recognise, task_sentence
 from roleagent.envs.alfworld.env import ALFWorldEnv
 from roleagent.envs.alfworld.game import Game
+from roleagent.envs.alfworld.game_version import OFFICIAL, OLDER, UnknownDialect, recognise, task_sentence
 from roleagent.envs.alfworld.generate import generate, panel_ids
 from roleagent.envs.alfworld.official import list_games, read_game, split_folder
 

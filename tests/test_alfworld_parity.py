@@ -7,11 +7,11 @@ import pytest
 from odd_games import odd_variant
 from textworld_cached import cached_textworld
 
-from roleagent.envs.alfworld.dialect import OFFICIAL, OLDER, PACKAGE
 from roleagent.envs.alfworld.game import Game
+from roleagent.envs.alfworld.game_version import OFFICIAL, OLDER, PACKAGE
 from roleagent.envs.alfworld.generate import generate, panel_ids
-from roleagent.envs.alfworld.lockstep import JUNK, compare, walk, wander
 from roleagent.envs.alfworld.official import list_games, read_game, split_folder
+from roleagent.envs.alfworld.parity import JUNK, compare, walk, wander
 from roleagent.envs.alfworld.simulator import Simulator
 from roleagent.envs.alfworld.textworld import TextWorldEngine
 

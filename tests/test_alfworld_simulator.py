@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from roleagent.envs.alfworld.condition import compile_goal, parse_expression
-from roleagent.envs.alfworld.dialect import UnknownDialect
 from roleagent.envs.alfworld.game import Game, GameSource
+from roleagent.envs.alfworld.game_version import UnknownDialect
+from roleagent.envs.alfworld.goal_condition import compile_goal, parse_expression
 from roleagent.envs.alfworld.pddl import CHANGING
 from roleagent.envs.alfworld.simulator import NOTHING, Simulator
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from test_prompts import TEMPLATE
 
 from roleagent.agents.analyst import ModelAnalyst, unread
+from roleagent.agents.analyst_prompts import CLOSING, LEFT_OUT, UNLIMITED, UNREADABLE, Inquiries, untagged
 from roleagent.agents.hf import PolicyError
-from roleagent.agents.inquiries import CLOSING, LEFT_OUT, UNLIMITED, UNREADABLE, Inquiries, untagged
-from roleagent.modes import UNKNOWN, taxonomy
-from roleagent.reflections import TAGS, read_reflection, read_selection
+from roleagent.analyst_format import TAGS, read_reflection, read_selection
+from roleagent.failure_modes import UNKNOWN, taxonomy
 from roleagent.types import Failure, Reflection
 
 REFLECTION = """<reflection>

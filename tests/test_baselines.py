@@ -13,7 +13,6 @@ from player import LESSON, learner, next_command, player
 from tiny import Script, qwen
 
 import roleagent  # noqa: F401 - registers the environments
-from roleagent.agents.act import read_command
 from roleagent.agents.baselines import (
     PROMPTING,
     SCRIPTED,
@@ -22,15 +21,16 @@ from roleagent.agents.baselines import (
     build_prompting_agent,
     prompts,
 )
+from roleagent.agents.chat_episode import Usage
+from roleagent.agents.chat_models import PolicySpeaker
+from roleagent.agents.chat_rollout import play_all
 from roleagent.agents.chat_server import KEYS
-from roleagent.agents.dialogue import Usage
-from roleagent.agents.driving import play_all
 from roleagent.agents.endpoint import OVERLONG, Endpoint, EndpointError
 from roleagent.agents.evaluation import evaluate_agent
 from roleagent.agents.guides import GUIDES, guide_to
+from roleagent.agents.prompting_agent import read_command
 from roleagent.agents.react import ReAct, read_action
 from roleagent.agents.reflexion import MEMORY, Reflexion, record_of
-from roleagent.agents.speakers import PolicySpeaker
 
 WORLDS = {
     "Toy": {"split": "valid"},

@@ -233,12 +233,12 @@ class Place:
         return run
 
     def _halt(self, batch):
-        from roleagent.learners import halted
+        from roleagent.learners import nan_dump
         from roleagent.learners.engine import NotFinite
         from roleagent.types import Segment
 
         segment = Segment((1, 2), (0, 1), (0.0, float("nan")), (0.0, 1.0))
-        halted.write(batch / "rank-0", NotFinite(float("nan"), 0.0, [segment], {}))
+        nan_dump.write(batch / "rank-0", NotFinite(float("nan"), 0.0, [segment], {}))
 
     @cached_property
     def policy(self):

@@ -13,8 +13,8 @@ from roleagent.agents.records import Record, RecordFile
 from roleagent.agents.statistics import difference, mcnemar, mean, rate, spread, spread_difference, student
 from roleagent.config import load as load_config
 from roleagent.config import to_dict
-from roleagent.panel import Panel, wilson
 from roleagent.reports.measured import comparison_rows
+from roleagent.task_split import Panel, wilson
 
 evaluate = load("evaluate")
 # Student's own sleep data, whose tests stand in the documentation of R's t.test.

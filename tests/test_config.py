@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roleagent.config import Config, ConfigError, from_dict, load, to_dict
+from roleagent.config import RENAMED, Config, ConfigError, from_dict, load, to_dict
 
 CONFIGS = sorted((Path(__file__).resolve().parent.parent / "configs").rglob("*.yaml"))
 
@@ -24,9 +24,9 @@ def test_without_anything_the_defaults():
 
 def test_overrides_win_over_the_file_and_the_file_over_the_defaults(tmp_path):
     path = tmp_path / "run.yaml"
-    path.write_text("seed: 3\noptim: {lr: 0.1, updates: 4}\n")
+    path.write_text("seed: 3\noptim: {lr: 0.1, minibatches: 4}\n")
     config = load(path, ["optim.lr=0.2"])
-    assert (config.seed, config.optim.lr, config.optim.updates) == (3, 0.2, 4)
+    assert (config.seed, config.optim.lr, config.optim.minibatches) == (3, 0.2, 4)
     assert config.optim.max_grad_norm == Config().optim.max_grad_norm
 
 
@@ -48,7 +48,7 @@ def test_switches_are_yaml_booleans(text, value):
 
 @pytest.mark.parametrize(
     "override, value",
-    [("optim.lr=1e-4", 1e-4), ("optim.lr=3", 3.0), ("rollout.tasks=7", 7), ("run_dir=12", "12"), ("run_dir=", "")],
+    [("optim.lr=1e-4", 1e-4), ("optim.lr=3", 3.0), ("rollout.num_groups=7", 7), ("run_dir=12", "12"), ("run_dir=", "")],
 )
 def test_values_take_the_type_of_their_key(override, value):
     key, _, _ = override.partition("=")
@@ -61,9 +61,9 @@ def test_values_take_the_type_of_their_key(override, value):
 @pytest.mark.parametrize(
     "override, words",
     [
-        ("rollout.tasks=two", "rollout.tasks must be of type int, not 'two'"),
-        ("rollout.tasks=1.5", "rollout.tasks must be of type int"),
-        ("rollout.tasks=on", "rollout.tasks must be of type int"),
+        ("rollout.num_groups=two", "rollout.num_groups must be of type int, not 'two'"),
+        ("rollout.num_groups=1.5", "rollout.num_groups must be of type int"),
+        ("rollout.num_groups=on", "rollout.num_groups must be of type int"),
         ("optim.lr=on", "optim.lr must be of type float"),
         ("optim.lr=fast", "optim.lr must be of type float"),
         ("wia=1", "wia must be of type bool"),
@@ -151,12 +151,12 @@ def test_a_hostile_file_is_refused_in_a_short_line(tmp_path, text, words):
 
 
 def test_a_file_may_build_on_another(tmp_path):
-    (tmp_path / "main.yaml").write_text("optim: {lr: 0.5, updates: 3}\nenv: {kwargs: {size: tiny}}\n")
+    (tmp_path / "main.yaml").write_text("optim: {lr: 0.5, minibatches: 3}\nenv: {kwargs: {size: tiny}}\n")
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "less.yaml").write_text("base: ../main.yaml\noptim: {lr: 0.25}\n")
     (tmp_path / "least.yaml").write_text("base: folder/less.yaml\naiw: off\n")
     config = load(tmp_path / "least.yaml", ["env.kwargs={}"])
-    assert (config.optim.lr, config.optim.updates, config.aiw, config.env.kwargs) == (0.25, 3, False, {})
+    assert (config.optim.lr, config.optim.minibatches, config.aiw, config.env.kwargs) == (0.25, 3, False, {})
 
 
 @pytest.mark.parametrize("base", ["run.yaml", "other.yaml", "3", "missing.yaml"])
@@ -197,3 +197,10 @@ def test_every_shipped_configuration_loads(path):
     config = load(path)
     assert config.policy.path or config.policy.hidden_size % config.policy.heads == 0
     assert config.policy.heads % config.policy.kv_heads == 0
+
+
+@pytest.mark.parametrize(("old", "new"), sorted(RENAMED.items()))
+def test_an_old_name_is_refused_with_the_new_one(old, new):
+    assert refusal(f"{old}=1") == f"unknown key {old!r}; it is called {new!r} now"
+    section, _, name = new.partition(".")
+    load(overrides=[f"{new}={getattr(getattr(Config(), section), name)}"])

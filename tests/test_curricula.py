@@ -18,8 +18,8 @@ from roleagent.curricula import CurriculumSampler, FailureLibrary, RuleAnalyst, 
 from roleagent.curricula.rules import RULEBOOKS, diagnose
 from roleagent.curricula.rules.alfworld_story import Goal, read_command, read_goal
 from roleagent.envs.wrappers import FailureCurriculum
-from roleagent.modes import ALFWORLD, SEARCH, TAXONOMIES, UNKNOWN, WEBSHOP, is_known, match_mode, taxonomy
-from roleagent.panel import Panel
+from roleagent.failure_modes import ALFWORLD, SEARCH, TAXONOMIES, UNKNOWN, WEBSHOP, is_known, match_mode, taxonomy
+from roleagent.task_split import Panel
 from roleagent.types import Analyst, Failure, Group, Reflection, Sampler, Selection, Task, Trajectory, Turn
 
 

@@ -10,9 +10,9 @@ from failures import NOTHING, TOY, failed, story
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula import CurriculumSampler, RuleAnalyst
-from roleagent.curricula.storage import words
+from roleagent.curricula.storage import full_text_search
 from roleagent.curricula.task_records import TaskRecords
-from roleagent.panel import Panel
+from roleagent.task_split import Panel
 from roleagent.types import Group, Reflection, Selection, Task, Trajectory, Turn
 
 PANEL = Panel(TOY, "train", tuple(f"t{number}" for number in range(40)))
@@ -169,7 +169,7 @@ def test_the_draw_repeats_with_the_generator(library):
 def test_a_search_passes_over_the_words_of_most_lines(library, monkeypatch):
     library.record([failed(f"t{n}", text="open the drawer" + " egg" * (n < 3)) for n in range(20)])
     usual = [failure.task.task_id for failure in library.search("open the drawer egg", k=3)]
-    monkeypatch.setattr(words, "_MOST_LINES", 5)
+    monkeypatch.setattr(full_text_search, "_MOST_LINES", 5)
     assert [failure.task.task_id for failure in library.search("open the drawer egg", k=3)] == usual
     assert set(usual) == {"t0", "t1", "t2"}
     assert len(library.search("open drawer", k=3)) == 3  # where all words are common, one of them serves

@@ -16,12 +16,12 @@ from together import CONTINUED, TRAININGS, batch, learner_of
 from transformers import AutoModelForCausalLM
 
 from roleagent.config import ConfigError, load
-from roleagent.learners.adapters import Adapter, adapt, plain_weights
 from roleagent.learners.deepspeed_settings import check, deepspeed_settings
-from roleagent.learners.optimiser import build_optimiser
-from roleagent.learners.partition import compute_again
-from roleagent.learners.scorer import TokenScorer
+from roleagent.learners.lora import Adapter, adapt, plain_weights
+from roleagent.learners.optimizer import build_optimizer
 from roleagent.learners.segments import collate
+from roleagent.learners.token_logprobs import TokenScorer
+from roleagent.learners.zero3 import compute_again
 from roleagent.settings import LoRAConfig
 
 FP32 = [name for name in TRAININGS if not name.startswith("bf16")]
@@ -225,7 +225,7 @@ def test_extra_settings_have_the_last_word_and_leave_the_others():
     config = load(
         overrides=[
             "policy.dtype=bfloat16",
-            "deepspeed.offload_optimiser=on",
+            "deepspeed.offload_optimizer=on",
             "deepspeed.extra={zero_optimization: {overlap_comm: true}, gradient_clipping: 7.0}",
         ]
     )
@@ -239,10 +239,10 @@ def test_extra_settings_have_the_last_word_and_leave_the_others():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["deepspeed.zero_stage=1"], "warmstart.optimiser=muon works on whole matrices"),
-        (["policy.dtype=bfloat16", "warmstart.episodes=0", "optim.optimiser=muon"], "optim.optimiser=muon works"),
-        (["deepspeed.offload_optimiser=on"], "set deepspeed.zero_stage=2"),
-        (["deepspeed.zero_stage=2", "warmstart.optimiser=adamw", "deepspeed.offload_parameters=on"], "zero_stage=3"),
+        (["deepspeed.zero_stage=1"], "warmstart.optimizer=muon works on whole matrices"),
+        (["policy.dtype=bfloat16", "warmstart.episodes=0", "optim.optimizer=muon"], "optim.optimizer=muon works"),
+        (["deepspeed.offload_optimizer=on"], "set deepspeed.zero_stage=2"),
+        (["deepspeed.zero_stage=2", "warmstart.optimizer=adamw", "deepspeed.offload_parameters=on"], "zero_stage=3"),
         (["deepspeed.extra={gradient_accumulation_steps: 4}"], "cannot set gradient_accumulation_steps"),
         (["deepspeed.extra={zero_optimization: {stage: 2}}"], "that is deepspeed.zero_stage"),
         (["lora.rank=8"], "name one with policy.path"),
@@ -258,7 +258,7 @@ def test_muon_has_the_matrices_between_embeddings_and_head(tied):
     model = qwen().model
     if not tied:
         model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())
-    muon, adamw = build_optimiser("muon", TokenScorer(model), 1e-3, 0.0).parts
+    muon, adamw = build_optimizer("muon", TokenScorer(model), 1e-3, 0.0).parts
     names = {id(weight): name for name, weight in model.named_parameters()}
     by_muon, others = ({names[id(w)] for group in part.param_groups for w in group["params"]} for part in (muon, adamw))
     assert {name.split(".")[-2] for name in by_muon} == {
@@ -267,9 +267,9 @@ def test_muon_has_the_matrices_between_embeddings_and_head(tied):
     assert ("lm_head.weight" in others) == (not tied) and "model.embed_tokens.weight" in others
 
 
-def test_frozen_weights_have_no_optimiser():
+def test_frozen_weights_have_no_optimizer():
     policy = qwen()
     adapt(policy.model, LoRAConfig(rank=2), torch.Generator().manual_seed(0))
     for kind in ("adamw", "muon"):
-        held = [w for group in build_optimiser(kind, policy.model, 1e-3, 0.0).param_groups for w in group["params"]]
+        held = [w for group in build_optimizer(kind, policy.model, 1e-3, 0.0).param_groups for w in group["params"]]
         assert sum(w.numel() for w in held) == sum(w.numel() for w in Adapter.of(policy.model).weights.values())

@@ -13,14 +13,14 @@ import pytest
 from pettingzoo.test import api_test, parallel_api_test, seed_test
 
 import roleagent  # noqa: F401  (registers the environments)
+from roleagent.analyst_format import write_reflection, write_selection
 from roleagent.curricula.rules import RuleAnalyst
 from roleagent.envs.dual_role import env, parallel_env
 from roleagent.envs.dual_role_programme import Programme
 from roleagent.envs.dual_role_rewards import WEIGHTS, claims, things_named, total, true_to, valid
-from roleagent.modes import ALFWORLD
-from roleagent.panel import Panel
-from roleagent.reflections import write_reflection, write_selection
+from roleagent.failure_modes import ALFWORLD
 from roleagent.spaces import Unicode
+from roleagent.task_split import Panel
 from roleagent.types import Completion, Reflection, Selection, Task, Trajectory, Turn
 
 ROOT = Path(__file__).resolve().parent.parent

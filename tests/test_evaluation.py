@@ -22,7 +22,7 @@ from roleagent.agents.records import Record, RecordFile
 from roleagent.agents.summary import result_rows, summarise
 from roleagent.config import load as load_config
 from roleagent.config import to_dict
-from roleagent.panel import Panel, wilson
+from roleagent.task_split import Panel, wilson
 
 evaluate = load("evaluate")
 HEADER = {"protocol": 1, "agent": "somebody"}

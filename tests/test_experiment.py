@@ -18,20 +18,20 @@ PLAN = {
     "config": "configs/toy.yaml",
     "options": [
         *("env.eval_tasks=8", "policy.hidden_size=32", "policy.layers=1", "policy.heads=2", "policy.kv_heads=1"),
-        *("policy.mlp_size=32", "warmstart.episodes=40", "warmstart.forecasts=0.5", "curriculum.analyst=rule"),
-        *("rollout.tasks=2", "rollout.group_size=2", "train.iterations=2", "train.evaluate_every=1"),
+        *("policy.mlp_size=32", "warmstart.episodes=40", "warmstart.predictions=0.5", "curriculum.analyst=rule"),
+        *("rollout.num_groups=2", "rollout.group_size=2", "train.iterations=2", "train.evaluate_every=1"),
     ],
     "arms": {
         "GRPO": ["method=grpo", "wia=off", "aiw=off"],
         "Role-Agent": [],
-        "Asides": ["prompt.predictions=detached"],
+        "Detached": ["prompt.predictions=detached"],
         "H two": ["prompt.horizon=2"],
         "Untrained": ["wia=off", "train.iterations=0"],
     },
     "apart": ["H two"],
     "stages": [
         {"arms": ["GRPO", "Role-Agent"], "seeds": [0, 1]},
-        {"arms": ["Asides", "H two", "Untrained"], "seeds": [0]},
+        {"arms": ["Detached", "H two", "Untrained"], "seeds": [0]},
     ],
     "pairs": [["GRPO", "Role-Agent"], ["warm start of H two", "H two"]],
     "evaluations": [{"temperature": 1.0, "repeats": 2}, {"temperature": 0.0, "in_training": True}],
@@ -107,7 +107,7 @@ def test_runs_come_stage_by_stage_and_seed_by_seed(programs, written):
     plan = programs["experiment_plan"].Plan.read(written())
     names = [job.name for job in plan.jobs()]
     first = ["GRPO, seed 0", "Role-Agent, seed 0", "GRPO, seed 1", "Role-Agent, seed 1"]
-    assert names == [*first, "Asides, seed 0", "H two, seed 0", "Untrained, seed 0"]
+    assert names == [*first, "Detached, seed 0", "H two, seed 0", "Untrained, seed 0"]
     assert [job.name for job in plan.jobs(seeds=[1], arms=["GRPO"])] == ["GRPO, seed 1"]
     assert [job.start for job in plan.jobs()][-2] == "warm start of H two, seed 0"
 
@@ -128,25 +128,25 @@ def test_what_a_warm_start_came_to_is_measured_once_for_all_that_play_alike(prog
         file = start.control(name, *options).folder / "before.json"
         return file.read_text() if file.exists() else None
 
-    measured(start, "with forecasts")
+    measured(start, "with predictions")
     measured(runs.Run(tmp_path / "start-other", start.file, ["wia=off"]), "of other weights", b"others")
-    assert known("Role-Agent") == known("GiGPO with forecasts", "method=gigpo", "wia=on") == "with forecasts"
+    assert known("Role-Agent") == known("GiGPO with predictions", "method=gigpo", "wia=on") == "with predictions"
     assert known("GRPO", "method=grpo", "wia=off") is None
-    measured(start.control("GRPO", "method=grpo", "wia=off"), "without forecasts")
-    assert known("GiGPO", "method=gigpo", "wia=off") == "without forecasts"
+    measured(start.control("GRPO", "method=grpo", "wia=off"), "without predictions")
+    assert known("GiGPO", "method=gigpo", "wia=off") == "without predictions"
     assert known("GiGPO, surer", "method=gigpo", "wia=off", "rollout.eval_temperature=0.5") is None
 
 
 # --- the figures ------------------------------------------------------------------------------------------------------
 
 
-def a_run(folder, won, foreseen):
-    """A finished run folder that says what it is told to: who won of four tasks, and how well each was foreseen."""
+def a_run(folder, won, predicted):
+    """A finished run folder that says what it is told to: who won of four tasks, and how well each was predicted."""
     folder.mkdir(parents=True)
     panel = {"env_id": "RoleAgent/Toy-v0", "split": "valid", "tasks": 4, "digest": "d"}
     for temperature in (0, 1):
         file = RecordFile(folder / f"panel-temperature-{temperature}.jsonl", {"protocol": PROTOCOL, **panel})
-        for number, (one, score) in enumerate(zip(won, foreseen, strict=True)):
+        for number, (one, score) in enumerate(zip(won, predicted, strict=True)):
             kind, scored = "heat" if number % 2 else "cool", {"score": 0.5 + one / 2}
             file.append(Record(f"task{number}", kind, one, float(one), 5, "won", score, metrics=scored))
         file.path.with_suffix(".result.json").write_text("{}")
@@ -154,7 +154,13 @@ def a_run(folder, won, foreseen):
     rows = [
         {"stage": "train", "step": step, "environment_steps": 100, "prediction_score": 0.5, "predictions_scored": 9}
         | {"prediction_correlation": 0.56, "prediction_information": -0.07, "failure_recall": 0.0}
-        | {"predictions_absent": 0, "dead_groups": step, "seconds": 2.0, "update_seconds": 1.5, "other_seconds": 0.5}
+        | {
+            "predictions_absent": 0,
+            "zero_variance_groups": step,
+            "seconds": 2.0,
+            "update_seconds": 1.5,
+            "other_seconds": 0.5,
+        }
         for step in (1, 2)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -203,7 +209,7 @@ def test_figures_by_hand(programs, arms, tmp_path):
     assert gained["over_tasks"].value == 0.25 and gained["alone"] == (0, 2) and gained["mcnemar"] == 0.5
     assert figures.difference(*arms, plan.Evaluation(1.0, repeats=2))["mcnemar"] is None
     assert figures.efficiency(arms[0], 0.5)["steps"] == {0: (150, True), 1: (150, True)}
-    assert arms[0].mean("dead_groups").value == 1.5 and arms[0].mean("no such number") is None
+    assert arms[0].mean("zero_variance_groups").value == 1.5 and arms[0].mean("no such number") is None
     gained = figures.difference(*arms, greedy, measure="score")  # 0.5 and half of what success would be
     assert gained["gaps"] == [0.125, 0.125] and gained["over_tasks"].value == 0.125 and gained["alone"] is None
     scored = figures.Arm("a", arms[0].runs, measure="score")
@@ -220,7 +226,7 @@ def test_figures_by_hand(programs, arms, tmp_path):
     assert (
         row.endswith("| 0.56 [0.56, 0.56] | -0.07 [-0.07, -0.07] |") and "given whether the command was valid" in note
     )
-    a_run(tmp_path / "c0", [True, False, False, True], [0.0] * 4)  # nothing was foretold
+    a_run(tmp_path / "c0", [True, False, False, True], [0.0] * 4)  # nothing was predicted
     assert figures.foresight(figures.Arm("c", {0: tmp_path / "c0"}), greedy) is None
     assert figures.growth(arms[0]) == {}
     chosen = figures.origins(arms[0])
@@ -245,8 +251,8 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path):
     ):
         assert told in page
     assert (tmp_path / "pictures" / "report_success.svg").exists()
-    before = [(out / "seed0" / f"start{arm}" / "before.json").read_text() for arm in ("", "-role-agent", "-asides")]
-    assert before[0] == before[1] != before[2]  # the same weights; asides are played otherwise
+    before = [(out / "seed0" / f"start{arm}" / "before.json").read_text() for arm in ("", "-role-agent", "-detached")]
+    assert before[0] == before[1] != before[2]  # the same weights; detached predictions are played otherwise
     assert not list((out / "seed0" / "start-untrained").glob("trajectories/*"))
     weights = [out / "seed0" / f"start{arm}" / "checkpoints" / "step-500000" / "policy" for arm in ("", "-grpo")]
     assert (weights[0] / "model.safetensors").read_bytes() == (weights[1] / "model.safetensors").read_bytes()

@@ -59,7 +59,7 @@ def test_in_a_rollout_turns_after_failures_are_compared_by_the_situation():
     turns = {}
 
     def reply(prompt, slot):
-        if prompt.endswith("<|foresee|>"):
+        if prompt.endswith("<|predict|>"):
             return f'<prediction h="1">{NOTHING}</prediction>'
         turns[slot] = turns.get(slot, -1) + 1
         return f"<action>{replies.get(turns[slot], 'look')}</action>"

@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import roleagent
+from roleagent.analyst_format import plain, read_reflection, read_selection, write_reflection
 from roleagent.envs.adapters.vector import make_vector
 from roleagent.envs.dual_role import env as dual_role
 from roleagent.envs.retrieval.analysis import analyse
@@ -29,9 +30,8 @@ from roleagent.envs.searchqa.scoring import judge
 from roleagent.envs.webshop.session import parse as read_shop_command
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.envs.wrappers.tags import parse
-from roleagent.modes import taxonomy
+from roleagent.failure_modes import taxonomy
 from roleagent.reading import read_command
-from roleagent.reflections import plain, read_reflection, read_selection, write_reflection
 from roleagent.similarity import lms
 from roleagent.types import Reflection
 

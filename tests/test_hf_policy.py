@@ -9,10 +9,10 @@ from tiny import TAGS, WORDS, llama, qwen, tokenizer
 from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from roleagent.agents.hf import HFPolicy, PolicyError
-from roleagent.agents.slot_cache import SlotLayer
-from roleagent.agents.small import train_tokenizer
-from roleagent.learners.scorer import TokenScorer
+from roleagent.agents.kv_cache import SlotLayer
+from roleagent.agents.scratch_model import train_tokenizer
 from roleagent.learners.segments import collate, segments_of
+from roleagent.learners.token_logprobs import TokenScorer
 from roleagent.types import Request, Task, Trajectory, Turn
 
 KINDS = {"grouped heads": qwen, "one head each": lambda: qwen(kv_heads=4), "llama": llama}
@@ -26,7 +26,7 @@ def made(request):
 
 @pytest.fixture
 def policy(made):
-    made.forget()
+    made.clear_cache()
     return made
 
 
@@ -56,7 +56,7 @@ def check(policy, prompts, answers, temperature=0.0):
 
 def afresh(policy, prompts, **options):
     """The same question to a policy that remembers nothing."""
-    policy.forget()
+    policy.clear_cache()
     return ask(policy, prompts, **options)
 
 
@@ -146,7 +146,7 @@ def test_new_weights_need_forgetting():
     with torch.no_grad():
         for parameter in policy.model.parameters():
             parameter.add_(0.05)
-    policy.forget()
+    policy.clear_cache()
     check(policy, prompts, ask(policy, prompts))
 
 
@@ -415,7 +415,7 @@ def test_every_tensor_is_made_where_the_model_is(policy, temperature):
     prompts = turns(policy, (4, 12, 7, 20))
 
     def conversation():
-        policy.forget()
+        policy.clear_cache()
         answers = ask(policy, prompts, temperature=temperature, stops=frozenset(range(100)))
         grown = {slot: [*prompts[slot], *answers[slot].token_ids, 6, 7] for slot in (3, 1, 0)}
         return answers, ask(policy, grown, n=20, temperature=temperature)

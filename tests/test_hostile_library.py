@@ -15,8 +15,8 @@ from roleagent.cli import main
 from roleagent.config import Config, to_dict
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.storage.tables import clean
+from roleagent.reports.load_run import story_of
 from roleagent.reports.page import render
-from roleagent.reports.reading import story_of
 from roleagent.reports.terminal import Picture
 from roleagent.types import Reflection
 

@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 2},
     "policy": TOY_POLICY,
-    "warmstart": {"episodes": 8, "epochs": 2, "batch_tokens": 1000, "optimiser": "adamw"},
-    "rollout": {"tasks": 2, "group_size": 3, "action_tokens": 8, "prediction_tokens": 8},
+    "warmstart": {"episodes": 8, "epochs": 2, "batch_tokens": 1000, "optimizer": "adamw"},
+    "rollout": {"num_groups": 2, "group_size": 3, "action_tokens": 8, "prediction_tokens": 8},
     # It wins nothing after so short a warm start: the length of its replies makes the difference.
     "estimator": {"rewards": {"overlong": -1.0}, "overlong_buffer": 1.0},
-    "optim": {"updates": 1, "schedule": "constant", "lr": 1e-2},
+    "optim": {"minibatches": 1, "schedule": "constant", "lr": 1e-2},
     # Every weight is taken apart, however small.
     "deepspeed": {"zero_stage": 3, "extra": {"zero_optimization": {"stage3_param_persistence_threshold": 0}}},
     "train": {"iterations": 2, "keep_checkpoints": 9},

@@ -18,7 +18,7 @@ from failures import failed
 from roleagent.cli import main
 from roleagent.curricula import FailureLibrary, LibraryError
 from roleagent.curricula.archive import everything
-from roleagent.curricula.storage import migrations, schema, words
+from roleagent.curricula.storage import full_text_search, migrations, schema
 from roleagent.curricula.storage.tables import Base
 
 # As SQLAlchemy made it before tables had versions. (%s: what numbers the rows.)
@@ -163,13 +163,15 @@ def test_opening_a_current_library_loads_neither_alembic_nor_torch(database_url)
 def test_rows_written_without_the_index_are_found_when_there_is_one_again(tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path / 'f.db'}"
     with monkeypatch.context() as patch:
-        patch.setattr("roleagent.curricula.library.open_index", lambda database: words.Comparison())
+        patch.setattr("roleagent.curricula.library.open_index", lambda database: full_text_search.Comparison())
         FailureLibrary(url).record([failed("t1", text="fish")])
     reading = FailureLibrary(url, read_only=True)
-    assert isinstance(reading._index, words.Comparison) and len(reading.search("fish")) == 1
+    assert isinstance(reading._index, full_text_search.Comparison) and len(reading.search("fish")) == 1
     reading.close()
     library = FailureLibrary(url)
-    assert isinstance(library._index, words.FTS5) and [f.task.task_id for f in library.search("fish")] == ["t1"]
+    assert isinstance(library._index, full_text_search.FTS5) and [f.task.task_id for f in library.search("fish")] == [
+        "t1"
+    ]
 
 
 def test_a_read_only_library_takes_nothing(database_url):

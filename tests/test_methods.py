@@ -12,15 +12,15 @@ from test_configurations import SMALL, overrides
 from test_ranks import run_both
 
 from roleagent.config import ConfigError, from_dict
-from roleagent.learners import measurement
+from roleagent.learners import evaluation
 from roleagent.learners.advantages import ESTIMATORS
-from roleagent.learners.mechanisms import idle_mechanisms
+from roleagent.learners.counters import idle_mechanisms
 from roleagent.methods import METHODS
 
 TREE = SMALL | {
     "warmstart": {"episodes": 0},
     "curriculum": {"analyst": "rule"},
-    "rollout": {"tasks": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 24, "prediction_tokens": 8},
+    "rollout": {"num_groups": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 24, "prediction_tokens": 8},
     "train": {"iterations": 2, "keep_checkpoints": 9},
     # A policy that solves nothing is told apart by how badly it speaks, and by every token of it: hardly ever alike.
     "estimator": {
@@ -48,7 +48,7 @@ def arguments(tmp_path_factory):
     """All options of a run but its method and folder; from the weights of a short warm start."""
     folder = tmp_path_factory.mktemp("start")
     config = str(ROOT / "configs" / "toy.yaml")
-    shown = {"episodes": 24, "epochs": 4.0, "optimiser": "muon", "failures": 0.0}
+    shown = {"episodes": 24, "epochs": 4.0, "optimizer": "muon", "failures": 0.0}
     first = SMALL | {"warmstart": shown, "train": {"iterations": 0}, "aiw": False, "seed": 2}
     assert train.main(["--config", config, f"run_dir={folder}/run", *overrides(first)]) == 0
     [start] = sorted((folder / "run" / "checkpoints").glob("step-5*"))
@@ -64,8 +64,8 @@ def rows(folder):
 
 def test_a_policy_without_updates_is_measured_once(arguments, tmp_path, monkeypatch):
     measured = []
-    play = measurement.evaluate_policy
-    monkeypatch.setattr(measurement, "evaluate_policy", lambda *given: measured.append(given) or play(*given))
+    play = evaluation.evaluate_policy
+    monkeypatch.setattr(evaluation, "evaluate_policy", lambda *given: measured.append(given) or play(*given))
     assert train.main([*arguments, f"run_dir={tmp_path}", "train.iterations=0"]) == 0
     assert len(measured) == 1
     assert (tmp_path / "after.json").read_text() == (tmp_path / "before.json").read_text()
@@ -112,7 +112,7 @@ def test_ppo_goes_on_with_its_critic(arguments, tmp_path):
 def test_two_ranks_agree_on_what_replaces_their_dead_groups(arguments, tmp_path):
     """Three groups cannot be halved. All that was played is counted and shown to the curriculum."""
     folder = tmp_path / "run"
-    done = run_both(*arguments, "method=dapo", "rollout.tasks=3", f"run_dir={folder}")
+    done = run_both(*arguments, "method=dapo", "rollout.num_groups=3", f"run_dir={folder}")
     assert [status for status, _, _ in done] == [0, 0], done
     failures = 0
     for number, row in enumerate(rows(folder), start=1):
@@ -124,7 +124,7 @@ def test_two_ranks_agree_on_what_replaces_their_dead_groups(arguments, tmp_path)
         # Those that were replaced come last; three groups, and two draws at most in place of the dead among them.
         assert len(groups) == 3 + row["replaced_groups"] and 0 < row["replaced_groups"] <= 2 * 3
         assert set(range(3, len(groups))) <= set(dead)
-        assert row["dead_groups"] == len(dead)
+        assert row["zero_variance_groups"] == len(dead)
         failures += sum(episode["stop_reason"] != "won" for episode in episodes)
         assert row["curriculum_failures"] == failures
 
@@ -137,7 +137,7 @@ def test_two_ranks_agree_on_what_replaces_their_dead_groups(arguments, tmp_path)
         ({"estimator": {"gae_lambda": 1.5}}, "estimator.gae_lambda must be at most 1"),
         ({"estimator": {"overlong_buffer": 0.0}}, "overlong_buffer"),
         ({"estimator": {"rewards": {"turn": "much"}}}, "estimator.rewards.turn must be of type float"),
-        ({"loss": {"correction": 2.0}}, "loss.old=learner"),
+        ({"loss": {"importance_cap": 2.0}}, "loss.old_logprobs=learner"),
         ({"loss": {"divisor": 0}}, "loss.divisor"),
         ({"train": {"checkpoint_every": 0}}, "train.checkpoint_every must be at least 1"),
         ({"watchdog": {"window": 0}}, "watchdog.window must be at least 1"),
@@ -166,8 +166,12 @@ def test_every_method_names_an_estimator():
 
 def test_what_is_switched_on_and_does_nothing_is_told():
     config = from_dict({"method": "dapo", "wia": False, "aiw": False, "estimator": {"rewards": {"unheard": 0.5}}})
-    told = idle_mechanisms(config, {"dead_groups": 3.0, "reward_overlong": 0.5})
-    assert [any(word in text for text in told) for word in ("refills", "unheard", "overlong")] == [True, True, False]
-    assert idle_mechanisms(config, {"dead_groups": 3.0, "replaced_groups": 1.0, "reward_unheard": 1.0}) == [
+    told = idle_mechanisms(config, {"zero_variance_groups": 3.0, "reward_overlong": 0.5})
+    assert [any(word in text for text in told) for word in ("dynamic_sampling_rounds", "unheard", "overlong")] == [
+        True,
+        True,
+        False,
+    ]
+    assert idle_mechanisms(config, {"zero_variance_groups": 3.0, "replaced_groups": 1.0, "reward_unheard": 1.0}) == [
         "estimator.rewards weighs 'overlong', but no turn ever had such a reward"
     ]

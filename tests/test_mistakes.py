@@ -16,7 +16,7 @@ from roleagent.agents.mistakes import MISTAKES, failures, mistaken, modes_of
 from roleagent.agents.mistakes.house import kind_of
 from roleagent.curricula.rules import RuleAnalyst
 from roleagent.envs.alfworld.goals import parse_goal
-from roleagent.modes import ALFWORLD, SEARCH, TAXONOMIES, WEBSHOP
+from roleagent.failure_modes import ALFWORLD, SEARCH, TAXONOMIES, WEBSHOP
 from roleagent.reading import normalise, read_information
 
 WORLDS = {

@@ -17,8 +17,8 @@ from roleagent.learners.advantages import (
     role_agent,
     task_returns,
 )
-from roleagent.panel import Panel
 from roleagent.similarity import lms
+from roleagent.task_split import Panel
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 PICTURES = sorted((ROOT / "docs" / "pictures").glob("*.svg"))
@@ -72,13 +72,13 @@ def test_every_picture_is_shown_with_words_in_its_place():
     assert min(map(len, shown.values())) > 40
 
 
-def test_the_forecasts_have_the_scores_that_the_picture_says():
+def test_the_predictions_have_the_scores_that_the_picture_says():
     told = named("turn")
     scores = {name: text for name, text in told.items() if name.startswith("score-")}
     assert len(scores) == 5
     for name, text in scores.items():
         at, horizon = map(int, name.split("-")[1:])
-        assert text == f"{lms(told[f'foreseen-{at}-{horizon}'], told[f'state-{at + horizon}']):.2f}", name
+        assert text == f"{lms(told[f'predicted-{at}-{horizon}'], told[f'state-{at + horizon}']):.2f}", name
 
 
 def test_the_returns_are_modulated_as_the_picture_says():
@@ -86,9 +86,9 @@ def test_the_returns_are_modulated_as_the_picture_says():
     turns = []
     for at in (1, 2, 3):
         scores = {
-            horizon: lms(texts[f"foreseen-{at}-{horizon}"], texts[f"state-{at + horizon}"])
+            horizon: lms(texts[f"predicted-{at}-{horizon}"], texts[f"state-{at + horizon}"])
             for horizon in (1, 2)
-            if f"foreseen-{at}-{horizon}" in texts
+            if f"predicted-{at}-{horizon}" in texts
         }
         turns.append(turn(None, scores, float(at == 3), horizon=2))
     episode = trajectory(*turns)
@@ -108,7 +108,7 @@ def test_the_rollouts_have_the_advantages_that_the_picture_says():
         turns = sum(name.startswith(f"place-{i}-") for name in told)
         won = told[f"outcome-{i}"] == "solved"
         rows = (
-            turn(told[f"place-{i}-{t}"], {1: float(told[f"forecast-{i}-{t}"])}, float(won and t == turns - 1))
+            turn(told[f"place-{i}-{t}"], {1: float(told[f"prediction-{i}-{t}"])}, float(won and t == turns - 1))
             for t in range(turns)
         )
         episodes.append(trajectory(*rows))

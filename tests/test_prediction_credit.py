@@ -10,20 +10,20 @@ import torch
 from tiny import Script, qwen
 from together import watched_gradients
 
-from roleagent.agents.session import World
+from roleagent.agents.builders import EnvSplit
 from roleagent.config import ConfigError, load
 from roleagent.learners.advantages import EstimatorConfig, prediction_advantages, prediction_mean
-from roleagent.learners.conduct import prediction_accuracy
+from roleagent.learners.batch import build_batch, credit_by_critic, whiten, with_states_that_came
+from roleagent.learners.behavior_metrics import prediction_accuracy
+from roleagent.learners.counters import idle_mechanisms
 from roleagent.learners.credit import Credit
 from roleagent.learners.critic import Critic
 from roleagent.learners.engine import Engine
-from roleagent.learners.experience import credit_by_critic, lay_out, whiten, with_states_that_came
 from roleagent.learners.learner import Learner
-from roleagent.learners.mechanisms import idle_mechanisms
+from roleagent.learners.policy_update import update
 from roleagent.learners.reinforcement import check_learning, credit, estimator_config
 from roleagent.learners.segments import ACTION, CONTEXT, PREDICTION
 from roleagent.learners.shared_attention import can_share
-from roleagent.learners.updates import update
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
@@ -41,7 +41,7 @@ def configured(*options):
     base = ["env.id=RoleAgent/Toy-v0", "method=gigpo", "loss.kl=0", f"loss.prediction_weight={WEIGHT}"]
     small = [
         "loss.imitated_turns=0",
-        "optim.updates=1",
+        "optim.minibatches=1",
         "optim.lr=1e-2",
         "optim.warmup_steps=1",
         "optim.max_grad_norm=1e9",
@@ -79,7 +79,7 @@ class Stage:
     def __init__(self, *options, episodes=((LOST, False), (WON, True)), groups=1):
         self.config = configured(*options)
         self.policy = qwen(context=512)
-        self.rollout = World.open(self.config, "train").rollout(self.policy)
+        self.rollout = EnvSplit.open(self.config, "train").rollout(self.policy)
         reference = qwen(context=512, seed=7).model.requires_grad_(False) if self.config.loss.kl else None
         self.learner = Learner(self.policy, self.config, self.config.optim.lr, reference)
         self.reference = reference
@@ -87,7 +87,7 @@ class Stage:
         self.groups = [one] * groups
         kind, estimator = self.config.estimator.kind, estimator_config(self.config)
         self.credits = [Credit.of(group, kind, estimator) for group in self.groups]
-        self.laid = lay_out(self.groups, self.credits, self.config, self.rollout, np.random.default_rng(0))
+        self.laid = build_batch(self.groups, self.credits, self.config, self.rollout, np.random.default_rng(0))
         # The sampler is the learner; nobody sampled a state that came.
         rows = zip(self.laid.segments, self.learner.score(self.laid.segments, 1.0), strict=True)
         imitates = self.config.loss.prediction_credit == "imitate"
@@ -260,7 +260,7 @@ def test_statistics_are_over_sampled_tokens_alone():
 
 @pytest.mark.parametrize("level", ["sequence", "product"])
 def test_a_segments_ratio_leaves_imitated_tokens_out(level):
-    stage = Stage("loss.prediction_credit=imitate", f"loss.ratio={level}", "prompt.style=window")
+    stage = Stage("loss.prediction_credit=imitate", f"loss.importance_level={level}", "prompt.style=window")
     assert stage.update()["ratio"] == pytest.approx(1.0, abs=1e-5)
 
 
@@ -322,7 +322,7 @@ def test_long_states_are_shortened_to_the_room_there_is():
     assert shown and shown != CLOSED and CLOSED.startswith(shown) and len(first.prediction.completion.token_ids) <= 10
     for room in (10, 3, 0):
         tight = Script(None, context=len(first.prediction.prompt_ids) + room)
-        rollout = World.open(stage.config, "train").rollout(tight)
+        rollout = EnvSplit.open(stage.config, "train").rollout(tight)
         found = with_states_that_came(won, rollout, 0, RNG).turns[0].prediction
         assert (found is None) == (room < 10)
 

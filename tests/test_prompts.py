@@ -8,13 +8,13 @@ import gymnasium
 import pytest
 from tiny import Script, qwen
 
-from roleagent.agents.answers import Answer
+from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.agents.chat import ChatAgent
-from roleagent.agents.driving import play_all
+from roleagent.agents.chat_rollout import play_all
+from roleagent.agents.chat_types import Answer
 from roleagent.agents.guides import UNKNOWN, guide_of, guide_to
 from roleagent.agents.prompts import STYLES, ChatDialect, Conversation, PlainDialect, Transcript, Window, dialect_of
-from roleagent.agents.session import World, make_wrapped
-from roleagent.agents.small import FORESEE
+from roleagent.agents.scratch_model import PREDICT
 from roleagent.config import load
 from roleagent.types import Completion
 
@@ -119,7 +119,7 @@ def test_the_transcript_is_what_the_template_would_render(chat, horizon, ended):
         assert list(prompt) == rendered()
         messages.append({"role": "assistant", "content": chat.decode(reply.token_ids)})
         if asked is not None:
-            messages.append({"role": "user", "content": dialect.foresee(horizon)})
+            messages.append({"role": "user", "content": dialect.prediction_question(horizon)})
             assert list(asked) == rendered()
             messages.append({"role": "assistant", "content": chat.decode(answer.token_ids)})
         messages.append({"role": "user", "content": observation})
@@ -151,7 +151,7 @@ def test_plain_lines_explain_nothing():
     conversation = Transcript(dialect_of(policy), 1, "none", FIRST, info())
     assert spell(policy, conversation.action_prompt()) == f"{FIRST}\n"
     [(_, reply, asked, _), *_] = play(policy, conversation, 1)
-    assert list(asked[-1:]) == policy.encode(FORESEE)
+    assert list(asked[-1:]) == policy.encode(PREDICT)
     assert len(asked) == len(policy.encode(f"{FIRST}\n")) + len(reply.token_ids) + 1
 
 
@@ -160,7 +160,7 @@ def test_the_chat_dialect_explains_the_format(chat):
     none, optional, required = (dialect.instructions(0, think, "RULES") for think in ("none", "optional", "required"))
     assert "RULES" in none and "<action>" in none and "<think>" not in none
     assert "<think>" in optional and "<think>" in required and len({none, optional, required}) == 3
-    question = dialect.foresee(3)
+    question = dialect.prediction_question(3)
     assert all(f'<prediction h="{h}">' in question for h in (1, 2, 3)) and 'h="4"' not in question
 
 
@@ -255,7 +255,7 @@ def world(request, monkeypatch):
     kwargs = "{max_steps: 4}" if "Toy" in env_id else DATA.get(env_id, GENERATED)
     options = [f"env.id={env_id}", f"env.kwargs={kwargs}", f"prompt.style={style}", f"prompt.think={think}"]
     options += ["wia=off", "rollout.action_tokens=200"]
-    return World.open(load(overrides=options), "train", 1)
+    return EnvSplit.open(load(overrides=options), "train", 1)
 
 
 EVERYWHERE = pytest.mark.parametrize(

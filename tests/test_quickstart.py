@@ -10,7 +10,7 @@ CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 6},
     "policy": {"hidden_size": 48, "layers": 2, "heads": 2, "kv_heads": 1, "mlp_size": 96, "context": 512},
     "warmstart": {"episodes": 60, "epochs": 3},
-    "rollout": {"tasks": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 24},
+    "rollout": {"num_groups": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 24},
     "train": {"iterations": 2},
 }
 

@@ -11,15 +11,15 @@ import pytest
 import yaml
 from programs import TOY_POLICY, episodes_of, load, start
 
-from roleagent.learners.ranks import Ranks, dealt_back, portable
+from roleagent.learners.distributed import Ranks, dealt_back, portable
 
 CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 5},
     "policy": TOY_POLICY,
     # Three groups and five tasks of the panel: neither can be halved.
-    "warmstart": {"episodes": 12, "epochs": 9, "batch_tokens": 1000, "optimiser": "adamw", "lr": 3e-3},
-    "rollout": {"tasks": 3, "group_size": 2, "action_tokens": 8, "prediction_tokens": 8},
-    "optim": {"updates": 2},
+    "warmstart": {"episodes": 12, "epochs": 9, "batch_tokens": 1000, "optimizer": "adamw", "lr": 3e-3},
+    "rollout": {"num_groups": 3, "group_size": 2, "action_tokens": 8, "prediction_tokens": 8},
+    "optim": {"minibatches": 2},
     "train": {"iterations": 2, "keep_checkpoints": 20},
 }
 CLOCKS = ("seconds", "per_second")

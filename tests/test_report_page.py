@@ -10,13 +10,13 @@ from importlib import resources
 import pytest
 
 from roleagent.reports.page import as_json, render
-from roleagent.reports.story import ACTION, PREDICTION, PROMPT
+from roleagent.reports.run_schema import ACTION, PREDICTION, PROMPT
 
 EVIL = "</script><img src=x onerror='window.hacked=1'><b>&amp;\u2028"
 ITERATIONS = 8
 
 
-def turn(number, action, forecast, observation, advantage, **others):
+def turn(number, action, prediction, observation, advantage, **others):
     """A turn that was predicted one step ahead; its score is not looked at by the page."""
     return {
         "action": action,
@@ -25,7 +25,7 @@ def turn(number, action, forecast, observation, advantage, **others):
         "valid": True,
         "observation": observation,
         "rewards": {},
-        "forecasts": [{"horizon": 1, "text": forecast, "actual": observation, "score": 0.75}],
+        "predictions": [{"horizon": 1, "text": prediction, "actual": observation, "score": 0.75}],
         "return_task": 0.5,
         "return_predictive": 0.75,
         "return_modulated": 0.875,
@@ -35,7 +35,7 @@ def turn(number, action, forecast, observation, advantage, **others):
         "advantage_state": advantage - 1,
         "advantage_outcome": 1.0,
         "advantage": advantage,
-        "tokens": [["Task\n", PROMPT, 0.0], [action, ACTION, -0.25], [forecast, PREDICTION, -2.5]],
+        "tokens": [["Task\n", PROMPT, 0.0], [action, ACTION, -0.25], [prediction, PREDICTION, -2.5]],
         **others,
     }
 
@@ -104,7 +104,13 @@ def gained(difference, lost, won):
 def story(name="first", after=0.75, goal="heat an egg", **config):
     """A run of a few iterations with two groups of two episodes in the first and the last."""
     climb, level = [number / ITERATIONS for number in range(ITERATIONS)], [1.0] * ITERATIONS
-    numbers = {"success": climb, "entropy": level, "prediction_score": climb, "groups": level, "dead_groups": level}
+    numbers = {
+        "success": climb,
+        "entropy": level,
+        "prediction_score": climb,
+        "groups": level,
+        "zero_variance_groups": level,
+    }
     numbers["reward"] = climb  # no partial credit
     played = [(iteration, group, member) for iteration in (1, ITERATIONS) for group in (0, 1) for member in (0, 1)]
     return {
@@ -251,7 +257,7 @@ def pages(tmp_path_factory):
     hostile["modes"]["values"] = {EVIL: [1.0] * ITERATIONS}
     for card in hostile["episodes"]:
         card["turns"][0].update(observation=EVIL, action=EVIL, reply=EVIL, tokens=[[EVIL, ACTION, -1.0]])
-        card["turns"][0]["forecasts"][0].update(actual=EVIL, text=EVIL[1:])
+        card["turns"][0]["predictions"][0].update(actual=EVIL, text=EVIL[1:])
         if card["analysis"]:
             card["analysis"].update(mode=EVIL, lesson=EVIL, detail=EVIL)
     for name, stories in told.items():
@@ -351,7 +357,7 @@ def test_a_card_shows_what_was_predicted_what_came_and_the_credit(reader, pages)
     reader.click(".card-head")
     [card] = [text for text in reader.see(".card") if "Turn 1" in text]
     assert reader.see(".card del") == ["a mug 2 and a fork 3"] and reader.see(".card ins") == ["an egg 1"]
-    assert "0.75 alike" in card and "as predicted" in card  # the second forecast came true
+    assert "0.75 alike" in card and "as predicted" in card  # the second prediction came true
     assert "0.500 × (1 + 0.75) → 0.875" in " ".join(reader.see(".credit")[0].split())
     assert "−2.50" in card and "+1.00" in card and "−1.50" in card
     assert "critical step" in reader.see(".turn")[1] and "critical step" not in reader.see(".turn")[0]

@@ -18,8 +18,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from roleagent import config
 from roleagent.agents.hf import HFPolicy
 from roleagent.cli import main as roleagent
+from roleagent.files import CHECKSUMS, Lock, damage, make_whole, replace_checked, settle, write_checksums
 from roleagent.learners.checkpoints import Checkpoints
-from roleagent.learners.disk import CHECKSUMS, Lock, damage, make_whole, replace_checked, settle, write_checksums
 from roleagent.learners.run_folder import RunFolder
 
 differences = load("benchmarks/run_differences").differences
@@ -90,7 +90,7 @@ def spoil_weights(folder):
     save_file(weights, path)
 
 
-def spoil_optimiser(folder):
+def spoil_optimizer(folder):
     path = folder / "checkpoints" / "step-500003" / "learner" / "state" / "mp_rank_00_model_states.pt"
     state = torch.load(path, weights_only=False)
     state["optimizer"]["state"][0]["exp_avg"].flatten()[0] += 1e-9
@@ -111,7 +111,7 @@ def spoil_trajectories(folder):
     (folder / "trajectories" / "iteration-000002.jsonl.gz").unlink()
 
 
-@pytest.mark.parametrize("spoil", [spoil_weights, spoil_optimiser, spoil_log, spoil_library, spoil_trajectories])
+@pytest.mark.parametrize("spoil", [spoil_weights, spoil_optimizer, spoil_log, spoil_library, spoil_trajectories])
 def test_the_comparison_sees_the_smallest_difference(killed, finished, spoil):
     folder, _ = finished
     assert differences(killed[0] / "whole", folder) == []
@@ -302,7 +302,7 @@ def test_a_kill_between_a_file_and_its_checksum_leaves_both_whole(tmp_path, monk
         ("vllm.url=http://elsewhere:1", True),
         ("train.iterations=99", True),
         ("optim.lr=1e-9", False),
-        ("rollout.tasks=4", False),
+        ("rollout.num_groups=4", False),
     ],
 )
 def test_what_may_be_otherwise_when_a_run_goes_on(tmp_path, option, free):

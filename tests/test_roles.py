@@ -10,7 +10,14 @@ CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "kwargs": {}},
     "policy": {"hidden_size": 48, "layers": 2, "heads": 2, "kv_heads": 1, "mlp_size": 96, "context": 512},
 }
-SMALL = ("env.eval_tasks=4", "warmstart.episodes=60", "train.iterations=4", "rollout.tasks=3", "rollout.group_size=2")
+SMALL = (
+    "env.eval_tasks=4",
+    "warmstart.episodes=60",
+    "warmstart.round_episodes=4",
+    "train.iterations=4",
+    "rollout.num_groups=3",
+    "rollout.group_size=2",
+)
 
 
 def result_of(stdout):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from tiny import TAGS, Script, qwen
 
+from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.session import World, make_wrapped
 from roleagent.config import load
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.toy import ToyExpert
@@ -19,19 +19,19 @@ TASKS = ("bring-egg-table-1", "heat-fish-tray-2", "cool-apple-counter-3")
 
 def world_of(*overrides):
     settings = ("env.id=RoleAgent/Toy-v0", "env.eval_split=valid", "rollout.prediction_tokens=80")
-    return World.open(load(overrides=[*settings, *overrides]), "train")
+    return EnvSplit.open(load(overrides=[*settings, *overrides]), "train")
 
 
 class Expert:
     """Replies as the toy's expert, with a prediction for every follow-up question."""
 
-    def __init__(self, foresee=""):
-        self.experts, self.foresee, self.seen = {}, foresee, {}
+    def __init__(self, predict=""):
+        self.experts, self.predict, self.seen = {}, predict, {}
 
     def __call__(self, prompt, slot):
         *_, last = prompt.rstrip("\n").split("\n")
-        if prompt.endswith("<|foresee|>"):
-            return f'<prediction h="1">{self.foresee}</prediction>' if self.foresee is not None else ""
+        if prompt.endswith("<|predict|>"):
+            return f'<prediction h="1">{self.predict}</prediction>' if self.predict is not None else ""
         if slot not in self.experts:
             self.experts[slot] = ToyExpert()
             self.experts[slot].reset(last.partition("Your task is to: ")[2].rstrip("."), last)
@@ -41,8 +41,8 @@ class Expert:
         return f"<action>{self.seen[slot]}</action>"
 
 
-def always(text, foreseen='<prediction h="1">nothing</prediction>'):
-    return Script(lambda prompt, slot: foreseen if prompt.endswith("<|foresee|>") else text)
+def always(text, predicted='<prediction h="1">nothing</prediction>'):
+    return Script(lambda prompt, slot: predicted if prompt.endswith("<|predict|>") else text)
 
 
 def play(policy, world, task_ids=TASKS[:1], copies=2, temperature=1.0, **options):
@@ -118,7 +118,7 @@ def test_a_policy_that_says_nothing_usable_loses_its_steps(text, error):
 
 def test_a_policy_that_never_stops_is_cut_off():
     world = world_of("env.kwargs.max_steps=3", "rollout.action_tokens=9", "rollout.prediction_tokens=7")
-    _, [group] = play(always("<action>" + "go " * 500, foreseen='<prediction h="1">' + "and " * 500), world)
+    _, [group] = play(always("<action>" + "go " * 500, predicted='<prediction h="1">' + "and " * 500), world)
     for turn in group.trajectories[0].turns:
         assert len(turn.completion.token_ids) == 9 and turn.completion.finish_reason == "length"
         assert len(turn.prediction.completion.token_ids) == 7
@@ -202,22 +202,22 @@ def test_an_unknown_task_is_the_callers_mistake():
 
 
 def test_predictions_are_scored_where_they_were_made():
-    foreseen = "You arrive at table. You see nothing. You carry nothing."
-    rollout, [group] = play(Script(Expert(foreseen)), world_of(), copies=1)
+    predicted = "You arrive at table. You see nothing. You carry nothing."
+    rollout, [group] = play(Script(Expert(predicted)), world_of(), copies=1)
     [trajectory] = group.trajectories
     for number, turn in enumerate(trajectory.turns):
-        assert turn.prediction.texts == (foreseen,)
+        assert turn.prediction.texts == (predicted,)
         [score] = turn.prediction.scores
         assert (score.turn, score.horizon, score.absent) == (number, 1, False)
-        assert score.score == lms(foreseen, turn.observation)
+        assert score.score == lms(predicted, turn.observation)
         assert turn.prediction.prompt_ids[: len(turn.prompt_ids)] == turn.prompt_ids
     assert rollout.stats.prediction_tokens == sum(len(t.prediction.completion.token_ids) for t in trajectory.turns)
 
 
 def test_a_detached_prediction_is_scored_and_in_no_later_prompt():
-    foreseen = "You arrive at table. You see nothing. You carry nothing."
-    detached, [group] = play(Script(Expert(foreseen)), world_of("prompt.predictions=detached"), copies=1)
-    kept, [other] = play(Script(Expert(foreseen)), world_of(), copies=1)
+    predicted = "You arrive at table. You see nothing. You carry nothing."
+    detached, [group] = play(Script(Expert(predicted)), world_of("prompt.predictions=detached"), copies=1)
+    kept, [other] = play(Script(Expert(predicted)), world_of(), copies=1)
     _, [without] = play(Script(Expert()), world_of("wia=off"), copies=1)
     turns, alone = group.trajectories[0].turns, without.trajectories[0].turns
     assert [turn.prompt_ids for turn in turns] == [turn.prompt_ids for turn in alone]
@@ -246,7 +246,7 @@ def test_late_scores_go_to_the_turns_that_foresaw():
 
 
 def test_absent_predictions_score_nothing_and_are_counted():
-    _, [group] = play(Script(Expert(foresee=None)), world_of(), copies=1)
+    _, [group] = play(Script(Expert(predict=None)), world_of(), copies=1)
     for turn in group.trajectories[0].turns:
         [score] = turn.prediction.scores
         assert score.absent and score.score == 0.0
@@ -265,7 +265,7 @@ def test_inline_predictions_come_with_the_action():
 def test_without_predictions_nothing_is_asked_or_scored():
     policy = Script(Expert())
     rollout, [group] = play(policy, world_of("wia=off"), copies=1)
-    assert not any("<|foresee|>" in prompt for prompt in policy.prompts)
+    assert not any("<|predict|>" in prompt for prompt in policy.prompts)
     assert rollout.stats.prediction_tokens == 0
     for turn in group.trajectories[0].turns:
         assert turn.prediction is None

@@ -15,21 +15,21 @@ from hypothesis import strategies as st
 from tiny import Script
 
 import roleagent  # noqa: F401  (registers the environments)
-from roleagent.agents.session import World, make_wrapped
+from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.config import load
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.retrieval.client import HTTPRetriever
 from roleagent.envs.retrieval.passages import Passage, RetrievalError
 from roleagent.envs.retrieval.retriever import Hit
-from roleagent.envs.searchqa import archive
-from roleagent.envs.searchqa.archive import KEPT, LONGEST, Archive
+from roleagent.envs.searchqa import dataset
+from roleagent.envs.searchqa.dataset import KEPT, LONGEST, Archive
 from roleagent.envs.searchqa.env import ANSWERED, INVALID, NOTHING, WORDS, SearchQAEnv, present
 from roleagent.envs.searchqa.questions import SPLITS, Question, Questions
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.learners.advantages import EstimatorConfig, gigpo, modulated_returns, role_agent, task_returns
-from roleagent.panel import assert_disjoint
 from roleagent.reading import read_command, read_information
 from roleagent.similarity import lms
+from roleagent.task_split import assert_disjoint
 
 INFO_KEYS = {
     *(
@@ -394,7 +394,7 @@ def test_an_episode_whose_search_failed_enters_no_group():
 @pytest.mark.parametrize("spec", ["http://127.0.0.1:9", "https://127.0.0.1:9"])
 def test_a_server_brings_its_own_passages(spec, tmp_path, monkeypatch):
     opened = []
-    monkeypatch.setattr(archive, "open_retriever", lambda *given: opened.append(given) or Engine(fail))
+    monkeypatch.setattr(dataset, "open_retriever", lambda *given: opened.append(given) or Engine(fail))
     line = {"id": "0", "question": "who", "golden_answers": ["I"]}
     (tmp_path / "nq.jsonl").write_text(json.dumps(line) + "\n")
     env = SearchQAEnv(split="nq", data_dir=tmp_path, retriever=spec)
@@ -480,13 +480,13 @@ def test_only_what_the_model_says_is_judged():
     assert "<answer>Beijing</answer>" in text and (reward, terminated) == (0, False)
 
 
-def say(*replies, foreseen=""):
+def say(*replies, predicted=""):
     """A policy's replies by turn, with the same prediction every time (by slot where it is a list)."""
     turns = {}
 
     def reply(prompt, slot):
-        if prompt.endswith("<|foresee|>"):
-            text = foreseen[slot] if isinstance(foreseen, list) else foreseen
+        if prompt.endswith("<|predict|>"):
+            text = predicted[slot] if isinstance(predicted, list) else predicted
             return f'<prediction h="1">{text}</prediction>' if text else ""
         turns[slot] = turns.get(slot, -1) + 1
         return replies[turns[slot]] if turns[slot] < len(replies) else replies[-1]
@@ -497,7 +497,7 @@ def say(*replies, foreseen=""):
 def open_world(**options):
     overrides = [f"{key.replace('__', '.')}={value}" for key, value in options.items()]
     settings = ("env.id=RoleAgent/SearchQA-v0", "env.eval_split=valid", "rollout.prediction_tokens=4000")
-    return World.open(load(overrides=[*settings, "rollout.action_tokens=200", *overrides]), "train")
+    return EnvSplit.open(load(overrides=[*settings, "rollout.action_tokens=200", *overrides]), "train")
 
 
 def test_retrieved_information_is_the_state_that_predictions_are_scored_by():
@@ -509,7 +509,7 @@ def test_retrieved_information_is_the_state_that_predictions_are_scored_by():
     assert (score.turn, score.horizon, score.score) == (0, 1, lms("Doc 1", text)) and 0 < score.score < 1
     *_, info = env.step(asked(predictions=(text,)))
     assert [score.score for score in info["prediction_scores"]] == [1.0]
-    # How an answer is judged is nothing that could be foreseen.
+    # How an answer is judged is nothing that could be predicted.
     *_, info = env.step({"command": "answer[x]", "predictions": (ANSWERED,)})
     assert info["prediction_scores"] == () and info["state"] is None
 
@@ -523,7 +523,7 @@ def test_predictions_change_returns_and_advantages():
     search, *_, answer = env.unwrapped.walkthrough()
     information = env.step(search)[0]
     replies = [f"<action>{search}</action>", f"<action>{answer}</action>"]
-    policy = Script(say(*replies, foreseen=[information, "nothing of the kind", ""]))
+    policy = Script(say(*replies, predicted=[information, "nothing of the kind", ""]))
     [group] = world.rollout(policy).play([task_id], 3, 1.0)
     assert all(trajectory.success and len(trajectory.turns) == 2 for trajectory in group.trajectories)
     gamma = 0.9

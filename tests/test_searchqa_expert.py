@@ -8,9 +8,9 @@ import pytest
 from roleagent.agents.mistakes.slips import Slips
 from roleagent.envs.searchqa.env import SearchQAEnv, present
 from roleagent.envs.searchqa.expert import GIVEN_UP, ResearchExpert, understand
-from roleagent.envs.searchqa.phrases import RELATIONS
+from roleagent.envs.searchqa.templates import RELATIONS
 from roleagent.envs.searchqa.world import generate
-from roleagent.learners.warmstart import demonstrate
+from roleagent.learners.demonstrations import demonstrate
 from roleagent.types import Expert
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from roleagent.envs.searchqa.benchmarks import DATA_SETS, load_questions, read_questions
 from roleagent.envs.searchqa.env import SearchQAEnv
-from roleagent.envs.searchqa.published import DATA_SETS, load_questions, read_questions
 from roleagent.envs.searchqa.questions import HELD_OUT, SAMPLE, Question, QuestionError, Questions, split
 
 

@@ -9,10 +9,10 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula.rules import RuleAnalyst, diagnose
 from roleagent.envs.retrieval.passages import Passage
 from roleagent.envs.retrieval.retriever import Hit
-from roleagent.envs.searchqa.archive import Archive
+from roleagent.envs.searchqa.dataset import Archive
 from roleagent.envs.searchqa.questions import Question, Questions
 from roleagent.envs.wrappers import Tags
-from roleagent.modes import SEARCH
+from roleagent.failure_modes import SEARCH
 from roleagent.types import Completion, Task, Trajectory, Turn
 
 SAID = Completion((), (), "stop")

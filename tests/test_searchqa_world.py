@@ -9,10 +9,10 @@ from collections import Counter
 
 import pytest
 
+from roleagent.envs.searchqa.benchmarks import load_questions
 from roleagent.envs.searchqa.env import SearchQAEnv
-from roleagent.envs.searchqa.phrases import KINDS, NAMES, RELATIONS, WORDS
-from roleagent.envs.searchqa.published import load_questions
 from roleagent.envs.searchqa.questions import SPLITS
+from roleagent.envs.searchqa.templates import KINDS, NAMES, RELATIONS, WORDS
 from roleagent.envs.searchqa.world import generate, write_world
 from roleagent.reading import normalise
 

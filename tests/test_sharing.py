@@ -13,14 +13,14 @@ import pytest
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.retrieval.bm25 import BM25
 from roleagent.envs.retrieval.passages import Passages
-from roleagent.envs.searchqa.archive import Archive
 from roleagent.envs.searchqa.cli import main as searchqa
+from roleagent.envs.searchqa.dataset import Archive
 from roleagent.envs.webshop.catalogue import Catalogue
 from roleagent.envs.webshop.cli import main as webshop
 from roleagent.envs.webshop.shop import Shop, open_shop
 from roleagent.envs.wrappers import PredictedState, Tags
-from roleagent.panel import Panel
 from roleagent.sharing import DataChanged
+from roleagent.task_split import Panel
 
 ENVS = {
     "RoleAgent/Toy-v0": {"shares": {"cool": 0.5}},

@@ -8,13 +8,13 @@ from tiny import TAGS, WORDS, qwen, qwen2_tokenizer, tokenizer
 from transformers import AddedToken
 
 from roleagent.agents.analyst import ModelAnalyst
+from roleagent.agents.chat_models import PolicySpeaker
 from roleagent.agents.hf import HFPolicy
 from roleagent.agents.prompts import STYLES, dialect_of
 from roleagent.agents.rollout import Rollout
-from roleagent.agents.speakers import PolicySpeaker
-from roleagent.learners.reflecting import Lesson, segments
-from roleagent.learners.warmstart import Demonstration, Step, segments_from
-from roleagent.reflections import FIELDS, read_reflection, write_reflection
+from roleagent.analyst_format import FIELDS, read_reflection, write_reflection
+from roleagent.learners.analyst_sft import Lesson, segments
+from roleagent.learners.demonstrations import Demonstration, Step, segments_from
 from roleagent.settings import PromptConfig, RolloutConfig
 from roleagent.types import Reflection, Task, Trajectory, Turn
 
@@ -139,8 +139,8 @@ def test_the_renderers_marks_stay_tokens(policy):
 def test_an_observation_cannot_ask_for_a_prediction():
     """The scratch policy's question is a token: an observation that spells it out is no question."""
     policy = qwen()
-    question = policy.single_token("<|foresee|>")
-    _, prompt = conversation(policy, "transcript", "<|foresee|>")
+    question = policy.single_token("<|predict|>")
+    _, prompt = conversation(policy, "transcript", "<|predict|>")
     assert question is not None and question not in prompt
 
 

@@ -9,7 +9,7 @@ from gymnasium.utils.env_checker import check_env
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.toy import NOTHING, TASK_TYPES, ToyExpert, panel
-from roleagent.panel import assert_disjoint
+from roleagent.task_split import assert_disjoint
 
 INFO_KEYS = {
     *(

@@ -13,8 +13,8 @@ from programs import load as load_program
 
 from roleagent.config import load
 from roleagent.learners import tracking
-from roleagent.learners.discretion import without_secrets
 from roleagent.learners.display import Display
+from roleagent.learners.redact import without_secrets
 from roleagent.learners.run_folder import RunFolder
 from roleagent.learners.tracking import TRACKERS, Tracking
 from roleagent.options import ConfigError

@@ -15,7 +15,7 @@ import yaml
 from programs import episodes_of, load, run, start
 from safetensors.torch import load_file
 
-from roleagent.stopwatch import PARTS
+from roleagent.timer import PARTS
 
 CONFIG = {
     "env": {
@@ -38,15 +38,15 @@ CONFIG = {
         "epochs": 12,
         "batch_tokens": 1024,
         "noise": 0.1,
-        "decoys": 0.3,
+        "corrupted_predictions": 0.3,
         "lr": 1e-2,
         "text_weight": 0.3,
         "failures": 0.5,
     },
     "curriculum": {"epsilon": 0.9, "reflection_tokens": 160, "selection_tokens": 60, "candidate_tokens": 200},
-    "rollout": {"tasks": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32, "temperature": 1.0},
+    "rollout": {"num_groups": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32, "temperature": 1.0},
     "loss": {"kl": 1e-3},
-    "optim": {"updates": 2, "epochs": 1, "lr": 5e-4},
+    "optim": {"minibatches": 2, "epochs": 1, "lr": 5e-4},
     "train": {"iterations": 3, "keep_checkpoints": 20},
 }
 CLOCKS = ("seconds", "per_second")  # numbers that say how fast the machine was
@@ -238,7 +238,7 @@ def test_a_finished_run_goes_on_for_longer_and_is_measured_again(copy, config, c
 # --- a full disk ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("share", [0.9, 1.5], ids=["weights", "optimiser"])
+@pytest.mark.parametrize("share", [0.9, 1.5], ids=["weights", "optimizer"])
 def test_a_disk_that_fills_up_during_a_checkpoint_costs_only_that_checkpoint(copy, config, share, capsys):
     """No file of the child may grow beyond the limit: writing fails just as on a full disk, in the middle."""
     last = copy / "checkpoints" / "step-500001"
@@ -297,7 +297,7 @@ def test_every_variant_goes_through_an_iteration(finished, config, tmp_path, ove
     start = finished[0] / "checkpoints" / "step-500000" / "policy"
     folder = tmp_path / "run"
     arguments = ["warmstart.episodes=0", f"policy.path={start}", f"run_dir={folder}", "train.iterations=1"]
-    arguments += ["rollout.tasks=6"]  # of fewer it happens that all end alike, and nothing is learnt
+    arguments += ["rollout.num_groups=6"]  # of fewer it happens that all end alike, and nothing is learnt
     assert train.main(["--config", str(config), *arguments, *overrides]) == 0
     rows = [row for row in metrics(folder) if row["stage"] == "train"]
     if "train.stage=sft" in overrides:

@@ -21,14 +21,14 @@ from programs import ROOT, run
 from tiny import tokenizer
 
 from roleagent.agents.hf import PolicyError
-from roleagent.agents.small import build_policy
+from roleagent.agents.scratch_model import build_policy
 from roleagent.agents.vllm.options import check_model
 from roleagent.agents.vllm.policy import check, open_vllm
 from roleagent.agents.vllm.server import Service, application
 from roleagent.agents.vllm.sync import Broken, Channel, arrive, meeting_place
 from roleagent.config import ConfigError, load
-from roleagent.learners.adapters import Held, adapt
 from roleagent.learners.checkpoints import save_policy
+from roleagent.learners.lora import ModuleWeights, adapt
 from roleagent.settings import LoRAConfig, PolicyConfig
 from roleagent.types import Request
 
@@ -79,7 +79,7 @@ def train_a_little(policy, seed=1):
         for parameter in policy.model.parameters():
             if parameter.requires_grad:
                 parameter.add_(0.1 * parameter.std(correction=0) * torch.randn(parameter.shape, generator=generator))
-    policy.forget()
+    policy.clear_cache()
 
 
 # --- without vLLM -----------------------------------------------------------------------------------------------------
@@ -257,7 +257,7 @@ class TestPolicy:
 
     def test_greedy_replies_are_those_of_the_local_policy(self, actor):
         policy = small()
-        actor.sync(Held(policy.model), 4)
+        actor.sync(ModuleWeights(policy.model), 4)
         ours, theirs = ask(policy, prompts(), 0.0), ask(actor, prompts(), 0.0)
         assert [answer.token_ids for answer in theirs] == [answer.token_ids for answer in ours]
         for one, other in zip(theirs, ours, strict=True):
@@ -267,7 +267,7 @@ class TestPolicy:
     @pytest.mark.parametrize("temperature", [0.6, 1.0])
     def test_samples_come_with_the_probabilities_they_were_drawn_with(self, actor, temperature):
         policy = small()
-        actor.sync(Held(policy.model), 0)
+        actor.sync(ModuleWeights(policy.model), 0)
         answers = ask(actor, prompts(), temperature)
         assert gap(policy, prompts(), answers, temperature) < 1e-4
         assert gap(policy, prompts(), answers, 2.0) > 0.1
@@ -278,27 +278,27 @@ class TestPolicy:
 
     def test_a_missed_sync_is_seen(self, actor):
         policy = small()
-        actor.sync(Held(policy.model), 0)
+        actor.sync(ModuleWeights(policy.model), 0)
         ask(actor, prompts())  # what it keeps of these prompts must not outlive the weights
         train_a_little(policy)
         assert gap(policy, prompts(), ask(actor, prompts())) > 0.1
-        actor.rest()
-        actor.sync(Held(policy.model), 1)
+        actor.offload()
+        actor.sync(ModuleWeights(policy.model), 1)
         answers = ask(actor, prompts())
         assert gap(policy, prompts(), answers) < 1e-4
         assert answers[0].policy_version == 1
-        actor.rest()
+        actor.offload()
         assert alike(ask(actor, prompts()), answers)  # it wakes up by itself
 
     def test_more_prompts_than_are_read_at_once(self, actor):
         policy = small()
-        actor.sync(Held(policy.model), 0)
+        actor.sync(ModuleWeights(policy.model), 0)
         texts = [[10 + row, *[7] * (CONTEXT - 20), 10 + row] for row in range(64)]
         assert gap(policy, texts, ask(actor, texts, n=2)) < 1e-4
 
     def test_stops_and_limits(self, actor):
         policy = small()
-        actor.sync(Held(policy.model), 0)
+        actor.sync(ModuleWeights(policy.model), 0)
         [free] = ask(actor, prompts()[:1], n=12)
         stop = free.token_ids[4]
         cut = free.token_ids.index(stop) + 1
@@ -362,7 +362,7 @@ def test_only_the_adapter_goes_over(folder):
         policy = small()
         adapt(policy.model, LoRAConfig(rank=4, alpha=6.0), torch.Generator().manual_seed(0))
         actor = open_vllm(load(overrides=[*OPTIONS, f"vllm.url={url}", "lora.rank=4", "lora.alpha=6"]), policy)
-        held = Held(policy.model)
+        held = ModuleWeights(policy.model)
         for version in range(3):
             train_adapter(policy, version)
             actor.sync(held, version)
@@ -372,7 +372,7 @@ def test_only_the_adapter_goes_over(folder):
         assert gap(policy, prompts(), ask(actor, prompts())) > 0.1
 
 
-class OnlyAdapter(Held):
+class OnlyAdapter(ModuleWeights):
     def weights(self, adapted=True):
         raise AssertionError("all weights were asked for")
 
@@ -383,7 +383,7 @@ def train_adapter(policy, seed):
         for name, parameter in policy.model.named_parameters():
             if "lora_" in name:
                 parameter.normal_(0.0, 0.3, generator=generator)
-    policy.forget()
+    policy.clear_cache()
 
 
 # --- a whole run ------------------------------------------------------------------------------------------------------
@@ -406,9 +406,9 @@ RUN = {
     },
     "warmstart": {"episodes": 12, "epochs": 2, "batch_tokens": 1024, "failures": 0},
     "estimator": {"rewards": {"overlong": -1.0}},  # nobody wins so soon, and an update needs episodes of unlike reward
-    "rollout": {"backend": "vllm", "tasks": 2, "group_size": 3, "action_tokens": 12, "prediction_tokens": 24},
+    "rollout": {"backend": "vllm", "num_groups": 2, "group_size": 3, "action_tokens": 12, "prediction_tokens": 24},
     "curriculum": {"analyst": "rule"},
-    "optim": {"updates": 1, "lr": 3e-3, "warmup_steps": 0},
+    "optim": {"minibatches": 1, "lr": 3e-3, "warmup_steps": 0},
     "vllm": {"cpu_cache": 0.05, "eager": True, "memory": 0.1},
     "train": {"iterations": 1, "keep_checkpoints": 20},
 }

@@ -21,11 +21,11 @@ from rich.console import Console
 from roleagent.agents.records import Record
 from roleagent.agents.summary import summarise
 from roleagent.cli import main
-from roleagent.learners.disk import Lock
+from roleagent.files import Lock
 from roleagent.reports.live_server import LiveServer
-from roleagent.reports.reading import cards_of, story_of
+from roleagent.reports.load_run import cards_of, story_of
+from roleagent.reports.run_watcher import Watched, newest_run, stamp_of
 from roleagent.reports.terminal import Picture, clean, cut, sparkline, time_left
-from roleagent.reports.watched import Watched, newest_run, stamp_of
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J</script><script>alert(1)</script>\u202e"
 

@@ -13,12 +13,12 @@ from test_ranks import CONFIG, run_both
 from tiny import qwen
 
 from roleagent.config import load
-from roleagent.learners import halted
-from roleagent.learners.conduct import conduct
+from roleagent.learners import nan_dump
+from roleagent.learners.behavior_metrics import conduct
+from roleagent.learners.counters import FEWEST, not_learning
+from roleagent.learners.distributed import Ranks
 from roleagent.learners.engine import NotFinite
 from roleagent.learners.learner import Learner
-from roleagent.learners.mechanisms import FEWEST, not_learning
-from roleagent.learners.ranks import Ranks
 from roleagent.learners.watchdog import SIGNS, Watchdog, signs_of
 from roleagent.methods import METHODS
 from roleagent.settings import WatchdogConfig
@@ -71,12 +71,12 @@ def test_a_resumed_run_is_watched_as_if_it_had_never_stopped(split):
 
 # --- one sign at a time -----------------------------------------------------------------------------------------------
 
-CALM = {"tokens": 500.0, "entropy": 0.5, "success": 0.4, "dead_groups": 3.0, "groups": 16.0}
+CALM = {"tokens": 500.0, "entropy": 0.5, "success": 0.4, "zero_variance_groups": 3.0, "groups": 16.0}
 SICK = {
     "entropy_fell": {"entropy": 0.001},
     "entropy_rose": {"entropy": 4.0},
     "success_fell": {"success": 0.02},
-    "groups_died": {"dead_groups": 16.0},
+    "groups_died": {"zero_variance_groups": 16.0},
     "kl": {"kl": 9.0},
     "mismatch": {"mismatch": 0.5},
     "clip_fraction": {"clip_fraction": 0.7},
@@ -107,7 +107,11 @@ def test_each_sign_is_named_once_with_its_figure_and_said_to_be_over_once(name):
 @pytest.mark.parametrize(
     "row",
     [
-        {"success": 1.0, "entropy": 0.0, "dead_groups": 16.0},  # all is won: nothing to choose, nothing to teach
+        {
+            "success": 1.0,
+            "entropy": 0.0,
+            "zero_variance_groups": 16.0,
+        },  # all is won: nothing to choose, nothing to teach
         {"tokens": 0.0, "entropy": 0.0},  # nothing was updated, so nothing is known of the entropy
         {"entropy": 0.2, "success": 0.2},  # worse, and no collapse
     ],
@@ -119,9 +123,9 @@ def test_what_looks_alike_is_no_collapse(row):
 
 def test_groups_that_were_replaced_are_not_held_against_a_run():
     """Two groups of sixteen had something to teach; it took forty draws to find them."""
-    row = {**CALM, "dead_groups": 54.0, "groups": 56.0, "replaced_groups": 40.0}
+    row = {**CALM, "zero_variance_groups": 54.0, "groups": 56.0, "replaced_groups": 40.0}
     assert events(Watchdog(WatchdogConfig()), [row] * 5) == []
-    in_vain = {**row, "dead_groups": 56.0}
+    in_vain = {**row, "zero_variance_groups": 56.0}
     assert [raised for _, raised, _ in events(Watchdog(WatchdogConfig()), [in_vain] * 5)] == [["groups_died"]]
 
 
@@ -138,7 +142,7 @@ def test_a_bad_iteration_is_no_collapse():
 
 # --- a run that does not learn ----------------------------------------------------------------------------------------
 
-FLAT = {"success": 0.3, "reward": 0.3, "groups": 16.0, "dead_groups": 7.0, "replaced_groups": 0.0}
+FLAT = {"success": 0.3, "reward": 0.3, "groups": 16.0, "zero_variance_groups": 7.0, "replaced_groups": 0.0}
 IN_TRANSCRIPT = load(overrides=["prompt.predictions=followup"])
 
 
@@ -164,7 +168,9 @@ def test_a_run_without_a_trend_is_named_with_what_usually_differs(rise):
     "history",
     [
         noisy(0.2),
-        noisy(0.0, dead_groups=9.0),  # little to learn from, which groups_died names where it is next to nothing
+        noisy(
+            0.0, zero_variance_groups=9.0
+        ),  # little to learn from, which groups_died names where it is next to nothing
         noisy(0.0)[: 2 * FEWEST - 2],
         [{**row, "reward": number / 40} for number, row in enumerate(noisy(0.0))],  # the score rises
         [],
@@ -178,8 +184,8 @@ def test_a_run_that_learns_or_cannot_is_not_named(history):
 
 def test_groups_that_were_replaced_do_not_count_as_groups_to_learn_from():
     replaced = {"groups": 36.0, "replaced_groups": 20.0}
-    assert not_learning(noisy(0.0, dead_groups=27.0, **replaced), IN_TRANSCRIPT) is not None
-    assert not_learning(noisy(0.0, dead_groups=29.0, **replaced), IN_TRANSCRIPT) is None
+    assert not_learning(noisy(0.0, zero_variance_groups=27.0, **replaced), IN_TRANSCRIPT) is not None
+    assert not_learning(noisy(0.0, zero_variance_groups=29.0, **replaced), IN_TRANSCRIPT) is None
 
 
 @pytest.mark.parametrize("name", HISTORIES)
@@ -190,11 +196,11 @@ def test_no_recorded_run_is_named_at_its_end(name):
 # --- what the signs are made of ---------------------------------------------------------------------------------------
 
 
-def turn(words, action="look", observation="A pan.", reason="stop", foreseen=None, valid=True):
+def turn(words, action="look", observation="A pan.", reason="stop", predicted=None, valid=True):
     said = Completion(tuple(words), (0.0,) * len(words), reason)
     told = None
-    if foreseen is not None:
-        told = Prediction((1,), Completion(tuple(foreseen), (0.0,) * len(foreseen), "length"), ("",))
+    if predicted is not None:
+        told = Prediction((1,), Completion(tuple(predicted), (0.0,) * len(predicted), "length"), ("",))
     return Turn((1,), said, action, observation, prediction=told, info={"valid_action": valid})
 
 
@@ -274,8 +280,8 @@ def test_an_update_that_is_no_number_leaves_the_weights_alone(what, stage, dtype
 def test_the_batch_that_broke_an_update_can_be_looked_at(tmp_path, capsys):
     error = NotFinite(math.nan, 0.5, SEGMENTS, WEIGHTS)
     error.tasks = ["boil-egg-1", "cool-pea-2"]
-    halted.write(tmp_path / "rank-0", error)
-    first, second = halted.read(tmp_path / "rank-0")
+    nan_dump.write(tmp_path / "rank-0", error)
+    first, second = nan_dump.read(tmp_path / "rank-0")
     assert [first.task, second.task] == error.tasks
     assert (
         tuple(first.token_ids.tolist()) == SEGMENTS[0].token_ids
@@ -283,10 +289,10 @@ def test_the_batch_that_broke_an_update_can_be_looked_at(tmp_path, capsys):
     )
     assert first.faults() == {"weights": 1} and second.faults() == {}
     assert second.extremes() == {"sampler_logprobs": 1.0, "weights": 2.0}
-    assert halted.main([str(tmp_path)]) == 0
+    assert nan_dump.main([str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert "loss nan" in shown and "task boil-egg-1: 1 of weights not finite" in shown
-    assert halted.main([str(tmp_path / "nothing")]) == 2
+    assert nan_dump.main([str(tmp_path / "nothing")]) == 2
 
 
 def test_all_ranks_stop_together_with_the_same_words_and_the_checkpoint_stays_good(tmp_path):
@@ -303,7 +309,7 @@ def test_all_ranks_stop_together_with_the_same_words_and_the_checkpoint_stays_go
     place = said[0].split()[-1]
     batches = sorted(Path(place).glob("rank-*.safetensors"))
     assert [batch.name for batch in batches] == ["rank-0.safetensors", "rank-1.safetensors"]
-    assert all(suspect.task for batch in batches for suspect in halted.read(batch.with_suffix("")))
+    assert all(suspect.task for batch in batches for suspect in nan_dump.read(batch.with_suffix("")))
     train = load_program("train")
     start = folder / "checkpoints" / "step-500000" / "policy"
     again = [f"policy.path={start}", f"run_dir={tmp_path / 'again'}", "warmstart.episodes=0", "train.iterations=1"]

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.envs.webshop import catalogue as catalogue_module
-from roleagent.envs.webshop import stream
+from roleagent.envs.webshop import json_stream
 from roleagent.envs.webshop.catalogue import Catalogue, CatalogueError, MemoryShelf, load_catalogue
 from roleagent.envs.webshop.official import find_files, fingerprint
 from roleagent.envs.webshop.product import NotAProduct, Product, clean
@@ -158,17 +158,17 @@ def test_a_list_is_read_as_json_reads_it_from_any_place(tmp_path_factory, values
     path = tmp_path_factory.mktemp("stream") / "list.json"
     path.write_text(json.dumps(values, indent=indent, ensure_ascii=False), encoding="utf-8", errors="surrogatepass")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream, "CHUNK", chunk)
+        patch.setattr(json_stream, "CHUNK", chunk)
         try:
             expected = json.loads(path.read_text(encoding="utf-8"))
         except UnicodeDecodeError:
             with pytest.raises(CatalogueError, match="not UTF-8"):
-                list(stream.elements(path))
+                list(json_stream.elements(path))
             return
-        found = list(stream.elements(path))
+        found = list(json_stream.elements(path))
         assert repr([value for _, value in found]) == repr(expected)  # repr: nan is not nan
         for number, (offset, _) in enumerate(found):
-            assert repr(list(stream.elements(path, offset))) == repr(found[number + 1 :])
+            assert repr(list(json_stream.elements(path, offset))) == repr(found[number + 1 :])
 
 
 @given(members=st.dictionaries(st.text(max_size=5), JSON, max_size=4), chunk=st.integers(1, 40))
@@ -176,8 +176,8 @@ def test_an_object_is_read_as_json_reads_it(tmp_path_factory, members, chunk):
     path = tmp_path_factory.mktemp("stream") / "object.json"
     path.write_text(json.dumps(members))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stream, "CHUNK", chunk)
-        assert repr({key: value for _, key, value in stream.members(path)}) == repr(json.loads(path.read_text()))
+        patch.setattr(json_stream, "CHUNK", chunk)
+        assert repr({key: value for _, key, value in json_stream.members(path)}) == repr(json.loads(path.read_text()))
 
 
 def test_every_beginning_of_a_file_is_broken(tmp_path):
@@ -186,7 +186,7 @@ def test_every_beginning_of_a_file_is_broken(tmp_path):
     for length in range(len(whole)):
         path.write_bytes(whole[:length])
         with pytest.raises(CatalogueError, match=r"list\.json: broken JSON at byte \d+ \(") as error:
-            list(stream.elements(path))
+            list(json_stream.elements(path))
         assert "\n" not in str(error.value)
 
 
@@ -197,26 +197,26 @@ def test_other_broken_lists(tmp_path, text):
     path = tmp_path / "list.json"
     path.write_text(text)
     with pytest.raises(CatalogueError, match="broken JSON at byte"):
-        list(stream.elements(path))
+        list(json_stream.elements(path))
 
 
 def test_a_missing_quotation_mark_does_not_read_gigabytes(tmp_path, monkeypatch):
     path = tmp_path / "list.json"
     path.write_text('["' + "x" * 100_000)
-    monkeypatch.setattr(stream, "CHUNK", 1000)
-    monkeypatch.setattr(stream, "LARGEST", 5000)
+    monkeypatch.setattr(json_stream, "CHUNK", 1000)
+    monkeypatch.setattr(json_stream, "LARGEST", 5000)
     read = []
-    more = stream._Reader._more
-    monkeypatch.setattr(stream._Reader, "_more", lambda self: read.append(1) or more(self))
+    more = json_stream._Reader._more
+    monkeypatch.setattr(json_stream._Reader, "_more", lambda self: read.append(1) or more(self))
     with pytest.raises(CatalogueError, match="Unterminated"):
-        list(stream.elements(path))
+        list(json_stream.elements(path))
     assert len(read) < 10
 
 
 def test_a_byte_order_mark_is_no_error(tmp_path):
     path = tmp_path / "list.json"
     path.write_bytes(b"\xef\xbb\xbf [1]\n")
-    assert list(stream.elements(path)) == [(6, 1)]
+    assert list(json_stream.elements(path)) == [(6, 1)]
 
 
 # --- the files --------------------------------------------------------------------------------------------------------

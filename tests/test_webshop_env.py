@@ -23,7 +23,7 @@ from roleagent.envs.webshop.oracle import choose, walkthrough
 from roleagent.envs.webshop.pages import BUY, RENDERINGS, Page, Part, as_rich_text, folded
 from roleagent.envs.webshop.session import Session, parse
 from roleagent.envs.webshop.shop import KEPT, LONG, Shop, open_shop
-from roleagent.panel import assert_disjoint
+from roleagent.task_split import assert_disjoint
 
 INFO_KEYS = {
     *(

@@ -17,7 +17,7 @@ from roleagent.agents.mistakes.slips import Slips
 from roleagent.envs.webshop.expert import ShoppingExpert
 from roleagent.envs.wrappers import Tags
 from roleagent.envs.wrappers.tags import parse
-from roleagent.learners.warmstart import demonstrate
+from roleagent.learners.demonstrations import demonstrate
 from roleagent.storefront import OPTION_NAMES, read_page, read_request
 from roleagent.types import Expert
 

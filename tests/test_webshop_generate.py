@@ -13,8 +13,8 @@ from roleagent.envs.webshop.catalogue import load_catalogue
 from roleagent.envs.webshop.generate import MOST, _asin, entries, write_catalogue
 from roleagent.envs.webshop.goals import KINDS, open_goals
 from roleagent.envs.webshop.nouns import guess_nouns
+from roleagent.envs.webshop.product_templates import GROUPS, WARES
 from roleagent.envs.webshop.reward import colour_of, judge, similar
-from roleagent.envs.webshop.wares import GROUPS, WARES
 
 CATALOGUE = load_catalogue("generated")
 

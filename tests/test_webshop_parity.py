@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from roleagent.envs.webshop.replay import ANSWERS, RecordingError, Stage, read_recordings, replay
+from roleagent.envs.webshop.parity import ANSWERS, RecordingError, Stage, read_recordings, replay
 from roleagent.envs.webshop.reward import COLOURS
 from roleagent.envs.webshop.session import Session
 

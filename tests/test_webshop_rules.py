@@ -12,7 +12,7 @@ from roleagent.curricula.rules import diagnose
 from roleagent.curricula.rules.webshop_story import read
 from roleagent.envs.webshop.expert import ShoppingExpert
 from roleagent.envs.wrappers import Tags
-from roleagent.modes import WEBSHOP
+from roleagent.failure_modes import WEBSHOP
 from roleagent.storefront import read_request, words_of
 from roleagent.types import Completion, Task, Trajectory, Turn
 

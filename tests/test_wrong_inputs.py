@@ -18,7 +18,7 @@ from roleagent.learners.export import export
 train, evaluate = load("train"), load("evaluate")
 TRAIN = ["--config", str(ROOT / "configs" / "toy.yaml"), "run_dir={new}"]
 BIG = "9" * 5000
-TINY = ["warmstart.episodes=2", "warmstart.epochs=1", "env.eval_tasks=1", "train.iterations=0"]
+TINY = ["warmstart.episodes=2", "warmstart.rounds=0", "warmstart.epochs=1", "env.eval_tasks=1", "train.iterations=0"]
 SEARCHQA = "env.id=RoleAgent/SearchQA-v0"
 NOBODY = "http://127.0.0.1:9"  # where no service is
 PLAY = ["--env", "RoleAgent/Toy-v0", "--split", "valid", "--tasks", "1", "--agent", "expert", "--out", "{new}"]
@@ -119,8 +119,8 @@ def said(main, arguments, places, capsys):
         (["warmstart.shares={cool: a}"], "warmstart.shares.cool must be of type float, not 'a'"),
         (["warmstart.shares={cool: 2}"], "warmstart.shares.cool must be at most 1, not 2.0"),
         (["rollout.temperature=0"], "rollout.temperature must be above 0, not 0.0"),
-        (["rollout.tasks=99999999"], "rollout.tasks must be at most 100000"),
-        (["rollout.tasks=99999", "rollout.group_size=99"], "make more than 1000000 episodes"),
+        (["rollout.num_groups=99999999"], "rollout.num_groups must be at most 100000"),
+        (["rollout.num_groups=99999", "rollout.group_size=99"], "make more than 1000000 episodes"),
         (["rollout.action_tokens=768"], "rollout.action_tokens=768 leaves no room for a prompt in policy.context=768"),
         (["lora.rank=9999999"], "lora.rank must be at most 4096"),
         (["lora.dropout=3"], "lora.dropout must be below 1"),

@@ -4,7 +4,7 @@ import torch
 from transformers import AddedToken, LlamaConfig, LlamaForCausalLM, Qwen2Tokenizer
 
 from roleagent.agents.hf import HFPolicy
-from roleagent.agents.small import build_policy, train_tokenizer
+from roleagent.agents.scratch_model import build_policy, train_tokenizer
 from roleagent.settings import PolicyConfig
 
 WORDS = (
@@ -84,7 +84,7 @@ class Script:
         self.encode, self.decode = self._inner.encode, self._inner.decode
         self.literal, self.single_token = self._inner.literal, self._inner.single_token
 
-    def forget(self):
+    def clear_cache(self):
         pass
 
     def generate(self, requests, temperature):

@@ -17,9 +17,9 @@ from deepspeed.utils import safe_get_full_grad
 from tiny import qwen
 
 from roleagent.config import load
-from roleagent.learners.adapters import Adapter, adapt
+from roleagent.learners.distributed import Ranks
 from roleagent.learners.learner import Learner
-from roleagent.learners.ranks import Ranks
+from roleagent.learners.lora import Adapter, adapt
 from roleagent.settings import LoRAConfig
 from roleagent.types import Request, Segment
 
@@ -27,7 +27,7 @@ UPDATES = 10
 # Every weight is taken apart, however small.
 SMALL = "deepspeed.extra={zero_optimization: {stage3_param_persistence_threshold: 0}}"
 BF16 = "policy.dtype=bfloat16"
-OFFLOADED = ("deepspeed.offload_optimiser=on", "deepspeed.offload_parameters=on")
+OFFLOADED = ("deepspeed.offload_optimizer=on", "deepspeed.offload_parameters=on")
 TRAININGS = {
     **{f"fp32 {stage}": (f"deepspeed.zero_stage={stage}",) for stage in range(4)},
     **{f"bf16 {stage}": (f"deepspeed.zero_stage={stage}", BF16) for stage in range(1, 4)},
@@ -169,7 +169,7 @@ def with_adapters(ranks):
         train(learner, ranks, range(5))
         weights, adapter = weights_of(learner), learner.adapter()
         states = sum(
-            value.numel() for state in learner.optimiser.state.values() for value in state.values() if value.dim()
+            value.numel() for state in learner.optimizer.state.values() for value in state.values() if value.dim()
         )
         yield (
             f"adapters {stage}",

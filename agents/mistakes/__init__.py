@@ -17,7 +17,7 @@ import numpy as np
 
 from roleagent.agents.mistakes import household, searching, shopping
 from roleagent.agents.mistakes.episode import Episode, Impossible, Over
-from roleagent.modes import TAXONOMIES, family
+from roleagent.failure_modes import TAXONOMIES, family
 from roleagent.types import Trajectory
 
 MISTAKES: dict[str, dict[str, Callable[[Episode], None]]] = {

@@ -22,7 +22,7 @@ def missing_precondition(episode: Episode) -> None:
     elif any(map(agent.house.shut, filter(agent.is_target, agent.house.places))):
         ways += [_never_opened] * 2
     episode.pick(ways)(agent)
-    agent.rest()
+    agent.offload()
 
 
 def _untreated(agent: Visitor) -> None:
@@ -83,7 +83,7 @@ def wrong_object_interaction(episode: Episode) -> None:
     agent.some_way(spare=9, before=agent.is_take)
     for _ in range(2 if episode.chance(0.25) else 1):
         _serve_another(agent)
-    agent.rest()
+    agent.offload()
 
 
 def _serve_another(agent: Visitor) -> None:
@@ -134,7 +134,7 @@ def wrong_receptacle(episode: Episode) -> None:
         place = episode.pick(wrong)
         agent.visit(place)
         agent.put(place)
-    agent.rest()
+    agent.offload()
 
 
 def entity_confusion(episode: Episode) -> None:

@@ -286,7 +286,7 @@ class Visitor:
         """Looks around for one step."""
         self.episode.do(self.episode.pick([c for c in self.can("look", "inventory", "examine", "help")]))
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Takes the task for done and only looks around until the end."""
         while True:
             self.idle()

@@ -19,7 +19,7 @@ from roleagent.agents.hf import HFPolicy, PolicyError, reason_of
 from roleagent.agents.vllm.questions import Question
 from roleagent.agents.vllm.sync import Channel, await_arrivals, meeting_place, name_of
 from roleagent.config import Config
-from roleagent.patience import waiting
+from roleagent.slow_notice import waiting
 from roleagent.types import Completion
 
 _LONGEST = httpx2.Timeout(1800.0, connect=10.0)  # seconds: one call samples for all episodes of a rank
@@ -62,7 +62,7 @@ class RemoteEngine:
         """Sends the adapter, likewise."""
         self._hand_over(adapter, {"adapter": {"rank": rank, "alpha": alpha}})
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Nothing: the server has its accelerators to itself."""
 
     def _hand_over(self, weights: Iterable[tuple[str, Tensor]], told: dict[str, Any]) -> None:

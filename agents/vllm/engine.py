@@ -90,7 +90,7 @@ class LocalEngine:
         self._adapter = adapter_request()
         self._forget()
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Gives back the memory of the KV cache, and of the weights, where vLLM can (on CUDA)."""
         self._forget()
         if self._level and not self._asleep:

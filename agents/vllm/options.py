@@ -107,7 +107,7 @@ def _lora_room(rank: int) -> int:
 def architecture(config: Any) -> list[str] | None:
     """What vLLM shall take a model for, where it must be told; ``config`` is its transformers configuration.
 
-    A small policy from scratch is called Seed-OSS (see :mod:`roleagent.agents.small`), which vLLM computes by
+    A small policy from scratch is called Seed-OSS (see :mod:`roleagent.agents.scratch_model`), which vLLM computes by
     transformers' own code; that is slower, and changes the code for all models of this process. It is a Qwen2.
     """
     if config.model_type == "seed_oss" and config.attention_bias and not config.attention_out_bias:

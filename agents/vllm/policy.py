@@ -40,7 +40,7 @@ class Engine(Protocol):
         """Overwrites the adapter that is added to the weights; by peft's names."""
         ...
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Gives back what memory it can."""
         ...
 
@@ -104,11 +104,11 @@ class VLLMPolicy:
             self._engine.wear(weights.adapter().weights.items(), self._rank, self._alpha)
         self.version = version
 
-    def rest(self) -> None:
+    def offload(self) -> None:
         """Gives back what memory it can until the next call of ``generate`` or ``sync``."""
-        self._engine.rest()
+        self._engine.offload()
 
-    def forget(self) -> None:
+    def clear_cache(self) -> None:
         """Nothing: vLLM keeps what prompts have in common by itself, and :meth:`sync` drops it."""
 
 

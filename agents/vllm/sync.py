@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage] - it is public, and documented
 
-from roleagent.patience import waiting
+from roleagent.slow_notice import waiting
 
 _PARCEL = 64 * 2**20  # bytes that travel together, at least; a larger weight travels alone
 _ALIGNED = 16  # bytes: what every number type can begin at

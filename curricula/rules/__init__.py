@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from roleagent.curricula.rules import alfworld, searchqa, webshop
 from roleagent.curricula.rules.rulebook import Finding, Rulebook
-from roleagent.modes import UNKNOWN, family
+from roleagent.failure_modes import UNKNOWN, family
 from roleagent.similarity import lms_tokens
 from roleagent.types import Failure, Reflection, Selection, Trajectory
 

@@ -26,8 +26,8 @@ from openenv.core import EnvClient
 from openenv.core.client_types import StepResult
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
-from roleagent.panel import Panel
 from roleagent.spaces import Unicode, check_render_mode
+from roleagent.task_split import Panel
 
 _LATE = (TimeoutError, asyncio.TimeoutError)  # the same from Python 3.11 on
 _BROKEN = (OSError, EOFError, WebSocketException, *_LATE)

@@ -19,7 +19,7 @@ from contextlib import suppress
 import gymnasium
 
 from roleagent.commands import Parser, natural, pairs, port_number, positive
-from roleagent.patience import waiting
+from roleagent.slow_notice import waiting
 
 LOOPBACK = "127.0.0.1"
 

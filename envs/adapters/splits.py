@@ -8,7 +8,7 @@ from typing import Any
 import gymnasium
 
 from roleagent.envs.make import make
-from roleagent.panel import Panel
+from roleagent.task_split import Panel
 
 
 class Splits:

@@ -22,7 +22,7 @@ import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.adapters.splits import Splits
-from roleagent.modes import family
+from roleagent.failure_modes import family
 
 OVER = "The episode is over."
 

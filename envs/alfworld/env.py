@@ -10,9 +10,9 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.envs.alfworld.dialect import UnknownDialect
 from roleagent.envs.alfworld.expert import SearchExpert
 from roleagent.envs.alfworld.game import Engine, Game, GameSource
+from roleagent.envs.alfworld.game_version import UnknownDialect
 from roleagent.envs.alfworld.generate import generate, panel_ids
 from roleagent.envs.alfworld.official import (
     SPLITS,
@@ -25,8 +25,8 @@ from roleagent.envs.alfworld.planner import plan
 from roleagent.envs.alfworld.simulator import NOTHING, Simulator
 from roleagent.envs.alfworld.tasks import task_type_of
 from roleagent.envs.alfworld.textworld import TextWorldEngine
-from roleagent.panel import Panel, PanelEnv
 from roleagent.spaces import Unicode, check_render_mode
+from roleagent.task_split import Panel, PanelEnv
 
 ENV_ID = "RoleAgent/ALFWorld-v0"
 ENGINES = ("native", "textworld")

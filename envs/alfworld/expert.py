@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from roleagent.envs.alfworld import goals, rooms, things
+from roleagent.envs.alfworld import affordances, goals, rooms
 from roleagent.envs.alfworld.goals import Goal, parse_goal
 
 _NAME = r"[a-z]+ \d+"
@@ -233,7 +233,7 @@ class SearchExpert:
 
     def _lay_down(self, held: str) -> Iterator[str]:
         """Frees the hand: here if possible, else where such things usually are."""
-        likely = things.places_of(_TYPE_NAMES.get(kind_of(held), ""))
+        likely = affordances.places_of(_TYPE_NAMES.get(kind_of(held), ""))
         order = sorted(
             self.belief.sights,
             key=lambda place: (place not in self.belief.here, -likely.get(_TYPE_NAMES.get(kind_of(place), ""), 0.0)),
@@ -293,12 +293,12 @@ class SearchExpert:
 
     def _likelihood(self, kind: str, places: list[str]) -> dict[str, float]:
         """How likely each place holds such an object to fetch, per step that looking there takes."""
-        shares = things.places_of(_TYPE_NAMES.get(kind, ""))
+        shares = affordances.places_of(_TYPE_NAMES.get(kind, ""))
         weights = {}
         for place in places:
             type_name = _TYPE_NAMES.get(kind_of(place), "")
             pieces = len(self._places(kind_of(place)))
-            steps = 2 if type_name in things.OPENABLE else 1
+            steps = 2 if type_name in affordances.OPENABLE else 1
             weights[place] = (shares.get(type_name, 0.0) + 0.01) / pieces / steps
             if self.goal and kind_of(place) == self.goal.place and self.goal.task_type in (goals.PICK, goals.TWO):
                 weights[place] /= 10  # an object that lay there already would be no task

@@ -20,9 +20,10 @@ import numpy as np
 
 from roleagent.commands import Parser, natural, out_folder
 from roleagent.envs.alfworld import goals
+from roleagent.envs.alfworld.affordances import SINGLE_PLACES
 from roleagent.envs.alfworld.game import GameSource, display_names
-from roleagent.envs.alfworld.problem import Thing, problem_text
-from roleagent.envs.alfworld.scenes import SIZES, Receptacle, Scene, generator, mangle, mangle_location, scene
+from roleagent.envs.alfworld.layout import SIZES, Receptacle, Scene, generator, mangle, mangle_location, scene
+from roleagent.envs.alfworld.pddl_writer import Thing, problem_text
 from roleagent.envs.alfworld.tasks import (
     SPLITS,
     TaskName,
@@ -34,7 +35,6 @@ from roleagent.envs.alfworld.tasks import (
     task_type_of,
 )
 from roleagent.envs.alfworld.textworld import package_texts
-from roleagent.envs.alfworld.things import SINGLE_PLACES
 
 __all__ = ["generate", "main", "panel_ids", "scene_of", "task_type_of", "write_game"]
 

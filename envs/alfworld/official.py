@@ -13,9 +13,9 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from roleagent.envs.alfworld.dialect import task_sentence
 from roleagent.envs.alfworld.game import GameSource
-from roleagent.patience import waiting
+from roleagent.envs.alfworld.game_version import task_sentence
+from roleagent.slow_notice import waiting
 
 SPLITS = ("train", "valid_train", "valid_seen", "valid_unseen")
 GAME = "game.tw-pddl"

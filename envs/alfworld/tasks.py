@@ -15,8 +15,8 @@ from functools import cache, lru_cache
 from typing import TypeVar
 
 from roleagent.envs.alfworld import goals, rooms
-from roleagent.envs.alfworld.scenes import SIZES, furniture, generator
-from roleagent.envs.alfworld.things import CLEANABLE, COOLABLE, HEATABLE, accepts
+from roleagent.envs.alfworld.affordances import CLEANABLE, COOLABLE, HEATABLE, accepts
+from roleagent.envs.alfworld.layout import SIZES, furniture, generator
 
 _Key = TypeVar("_Key")
 

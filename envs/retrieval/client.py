@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from roleagent.envs.retrieval.passages import passage_of
 from roleagent.envs.retrieval.retriever import Hit, RetrievalError
-from roleagent.patience import waiting
+from roleagent.slow_notice import waiting
 
 LARGEST = 1 << 28  # bytes of an answer
 BUSY = (429, 500, 502, 503, 504)  # what another server, or another time, may answer

@@ -10,12 +10,12 @@ import gymnasium
 
 from roleagent.envs.retrieval.client import HTTPRetriever
 from roleagent.envs.retrieval.retriever import Hit
-from roleagent.envs.searchqa.archive import open_archive
+from roleagent.envs.searchqa.dataset import open_archive
 from roleagent.envs.searchqa.questions import Question
 from roleagent.envs.searchqa.scoring import Score, judge
-from roleagent.panel import Panel, PanelEnv
 from roleagent.reading import read_command
 from roleagent.spaces import Unicode, check_render_mode
+from roleagent.task_split import Panel, PanelEnv
 
 INVALID = "That was neither search[query] nor answer[text]."
 NOTHING = "<information>No passage matches.</information>"
@@ -53,7 +53,7 @@ class SearchQAEnv(PanelEnv):
 
     Args:
         split: ``"train"``, ``"valid"``, ``"test"``, ``"test_sample"`` or a data set.
-        data_dir, corpus, retriever, index, seed: see :func:`~roleagent.envs.searchqa.archive.open_archive`.
+        data_dir, corpus, retriever, index, seed: see :func:`~roleagent.envs.searchqa.dataset.open_archive`.
         top_k: passages that a search shows, ≥ 1.
         max_steps: steps until the episode is truncated, ≥ 1.
         max_words: of an observation; each passage is cut to its share. At least 5 per passage.

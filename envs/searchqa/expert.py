@@ -20,7 +20,7 @@ import re
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from roleagent.envs.searchqa.phrases import PRONOUNS, RELATIONS, Relation
+from roleagent.envs.searchqa.templates import PRONOUNS, RELATIONS, Relation
 from roleagent.reading import read_command, read_information
 
 GIVEN_UP = "answer[unknown]"

@@ -15,9 +15,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from roleagent.panel import Panel, assert_disjoint
 from roleagent.reading import normalise
 from roleagent.sharing import Immutable
+from roleagent.task_split import Panel, assert_disjoint
 
 ENV_ID = "RoleAgent/SearchQA-v0"
 SPLITS = ("train", "valid", "test")

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roleagent.envs.retrieval.passages import Passage
-from roleagent.envs.searchqa.phrases import KINDS, NAMES, PRONOUNS, WORDS, Relation, relations_of
 from roleagent.envs.searchqa.questions import SPLITS, Question, Questions, split
+from roleagent.envs.searchqa.templates import KINDS, NAMES, PRONOUNS, WORDS, Relation, relations_of
 
 PEOPLE = 960
 """People in the training land: so many that its facts are not worth remembering."""

@@ -21,6 +21,7 @@ from roleagent.envs.retrieval.bm25 import BM25
 from roleagent.envs.retrieval.whole import write_bytes
 from roleagent.envs.webshop.catalogue import Catalogue, column_row, count_attributes, digest_of
 from roleagent.envs.webshop.goals import shuffled
+from roleagent.envs.webshop.json_stream import elements, members
 from roleagent.envs.webshop.official import Files, find_files
 from roleagent.envs.webshop.product import CatalogueError, NotAProduct, asin_of, clean
 from roleagent.envs.webshop.store import (
@@ -38,7 +39,6 @@ from roleagent.envs.webshop.store import (
     StoreShelf,
     open_store,
 )
-from roleagent.envs.webshop.stream import elements, members
 
 WORK = "build.sqlite"
 CHECKPOINT = 5000  # entries

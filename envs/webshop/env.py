@@ -12,8 +12,8 @@ from roleagent.envs.webshop.oracle import walkthrough
 from roleagent.envs.webshop.pages import RENDERINGS
 from roleagent.envs.webshop.session import Session
 from roleagent.envs.webshop.shop import open_shop
-from roleagent.panel import Panel, PanelEnv
 from roleagent.spaces import Unicode, check_render_mode
+from roleagent.task_split import Panel, PanelEnv
 
 REWARDS = ("success", "score")
 

@@ -29,8 +29,8 @@ import numpy as np
 import numpy.typing as npt
 
 from roleagent.envs.webshop.catalogue import Catalogue, CatalogueError, Product
-from roleagent.panel import Panel, assert_disjoint
 from roleagent.sharing import Immutable
+from roleagent.task_split import Panel, assert_disjoint
 
 ENV_ID = "RoleAgent/WebShop-v0"
 KINDS = ("synthetic", "human")

@@ -20,8 +20,8 @@ from roleagent.envs.webshop.nouns import SOURCES, NounSource, open_nouns
 from roleagent.envs.webshop.official import data_place
 from roleagent.envs.webshop.pages import PAGE_SIZE, Page, item_page, results_page, sub_page
 from roleagent.envs.webshop.reward import Score, judge
-from roleagent.patience import waiting
 from roleagent.sharing import Opened
+from roleagent.slow_notice import waiting
 
 RESULTS = 50  # products that a search finds at most
 SEARCHES = ("bm25", "pyserini")

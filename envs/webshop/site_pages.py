@@ -1,4 +1,4 @@
-"""What the shop looks like in a browser: the parts of a page, laid out for a person.
+"""The shop in a browser: the parts of a page, for people.
 
 Every text goes through :func:`html.escape`; what a button does is the command that an agent would give.
 """

@@ -1,4 +1,4 @@
-"""World-In-Agent: the agent's forecasts are scored when the state they spoke of arrives."""
+"""World-In-Agent: the agent's predictions are scored when the state they spoke of arrives."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ def _name(similarity: Callable[[str, str], float]) -> str | Callable[[str, str],
 class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     """Adds predictions to the action and their scores to ``info`` (paper, Eq. 4).
 
-    An action is ``{"command": …, "predictions": (ŝ_{t,1}, …, ŝ_{t,H})}`` with ``""`` where nothing was foreseen; a bare
-    command is an action without predictions. Predictions go no further than this wrapper. After each step,
+    An action is ``{"command": …, "predictions": (ŝ_{t,1}, …, ŝ_{t,H})}`` with ``""`` where nothing was predicted; a
+    bare command is an action without predictions. Predictions go no further than this wrapper. After each step,
     ``info["prediction_scores"]`` holds one :class:`~roleagent.types.PredictionScore` per earlier turn that spoke of the
     state that has just arrived, labelled with that turn, and ``info["rewards"]["prediction"]`` their sum. That term is
     for the log: the reward returned by ``step`` is left alone, since modulating returns is the estimator's business.

@@ -67,7 +67,7 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
         return Parsed("", ("",) * horizon, f"the reply is not text but {type(text).__name__}")
     text = whole(text)  # what a model said is shown again, sent and written down
     commands: list[tuple[str, str]] = []
-    foreseen: dict[int, str] = {}
+    predicted: dict[int, str] = {}
     thoughts, errors = 0, []
     name, ahead, start = "", 1, 0  # the open block; no name: none is open
     for tag in _pattern(action_tag).finditer(text):
@@ -76,7 +76,7 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
             name, ahead, start = tag_name, int(tag[3] or 1), tag.end()
         elif closing and tag_name == "think" and name in ("", "think"):
             if not name:  # everything so far was thought aloud
-                commands, foreseen, errors = [], {}, []
+                commands, predicted, errors = [], {}, []
             elif commands:
                 errors.append("a <think> block after the action")
             thoughts, name = thoughts + 1, ""
@@ -86,7 +86,7 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
         elif closing and tag_name == name:
             content = text[start : tag.start()]
             if name == "prediction":  # a state may have several lines: only the ends are trimmed
-                foreseen.setdefault(ahead, content.strip())
+                predicted.setdefault(ahead, content.strip())
             else:
                 commands.append((name, _in_one_line(content)))
             name = ""
@@ -106,7 +106,7 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
         errors.append(f"{thoughts or 'no'} <think> block{'s' * (thoughts > 1)}")
     elif think == "none" and thoughts:
         errors.append("a <think> block")
-    predictions = tuple(foreseen.get(h, "") for h in range(1, horizon + 1))
+    predictions = tuple(predicted.get(h, "") for h in range(1, horizon + 1))
     if errors:
         return Parsed("", predictions, errors[0])
     tag_name, command = commands[0]
@@ -158,10 +158,10 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         self.action_tag = action_tag
         space = env.action_space
         parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {}
-        foreseen = parts.get("predictions") if "command" in parts else None
-        self._forecasts = isinstance(foreseen, gymnasium.spaces.Tuple)
-        if horizon is None and isinstance(foreseen, gymnasium.spaces.Tuple):
-            horizon = len(foreseen)
+        predicted = parts.get("predictions") if "command" in parts else None
+        self._predictions = isinstance(predicted, gymnasium.spaces.Tuple)
+        if horizon is None and isinstance(predicted, gymnasium.spaces.Tuple):
+            horizon = len(predicted)
         elif horizon is None:
             horizon = default_horizon(step_limit(env) or 1)
         self.horizon = horizon
@@ -173,6 +173,6 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         parsed = parse(action, horizon=self.horizon, think=self.think, action_tag=self.action_tag)
-        inner = {"command": parsed.command, "predictions": parsed.predictions} if self._forecasts else parsed.command
+        inner = {"command": parsed.command, "predictions": parsed.predictions} if self._predictions else parsed.command
         observation, reward, terminated, truncated, info = self.env.step(inner)
         return observation, reward, terminated, truncated, {**info, "format_error": parsed.error}

@@ -1,7 +1,7 @@
 """Run configuration: frozen dataclasses, filled from YAML files and ``key=value`` overrides.
 
 ``load`` merges, in this order, the defaults, what the chosen method stands for, a YAML file and overrides such as
-``optim.lr=1e-4`` or ``wia=off``; an unknown key is an error that names the nearest one, so that a misspelt option never
+``optim.lr=1e-4`` or ``wia=off``; an unknown key is an error that names the nearest one, so that a misspelled one never
 silently trains the default.
 
 >>> load(overrides=["optim.lr=1e-4", "wia=off"]).optim.lr
@@ -48,12 +48,28 @@ from roleagent.settings import (
 _MOST, _DEEPEST = 10_000, 32  # values in a file, and sections within sections
 
 
+RENAMED = {
+    "rollout.tasks": "rollout.num_groups",
+    "rollout.refills": "rollout.dynamic_sampling_rounds",
+    "loss.ratio": "loss.importance_level",
+    "loss.old": "loss.old_logprobs",
+    "loss.correction": "loss.importance_cap",
+    "optim.updates": "optim.minibatches",
+    "optim.optimiser": "optim.optimizer",
+    "warmstart.optimiser": "warmstart.optimizer",
+    "warmstart.forecasts": "warmstart.predictions",
+    "warmstart.decoys": "warmstart.corrupted_predictions",
+    "deepspeed.offload_optimiser": "deepspeed.offload_optimizer",
+}
+"""Options that were renamed, with their new names: the old ones are refused by them."""
+
+
 @dataclass(frozen=True)
 class Config:
     """A whole run."""
 
     method: str = "role_agent"  # one of roleagent.methods.METHODS
-    wia: bool = True  # World-In-Agent: forecasts are asked for, scored, trained, and modulate returns
+    wia: bool = True  # World-In-Agent: predictions are asked for, scored, trained, and modulate returns
     aiw: bool = True  # Agent-In-World: failures are analysed and steer the choice of tasks
     seed: int = 0  # of everything random in the run
     run_dir: str = ""  # empty: runs/<method>-<environment>-seed<seed>
@@ -151,8 +167,8 @@ def _parsed(text: str) -> Any:
 def merged(lower: Mapping[str, Any], upper: Mapping[str, Any]) -> dict[str, Any]:
     """Both trees in one; where both have a value that is no section, that of ``upper``.
 
-    >>> merged({"optim": {"lr": 1, "updates": 2}}, {"optim": {"lr": 3}})
-    {'optim': {'lr': 3, 'updates': 2}}
+    >>> merged({"optim": {"lr": 1, "minibatches": 2}}, {"optim": {"lr": 3}})
+    {'optim': {'lr': 3, 'minibatches': 2}}
     """
     both = dict(lower)
     for key, value in upper.items():
@@ -190,7 +206,7 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
         near = difflib.get_close_matches(str(method)[:100], METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {shown(method)}{hint}")
-    config = fill(Config, merged(METHODS[method], tree))
+    config = fill(Config, merged(METHODS[method], tree), RENAMED)
     ranges.check(config)
     return config
 

@@ -21,7 +21,10 @@ METHODS: dict[str, Mapping[str, Any]] = {
     "dapo": {
         "estimator": {"kind": "grpo", "rewards": {"overlong": -0.1}},
         "loss": {"aggregation": "token", "clip_low": 0.2, "clip_high": 0.28, "kl": 0.0},
-        "rollout": {"refills": 2},
+        "rollout": {"dynamic_sampling_rounds": 2},
     },
-    "gspo": {"estimator": {"kind": "grpo"}, "loss": {"ratio": "sequence", "clip_low": 3e-4, "clip_high": 4e-4}},
+    "gspo": {
+        "estimator": {"kind": "grpo"},
+        "loss": {"importance_level": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
+    },
 }

@@ -1,6 +1,6 @@
 """Dataclasses filled from nested mappings, every key and type checked.
 
-What is wrong is told in one line that names the option and, for a misspelt one, the nearest that exists.
+An error is one line that names the option and, for a misspelled one, the nearest that exists.
 """
 
 from __future__ import annotations
@@ -21,13 +21,16 @@ class ConfigError(ValueError):
     """A configuration that cannot be used; the message is one line that says what to change."""
 
 
-def fill(cls: type[Options], tree: Mapping[str, Any]) -> Options:
+def fill(cls: type[Options], tree: Mapping[str, Any], renamed: Mapping[str, str] | None = None) -> Options:
     """An instance of a dataclass, whose fields may be dataclasses in turn.
+
+    Args:
+        renamed: keys that were renamed, with their new names, for the error's hint.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong type.
     """
-    return _build(cls, tree, "", cls)
+    return _build(cls, tree, "", cls, renamed or {})
 
 
 def check_arguments(function: Callable[..., Any], given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -70,8 +73,10 @@ def _known_keys(cls: type, prefix: str = "") -> list[str]:
     return keys
 
 
-def _nearest(key: str, root: type) -> str:
-    """A hint: a key of the same section spelt nearly so, else one of that name elsewhere, else the nearest of all."""
+def _nearest(key: str, root: type, renamed: Mapping[str, str]) -> str:
+    """A hint: the new name, else a key of the same section with nearly that name, else the nearest of all."""
+    if key in renamed:
+        return f"; it is called {renamed[key]!r} now"
     known, key = _known_keys(root), key[:100]
     section, _, leaf = key.rpartition(".")
     siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
@@ -81,7 +86,7 @@ def _nearest(key: str, root: type) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-def _build(cls: type, tree: Any, prefix: str, root: type) -> Any:
+def _build(cls: type, tree: Any, prefix: str, root: type, renamed: Mapping[str, str]) -> Any:
     if not isinstance(tree, Mapping):
         raise ConfigError(f"{prefix.rstrip('.')!r} is a section with keys of its own, not a value: {shown(tree)}")
     hints = typing.get_type_hints(cls)
@@ -89,10 +94,10 @@ def _build(cls: type, tree: Any, prefix: str, root: type) -> Any:
     for key, value in tree.items():
         full = f"{prefix}{key}"
         if key not in hints:
-            raise ConfigError(f"unknown key {shown(full)}{_nearest(full, root)}")
+            raise ConfigError(f"unknown key {shown(full)}{_nearest(full, root, renamed)}")
         kind = hints[key]
         section = isinstance(kind, type) and dataclasses.is_dataclass(kind)
-        values[key] = _build(kind, value, f"{full}.", root) if section else _check(kind, value, full)
+        values[key] = _build(kind, value, f"{full}.", root, renamed) if section else _check(kind, value, full)
     return cls(**values)
 
 

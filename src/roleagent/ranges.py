@@ -33,7 +33,8 @@ _SHARE, _RATE = _Range(0, 1), _Range(0, 10)
 _RANGES = {
     **dict.fromkeys(
         (
-            *("warmstart.decoys", "warmstart.forecasts", "estimator.gamma", "estimator.gae_lambda", "loss.clip_low"),
+            *("warmstart.corrupted_predictions", "warmstart.predictions"),
+            *("estimator.gamma", "estimator.gae_lambda", "loss.clip_low"),
             *("estimator.similarity_threshold", "curriculum.decay", "curriculum.success_factor"),
         ),
         _SHARE,
@@ -46,8 +47,8 @@ _RANGES = {
     **dict.fromkeys(("policy.layers", "policy.heads", "policy.kv_heads", "vllm.tensor_parallel"), _Range(1, 1024)),
     **dict.fromkeys(("policy.mlp_size", "policy.hidden_size"), _Range(1, 2**20)),
     **dict.fromkeys(("rollout.action_tokens", "rollout.prediction_tokens"), _Range(1, 2**20)),
-    **dict.fromkeys(("rollout.tasks", "rollout.group_size", "rollout.eval_batch"), _Range(1, 100_000)),
-    **dict.fromkeys(("optim.updates", "optim.epochs"), _Range(1, 10_000)),
+    **dict.fromkeys(("rollout.num_groups", "rollout.group_size", "rollout.eval_batch"), _Range(1, 100_000)),
+    **dict.fromkeys(("optim.minibatches", "optim.epochs"), _Range(1, 10_000)),
     **dict.fromkeys(("curriculum.candidates", "curriculum.endpoint.concurrency"), _Range(1, 10_000)),
     **dict.fromkeys(
         (
@@ -70,7 +71,7 @@ _RANGES = {
     "warmstart.round_episodes": _Range(1, 10**6),
     "warmstart.failures": _Range(0, 100),
     "rollout.temperature": _Range(0, 100, above=True),  # log-probabilities are divided by it
-    "rollout.refills": _Range(0, 1000),
+    "rollout.dynamic_sampling_rounds": _Range(0, 1000),
 }
 """All other numbers are from 0 to 10⁹. A share of ``watchdog`` may be above 1, which switches its sign off."""
 _WEIGHTS = {"warmstart.shares": _SHARE, "estimator.rewards": _Range(-1e6, 1e6)}
@@ -89,10 +90,10 @@ def check(config: Any) -> None:
     """
     for option, value in _numbers(config, ""):
         _RANGES.get(option, _Range()).check(option, value)
-    if config.rollout.tasks * config.rollout.group_size > _EPISODES:
+    if config.rollout.num_groups * config.rollout.group_size > _EPISODES:
         raise ConfigError(
-            f"rollout.tasks={config.rollout.tasks} and rollout.group_size={config.rollout.group_size} make more than "
-            f"{_EPISODES} episodes in an iteration: choose less"
+            f"rollout.num_groups={config.rollout.num_groups} and rollout.group_size={config.rollout.group_size} make "
+            f"more than {_EPISODES} episodes in an iteration: choose less"
         )
     if not config.policy.path:
         _check_shape(config.policy)

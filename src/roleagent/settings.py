@@ -68,11 +68,11 @@ class WarmStartConfig:
     rounds: int = 0  # then so often policy and expert take turns in episodes, and the expert's commands are imitated
     round_episodes: int = 800  # of each round
     noise: float = 0.1  # share of steps replaced by the slip of a weak policy (not imitated)
-    decoys: float = 0.3  # share of predictions replaced by a wrong one (shown, not imitated)
-    forecasts: float = 1.0  # share of demonstrations with predictions (detached: one each), of those without a failed
+    corrupted_predictions: float = 0.3  # share of predictions replaced by a wrong one (shown, not imitated)
+    predictions: float = 1.0  # share of demonstrations with predictions (detached: one each), of those without a failed
     # command; the others play as wia=off
     text_weight: float = 0.3  # of the world's own text in the loss, relative to an action token
-    optimiser: Literal["adamw", "muon"] = "muon"  # muon: matrices by Muon, the rest by AdamW
+    optimizer: Literal["adamw", "muon"] = "muon"  # muon: matrices by Muon, the rest by AdamW
     lr: float = 1e-2  # peak
     batch_tokens: int = 2500  # tokens per update
     minutes: float = 0.0  # stop earlier than `epochs` after this long; 0: no limit
@@ -85,7 +85,7 @@ class WarmStartConfig:
 class RolloutConfig:
     """How episodes are played."""
 
-    tasks: int = 12  # groups per iteration
+    num_groups: int = 12  # groups per iteration
     group_size: int = 8  # episodes of the same task, G
     temperature: float = 1.0  # at which training episodes are sampled
     eval_temperature: float = 0.0  # of measurements; 0: greedy
@@ -94,7 +94,7 @@ class RolloutConfig:
     action_tokens: int = 24  # most tokens of an action reply
     prediction_tokens: int = 64  # most tokens of a prediction reply
     backend: Literal["local", "vllm"] = "local"  # who samples: transformers in this process, or vLLM
-    refills: int = 0  # dynamic sampling (DAPO): most further draws of tasks in place of groups that ended alike
+    dynamic_sampling_rounds: int = 0  # most further draws of tasks in place of groups that ended alike (DAPO)
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,8 @@ class LossConfig:
 
     clip_low: float = 0.2  # the ratio counts from 1 - clip_low
     clip_high: float = 0.28  # up to 1 + clip_high
-    ratio: Literal["token", "sequence", "product"] = "token"  # of a token, or of its segment: mean (GSPO) or all of it
+    importance_level: Literal["token", "sequence", "product"] = "token"  # a ratio per token, or per segment: mean
+    # (GSPO) or product
     aggregation: Literal["trajectory", "token", "constant"] = "trajectory"  # what is averaged over; see token_weights
     divisor: int = 1024  # tokens of a trajectory as aggregation=constant counts them, however many there are
     kl: float = 1e-3  # weight of the distance to the reference, per token; 0: no reference
@@ -147,8 +148,9 @@ class LossConfig:
     # advantage; that of their own score in the state group; the likelihood of the states that came; nothing
     imitated_turns: int = 0  # most turns of an episode whose states prediction_credit=imitate trains; 0: all
     action_mask: bool = True  # off, an ablation: what the world says after the first reply enters the loss as well
-    old: Literal["sampler", "learner"] = "sampler"  # whose log-probabilities the ratio starts from
-    correction: float = 0.0  # most that exp(learner - sampler) weighs a token, with old=learner; 0: not weighed
+    old_logprobs: Literal["sampler", "learner"] = "sampler"  # whose log-probabilities the ratio starts from
+    importance_cap: float = 0.0  # most that exp(learner - sampler) weighs a token, with
+    # old_logprobs=learner; 0: not weighed
 
 
 @dataclass(frozen=True)
@@ -163,14 +165,15 @@ class CriticConfig:
 class OptimConfig:
     """The learner's steps."""
 
-    optimiser: Literal["adamw", "muon"] = "adamw"  # of the reinforcement stage
+    optimizer: Literal["adamw", "muon"] = "adamw"  # of the reinforcement stage
     lr: float = 5e-4  # peak; about 1e-6 for a pretrained backbone
     weight_decay: float = 0.01  # decoupled from the gradient
-    schedule: Literal["fading", "constant", "linear", "cosine"] = "fading"  # of the rate (learners/schedule.py)
+    schedule: Literal["constant_then_linear", "constant", "linear", "cosine"] = "constant_then_linear"  # of the rate
+    # (learners/lr_schedule.py)
     warmup_steps: int = 5  # updates over which the rate grows to its full height
     max_grad_norm: float = 1.0  # longer gradients are cut to this
-    updates: int = 2  # optimiser steps per pass over an iteration's episodes; each sees its share of whole groups
-    minibatch_turns: int = 0  # turns per optimiser step, of all ranks together, in place of `updates`; 0: whole groups
+    minibatches: int = 2  # optimizer steps per pass over an iteration's episodes; each sees its share of whole groups
+    minibatch_turns: int = 0  # turns per optimizer step, of all ranks, in place of `minibatches`; 0: whole groups
     epochs: int = 1  # passes over an iteration's episodes; the clipped ratio keeps later ones near the sampler
     micro_batch_tokens: int = 8192  # most tokens of a forward and backward pass; says nothing about the result
 
@@ -215,7 +218,7 @@ class DeepSpeedConfig:
     """What is handed to DeepSpeed."""
 
     zero_stage: Literal[0, 1, 2, 3] = 0  # what the ranks take apart among them (docs/scaling.md)
-    offload_optimiser: bool = False  # its states, and the step itself, to the CPU (stage 1 and up)
+    offload_optimizer: bool = False  # its states, and the step itself, to the CPU (stage 1 and up)
     offload_parameters: bool = False  # each rank's part of the weights to the CPU (stage 3)
     activation_checkpointing: bool = False  # layers keep their input alone and are computed again for the gradient
     extra: Mapping[str, Any] = field(default_factory=dict)  # laid over DeepSpeed's settings, in its own words
@@ -247,8 +250,8 @@ class WatchdogConfig:
     entropy_rise: float = 5.0  # times its first iterations' mean, above which the policy is noise
     success_share: float = 0.33  # of the best moving average, below which what was learnt is lost
     success_least: float = 0.1  # best moving averages below this are nothing to lose
-    solved: float = 0.95  # success from which low entropy and dead groups are no collapse
-    dead_groups: float = 0.95  # share of the groups
+    solved: float = 0.95  # success from which low entropy and zero-variance groups are no collapse
+    zero_variance_groups: float = 0.95  # share of the groups
     kl: float = 2.0  # nats per token, to the reference
     mismatch: float = 0.1  # nats per token, between learner and sampler before the iteration's first update
     clip_fraction: float = 0.5  # share of the tokens

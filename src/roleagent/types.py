@@ -237,7 +237,7 @@ class Reflection:
         query: the text to look for similar failures with.
         source: who wrote it: ``"rule"``, ``"model"``, ``"endpoint"`` or, where a reply could not be read,
             ``"fallback"``.
-        repaired: whether the reply had to be mended to be read.
+        repaired: whether the reply had to be repaired to be read.
     """
 
     mode: str
@@ -275,7 +275,7 @@ class Selection:
         reasons: why, one text per index; ``""`` where none was given.
         dropped: how many indices were named that do not exist.
         source: who chose: ``"rule"``, ``"model"``, ``"endpoint"`` or, where a reply could not be read, ``"fallback"``.
-        repaired: whether the reply had to be mended to be read.
+        repaired: whether the reply had to be repaired to be read.
     """
 
     indices: tuple[int, ...]

@@ -1,0 +1,164 @@
+"""From a configuration to the things it names: environments, a rollout, a policy from a run folder."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+
+from roleagent.agents.actor import Actor
+from roleagent.agents.analyst import ModelAnalyst
+from roleagent.agents.endpoint_analyst import EndpointAnalyst, EndpointError
+from roleagent.agents.guides import guide_to
+from roleagent.agents.rollout import Rollout
+from roleagent.config import Config, ConfigError
+from roleagent.curricula.rules import RuleAnalyst
+from roleagent.envs.make import make
+from roleagent.envs.pool import EnvPool
+from roleagent.envs.wrappers import PredictedState, Tags
+from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
+from roleagent.task_split import Panel
+from roleagent.types import Analyst
+
+if TYPE_CHECKING:  # worlds are opened for agents without a model, too, and torch takes seconds to load
+    from roleagent.agents.hf import HFPolicy
+
+
+def make_base(config: Config, split: str) -> gymnasium.Env:
+    """The bare environment of the configuration, on one split.
+
+    Raises:
+        ConfigError: there is no such environment or split, it has no such argument, or it lacks data or a package.
+    """
+    return make(config.env.id, {"split": split, **config.env.kwargs}, "env.kwargs.")
+
+
+def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:
+    """The environment as a policy plays it: raw replies in, predictions scored if ``horizon`` > 0."""
+    env: Any = make_base(config, split)
+    if horizon:
+        env = PredictedState(env, horizon)
+    return Tags(env, think=config.prompt.think, horizon=horizon)
+
+
+def model_analyst(config: Config, policy: Actor) -> ModelAnalyst:
+    """The policy in its environment role, as configured."""
+    options = config.curriculum
+    return ModelAnalyst(
+        policy, options.temperature, options.reflection_tokens, options.selection_tokens, options.candidate_tokens
+    )
+
+
+def open_actor(config: Config, policy: HFPolicy) -> Actor:
+    """Who plays with the policy's weights: the model itself, or an engine that gets them after every update.
+
+    Raises:
+        ConfigError, PolicyError: there can be no such engine.
+    """
+    if config.rollout.backend == "local":
+        return policy
+    from roleagent.agents.vllm.policy import open_vllm
+
+    return open_vllm(config, policy)
+
+
+def check_actor(config: Config) -> None:
+    """Refuses who could not play, before anything is done.
+
+    Raises:
+        ConfigError, PolicyError: one line that says what to change.
+    """
+    if config.rollout.backend == "vllm":
+        from roleagent.agents.vllm.policy import check
+
+        check(config)
+
+
+def endpoint_analyst(config: Config) -> EndpointAnalyst:
+    """The model behind the configured server in its environment role.
+
+    Raises:
+        ConfigError: no server is named, or it cannot be one.
+    """
+    options, server = config.curriculum, config.curriculum.endpoint
+    if not server.url:
+        raise ConfigError("curriculum.analyst=endpoint needs curriculum.endpoint.url, e.g. http://127.0.0.1:8000/v1")
+    prices = (server.prompt_price, server.completion_price)
+    try:
+        return EndpointAnalyst(
+            server.url,
+            server.model,
+            temperature=options.temperature,
+            concurrency=server.concurrency,
+            timeout=server.timeout,
+            reflection_tokens=server.answer_tokens,
+            selection_tokens=server.answer_tokens,
+            candidate_tokens=server.candidate_tokens,
+            context=server.context,
+            prices=prices if any(prices) else None,
+            rng=random.Random(config.seed),
+        )
+    except (EndpointError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def open_analyst(config: Config, policy: Actor) -> Analyst:
+    """Who plays the environment role: the policy itself, written rules, or a model behind a server."""
+    if config.curriculum.analyst == "rule":
+        return RuleAnalyst()
+    if config.curriculum.analyst == "endpoint":
+        return endpoint_analyst(config)
+    return model_analyst(config, policy)
+
+
+@dataclass(frozen=True)
+class EnvSplit:
+    """One split of the configured environment.
+
+    Attributes:
+        base: an environment for experts and questions; not part of the pool.
+        panel: its tasks, shortened as configured for evaluation.
+        horizon: steps that predictions look ahead; 0 with ``wia=off``.
+    """
+
+    config: Config
+    base: gymnasium.Env
+    panel: Panel
+    horizon: int
+
+    @classmethod
+    def open(cls, config: Config, split: str, limit: int = 0) -> EnvSplit:
+        """Opens a split; ``limit`` > 0 keeps the first tasks of its panel.
+
+        Raises:
+            ConfigError: see :func:`make_base`; or the environment has no panel, or what it needs does not answer.
+        """
+        base: Any = make_base(config, split)
+        if not hasattr(base.unwrapped, "panel"):
+            raise ConfigError(
+                f"the environment {config.env.id} has no panel; docs/add_environment.md shows what a run needs"
+            )
+        if hasattr(base.unwrapped, "check_ready"):
+            try:
+                base.unwrapped.check_ready()
+            except (RuntimeError, OSError) as error:
+                raise ConfigError(f"the environment {config.env.id} is not ready: {error}") from error
+        panel: Panel = base.unwrapped.panel
+        if limit:
+            panel = Panel(panel.env_id, panel.split, panel.task_ids[:limit])
+        horizon = config.prompt.horizon if config.wia else 0
+        if config.wia and not horizon:
+            limit = step_limit(base)
+            if limit is None:
+                raise ConfigError(f"{config.env.id} has no max_steps: set prompt.horizon, the steps to predict ahead")
+            horizon = default_horizon(limit)
+        return cls(config, base, panel, horizon)
+
+    def rollout(self, policy: Actor) -> Rollout:
+        """A rollout of a policy in this world, with a pool of its own."""
+        pool = EnvPool(partial(make_wrapped, self.config, self.panel.split, self.horizon))
+        prompt, limits, guide = self.config.prompt, self.config.rollout, guide_to(self.base)
+        return Rollout(policy, pool, self.panel.env_id, prompt, limits, self.horizon, guide)

@@ -1,0 +1,98 @@
+"""What a run did over all its iterations: warnings for mechanisms that did nothing and runs that did not learn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from roleagent.config import Config
+
+FEWEST = 10
+"""Iterations in the second half of a run, below which nothing is said of its trend."""
+
+
+def tally(counters: dict[str, float], metrics: Mapping[str, float]) -> None:
+    """Adds an iteration to what the mechanisms did over the whole run."""
+    rewards = [name for name in metrics if name.startswith("reward_")]
+    for name in ("predictions_scored", "returns_modulated", "zero_variance_groups", "replaced_groups", *rewards):
+        counters[name] = counters.get(name, 0.0) + metrics[name]
+    counters["imitated_tokens"] = counters.get("imitated_tokens", 0.0) + metrics.get("imitated_tokens", 0.0)
+    for name in (
+        *("sampled", "from_curriculum", "failures", "retrieved", "self_retrievals_total", "same_iteration_total"),
+        *("reflections_fallback", "selections_fallback"),
+    ):
+        counters[f"curriculum_{name}"] = metrics.get(f"curriculum_{name}", 0.0)  # the sampler counts since the start
+
+
+def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
+    """A warning for each mechanism that is switched on and did nothing."""
+    expected = {}
+    if config.wia:
+        expected["predictions_scored"] = "wia is on, but no prediction was ever scored"
+        if config.estimator.kind == "role_agent":
+            expected["returns_modulated"] = "wia is on, but no prediction ever changed a return"
+        if config.loss.prediction_credit == "imitate" and config.loss.prediction_weight:
+            expected["imitated_tokens"] = "loss.prediction_credit=imitate, but no state that came was ever imitated"
+    if config.aiw:
+        expected["curriculum_from_curriculum"] = "aiw is on, but no task was ever sampled from the failure library"
+    if config.rollout.dynamic_sampling_rounds and counters.get("zero_variance_groups"):
+        expected["replaced_groups"] = "rollout.dynamic_sampling_rounds is on, but no group was ever replaced"
+    for name, weight in config.estimator.rewards.items():
+        if weight and name != "task":
+            expected[f"reward_{name}"] = f"estimator.rewards weighs {name!r}, but no turn ever had such a reward"
+    idle = [text for name, text in expected.items() if not counters.get(name)]
+    failures = counters.get("curriculum_failures", 0.0)
+    if failures and counters.get("curriculum_reflections_fallback") == failures:
+        idle.append("none of the analyst's reflections could be read: tasks were chosen by text search alone")
+    return idle
+
+
+def not_learning(history: Sequence[Mapping[str, Any]], config: Config) -> str | None:
+    """Names a finished run that did not learn although it could have; None where there is no such sign.
+
+    In its second half at least half of the groups had episodes that ended differently, and neither success nor reward
+    rose by more than the standard error of the rise (that of a least-squares line). The warning names what runs that
+    learn usually do differently: predictions that stay in the transcript are read again with every later step.
+
+    Args:
+        history: all iterations; values may be missing or None.
+        config: of the run.
+    """
+    late = history[len(history) // 2 :]
+    replaced, groups, alike = (
+        sum(row.get(name) or 0.0 for row in late) for name in ("replaced_groups", "groups", "zero_variance_groups")
+    )
+    groups, alike = groups - replaced, alike - replaced
+    success, reward = ([v for row in late if (v := row.get(name)) is not None] for name in ("success", "reward"))
+    if len(success) < FEWEST or groups <= 0 or 2 * alike > groups:
+        return None
+    rise, error = _rise(success)
+    if rise > error or (len(reward) >= FEWEST and np.greater(*_rise(reward))):
+        return None
+    if config.wia and config.prompt.style == "transcript" and config.prompt.predictions == "followup":
+        usual = (
+            f"predictions stay in the transcript (prompt.predictions={config.prompt.predictions}): "
+            "runs that learn usually have prompt.predictions=detached"
+        )
+    else:
+        usual = "compare with a run at another optim.lr"
+    return (
+        f"no sign of learning: in the last {len(late)} iterations success changed by {rise:+.2f} ± {error:.2f}, though "
+        f"{(groups - alike) / groups:.0%} of the groups had episodes that ended differently; {usual}"
+    )
+
+
+def _rise(values: Sequence[float]) -> tuple[float, float]:
+    """By how much a least-squares line rises over all values, and the standard error of that; both 0 if it is flat.
+
+    >>> _rise([0.5] * 10)
+    (0.0, 0.0)
+    >>> [round(figure, 2) for figure in _rise([0.1, 0.1, 0.4, 0.4])]
+    [0.36, 0.13]
+    """
+    if min(values) == max(values):
+        return 0.0, 0.0
+    (slope, _), covariance = np.polyfit(range(len(values)), values, 1, cov=True)
+    return float(slope) * (len(values) - 1), float(covariance[0, 0]) ** 0.5 * (len(values) - 1)

@@ -1,0 +1,208 @@
+"""Files that survive: whole or not there, and on the disk before anything relies on them.
+
+A rename replaces a name at once, so a kill leaves the old file or the new one. A power cut may still lose what the
+system has not yet written, hence ``fsync``: first of what is in a file, then of the folder that names it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import socket
+import time
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+from roleagent.slow_notice import waiting
+
+PARTIAL = ".partial"
+"""How the name of something unfinished ends."""
+CHECKSUMS = "checksums"
+"""The file of a folder that holds a CRC-32 and a file name per line."""
+SILENCE = 3600.0
+"""Seconds."""
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Writes a file beside its name and renames it, so that a reader never sees half of it."""
+    partial = path.with_name(f".{path.name}{PARTIAL}")
+    partial.write_bytes(content.encode() if isinstance(content, str) else content)
+    settle(partial)
+    partial.replace(path)
+    settle(path.parent)
+
+
+def make_whole(folder: Path, fill: Callable[[Path], object]) -> None:
+    """Makes a folder that is whole or not there.
+
+    Args:
+        folder: must not exist, or be empty.
+        fill: writes everything into the folder that it is given, which it may have to make.
+
+    Raises:
+        OSError: it could not be written; nothing of it is left behind.
+    """
+    folder = folder.resolve()
+    partial = folder.with_name(folder.name + PARTIAL)
+    shutil.rmtree(partial, ignore_errors=True)
+    try:
+        fill(partial)
+        settle_tree(partial)
+        partial.replace(folder)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        if isinstance(error, SafetensorError):  # its word for a full disk
+            raise OSError(f"cannot write {folder}: {error}") from error
+        raise
+    settle(folder.parent)
+
+
+def make_folder(path: Path) -> None:
+    """Makes a folder, if it is not there, and those above it; their names are on the disk then."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        settle(folder.parent)
+
+
+def settle(path: Path) -> None:
+    """Waits until a file, or the list of names in a folder, is on the disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    except OSError as error:
+        # Some network file systems have nothing to wait for in a folder, and say so.
+        if not path.is_dir() or error.errno not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(handle)
+
+
+def settle_tree(folder: Path) -> None:
+    """Waits until a folder with everything in it is on the disk."""
+    for path in folder.rglob("*"):
+        settle(path)
+    settle(folder)
+
+
+def write_checksums(folder: Path) -> None:
+    """Writes :data:`CHECKSUMS` for all files in a folder.
+
+    CRC-32 finds damage, not malice. It is the fastest of the standard library: 3.8 GB/s, where SHA-256 has 1.7 and
+    BLAKE2b 0.9.
+    """
+    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.name != CHECKSUMS)
+    names = [path.relative_to(folder).as_posix() for path in files]
+    lines = [f"{found} {name}\n" for found, name in zip(_checksums(files), names, strict=True)]
+    (folder / CHECKSUMS).write_text("".join(lines), encoding="utf-8")
+
+
+def replace_checked(folder: Path, name: str, content: str) -> None:
+    """Writes a file of a folder anew, with its checksum.
+
+    A kill between the two must leave a folder that is whole, so the old checksum stays beside the new one.
+    """
+    listed = folder / CHECKSUMS
+    if listed.exists():
+        known = listed.read_text(encoding="utf-8")
+        write_whole(listed, f"{known}{zlib.crc32(content.encode()):08x} {name}\n")
+    write_whole(folder / name, content)
+
+
+def damage(folder: Path, part: str = "") -> str:
+    """What is wrong with the files of a folder by its :data:`CHECKSUMS`, in a few words; empty: nothing.
+
+    A folder without them, of an older version, is taken as it is.
+
+    Args:
+        part: how the names of the files begin that are checked.
+
+    Raises:
+        OSError: a file cannot be read.
+    """
+    listed = folder / CHECKSUMS
+    if not listed.exists():
+        return ""
+    known: dict[str, set[str]] = {}
+    for line in listed.read_text(encoding="utf-8", errors="replace").splitlines():
+        expected, _, name = line.partition(" ")
+        if name.startswith(part):
+            known.setdefault(name, set()).add(expected)
+    if not known:
+        return f"{CHECKSUMS} is damaged"
+    missing = [name for name in known if not (folder / name).is_file()]
+    if missing:
+        return f"{missing[0][:200]} is missing"
+    with waiting(f"the files of {folder} to be checked"):
+        found = _checksums([folder / name for name in known])
+    return next((f"{name} is damaged" for name, one in zip(known, found, strict=True) if one not in known[name]), "")
+
+
+def _checksums(files: list[Path]) -> list[str]:
+    with ThreadPoolExecutor() as pool:  # zlib lets other threads run meanwhile
+        return list(pool.map(_checksum, files))
+
+
+def _checksum(path: Path) -> str:
+    found = 0
+    with path.open("rb") as stream:
+        while block := stream.read(2**22):
+            found = zlib.crc32(block, found)
+    return f"{found:08x}"
+
+
+class Lock:
+    """Keeps a folder for this process; the system lets go of it when the process ends, however it ends.
+
+    Args:
+        folder: must exist.
+
+    Raises:
+        BlockingIOError: another process has it, or another lock of this one; the message names the process.
+    """
+
+    def __init__(self, folder: Path):
+        self._stream = (folder / ".lock").open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            self._stream.seek(0)
+            owner = self._stream.read().strip()
+            self._stream.close()
+            raise BlockingIOError(f"process {owner} is at work in {folder}") from error
+        except OSError:
+            return  # a file system without locks
+        self._stream.truncate(0)
+        self._stream.write(f"{os.getpid()} on {socket.gethostname()}")
+        self._stream.flush()
+
+    def release(self) -> None:
+        """Lets others have the folder."""
+        if not self._stream.closed:
+            self._stream.truncate(0)
+            self._stream.close()
+
+
+def at_work(folder: Path) -> bool:
+    """Whether a process has a folder's :class:`Lock`, asked without taking it.
+
+    Of a process on another machine nothing is known but what it writes: it is taken to be at work for
+    :data:`SILENCE` after it last did.
+    """
+    try:
+        process, _, host = (folder / ".lock").read_text(encoding="utf-8").partition(" on ")
+        if host != socket.gethostname():
+            newest = max(path.stat().st_mtime for path in (folder, *folder.glob("*.jsonl"), *folder.glob("*/")))
+            return bool(host) and time.time() - newest < SILENCE
+        os.kill(int(process), 0)
+    except PermissionError:
+        return True  # it is another user's
+    except (OSError, ValueError):
+        return False
+    return True
