@@ -3,14 +3,15 @@
     python benchmarks/iteration.py
     python benchmarks/iteration.py --iterations 8 --before HEAD~20
 
-Both programs train the same weights on the same games: 16 groups of 8 episodes an iteration, with detached predictions,
-the rule analyst, and the default configuration's passes and updates. The earlier program is taken out of this
-repository's history and put into a temporary folder. The two take turns; each pair of runs gives one ratio.
+Both programs train the same weights on the same games and do the same work: detached predictions that carry their
+turn's advantage, the rule analyst, two passes of two updates. By default the present program also imitates the states
+that came; ``default_seconds`` is an iteration of that kind. The earlier program is taken out of this repository's
+history and put into a temporary folder. The two take turns; each pair of runs gives one ratio.
 
 ``ratio_before`` is the present program's seconds per iteration over the earlier one's, the median over the pairs.
-``seconds``, ``before_seconds`` and the parts are in the mean over the iterations behind the first, which warms up.
-``peak_share`` is, for each part, what its matrix multiplications come to per second, as a share of what one square
-multiplication of this machine comes to: floating-point operations are counted by torch in a run of its own.
+``seconds`` and ``before_seconds`` are means over the iterations behind the first, which warms up. The parts and
+``peak_share`` are those of the default iteration. ``peak_share`` is what a part's matrix multiplications come to per
+second, as a share of one square multiplication on this machine. A run of its own counts the operations, with torch.
 """
 
 from __future__ import annotations
@@ -41,15 +42,19 @@ BEFORE = "cfad571"
 """The commit before predictions became detached by default."""
 
 START = (
-    *("warmstart.episodes=900", "warmstart.rounds=0", "warmstart.minutes=0", "train.iterations=1"),
+    *("warmstart.episodes=600", "warmstart.rounds=0", "warmstart.minutes=0", "train.iterations=1"),
     *("rollout.num_groups=1", "rollout.group_size=2", "env.eval_tasks=1"),
 )
 PLAYED = (
     *("warmstart.episodes=0", "policy.context=768", "curriculum.analyst=rule", "rollout.group_size=8"),
     *("optim.epochs=2", "env.eval_tasks=1", "train.minutes=0", "train.checkpoint_every=1000"),
 )
-NOW = ("rollout.num_groups=16", "optim.minibatches=2", "prompt.predictions=detached")
-EARLIER = ("rollout.tasks=16", "optim.updates=2", "prompt.predictions=aside")  # the same, by the earlier names
+NOW = ("rollout.num_groups={}", "optim.minibatches=2", "prompt.predictions=detached")
+SAME = (
+    *("loss.prediction_credit=advantage", "estimator.rewards.invalid_action=0", "estimator.state_of_failure=text"),
+    *("curriculum.learnability=off", "curriculum.candidates_from=newest"),
+)
+EARLIER = ("rollout.tasks={}", "optim.updates=2", "prompt.predictions=aside")  # as NOW, by the earlier names
 PARTS = ("generation", "prediction", "environment", "scoring", "grouping", "analysis", "update", "other")
 
 
@@ -138,12 +143,13 @@ def operations(folder: Path, options: Sequence[str]) -> dict[str, float]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def show(now: dict[str, float], before: dict[str, float], shares: dict[str, float]) -> None:
+def show(before: dict[str, float], now: dict[str, float], default: dict[str, float], shares: dict[str, float]) -> None:
     """A table for people."""
-    table = Table("part", "before, s", "now, s", "now, % of the peak", title="an iteration")
+    table = Table("part", "before, s", "now, s", "default, s", "default, % of the peak", title="an iteration")
     for name in ("seconds", *PARTS):
         share = f"{100 * shares[name]:.0f}" if name in shares else ""
-        table.add_row("all" if name == "seconds" else name, f"{before[name]:.2f}", f"{now[name]:.2f}", share)
+        row = (f"{side[name]:.2f}" for side in (before, now, default))
+        table.add_row("all" if name == "seconds" else name, *row, share)
     Console().print(table)
 
 
@@ -155,7 +161,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--before", default=BEFORE, metavar="COMMIT", help="default: %(default)s")
-    parser.add_argument("--iterations", type=int, default=3, help="of each run, at least 2 (default: %(default)s)")
+    parser.add_argument("--groups", type=int, default=8, help="of 8 episodes, in an iteration (default: %(default)s)")
+    parser.add_argument("--iterations", type=int, default=2, help="of each run, at least 2 (default: %(default)s)")
     parser.add_argument("--pairs", type=int, default=1, help="runs of each program (default: %(default)s)")
     options = parser.parse_args(arguments)
     if options.iterations < 2 or options.pairs < 1:
@@ -166,23 +173,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
         train(ROOT, scratch / "start", START)
         [policy] = (scratch / "start" / "checkpoints").glob("step-*1/policy")
         played = (*PLAYED, f"policy.path={policy}", f"train.iterations={options.iterations}")
+        now_options, earlier = ([option.format(options.groups) for option in chosen] for chosen in (NOW, EARLIER))
         pairs = []
         for number in range(options.pairs):
-            train(scratch / "before", scratch / f"before{number}", (*played, *EARLIER), path)
-            train(ROOT, scratch / f"now{number}", (*played, *NOW))
+            train(scratch / "before", scratch / f"before{number}", (*played, *earlier), path)
+            train(ROOT, scratch / f"now{number}", (*played, *now_options, *SAME))
             pairs.append((seconds_of(scratch / f"now{number}"), seconds_of(scratch / f"before{number}")))
-        counted = operations(scratch / "counted", (*PLAYED, *NOW, f"policy.path={policy}", "train.iterations=1"))
+        train(ROOT, scratch / "default", (*played, *now_options))
+        default = seconds_of(scratch / "default")
+        counted = operations(
+            scratch / "counted", (*PLAYED, *now_options, f"policy.path={policy}", "train.iterations=1")
+        )
     now, before = (
         {name: statistics.fmean(pair[side][name] for pair in pairs) for name in pairs[0][0]} for side in (0, 1)
     )
     peak = matrix_peak()
-    shares = {name: counted[name] / now[name] / peak for name in PARTS if counted.get(name) and now[name]}
-    show(now, before, shares)
+    shares = {name: counted[name] / default[name] / peak for name in PARTS if counted.get(name) and default[name]}
+    show(before, now, default, shares)
     result = {
         "ratio_before": round(statistics.median(one["seconds"] / other["seconds"] for one, other in pairs), 3),
         "seconds": round(now["seconds"], 2),
         "before_seconds": round(before["seconds"], 2),
-        "parts": {name: round(now[name], 2) for name in PARTS},
+        "default_seconds": round(default["seconds"], 2),
+        "parts": {name: round(default[name], 2) for name in PARTS},
         "peak_share": {name: round(share, 3) for name, share in shares.items()},
         "peak_gflops": round(peak / 1e9, 1),
         "pairs": options.pairs,
