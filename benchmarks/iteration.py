@@ -90,7 +90,7 @@ def take_out(commit: str, folder: Path) -> str:
     if packed.returncode:
         sys.exit(f"iteration.py: the history has no commit {commit}: name one with --before, or fetch more of it")
     with tarfile.open(fileobj=io.BytesIO(packed.stdout)) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extractall(folder)  # of our own repository
     package = folder / "packages" / "roleagent"
     package.mkdir(parents=True)
     for source in (folder / "src" / "roleagent").iterdir():
