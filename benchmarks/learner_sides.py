@@ -34,7 +34,8 @@ def ours(
 
     kl = KL if case == "kl" else 0.0
     config = Config(
-        loss=LossConfig(*CLIP, kl=kl), optim=OptimConfig(warmup_steps=1, micro_batch_tokens=options.budget, updates=1)
+        loss=LossConfig(*CLIP, kl=kl),
+        optim=OptimConfig(warmup_steps=1, micro_batch_tokens=options.budget, minibatches=1),
     )
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
     policy = HFPolicy(load(), tokenizer, torch.Generator())

@@ -137,13 +137,13 @@ class Method:
         run.watch = self.rollout.watch = watch = Timer(CLOCK)
         before = replace(self.rollout.stats)
         wall, begun = time.perf_counter(), CLOCK()
-        self.sampler.sample(options.tasks)
-        start = number * options.tasks % (len(self.task_ids) - options.tasks)
-        played = self.task_ids[start : start + options.tasks]  # whatever was drawn: both methods play the same
+        self.sampler.sample(options.num_groups)
+        start = number * options.num_groups % (len(self.task_ids) - options.num_groups)
+        played = self.task_ids[start : start + options.num_groups]  # whatever was drawn: both methods play the same
         groups = self.rollout.play(played, options.group_size, options.temperature)
         with watch("grouping"):
             credits = credit(run, groups, run.stream(5, number))
-            experience = build_batch(groups, credits, self.config, self.rollout)
+            experience = build_batch(groups, credits, self.config, self.rollout, run.stream(13, number))
         with watch("update"):
             self.policy.offload()
             update(self.learner, experience, [run.stream(8, number)])

@@ -153,7 +153,7 @@ def bm25_parameters(pairs: Sequence[tuple[float, float]], cuts: int = 3) -> dict
             any(f" {answer} " in texts[places[hit.passage.id]] for hit in best for answer in answers)
             for (_, answers), best in zip(answered, hits, strict=True)
         ]
-        return np.mean(of_gold, axis=0, dtype=np.float64), np.asarray(of_answers, dtype=np.float64)
+        return np.asarray(np.mean(of_gold, axis=0)), np.asarray(of_answers, dtype=np.float64)
 
     result, first = {}, None
     for pair in pairs:
