@@ -20,7 +20,7 @@ from roleagent.agents.hf import HFPolicy
 from roleagent.agents.prompts import Conversation
 from roleagent.config import ConfigError
 from roleagent.envs.wrappers.tags import parse
-from roleagent.learners.demonstrations import Demonstration, Step, lessons
+from roleagent.learners.demonstrations import Demonstration, Step, begin, lessons
 from roleagent.learners.run import Run
 from roleagent.types import Expert, Request, Segment, Task
 
@@ -80,8 +80,7 @@ def take_turns(
     for start in range(0, len(task_ids), batch):
         episodes: list[_Episode] = []
         for env, task_id in zip(envs, task_ids[start : start + batch], strict=False):
-            observation, info = env.reset(options={"task_id": task_id})
-            task = Task(world.panel.env_id, task_id, info["split"], info["goal"], info["task_type"])
+            task, observation, info = begin(env, world.panel.env_id, task_id)
             expert: Expert = env.unwrapped.expert(rng)  # type: ignore[attr-defined]
             expert.reset(info["goal"], observation)
             episodes.append(_Episode(env, expert, task, observation, info, rollout.open(observation, info)))
@@ -179,8 +178,7 @@ class Corrections:
         env = self.world.base
         found = []
         for episode in self._read(number)["episodes"]:
-            observation, info = env.reset(options={"task_id": episode["task_id"]})
-            task = Task(self.world.panel.env_id, episode["task_id"], info["split"], info["goal"], info["task_type"])
+            task, observation, info = begin(env, self.world.panel.env_id, episode["task_id"])
             steps = []
             for command, imitated in zip(episode["commands"], episode["imitated"], strict=True):
                 text, _, terminated, truncated, told = env.step(command)
@@ -193,5 +191,5 @@ class Corrections:
     def segments(self, policy: HFPolicy, number: int = 0) -> list[Segment]:
         """A round that was played in the policy's tokens; 0: all rounds."""
         chosen = [number] if number else range(1, len(self.started) + 1)
-        laid_out = (lessons(self.world, policy, self.demonstrations(one), self._run.stream(13, one)) for one in chosen)
-        return [segment for segments in laid_out for segment in segments]
+        built = (lessons(self.world, policy, self.demonstrations(one), self._run.stream(13, one)) for one in chosen)
+        return [segment for segments in built for segment in segments]

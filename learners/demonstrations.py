@@ -36,7 +36,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Demonstration:
-    """An episode that the expert won, before it is put into tokens."""
+    """An episode in which the expert played all or some of the steps, before it is put into tokens."""
 
     task: Task
     observation: str
@@ -47,6 +47,12 @@ class Demonstration:
     def states(self) -> list[str | None]:
         """s_1 … s_{T+1}."""
         return [self.info.get("state"), *(step.info.get("state") for step in self.steps)]
+
+
+def begin(env: gymnasium.Env, env_id: str, task_id: str) -> tuple[Task, str, dict[str, Any]]:
+    """Resets an environment to a task; gives the task, the first observation and its info."""
+    observation, info = env.reset(options={"task_id": task_id})
+    return Task(env_id, task_id, info["split"], info["goal"], info["task_type"]), observation, info
 
 
 def demonstrate(
@@ -63,8 +69,7 @@ def demonstrate(
     Returns:
         The episode, or None where the expert did not win: failures are not shown.
     """
-    observation, info = env.reset(options={"task_id": task_id})
-    task = Task(env.spec.id if env.spec else "", task_id, info["split"], info["goal"], info["task_type"])
+    task, observation, info = begin(env, env.spec.id if env.spec else "", task_id)
     expert.reset(info["goal"], observation)
     steps: list[Step] = []
     current = info
