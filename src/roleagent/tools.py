@@ -1,0 +1,81 @@
+"""Tools: what a model may call, a call, and its result (Agent-R1, arXiv 2511.14460, "BaseTool").
+
+A tool says what happened; the environment (:mod:`roleagent.envs.tools`) decides what that means for the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+
+class ToolError(Exception):
+    """A tool refuses a call. The agent reads the message, the call counts as failed, and the episode goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call of a tool, as a model wrote it.
+
+    Attributes:
+        name: of the tool.
+        arguments: by parameter name, JSON values; not yet checked against the tool's schema.
+        id: what the server calls this call (native tool calls); None for calls read from text.
+    """
+
+    name: str
+    arguments: Mapping[str, Any]
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a tool returned.
+
+    Attributes:
+        text: what the agent reads.
+        success: whether the tool did what it was asked for.
+        reward: the tool's own reward for this call (term ``process``); None: none.
+        images: of any type; counted and kept in the trajectory.
+        info: anything else, for logs and judges. The agent does not read it.
+    """
+
+    text: str
+    success: bool = True
+    reward: float | None = None
+    images: tuple[Any, ...] = ()
+    info: Mapping[str, Any] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """Anything with a name, a description, a schema and ``execute``.
+
+    A tool may also have ``batch_execute(list of arguments, list of states)``, and the attributes ``random``,
+    ``network`` and ``read_only`` (all False by default).
+
+    Attributes:
+        name: what a call names.
+        description: what a model reads about it.
+        parameters: a JSON Schema of the arguments, of type ``object``.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+
+    def execute(self, arguments: Mapping[str, Any], state: Any) -> Result | Any:
+        """Runs the tool.
+
+        Args:
+            arguments: checked against ``parameters``.
+            state: the episode's own state; the tool may change it.
+
+        Returns:
+            A :class:`Result`, or a JSON value that becomes its text.
+
+        Raises:
+            ToolError: the call is refused.
+        """
+        ...
