@@ -50,8 +50,8 @@ from rich.table import Table
 from training_runs import ROOT, Run
 
 from roleagent.config import ConfigError, load
-from roleagent.learners.advantages import EstimatorConfig, standardize
 from roleagent.learners.credit import last_step_bias
+from roleagent.learners.returns import EstimatorConfig, standardize
 from roleagent.learners.rl import estimator_config
 
 SHORT = (

@@ -35,9 +35,9 @@ import numpy as np
 
 from roleagent.agents.rollout import Rollout
 from roleagent.config import Config
-from roleagent.learners.advantages import EPSILON, Values
 from roleagent.learners.credit import Credit
 from roleagent.learners.prediction_targets import with_true_states
+from roleagent.learners.returns import EPSILON, Values
 from roleagent.types import Completion, Group, Segment, Trajectory
 
 CONTEXT, ACTION, PREDICTION, TEXT = 0, 1, 2, 3

@@ -9,15 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from roleagent.config import Config
-from roleagent.learners.advantages import (
-    ESTIMATORS,
+from roleagent.learners.advantages import ESTIMATORS, has_zero_variance, outcome_advantages, prediction_advantages
+from roleagent.learners.returns import (
     EstimatorConfig,
     States,
     Values,
     by_state,
-    has_zero_variance,
-    outcome_advantages,
-    prediction_advantages,
     predictive_returns,
     states_of,
     task_returns,
@@ -40,6 +37,7 @@ def estimator_config(config: Config) -> EstimatorConfig:
         rewards,
         options.unscored,
         options.state_of_failure,
+        options.modulation,
     )
 
 

@@ -24,12 +24,13 @@ from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.files import damage, make_whole, write_checksums
 from roleagent.learners import policy_update
-from roleagent.learners.advantages import Values, has_zero_variance
+from roleagent.learners.advantages import has_zero_variance
 from roleagent.learners.batch import Batch, build_batch
 from roleagent.learners.credit import Credit, estimator_config
 from roleagent.learners.critic import open_critic
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import Adapter, adapted
+from roleagent.learners.returns import Values
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup
 from roleagent.types import Group, Sampler

@@ -51,18 +51,17 @@ from typing import Any
 
 from roleagent.agents.policies.protocol import Policy
 from roleagent.config import Config
-from roleagent.learners.advantages import (
-    ESTIMATORS,
+from roleagent.learners.advantages import ESTIMATORS, has_zero_variance
+from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT
+from roleagent.learners.credit import Credit
+from roleagent.learners.returns import (
     EstimatorConfig,
     Values,
-    has_zero_variance,
     modulated_returns,
     predictive_returns,
     state_of,
     task_returns,
 )
-from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT
-from roleagent.learners.credit import Credit
 from roleagent.types import Group, Prediction, Reflection, Trajectory, Turn
 
 MOST_READ = 400

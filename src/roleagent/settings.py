@@ -182,6 +182,8 @@ class EstimatorOptions:
     # Eq. 5 to the letter, by which a winning last step is worth less than the same win later
     state_of_failure: Literal["previous", "text"] = "previous"  # by which turns after a failed command are compared:
     # the state before it, for the world is unchanged; or, as published, its text, one group for all of them
+    modulation: Literal["absolute", "relative"] = "absolute"  # of a return by predictions: 1 + R_pre (Eq. 6); or R_pre
+    # is compared with the other turns of the same state first
     whiten: Switch = False  # advantages to mean 0 and deviation 1 over the tokens of the whole batch, of all ranks
     action_mask: Switch = True  # off, an ablation: what the world says after a reply carries advantages as well
     rewards: Mapping[str, Annotated[Number, Field(ge=-1e6, le=1e6)]] = field(default_factory=dict)

@@ -10,22 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import roleagent
-from roleagent.learners.advantages import (
-    ESTIMATORS,
-    EstimatorConfig,
-    gae,
-    gigpo,
-    grpo,
-    has_zero_variance,
-    modulated_returns,
-    predictive_return,
-    reinforce,
-    rloo,
-    role_agent,
-    standardize,
-    task_returns,
-)
+from roleagent.learners.advantages import ESTIMATORS, gae, gigpo, grpo, has_zero_variance, reinforce, rloo, role_agent
 from roleagent.learners.credit import summary
+from roleagent.learners.returns import EstimatorConfig, modulated_returns, predictive_return, standardize, task_returns
 from roleagent.learners.rewards import Rewards
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
@@ -178,6 +165,7 @@ def test_nothing_to_estimate(name):
         {"similarity_threshold": 0.0},
         {"unscored": "no"},
         {"state_of_failure": ""},
+        {"modulation": "z"},
     ],
     ids=str,
 )

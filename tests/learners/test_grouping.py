@@ -7,7 +7,7 @@ from tiny import TASKS, Script, play, world_of
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.searchqa.env import INVALID
 from roleagent.envs.toy.env import NOTHING
-from roleagent.learners.advantages import EstimatorConfig, states_of
+from roleagent.learners.returns import EstimatorConfig, states_of
 from roleagent.types import Completion, Group, Task, Trajectory, Turn, grouping_state
 
 PREVIOUS, TEXT = EstimatorConfig(), EstimatorConfig(state_of_failure="text")

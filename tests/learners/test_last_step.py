@@ -9,8 +9,8 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.dual_role.game import Game
 from roleagent.envs.wrappers import PredictedState
 from roleagent.envs.wrappers.tags import Parsed
-from roleagent.learners.advantages import EstimatorConfig, modulated_returns, predictive_returns
 from roleagent.learners.credit import last_step_bias
+from roleagent.learners.returns import EstimatorConfig, modulated_returns, predictive_returns
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
@@ -107,3 +107,24 @@ def test_the_returns_of_a_solution_grow_towards_its_end(env_id, horizon, monkeyp
     assert game.won and values == sorted(values)
     [letter] = modulated_returns(group, ZERO)
     assert (letter[-1] < letter[0]) == (horizon > 1 or not env_id.startswith("RoleAgent/ALFWorld"))
+
+
+def test_relative_modulation_compares_predictions_within_their_state():
+    """Hand-computed: in state "a" scores .2 and .6 are one deviation apart from their mean; "b" has one turn only."""
+    group = Group(
+        TASK,
+        tuple(
+            Trajectory(
+                TASK,
+                (*episode([True], 1, score, ["a"], won=False).turns, *episode([True], 1, 0.9, [last]).turns),
+                True,
+                False,
+                "won",
+            )
+            for score, last in ((0.2, "b"), (0.6, "c"))
+        ),
+    )
+    rows = modulated_returns(group, EstimatorConfig(1.0, modulation="relative"))
+    assert rows == [pytest.approx([1.25, 1.5], abs=1e-4), pytest.approx([1.75, 1.5], abs=1e-4)]
+    shifted = modulated_returns(group, EstimatorConfig(1.0))
+    assert shifted == [pytest.approx([1.2, 1.9]), pytest.approx([1.6, 1.9])]

@@ -12,7 +12,7 @@ from together import watched_gradients
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import ConfigError, load
-from roleagent.learners.advantages import EstimatorConfig, prediction_advantages, prediction_mean
+from roleagent.learners.advantages import prediction_advantages
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, build_batch, whiten
 from roleagent.learners.credit import Credit, estimator_config
 from roleagent.learners.critic import Critic, estimate_advantages
@@ -21,6 +21,7 @@ from roleagent.learners.model.engine import Engine
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.policy_update import update
 from roleagent.learners.prediction_targets import with_true_states
+from roleagent.learners.returns import EstimatorConfig, prediction_mean
 from roleagent.learners.rl import estimate_advantages as estimate_group_advantages
 from roleagent.learners.run.counters import idle_mechanisms
 from roleagent.learners.run.metrics import prediction_accuracy

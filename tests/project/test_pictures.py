@@ -9,14 +9,8 @@ import pytest
 from programs import ROOT
 
 from roleagent.curricula.failure_sampler import CurriculumSampler
-from roleagent.learners.advantages import (
-    EstimatorConfig,
-    grpo,
-    modulated_returns,
-    predictive_returns,
-    role_agent,
-    task_returns,
-)
+from roleagent.learners.advantages import grpo, role_agent
+from roleagent.learners.returns import EstimatorConfig, modulated_returns, predictive_returns, task_returns
 from roleagent.similarity import lms
 from roleagent.task_split import TaskSplit
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
