@@ -13,7 +13,7 @@ from typing import Any
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import STYLES, Conversation, renderer_of
 from roleagent.env_spec import Instructions, instructions_of
-from roleagent.envs.pool import EnvPool
+from roleagent.envs.pool import EnvPool, Outcome
 from roleagent.envs.wrappers.tags import parse
 from roleagent.settings import PromptConfig, RolloutConfig
 from roleagent.timer import Timer
@@ -203,8 +203,11 @@ class Rollout:
             predicted = self._predict(acting, actions, temperature)
         with self.watch("environment"):
             scored = self.pool.scoring_seconds
-            for episode, prompt, action, prediction in zip(acting, prompts, actions, predicted, strict=True):
-                self._step(episode, prompt, action, prediction)
+            replies = [self._reply(*parts) for parts in zip(actions, predicted, strict=True)]
+            indices = [episode.index for episode in acting]
+            outcomes = self.pool.step_many(dict(zip(indices, replies, strict=True)))
+            for episode, *parts, text in zip(acting, prompts, actions, predicted, replies, strict=True):
+                self._record(episode, *parts, text, outcomes[episode.index])
             # An environment that failed has taken its part of the sum along.
             self.watch.move(max(0.0, self.pool.scoring_seconds - scored), "scoring")
 
@@ -250,20 +253,26 @@ class Rollout:
             for episode in acting
         ]
 
-    def _step(
+    def _reply(self, action: Completion, followup: tuple[tuple[int, ...], Completion] | None) -> str:
+        """The reply as text, with a follow-up prediction appended."""
+        text = self.policy.decode(action.token_ids)
+        return text if followup is None else text + self.policy.decode(followup[1].token_ids)
+
+    def _record(
         self,
         episode: _Episode,
         prompt: tuple[int, ...],
         action: Completion,
         followup: tuple[tuple[int, ...], Completion] | None,
+        text: str,
+        outcome: Outcome,
     ) -> None:
-        text = self.policy.decode(action.token_ids)
+        """Adds a turn to its episode."""
         self.stats.turns += 1
         self.stats.action_tokens += len(action.token_ids)
         stream, last = (*prompt, *action.token_ids), action.token_ids
         if followup is not None:
             asked, answer = followup
-            text += self.policy.decode(answer.token_ids)
             self.stats.prediction_tokens += len(answer.token_ids)
             if self.prompt.predictions != "detached":
                 stream, last = (*asked, *answer.token_ids), answer.token_ids
@@ -273,7 +282,6 @@ class Rollout:
             prediction = Prediction(
                 followup[0] if followup else (), followup[1] if followup else None, reply.predictions
             )
-        outcome = self.pool.step(episode.index, text)
         if outcome.error is not None:
             self._fail(episode, outcome.error)
             return

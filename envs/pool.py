@@ -6,11 +6,13 @@ environment that fails answers with its error instead of ending the run, and is 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import gymnasium
+
+from roleagent.envs.tools.broker import Broker, PreparedCall, prepared_calls, shared_broker
 
 _FAILURES = (Exception, SystemExit)  # some parsers give up by exiting; that is a failure like any other
 
@@ -38,10 +40,11 @@ class EnvPool:
     Args:
         make: builds one environment. What it raises for the first ``n`` is raised here: missing data should stop a
             run before it begins.
+        broker: runs the tool calls of :meth:`step_many`; None: the broker of this process.
     """
 
-    def __init__(self, make: Callable[[], gymnasium.Env], n: int = 0):
-        self._make = make
+    def __init__(self, make: Callable[[], gymnasium.Env], n: int = 0, broker: Broker | None = None):
+        self._make, self._broker = make, broker
         self._envs: dict[int, gymnasium.Env] = {index: make() for index in range(n)}
 
     def __len__(self) -> int:
@@ -78,6 +81,33 @@ class EnvPool:
         except _FAILURES as error:
             return self._failed(index, error)
         return Outcome(observation, float(reward), bool(terminated), bool(truncated), info)
+
+    def step_many(self, actions: Mapping[int, Any]) -> dict[int, Outcome]:
+        """One step of several environments; their tool calls run together.
+
+        Args:
+            actions: by number of the environment.
+
+        Returns:
+            Each environment's outcome, in the order of ``actions``.
+        """
+        calls: dict[int, list[PreparedCall]] = {}
+        outcomes: dict[int, Outcome] = {}
+        for index, action in actions.items():
+            try:
+                prepared = prepared_calls(self._envs[index], action) if index in self._envs else None
+            except _FAILURES as error:
+                outcomes[index] = self._failed(index, error)
+            else:
+                calls |= {index: prepared} if prepared else {}
+        if calls:
+            results = (self._broker or shared_broker()).run(list(calls.values()))
+            for index, found in zip(calls, results, strict=True):
+                self._envs[index].get_wrapper_attr("finish")(found)
+        return {
+            index: outcomes[index] if index in outcomes else self.step(index, action)
+            for index, action in actions.items()
+        }
 
     @property
     def scoring_seconds(self) -> float:

@@ -12,6 +12,7 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
+from roleagent.envs.tools.broker import PreparedCall, prepared_calls
 from roleagent.similarity import lms
 from roleagent.spaces import Unicode
 from roleagent.types import PredictionScore
@@ -126,6 +127,10 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         self._turn += 1
         rewards = {**info.get("rewards", {}), "prediction": sum(score.score for score in scores)}
         return observation, reward, terminated, truncated, {**info, "prediction_scores": scores, "rewards": rewards}
+
+    def prepare(self, action: Any) -> list[PreparedCall] | None:
+        """The tool calls of a step; see :func:`roleagent.envs.tools.broker.prepared_calls`."""
+        return prepared_calls(self.env, self._split(action)[0])
 
     def _split(self, action: Any) -> tuple[Any, tuple[str, ...]]:
         if not isinstance(action, Mapping):

@@ -14,6 +14,10 @@ class ToolError(Exception):
     """A tool refuses a call. The agent reads the message, the call counts as failed, and the episode goes on."""
 
 
+class EpisodeError(Exception):
+    """The world behind a tool is unusable, such as a server that has died: the episode is an error, not an outcome."""
+
+
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call of a tool, as a model wrote it.
@@ -52,8 +56,10 @@ class Result:
 class Tool(Protocol):
     """Anything with a name, a description, a schema and ``execute``.
 
-    A tool may also have ``batch_execute(list of arguments, list of states)``, and the attributes ``random``,
-    ``network`` and ``read_only`` (all False by default).
+    ``execute`` may be async; or a tool has ``is_async`` and ``start``, which returns its coroutine. A tool may also
+    have ``batch_execute(list of arguments, list of states)``, which returns one value or exception per call, the
+    attributes ``random``, ``network`` and ``read_only`` (all False by default), ``takes_state`` (True by default), and
+    ``timeout`` in seconds, in place of the environment's.
 
     Attributes:
         name: what a call names.
@@ -77,5 +83,6 @@ class Tool(Protocol):
 
         Raises:
             ToolError: the call is refused.
+            EpisodeError: the episode cannot go on.
         """
         ...

@@ -1,0 +1,1 @@
+"""Tools: functions, classes and servers that an agent calls."""

@@ -1,0 +1,256 @@
+"""The broker: calls of many episodes run together, and nothing depends on which finished first."""
+
+import asyncio
+import multiprocessing
+import threading
+import time
+from types import SimpleNamespace
+
+import gymnasium
+import pytest
+from gymnasium.wrappers import TimeLimit
+
+from roleagent.envs.pool import EnvPool
+from roleagent.envs.tools.broker import Broker, PreparedCall
+from roleagent.envs.wrappers import PredictedState
+from roleagent.tools import EpisodeError, Result, ToolError
+
+
+def tool_of(execute, **more):
+    return SimpleNamespace(name="t", description="", parameters={}, execute=execute, **more)
+
+
+def run(tool, *arguments, broker=None, state=None, timeout=10.0):
+    """One call per episode."""
+    calls = [[PreparedCall(tool, {"x": x}, state, timeout)] for x in arguments]
+    return [results[0] for results in (broker or Broker(4)).run(calls)]
+
+
+def slow_double(arguments, state):
+    time.sleep(0.03 if arguments["x"] == 0 else 0.0)  # the first call finishes last
+    return 2 * arguments["x"]
+
+
+async def async_double(arguments, state):
+    await asyncio.sleep(0.03 if arguments["x"] == 0 else 0.0)
+    return 2 * arguments["x"]
+
+
+def batch_double(arguments, states):
+    return [2 * one["x"] for one in arguments]
+
+
+def starts(arguments, state):
+    return async_double(arguments, state)
+
+
+DOUBLES = {
+    "threads": tool_of(slow_double),
+    "loop": tool_of(async_double),
+    "started": tool_of(None, is_async=True, start=starts),
+    "returns a coroutine": tool_of(starts),
+    "batch": tool_of(None, batch_execute=batch_double),
+}
+
+
+@pytest.mark.parametrize("kind", DOUBLES)
+def test_results_have_the_order_of_the_calls(kind):
+    assert [found.result.text for found in run(DOUBLES[kind], *range(9))] == [str(2 * x) for x in range(9)]
+
+
+def refuse(arguments, state):
+    raise ToolError("not on Sundays")
+
+
+def crash(arguments, state):
+    raise SystemExit("bye\nbye")
+
+
+def end(arguments, state):
+    raise EpisodeError("the server has died")
+
+
+async def crash_in_loop(arguments, state):
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    "execute, failure, text",
+    [
+        (refuse, "refused", "not on Sundays"),
+        (crash, "error", "the tool failed: SystemExit: bye bye"),
+        (crash_in_loop, "error", "the tool failed: ValueError: no"),
+        (end, "error", "the server has died"),
+        (lambda arguments, state: {1, 2}, "error", "the tool failed: TypeError: Object of type set is not JSON seria"),
+        (lambda arguments, state: Result("no", success=False), None, "no"),
+    ],
+)
+def test_what_a_tool_raises_is_a_result(execute, failure, text):
+    found = run(tool_of(execute), 1)[0]
+    assert (found.failure, found.result.success) == (failure, False) and found.result.text.startswith(text)
+    assert (found.fatal is not None) == (execute is end)
+
+
+def test_a_batch_reports_each_call_by_itself():
+    tool = tool_of(None, batch_execute=lambda arguments, states: ["fine", ToolError("no")])
+    assert [found.result.text for found in run(tool, 1, 2)] == ["fine", "no"]
+    for returned, found in (([1], "1 values"), ("ab", "2 values"), (None, "NoneType")):
+        tool = tool_of(None, batch_execute=lambda arguments, states, value=returned: value)
+        assert f"batch_execute returned {found} for 2 calls" in run(tool, 1, 2)[0].result.text
+
+
+@pytest.mark.parametrize("blocking", ["threads", "loop", "blocked loop"])
+def test_a_call_that_hangs_fails_alone(blocking):
+    """Two threads, three calls that hang: the others still run, now and in the next turn."""
+    release = threading.Event()
+
+    def hang(arguments, state):
+        return release.wait(20) if arguments["x"] < 3 else "done"
+
+    async def hang_in_loop(arguments, state):
+        if arguments["x"] < 3:
+            await asyncio.sleep(20)
+        return "done"
+
+    async def block_the_loop(arguments, state):
+        return hang(arguments, state)
+
+    execute = {"threads": hang, "loop": hang_in_loop, "blocked loop": block_the_loop}[blocking]
+    broker, begun = Broker(2), time.monotonic()
+    found = run(tool_of(execute), *range(6), broker=broker, timeout=0.1)
+    assert [one.failure for one in found[:3]] == ["timeout"] * 3 and time.monotonic() - begun < 5
+    assert found[0].result.text == "the tool took longer than 0.1 s"
+    if blocking != "blocked loop":
+        assert [one.result.text for one in found[3:]] == ["done"] * 3
+    assert [one.result.text for one in run(tool_of(execute), 3, 4, broker=broker, timeout=5)] == ["done"] * 2
+    assert run(tool_of(hang_in_loop, timeout=0.05), 0, timeout=60)[0].failure == "timeout"  # the tool's own limit
+    release.set()
+
+
+def test_equal_read_only_calls_run_once():
+    def count(arguments, state):
+        ran.append(arguments["x"])
+        return arguments["x"]
+
+    for more, state, expected in [
+        ({"read_only": True}, {}, 2),
+        ({"read_only": True}, {"seen": 1}, 3),  # it may read the state
+        ({"read_only": True, "takes_state": False}, {"seen": 1}, 2),
+        ({"read_only": True, "random": True}, None, 3),
+        ({}, None, 3),
+    ]:
+        ran = []
+        found = run(tool_of(count, **more), 1, 2, 1, state=state)
+        assert len(ran) == expected and [one.result.text for one in found] == ["1", "2", "1"]
+        assert [one.shared for one in found] == [False, False, expected == 2]
+
+
+def test_the_calls_of_an_episode_run_in_their_order():
+    def append(arguments, state):
+        time.sleep(0.02 if arguments["x"] == 0 else 0)
+        state.append(arguments["x"])
+        return str(state)
+
+    states = [[], []]
+    tool = tool_of(append)
+    found = Broker().run([[PreparedCall(tool, {"x": x}, state) for x in range(3)] for state in states] + [[]])
+    assert states == [[0, 1, 2]] * 2 and [len(one) for one in found] == [3, 3, 0]
+    assert found[1][1].result.text == "[0, 1]"
+
+
+def test_callers_in_several_threads_get_their_own_results():
+    broker, found = Broker(3), {}
+    tool = tool_of(slow_double)
+
+    def ask(number):
+        found[number] = [one.result.text for one in run(tool, *range(number, number + 5), broker=broker)]
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    [thread.start() for thread in threads]
+    [thread.join() for thread in threads]
+    assert found == {number: [str(2 * x) for x in range(number, number + 5)] for number in range(8)}
+
+
+def ask_in_a_fork(broker, pipe):
+    pipe.send(run(DOUBLES["threads"], 4, broker=broker)[0].result.text)
+
+
+def test_a_forked_process_has_threads_of_its_own():
+    """Gymnasium's AsyncVectorEnv forks where it can."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        pytest.skip("this system has no fork")
+    broker = Broker()
+    run(DOUBLES["threads"], 1, broker=broker)
+    context = multiprocessing.get_context("fork")
+    here, there = context.Pipe()
+    process = context.Process(target=ask_in_a_fork, args=(broker, there))
+    process.start()
+    assert here.poll(20) and here.recv() == "8"
+    process.join()
+
+
+class Adder(gymnasium.Env):
+    """An environment with one tool: it adds its command to what it has."""
+
+    action_space = observation_space = gymnasium.spaces.Text(9)
+    running = most = 0
+    lock = threading.Lock()
+
+    def __init__(self):
+        self.total, self.results, self.tool = 0, None, tool_of(self.add)
+
+    def add(self, arguments, state):
+        with Adder.lock:
+            Adder.running += 1
+            Adder.most = max(Adder.most, Adder.running)
+        time.sleep(0.02)
+        with Adder.lock:
+            Adder.running -= 1
+        return int(arguments["x"]) + self.total
+
+    def prepare(self, action):
+        if action == "broken":
+            raise RuntimeError("it is broken")
+        return [PreparedCall(self.tool, {"x": action})] if action else []
+
+    def finish(self, results):
+        self.results = results
+
+    def reset(self, *, seed=None, options=None):
+        self.total, self.results = 0, None
+        return "0", {}
+
+    def step(self, action):
+        results = Broker(1).run([self.prepare(action)])[0] if self.results is None else self.results
+        self.results, self.total = None, int(results[0].result.text) if results else self.total
+        return str(self.total), 0.0, False, False, {}
+
+
+class Doubling(gymnasium.ActionWrapper):
+    """Changes the action and has no ``prepare``: no call can be known before its step."""
+
+    def action(self, action):
+        return str(2 * int(action))
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_pool_runs_a_turn_of_calls_at_the_same_time(wrapped):
+    Adder.most = 0
+    pool = EnvPool(lambda: TimeLimit(PredictedState(Adder(), 1) if wrapped else Adder(), 9), broker=Broker(8))
+    [pool.reset(index) for index in range(8)]
+    actions = {index: {"command": str(index), "predictions": ("",)} if wrapped else str(index) for index in range(8)}
+    for turn in (1, 2):
+        outcomes = pool.step_many(actions)
+        assert [outcome.observation for outcome in outcomes.values()] == [str(turn * index) for index in range(8)]
+    assert Adder.most > 1
+
+
+def test_a_pool_steps_what_has_no_calls_or_fails():
+    pool = EnvPool(lambda: Adder())
+    [pool.reset(index) for index in range(3)]
+    outcomes = pool.step_many({0: "", 1: "broken", 2: "5", 7: "1"})
+    assert list(outcomes) == [0, 1, 2, 7] and outcomes[0].observation == "0" and outcomes[2].observation == "5"
+    assert outcomes[1].error == "RuntimeError: it is broken" and "never reset" in outcomes[7].error
+    doubling = EnvPool(lambda: Doubling(Adder()))
+    doubling.reset(0)
+    assert doubling.step_many({0: "3"})[0].observation == "6"
