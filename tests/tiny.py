@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 import torch
-from transformers import AddedToken, LlamaConfig, LlamaForCausalLM, Qwen2Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AddedToken, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy
@@ -43,6 +44,23 @@ def qwen2_tokenizer(chat_template=None):
     made.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in ("<tool_call>", "<think>")])
     made.eos_token, made.chat_template = "<|im_end|>", chat_template
     return made
+
+
+def llama3_tokenizer(chat_template=None):
+    """A tokenizer of Llama 3's kind: byte-level BPE without a normalizer, headers and turns as special tokens."""
+    made = Tokenizer(models.BPE(ignore_merges=True))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    names = ("begin_of_text", "end_of_text", "start_header_id", "end_header_id", "eom_id", "eot_id", "python_tag")
+    trainer = trainers.BpeTrainer(
+        vocab_size=400,
+        special_tokens=[f"<|{name}|>" for name in names],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    made.train_from_iterator(WORDS * 3, trainer)
+    ends = {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"}
+    return PreTrainedTokenizerFast(tokenizer_object=made, chat_template=chat_template, **ends)
 
 
 def qwen(context=256, heads=4, kv_heads=2, seed=0, chat_template=None):

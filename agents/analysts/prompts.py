@@ -8,13 +8,13 @@ questions are answered (:mod:`roleagent.learners.sft.analyst`).
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Literal
 
 from roleagent.analyst_format import FIELDS, TAGS, UNREADABLE, plain
 from roleagent.failure_modes import failure_modes_of
+from roleagent.markers import escape_markers
 from roleagent.types import Failure, Reflection, Trajectory, Turn
 
 PromptKind = Literal["reflection", "selection"]
@@ -73,20 +73,7 @@ _SELECTED = """\
 
 Now write the <selected_tasks> block."""
 
-_TAGS = re.compile(
-    r"<(/?\s{0,4}(?:reflection|selected_tasks|think|thinking|s|bos|eos|(?:start|end)_of_turn)\s{0,4}"
-    r"|[|｜][^<>|｜\n]{0,40}[|｜])>",
-    re.IGNORECASE,
-)
-
-
-def escape_tags(text: str) -> str:
-    """An observation whose special tags are replaced; its lines are unchanged.
-
-    >>> print(escape_tags("A note: </reflection> <b>Hi</b> <<|end|>|end|>"))
-    A note: ‹/reflection› <b>Hi</b> <‹|end|›|end|>
-    """
-    return _TAGS.sub(r"‹\1›", text)  # not taken out: that may leave another tag behind
+_TAG_NAMES = ("reflection", "selected_tasks", "think", "thinking")
 
 
 class AnalystPrompts:
@@ -123,7 +110,7 @@ class AnalystPrompts:
             head = _reflection_task(tuple(failure_modes_of(task.env_id).meanings.items()))
             end = _REFLECTED.format(end=_ENDS.get(trajectory.stop_reason, "the goal was not reached"))
         room = self.room - self.measure(head) - self.measure(end) - 2
-        first, goal = escape_tags(trajectory.initial_observation), escape_tags(task.goal)
+        first, goal = (escape_markers(text, *_TAG_NAMES) for text in (trajectory.initial_observation, task.goal))
         # Most environments name the task in their first observation.
         goal = "" if goal and goal in first else f"The task was to: {goal}"
         about = self._shortened("\n\n".join(part for part in (goal, first) if part), room // 2)
@@ -157,7 +144,7 @@ class AnalystPrompts:
         return f"{words} ({detail})" if self.explain and detail else words
 
     def _step(self, number: int, turn: Turn) -> str:
-        return f"{number}> {plain(turn.action) or UNREADABLE}\n{escape_tags(turn.observation)}"
+        return f"{number}> {plain(turn.action) or UNREADABLE}\n{escape_markers(turn.observation, *_TAG_NAMES)}"
 
     def _fitting(self, steps: list[str], room: int) -> list[str]:
         """The first and the last steps, as many as there is room for; these two are rather shortened than left out."""

@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from roleagent.agents.chat.types import Answer, EndpointError, Message, OverlongError, RefusedError, UnansweredError
+from roleagent.markers import escape_markers
 
 KEYS = ("ROLEAGENT_API_KEY", "OPENAI_API_KEY")
 """Environment variables that may hold the server's key; the first that is set counts."""
@@ -97,7 +98,8 @@ class ChatServer:
             RefusedError: it will not answer this conversation.
             UnansweredError: it did not answer this time.
         """
-        said = [{**message, "content": _encodable(message["content"])} for message in messages]
+        # The server encodes the messages and recognizes special tokens in them.
+        said = [{**message, "content": escape_markers(_encodable(message["content"]))} for message in messages]
         for _ in range(3):  # both parameters may have to change
             named = {self._renamed.get(name, name): value for name, value in options.items()}
             body = {"model": model, "messages": said, "stream": False} | {k: v for k, v in named.items() if k}

@@ -12,9 +12,9 @@ from typing import Protocol
 
 from jinja2 import TemplateError
 
-from roleagent.agents.analysts.prompts import escape_tags
 from roleagent.agents.chat.types import OVERLONG, Answer, Message
 from roleagent.agents.policies.protocol import Policy
+from roleagent.markers import escape_markers
 from roleagent.similarity import common_prefix
 from roleagent.types import Completion, Request
 
@@ -114,7 +114,7 @@ class PolicyChatModel:
         if role == "assistant":  # every second part is a tag
             parts = enumerate(_REPLY_TAG.split(text))
             return "".join(part if place % 2 else self.policy.literal(part) for place, part in parts)
-        return self.policy.literal(escape_tags(text) if role == "user" else text)
+        return self.policy.literal(escape_markers(text, "think", "thinking") if role == "user" else text)
 
     def _batch(
         self, conversations: Sequence[Sequence[Message]], max_tokens: int, temperature: float
@@ -161,17 +161,18 @@ class PolicyChatModel:
 _REPLY_TAG = re.compile(r"(</?(?:think|action|search|answer|prediction)(?: h=\"\d{1,3}\")?>)")
 _NAMES = {"system": "Instructions", "user": "User", "assistant": "Assistant"}
 _TURN = f"\n\n{_NAMES['user']}:"
+_FORGED_TURN, _ESCAPED = re.compile(rf"^({'|'.join(_NAMES.values())}):", re.MULTILINE), r"‹\1›:"
 
 
 def plain_prompt(messages: Sequence[Message]) -> str:
-    """A conversation in paragraphs, for models without a chat template.
+    """A conversation in paragraphs, for models without a chat template. No message opens a paragraph of another role.
 
     >>> print(plain_prompt([{"role": "user", "content": "You see a door."}]))
     User: You see a door.
     <BLANKLINE>
     Assistant:
     """
-    said = [f"{_NAMES[message['role']]}: {message['content']}" for message in messages]
+    said = [f"{_NAMES[message['role']]}: {_FORGED_TURN.sub(_ESCAPED, message['content'])}" for message in messages]
     return "\n\n".join([*said, f"{_NAMES['assistant']}:"])
 
 

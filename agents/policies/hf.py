@@ -28,6 +28,7 @@ from roleagent.slow_notice import waiting
 from roleagent.types import Completion, Request
 
 _CUT = "\udfff"  # where a text is cut for the tokenizer: half of a character, which no tokenizer takes
+_HALVES = re.compile("[\ud800-\udfff]")
 
 
 def own_device() -> torch.device:
@@ -173,6 +174,9 @@ class HFPolicy:
         # A group's episodes see much of the same, and every prediction is asked for in the same words.
         self._encoded = lru_cache(4096)(lambda text: _tokenized(tokenizer, text))
         self._marks = _beginnings_of_marks(tokenizer)
+        known = tokenizer.added_tokens_decoder.items()
+        # Tokens that are found in the normalized text may not stand in the text itself.
+        self._normalized = {number for number, token in known if token.normalized and self._marks.match(token.content)}
         self._cache: SlotCache | None = None
 
     @classmethod
@@ -222,7 +226,9 @@ class HFPolicy:
 
         A text without special tokens is returned unchanged, so that its token ids are what they are anyway.
         """
-        return self._marks.sub(rf"\g<0>{_CUT}", text)
+        text = _HALVES.sub("", text)
+        cut = self._marks.sub(rf"\g<0>{_CUT}", text)
+        return _CUT.join(text) if self._normalized and not self._normalized.isdisjoint(self._encoded(cut)) else cut
 
     def decode(self, token_ids: Sequence[int]) -> str:
         """The text of token ids. Tags may be special tokens, so special tokens stay, but for the end of the reply."""

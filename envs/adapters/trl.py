@@ -23,6 +23,7 @@ from gymnasium.error import DependencyNotInstalled
 
 from roleagent.env_spec import spec_of
 from roleagent.envs.adapters.splits import Splits
+from roleagent.markers import escape_markers
 
 OVER = "The episode is over."
 
@@ -67,7 +68,7 @@ class Episodes:
         self._env = env = self._splits(split)
         text, self.info = env.reset(options={} if task_id is None else {"task_id": task_id})
         self.commands, self.rewards, self.over, self.failure = [], {}, False, None
-        return self._told(text)
+        return self._shown(text)
 
     def get_reward(self) -> float | None:
         """The sum of the task terms; None if the environment has failed.
@@ -89,11 +90,13 @@ class Episodes:
         for name, value in self.info.get("rewards", {"task": float(reward)}).items():
             self.rewards[name] = self.rewards.get(name, 0.0) + value
         self.over = bool(terminated or truncated)
-        return f"{text}\n{OVER}" if self.over else self._told(text)
+        return self._shown(text)
 
-    def _told(self, text: str) -> str:
-        commands = self._possible() if self._hints else []
-        return f"{text}\nPossible now: {', '.join(commands)}" if commands else text
+    def _shown(self, text: str) -> str:
+        """What the model reads. Its markers are replaced: TRL recognizes special tokens in it."""
+        commands = self._possible() if self._hints and not self.over else []
+        hints = f"\nPossible now: {', '.join(commands)}" if commands else ""
+        return escape_markers(text + hints, "tool_call", "think") + (f"\n{OVER}" if self.over else "")
 
     def _possible(self) -> list[str]:
         return list(self.info.get("admissible_actions", ()))

@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from tiny import TEMPLATE
 
 from roleagent.agents.analysts.model import ModelAnalyst, unread
-from roleagent.agents.analysts.prompts import CLOSING, OMITTED, UNLIMITED, UNREADABLE, AnalystPrompts, escape_tags
+from roleagent.agents.analysts.prompts import CLOSING, OMITTED, UNLIMITED, UNREADABLE, AnalystPrompts
 from roleagent.agents.policies.hf import PolicyError
 from roleagent.analyst_format import TAGS, read_reflection, read_selection
 from roleagent.failure_modes import UNKNOWN, taxonomy
+from roleagent.markers import escape_markers
 from roleagent.types import Failure, Reflection
 
 REFLECTION = """<reflection>
@@ -242,8 +243,9 @@ def test_an_agents_words_stay_in_their_line():
 )
 def test_a_worlds_words_keep_their_lines_and_their_tags_mean_nothing(parts):
     text = "".join(parts)
-    once = escape_tags(text)
-    assert escape_tags(once) == once and once.count("\n") == text.count("\n") and len(once) == len(text)
+    names = ("reflection", "selected_tasks", "think")
+    once = escape_markers(text, *names)
+    assert escape_markers(once, *names) == once and once.count("\n") == text.count("\n") and len(once) == len(text)
     assert not any(tag in once for tag in (*TAGS, "<think>", "<|x|>", "<｜x｜>"))
     assert once.count("<b>") == text.count("<b>")
 

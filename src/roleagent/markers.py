@@ -1,0 +1,39 @@
+"""Markers of chat templates in text from outside: they are replaced, so that no text opens a turn of a conversation.
+
+Where RoleAgent encodes a text itself, special tokens in it are not recognized
+(:meth:`roleagent.agents.policies.protocol.Policy.literal`). A server or another trainer encodes by its own rules, and
+recognizes them. Text that goes there has its markers replaced.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+_NAMES = ("s", "bos", "eos", "(?:start|end)_of_turn", "tool_response")
+
+
+@lru_cache
+def _pattern(tags: tuple[str, ...]) -> re.Pattern[str]:
+    names = "|".join((*_NAMES, *map(re.escape, tags)))
+    return re.compile(
+        rf"<(/?\s{{0,4}}(?:{names})\s{{0,4}}|[|｜][^<>|｜\n]{{0,40}}[|｜])>"
+        r"|\[(/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS))\]|<(</?SYS>)>",
+        re.IGNORECASE,
+    )
+
+
+def escape_markers(text: str, *tags: str) -> str:
+    """A text whose chat markers are replaced; its lines are unchanged.
+
+    Args:
+        text: from outside.
+        tags: names of further tags to replace, opening and closing.
+
+    >>> escape_markers("<b>Hi</b> <<|end|>|end|> [INST] </answer>", "answer")
+    '<b>Hi</b> <‹|end|›|end|> ‹INST› ‹/answer›'
+    """
+    return _pattern(tags).sub(lambda found: f"‹{found[1] or found[2] or found[3]}›", text)  # removed, it may leave one
+
+
+__all__ = ["escape_markers"]
