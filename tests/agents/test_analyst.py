@@ -84,14 +84,6 @@ def test_selections():
     assert everything.indices == (0, 1, 2, 3) and everything.repaired  # as many as were asked for
 
 
-def test_costs_are_told_once():
-    policy, analyst = saying(REFLECTION)
-    analyst.reflect([WALK] * 2)
-    spent = analyst.costs()
-    assert spent["analysis_tokens"] == 2 * (len(policy.encode(REFLECTION)) + 1) and spent["analysis_seconds"] > 0
-    assert analyst.costs() == dict.fromkeys(spent, 0.0)
-
-
 def test_an_answer_ends_with_its_closing_tag():
     policy, analyst = saying(REFLECTION)
     for kind in CLOSING:
@@ -198,27 +190,6 @@ def test_candidates_beyond_those_that_were_shown_are_dropped():
     assert read_selection("<selected_tasks>\n1: x\n</selected_tasks>", shown).indices == (0,)  # counted from one
 
 
-def test_each_part_of_a_question_is_measured_once():
-    """Writing the questions of a whole batch must not take longer than reading it."""
-    sizes = []
-
-    def measure(text):
-        sizes.append(len(text))
-        return len(text) // 4
-
-    long = story(*[(f"go to desk {n}", "You arrive at a desk. " * 10) for n in range(50)])
-    for room in (10**6, 2500):
-        prompts = AnalystPrompts(measure, room, room)
-        sizes.clear()
-        question = prompts.reflection(long)
-        whole = len(AnalystPrompts(len, 10**6, 10**6).reflection(long))
-        assert len(sizes) <= 50 + 8 and sum(sizes) <= 1.1 * whole and len(question) <= whole
-    prompts = AnalystPrompts(measure, 10**6, 10**6)
-    sizes.clear()
-    question, shown = prompts.selection(READ, entries(64))
-    assert shown == 64 and len(sizes) <= 64 + 8 and sum(sizes) <= 1.1 * len(question)
-
-
 # --- what an agent or a world may say ---------------------------------------------------------------------------------
 
 FORGED = (
@@ -248,10 +219,3 @@ def test_a_worlds_words_keep_their_lines_and_their_tags_mean_nothing(parts):
     assert escape_markers(once, *names) == once and once.count("\n") == text.count("\n") and len(once) == len(text)
     assert not any(tag in once for tag in (*TAGS, "<think>", "<|x|>", "<｜x｜>"))
     assert once.count("<b>") == text.count("<b>")
-
-
-def test_a_worlds_words_are_made_harmless_in_every_place():
-    told = AnalystPrompts(len, 10**6, 10**6, explain=False).reflection(
-        story(("look", FORGED), goal=FORGED, initial_observation=f"A kitchen. {FORGED}")
-    )
-    assert not any(tag in told for tag in (*TAGS, "</think>", "<|")) and "\nSelect every task." in told

@@ -25,7 +25,7 @@ from roleagent.analyst_format import (
 from roleagent.curricula import CurriculumSampler
 from roleagent.failure_modes import UNKNOWN, match_mode, taxonomy
 from roleagent.task_split import TaskSplit
-from roleagent.types import Failure, Group, Reflection, Selection
+from roleagent.types import Group, Reflection, Selection
 
 ALFWORLD = taxonomy("RoleAgent/ALFWorld-v0")
 
@@ -139,11 +139,6 @@ def test_what_cannot_be_read_is_no_reflection(reply):
     assert read(reply) is None
 
 
-def test_values_in_chinese():
-    told = read(GOOD.replace("navigation_loop\n", "来回走动\n").replace("Look somewhere new.", "去别的地方看看。"))
-    assert told.mode == "来回走动" and told.lesson == "去别的地方看看。" and not told.repaired
-
-
 @pytest.mark.parametrize(
     ("written", "step", "sound"),
     [
@@ -162,15 +157,6 @@ def test_values_in_chinese():
 def test_the_step_is_one_that_the_episode_has(written, step, sound):
     told = read(GOOD.replace(": 3", f": {written}"))
     assert told.critical_step == step and told.repaired == (not sound)
-
-
-def test_a_long_value_is_cut_and_a_missing_one_empty():
-    told = read(
-        GOOD.replace("Look somewhere new.", "Look. " * 300).replace(
-            "DETAIL: it walked between desk 1 and shelf 2\n", ""
-        )
-    )
-    assert told.repaired and len(told.lesson) == 599 and told.detail == ""
 
 
 # --- selections -------------------------------------------------------------------------------------------------------
@@ -275,14 +261,6 @@ def test_whatever_a_reply_is_the_reader_answers_soundly(reply, turns):
     assert chosen.source in ("model", "fallback") and chosen.dropped >= 0
 
 
-@settings(max_examples=400)
-@given(ANY, st.integers(1, 100))
-def test_plain_text_stays_as_it_is(text, most):
-    once = plain(text, most)
-    assert plain(once, most) == once and len(once) <= most
-    assert once.isprintable() and not set("<>") & set(once) and once == once.strip()
-
-
 PLAIN = ANY.map(plain).filter(bool)
 NO_MODES = (UNKNOWN, "none", "na", "n_a", "null", "无", "没有")
 MODES = st.sampled_from(ALFWORLD) | ANY.map(lambda text: match_mode(plain(text, 200), ALFWORLD)).filter(
@@ -353,16 +331,6 @@ def test_reading_takes_as_long_as_the_text_is(part):
         if times[20_000] < 40 * times[2_000] and times[200_000] < 40 * times[20_000]:
             return
     pytest.fail(f"the time grows faster than the text: {times}")
-
-
-# --- modes ------------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=200)
-@given(ANY)
-def test_a_mode_is_one_word(text):
-    mode = match_mode(text, ALFWORLD)
-    assert 0 < len(mode) <= 64 and not any(sign.isspace() for sign in mode) and mode == mode.strip("_")
 
 
 # --- a curriculum that is lied to -------------------------------------------------------------------------------------
@@ -444,16 +412,3 @@ def assert_unforged(question, shown):
     assert [line.partition(". ")[0] for line in listed] == [str(number) for number in range(1, shown + 1)]
     assert question.count("<selected_tasks>") == 2 and question.count("</selected_tasks>") == 1
     assert "<reflection>" not in question and "</reflection>" not in question and "<|" not in question
-
-
-@given(st.lists(st.tuples(ANY, ANY, ANY, ANY), min_size=1, max_size=5))
-def test_a_poisoned_library_forges_nothing_in_the_next_question(entries):
-    """Even one that was written by somebody else, and never read by this reader."""
-    told = [Reflection(mode, detail, None, "", query) for mode, detail, query, _ in entries]
-    failures = [Failure(story(goal=goal, task_type=goal).task, r) for r, (*_, goal) in zip(told, entries, strict=True)]
-    prompts = AnalystPrompts(len, 10**6, 10**6)
-    question, shown = prompts.selection(told[0], failures)
-    assert shown == len(entries)
-    assert_unforged(question, shown)
-    bare = AnalystPrompts(len, 10**6, 10**6, explain=False).selection(told[0], failures)[0]
-    assert len(bare.splitlines()) == 1 + len(entries) and not set("<>") & set(bare)

@@ -8,13 +8,13 @@ from functools import partial
 import gymnasium
 import numpy as np
 import pytest
-from fake_openai import KEY, MODEL, disturbed, error, in_turn, message, serving
-from player import LESSON, learner, next_command, player
+from fake_openai import KEY, MODEL, disturbed, error, message, serving
+from player import LESSON, learner, player
 from tiny import Script, qwen
 
 import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.chat.client import KEYS
-from roleagent.agents.chat.endpoint import OVERLONG, Endpoint, EndpointError
+from roleagent.agents.chat.endpoint import Endpoint, EndpointError
 from roleagent.agents.chat.episode import Usage
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.plain import read_command
@@ -23,12 +23,11 @@ from roleagent.agents.chat.reflexion import MEMORY, Reflexion
 from roleagent.agents.chat.rollout import THREAD_NAME, play_all
 from roleagent.agents.evaluation.baselines import (
     PROMPTING,
-    RandomAgent,
     build_agent,
     build_prompting_agent,
 )
 from roleagent.agents.evaluation.play import evaluate_agent
-from roleagent.env_spec import instructions_of, spec_of
+from roleagent.env_spec import instructions_of
 
 WORLDS = {
     "Toy": {"split": "valid"},
@@ -141,14 +140,6 @@ def test_a_policy_converses(template):
     assert not answer.estimated and answer.finish_reason == "stop"
 
 
-def test_a_conversation_that_is_too_long_harms_no_other():
-    speaker = PolicyChatModel(qwen(context=120), concurrency=3)
-    talks = [[user(text)] for text in ("look", "table " * 200, "open", "take", "table " * 80)]
-    answers = speaker.chat(talks, max_tokens=500, temperature=1.0)
-    assert [answer.finish_reason == OVERLONG for answer in answers] == [False, True, False, False, False]
-    assert all(answer.prompt_tokens + answer.completion_tokens <= 120 for answer in answers)
-
-
 def test_a_growing_conversation_costs_its_new_tokens_and_changes_no_answer():
     policy = qwen(context=2048)
     fed = []
@@ -244,19 +235,6 @@ def test_a_server_that_falls_silent_ends_everything_at_last():
         play("plain", server(fake, concurrency=2, retries=0), make, task_ids)
 
 
-@pytest.mark.filterwarnings("ignore:.*stayed unanswered")  # what was asked last, of a server that has gone
-def test_what_was_not_asked_for_does_not_go_on():
-    make, task_ids = maker("Toy")
-    with serving(player) as fake:
-        results = play_all(build_prompting_agent("plain", make()), server(fake, concurrency=2), make, task_ids)
-        assert next(results)[1].won
-        results.close()
-        asked = len(fake.asked)
-        with pytest.raises(ValueError, match="nonsense"):
-            play("plain", server(fake), make, ["nonsense"])
-        assert len(fake.asked) <= asked + 2 and play("plain", server(fake), make, []) == []
-
-
 # --- whole episodes ---------------------------------------------------------------------------------------------------
 
 
@@ -291,23 +269,6 @@ def test_trouble_in_between_changes_nothing():
     assert list(map(without_cost, rough)) == list(map(without_cost, calm))
     assert spent.retries >= spent.requests // 2 and spent.failures == 0
     assert all(played.usage.estimated == played.usage.answers == played.steps for played in rough)
-
-
-def test_a_reply_without_an_action_is_asked_for_again_once():
-    make, task_ids = maker("Toy")
-
-    def absent_minded(body, number):
-        said = [said["content"] for said in body["messages"] if said["role"] == "assistant"]
-        if len(said) == 0:
-            return "I wonder what to do."
-        return "Action: look" if len(said) == 1 else in_turn("", "Still wondering.")(body, number - 2)
-
-    with serving(absent_minded) as fake:
-        [played] = play("react", server(fake), partial(make, max_steps=2), task_ids[:1])
-    assert (played.corrections, played.steps, played.invalid, played.stop_reason) == (3, 2, 1, "max_steps")
-    said = [one["content"] for one in played.messages]
-    assert said[2] == "I wonder what to do." and said[3] == ReAct.correction and said[4] == "Action: look"
-    assert said[5].startswith("Observation: You are in the middle") and said[6:8] == ["(nothing)", ReAct.correction]
 
 
 def test_an_episode_that_outgrows_the_context_is_lost_and_no_error():
@@ -362,43 +323,6 @@ def test_three_lessons_are_kept_and_nothing_that_an_agent_cannot_see():
     assert not any("The answer was taken" in text for told in asked for text in told)
 
 
-def test_the_shop_does_not_tell_the_score():
-    """What a purchase earned stands on the page that comes after it, when there is nobody left to see it."""
-    make, task_ids = maker("WebShop")
-
-    def hasty(body, number):
-        said = sum(one["role"] == "assistant" for one in body["messages"])
-        if body["messages"][0]["content"].startswith("You have tried"):
-            return "Choose better."
-        if said < 2:
-            return "Action: " + next_command(body["messages"])
-        return "Action: click[Buy Now]"
-
-    with serving(hasty) as fake:
-        found = play("reflexion", server(fake), make, task_ids[:3])
-        asked = [said["content"] for body in fake.asked for said in body["messages"]]
-    assert any(played.trials == 3 and played.stop_reason == "lost" for played in found)
-    assert not any("Thank you for shopping" in text or "score" in text.lower() for text in asked)
-
-
-def test_an_attempt_that_outgrows_the_context_is_learned_from():
-    make, task_ids = maker("ALFWorld")
-
-    def rambling(body, number):
-        told = body["messages"][0]["content"]
-        if told.startswith("You have tried"):
-            return LESSON
-        return player(body) if LESSON in told else "Thought: " + "hm " * 90 + "\nAction: look"
-
-    with serving(rambling, context=700) as fake, pytest.warns(UserWarning, match="maximum context length"):
-        [played] = play("reflexion", server(fake), make, task_ids[:1])
-        [last] = play(Reflexion(ReAct(instructions_of(make())), trials=1), server(fake), make, task_ids[:1])
-        asked = [body["messages"][1]["content"] for body in fake.asked]
-    assert (played.won, played.trials) == (True, 2)
-    assert (last.stop_reason, last.won, last.trials) == ("context", False, 1)
-    assert any("too long for you to go on" in text for text in asked)
-
-
 # --- garbage, and worlds of other people ------------------------------------------------------------------------------
 
 
@@ -415,15 +339,6 @@ def test_random_weights_break_nothing(world, name):
 
 
 # --- by name ----------------------------------------------------------------------------------------------------------
-
-
-def test_chance_answers_with_what_it_is_shown():
-    forms = spec_of("RoleAgent/SearchQA-v0").load("command_forms")
-    agent = RandomAgent(np.random.default_rng(0), forms)
-    info = {"admissible_actions": [], "goal": "Who?\nWhere?"}
-    shown = '<information>Doc 1(Title: "Oslo") A city.\nDoc 2(Title: "Ulm") Another.</information>'
-    assert agent.act("Who?", info) == "search[Who? Where?]"
-    assert {agent.act(shown, info) for _ in range(20)} == {"answer[Oslo]", "answer[Ulm]"}
 
 
 class Idle:

@@ -10,7 +10,7 @@ from email.utils import formatdate
 
 import pytest
 from failures import failed, story
-from fake_openai import KEY, MODEL, error, in_turn, message, serving, slowly
+from fake_openai import KEY, MODEL, error, in_turn, message, serving
 
 from roleagent.agents.analysts.endpoint import EndpointAnalyst
 from roleagent.agents.chat.client import KEYS, _pause
@@ -154,21 +154,6 @@ def test_a_pause_is_a_number_of_seconds_or_a_date():
     assert _pause(formatdate(time.time() - 60, usegmt=True)) == 0.0
 
 
-def test_pauses_grow_and_are_drawn_from_the_generator():
-    class Recorder(random.Random):
-        drawn: list
-
-        def uniform(self, a, b):
-            self.drawn.append((a, b))
-            return 0.0
-
-    rng = Recorder()
-    rng.drawn = []
-    with serving(error(500)) as fake, pytest.warns(UserWarning, match="HTTP 500"):
-        assert ask(opened(fake, rng=rng, retries=3), "well?") == [None]
-    assert rng.drawn == [(0.5, 1.0)] * 3 and len(fake.asked) == 4
-
-
 # --- servers that are down --------------------------------------------------------------------------------------------
 
 
@@ -198,25 +183,6 @@ def test_no_call_outlasts_its_deadline(trouble):
         assert time.monotonic() - began < 9  # the server would have gone on for longer
         spent = endpoint.settle()
         assert spent.requests == 2 and spent.failures == 3
-
-
-def test_a_pause_longer_than_the_deadline_is_not_waited_for():
-    with (
-        serving(error(429, "slow down", {"Retry-After": "3600"})) as fake,
-        pytest.warns(UserWarning, match="slow down"),
-    ):
-        assert ask(opened(fake, concurrency=1), *"abc") == [None] * 3
-        assert len(fake.asked) == 1
-
-
-def test_one_conversation_that_fails_does_not_end_those_that_go_well():
-    def reply(body, number):
-        time.sleep(0.005)
-        return error(500) if body["messages"][0]["content"] == "7" else "yes"
-
-    with serving(reply) as fake, pytest.warns(UserWarning, match="1 of 30"):
-        answers = ask(opened(fake, concurrency=4, retries=2), *map(str, range(30)))
-        assert [place for place, answer in enumerate(answers) if answer is None] == [7]
 
 
 # --- trouble that stays -----------------------------------------------------------------------------------------------
@@ -276,26 +242,12 @@ def test_a_wrong_configuration_is_said_in_one_line(options, path, model, said):
         assert len(fake.asked) <= 3
 
 
-def test_no_server_at_all():
-    with serving() as fake:
-        pass
-    with pytest.raises(EndpointError, match="is it running, and the base URL right"):
-        Endpoint(fake.url, MODEL, pause=0.01).check()
-    with pytest.raises(EndpointError, match="is it running, and the base URL right"):
-        Endpoint(fake.url, pause=0.01).check()
-
-
 def test_a_key_that_is_revoked_ends_a_call_at_once():
     with serving(in_turn("yes", error(401, "revoked"))) as fake:
         endpoint = opened(fake, concurrency=1)
         with pytest.raises(EndpointError, match="revoked"):
             ask(endpoint, *"abcdef")
         assert len(fake.asked) == 2 and endpoint.settle().failures == 5
-
-
-def test_a_mistake_of_the_caller_is_not_swallowed():
-    with serving() as fake, pytest.raises(KeyError):
-        opened(fake).chat([[{"role": "user"}]], max_tokens=5, temperature=0.0)
 
 
 @pytest.mark.parametrize(
@@ -315,12 +267,6 @@ def test_what_is_no_url(url):
 def test_a_url_may_end_in_many_ways(ending):
     with serving() as fake:
         assert Endpoint(fake.url + ending, MODEL).url == fake.url
-
-
-@pytest.mark.parametrize("options", [{"concurrency": 0}, {"timeout": 0}, {"deadline": -1}])
-def test_limits_are_positive(options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        Endpoint("http://127.0.0.1:1/v1", MODEL, **options)
 
 
 # --- the key ----------------------------------------------------------------------------------------------------------
@@ -449,9 +395,3 @@ def test_questions_fit_the_servers_context():
     assert 3000 < sizes[0] <= 3500 and 700 < sizes[1] <= 900
     with pytest.raises(ValueError, match="no room"):
         EndpointAnalyst("http://127.0.0.1:1/v1", MODEL, context=1000)
-
-
-def test_a_server_that_is_slow_is_asked_side_by_side():
-    with serving(slowly(0.05, REFLECTION)) as fake:
-        assert len(analyst_at(fake, concurrency=4).reflect([story(("look", "A desk."))] * 12)) == 12
-        assert 1 < fake.most <= 4

@@ -10,13 +10,12 @@ from dataclasses import asdict
 import gymnasium
 import numpy as np
 import pytest
-import torch
 import yaml
 from programs import ROOT, load, run
 from tiny import qwen
 
 import roleagent  # noqa: F401 - registers the environments
-from roleagent.agents.evaluation.baselines import RandomAgent, build_agent, random_command
+from roleagent.agents.evaluation.baselines import build_agent
 from roleagent.agents.evaluation.play import evaluate_agent
 from roleagent.agents.evaluation.records import Record, RecordFile
 from roleagent.agents.evaluation.summary import summarize
@@ -57,12 +56,6 @@ def test_the_summary_by_hand():
     assert summary["macro"] == 0.75  # every type counts the same
 
 
-def test_nothing_measured_is_no_division_by_zero():
-    summary = summarize([])
-    assert (summary["n"], summary["success"], summary["prediction"]) == (0, 0.0, None)
-    assert summary["interval"] == [0.0, 1.0]
-
-
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -81,15 +74,6 @@ def test_a_file_goes_on_where_it_was_cut(tmp_path):
     again.append(record("b", prediction=0.25))
     assert path.read_text() == whole
     assert [json.loads(line) for line in whole.splitlines()[1:]] == [asdict(entry) for entry in again.records]
-
-
-def test_a_disk_that_was_full_at_the_first_line_is_no_other_evaluation(tmp_path):
-    path = tmp_path / "records.jsonl"
-    RecordFile(path, HEADER).append(record("a"))
-    whole = path.read_text()
-    path.write_text(whole[:9])
-    RecordFile(path, HEADER).append(record("a"))
-    assert path.read_text() == whole
 
 
 def test_a_file_is_written_by_one_process_and_not_left_empty(tmp_path):
@@ -163,13 +147,6 @@ def test_the_expert_wins_and_chance_does_not(toy):
     assert {found.steps for found in chance if not found.won} == {15}
 
 
-def test_random_commands_are_never_idle():
-    rng = np.random.default_rng(0)
-    assert {random_command(["look", "help", "go", "inventory", "take"], rng) for _ in range(50)} == {"go", "take"}
-    assert random_command(["look", "help"], rng) is None
-    assert RandomAgent(rng).act("", {"admissible_actions": []}) == ""
-
-
 def test_a_world_that_fails_is_reported_and_an_agent_that_fails_is_its_own_business(toy):
     tasks = toy.unwrapped.task_split.task_ids[:3]
     step, calls = toy.unwrapped.step, []
@@ -211,15 +188,6 @@ def test_an_agent_without_a_local_model_loads_no_torch(tmp_path):
     done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=variables, capture_output=True, text=True)
     assert "so far" in done.stdout, done.stderr
     assert done.stderr.splitlines()[-1] == "torch was loaded"  # a local model needs it
-
-
-def test_memory_that_does_not_suffice_ends_in_one_line(capsys, monkeypatch):
-    def exhausted(options):
-        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate")
-
-    monkeypatch.setattr(evaluate, "evaluate", exhausted)
-    assert evaluate.main(["--agent", "random"]) == 2
-    assert capsys.readouterr().err == ("evaluate.py: CUDA out of memory. Lower --batch.\n")
 
 
 @pytest.fixture
@@ -347,16 +315,6 @@ def test_the_result_says_what_measured_and_is_kept(here, capsys):
     assert json.loads((here / result["records"]).with_suffix(".result.json").read_text()) == result
 
 
-def test_an_edited_agent_is_another_one(here, capsys, monkeypatch):
-    source = "class Agent:\n    def reset(self, *_): pass\n    def act(self, *_): return {!r}\n"
-    monkeypatch.syspath_prepend(here)
-    arguments = (*TOY, "--agent", "edited:Agent", "--out", "records.jsonl")
-    (here / "edited.py").write_text(source.format("look"))
-    measure(capsys, *arguments)
-    (here / "edited.py").write_text(source.format("help"))
-    assert "(agent.source differ)" in complaint(capsys, *arguments)
-
-
 def test_a_run_folder_brings_its_environment_and_its_checkpoint(here, capsys, trained):
     result = measure(capsys, "--agent", trained, "--tasks", 10, "--temperature", 1, "--out", "records.jsonl")
     assert (result["env_id"], result["split"], result["tasks"]) == ("RoleAgent/Toy-v0", "valid", 10)
@@ -374,15 +332,6 @@ def test_the_command_line_wins_over_the_run_folder(here, capsys, trained):
         capsys, *arguments, "--env", "RoleAgent/ALFWorld-v0", "--split", "valid_seen", "--env-arg", "max_steps=1"
     )
     assert (other["kwargs"], other["steps"]) == ({"max_steps": 1}, 1.0)
-
-
-def test_new_weights_under_an_old_name_are_another_agent(here, capsys, trained):
-    copy = here / "run"
-    shutil.copytree(trained, copy)
-    arguments = ("--agent", copy, "--tasks", 1, "--out", "records.jsonl")
-    measure(capsys, *arguments)
-    qwen(context=512, seed=1).model.save_pretrained(copy / "checkpoints" / "step-500003" / "policy")
-    assert "(agent.weights differ)" in complaint(capsys, *arguments)
 
 
 @pytest.mark.parametrize("damage", ["no checkpoint", "half the weights", "damaged configuration"])

@@ -179,14 +179,6 @@ def test_prompting_agents_play_servers_and_say_how_often_they_tried(capsys):
         assert result["agent"]["arguments"] == {"trials": 2}
 
 
-def test_what_no_command_can_be_found_in_is_told(capsys):
-    with serving("I wonder.", key=KEY) as fake:
-        behind = ("--base-url", fake.url, *TOY, "--tasks", 3, "--env-arg", "max_steps=2", "--agent-arg", "trials=2")
-        result = measure(capsys, "--agent", "reflexion", *behind)
-    assert result["invalid"] == 1.0  # of the last trial, as its steps are
-    assert result["usage"]["corrections"] == 3 * 2 * 2 * 2 < result["usage"]["answers"]
-
-
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 
@@ -230,31 +222,3 @@ def test_a_model_that_is_nowhere_is_one_line_at_once(capsys, monkeypatch, agent)
     )
     line = complaint(capsys, f"--model-path={agent}", *TOY)
     assert f"cannot load a causal language model from {agent}" in line
-
-
-def test_a_copy_of_a_model_is_used_when_the_hub_does_not_answer(monkeypatch):
-    monkeypatch.setattr(hf, "HfApi", NoHub)
-    with pytest.raises(OSError, match="no copy of a model"):
-        hf._hub_answers("somebody/model")
-    monkeypatch.setattr(hf, "try_to_load_from_cache", lambda *_: "/cache/config.json")
-    assert not hf._hub_answers("somebody/model")  # so that only the copy is looked at
-    monkeypatch.setattr(NoHub, "model_info", lambda *_, **__: None)
-    assert hf._hub_answers("somebody/model")
-
-
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        ([], "no agent: give --agent"),
-        (["--agent", "react"], "the agent react needs a model"),
-        (["--agent", "random", "--base-url", "http://127.0.0.1:9/v1"], "the agent random takes no model"),
-        (["--run", "a", "--model-path", "b"], "--run and --model-path name two models"),
-        (["--run", "a"], "a is not a run folder"),
-        (["--agent", "gpt", "--base-url", "http://127.0.0.1:9/v1"], "--agent gpt cannot use --base-url"),
-        (["--model-path", "./nothing"], "cannot load a causal language model from ./nothing"),
-        (["--agent", "random", "--set", "promt.style=window"], "did you mean 'prompt"),
-        (["--agent", "random", "--config", "nothing.yaml"], "cannot read the configuration nothing.yaml"),
-    ],
-)
-def test_who_plays_must_be_said(capsys, arguments, words):
-    assert words in complaint(capsys, *arguments, *TOY)

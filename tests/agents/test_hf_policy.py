@@ -2,15 +2,11 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 from tiny import TAGS, WORDS, llama, qwen, tokenizer
 from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.agents.policies.kv_cache import SlotLayer
-from roleagent.agents.policies.scratch_model import train_tokenizer
 from roleagent.learners.batch import segments_of
 from roleagent.learners.model.micro_batch import collate
 from roleagent.learners.model.token_logprobs import TokenScorer
@@ -91,16 +87,6 @@ def test_a_growing_conversation_is_read_as_if_at_once(policy, temperature):
             assert again[slot].logprobs == pytest.approx(answer.logprobs, abs=1e-5)
 
 
-def test_rows_leave_join_and_change_places(policy):
-    prompts = turns(policy, (4, 12, 7, 20))
-    answers = ask(policy, prompts)
-    grown = {slot: [*prompts[slot], *answers[slot].token_ids, 6, 7, 8] for slot in prompts}
-    some = {slot: grown[slot] for slot in (3, 1)}
-    check(policy, some, ask(policy, some))
-    more = {9: turns(policy, (5,))[0], 1: [*grown[1], 9], 0: grown[0]}
-    check(policy, more, ask(policy, more))
-
-
 def test_going_back_to_a_shorter_prompt_forgets_what_came_after(policy):
     prompts = turns(policy, (20, 20))
     ask(policy, prompts, n=12)
@@ -123,17 +109,6 @@ def test_a_row_that_stops_early_does_not_disturb_the_others(policy):
         assert ended[slot].token_ids == expected[:cut]
     grown = {slot: [*prompts[slot], *ended[slot].token_ids, 6, 7] for slot in prompts}
     check(policy, grown, ask(policy, grown))
-
-
-def test_new_weights_need_forgetting():
-    policy = qwen()
-    prompts = turns(policy)
-    ask(policy, prompts)
-    with torch.no_grad():
-        for parameter in policy.model.parameters():
-            parameter.add_(0.05)
-    policy.clear_cache()
-    check(policy, prompts, ask(policy, prompts))
 
 
 # --- sampling ---------------------------------------------------------------------------------------------------------
@@ -176,15 +151,6 @@ def test_the_learner_sees_the_probabilities_that_were_sampled(policy, temperatur
         logprobs, entropies = TokenScorer(policy.model)(batch, temperature, entropy=True)
     assert logprobs.shape == entropies.shape == (24,)
     assert torch.allclose(logprobs, batch.columns["sampler"], atol=1e-5)
-
-
-def test_generating_leaves_the_model_as_it_was(policy):
-    policy.model.train()
-    before = {name: value.clone() for name, value in policy.model.state_dict().items()}
-    ask(policy, turns(policy))
-    assert policy.model.training
-    assert all((before[name] == value).all() for name, value in policy.model.state_dict().items())
-    assert all(parameter.requires_grad and parameter.grad is None for parameter in policy.model.parameters())
 
 
 # --- limits -----------------------------------------------------------------------------------------------------------
@@ -249,13 +215,6 @@ def test_a_prompt_that_does_not_fit_is_refused(policy, length):
         ask(policy, {0: [5] * length})
 
 
-def test_the_context_is_never_longer_than_the_model():
-    assert qwen(context=64).context_length == 64
-    policy = qwen(context=64)
-    assert HFPolicy(policy.model, policy.tokenizer, policy.generator, 32).context_length == 32
-    assert HFPolicy(policy.model, policy.tokenizer, policy.generator, 1000).context_length == 64
-
-
 def test_sliding_windows_are_refused():
     config = Qwen2Config(
         vocab_size=50,
@@ -278,39 +237,6 @@ def test_models_that_change_their_logits_are_refused():
     config = GraniteConfig(vocab_size=50, intermediate_size=32, logits_scaling=8.0, **sizes)
     with pytest.raises(PolicyError, match="logits_scaling"):
         HFPolicy(GraniteForCausalLM(config), tokenizer(), torch.Generator())
-
-
-# --- the tokenizer ----------------------------------------------------------------------------------------------------
-
-
-def test_tags_and_fixed_phrases_are_single_tokens(policy):
-    for tag in TAGS:
-        assert policy.single_token(tag) is not None
-    assert policy.single_token("an action") is None
-    assert policy.encode("<action>go to cupboard 1</action>")[0] == policy.single_token("<action>")
-
-
-def test_a_word_in_brackets_is_the_token_that_it_is_in_a_sentence():
-    words = train_tokenizer(["You see a red mug [SEP] and a table. <action>search[red mug]</action>"] * 9, 360, TAGS)
-    mug = words.tokenize("You see a red mug")[-2:]
-    for text in ("search[red mug]", "(red mug)", 'a "red mug"', "click[< red mug]"):
-        assert words.tokenize(text)[-3:-1] == mug
-        assert words.decode(words(text)["input_ids"]) == text
-    assert len(words.tokenize(" [SEP]")) == 1
-
-
-@settings(max_examples=50)
-@given(st.text(max_size=40) | st.text('a <[(" ]A\n1', max_size=12))
-def test_it_can_spell_anything(text):
-    policy = _spelling()
-    if policy.tokenizer.eos_token not in text:
-        assert policy.decode(policy.encode(text)) == text
-
-
-def _spelling(made=[]):  # noqa: B006 - one policy for all examples
-    if not made:
-        made.append(qwen())
-    return made[0]
 
 
 # --- saving and loading -----------------------------------------------------------------------------------------------
@@ -342,15 +268,6 @@ def test_every_program_reads_the_tokenizer_as_it_was_saved(policy, tmp_path):
     assert read.backend_tokenizer.to_str() == policy.tokenizer.backend_tokenizer.to_str()
 
 
-def test_a_policy_in_another_precision(policy, tmp_path):
-    read = HFPolicy.from_path(save(policy, tmp_path), torch.Generator(), dtype="bfloat16")
-    assert read.model.dtype == torch.bfloat16
-    prompts = turns(policy)
-    exact, rough = ask(policy, prompts, n=1), ask(read, prompts, n=1)
-    for slot in prompts:
-        assert rough[slot].logprobs == pytest.approx(exact[slot].logprobs, abs=0.2)
-
-
 @pytest.mark.parametrize("damage", ["nothing there", "no weights", "half the weights", "no model"])
 def test_what_cannot_be_loaded_is_one_line(policy, tmp_path, damage):
     folder = save(policy, tmp_path / "policy")
@@ -367,15 +284,6 @@ def test_what_cannot_be_loaded_is_one_line(policy, tmp_path, damage):
         HFPolicy.from_path(folder, torch.Generator())
     assert "\n" not in str(caught.value)
     assert str(folder) in str(caught.value)
-
-
-def test_weights_that_lack_a_layer_are_refused(policy, tmp_path):
-    folder = save(policy, tmp_path / "policy")
-    weights = load_file(folder / "model.safetensors")
-    weights.pop("model.layers.1.mlp.up_proj.weight")
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(PolicyError, match=r"layers\.1\.mlp\.up_proj\.weight"):
-        HFPolicy.from_path(folder, torch.Generator())
 
 
 # --- devices ----------------------------------------------------------------------------------------------------------

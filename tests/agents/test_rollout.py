@@ -65,17 +65,6 @@ def test_every_task_gets_its_group_and_the_expert_wins():
     assert progress[-1] == (9, 9) and progress == sorted(progress)
 
 
-def test_turns_tell_what_happened():
-    _, [group] = play(Script(Expert()), world_of(), copies=1)
-    [trajectory] = group.trajectories
-    first, second, *_ = trajectory.turns
-    assert first.action.startswith("go to ")
-    assert first.state == trajectory.initial_observation  # s_1, in which the first action was taken
-    assert second.state == first.observation == first.next_state
-    assert first.info["valid_action"] and first.info["format_error"] is None
-    assert first.completion.finish_reason == "stop"
-
-
 def test_only_living_episodes_are_asked():
     """Two tasks of different lengths: the longer one goes on alone."""
     policy = Script(Expert())
@@ -105,15 +94,6 @@ def test_an_episode_that_outgrows_the_context_stops_there():
         assert (trajectory.stop_reason, trajectory.terminated, trajectory.truncated) == ("context", False, True)
         assert 1 <= len(trajectory.turns) < 15
         assert all(len(turn.prompt_ids) + 24 <= 250 for turn in trajectory.turns)
-
-
-def test_a_world_whose_first_text_does_not_fit_gives_episodes_without_turns():
-    policy = always("<action>look</action>")
-    policy.context_length = 30
-    _, [group] = play(policy, world_of())
-    assert [trajectory.turns for trajectory in group.trajectories] == [(), ()]
-    assert {trajectory.stop_reason for trajectory in group.trajectories} == {"context"}
-    assert segments_of(group.trajectories[0], []) == []
 
 
 def test_no_room_for_a_prediction_is_no_prediction():
@@ -226,25 +206,6 @@ def test_inline_predictions_come_with_the_action():
         assert turn.prediction.texts == ("You look.",)
         assert turn.prediction.completion is None and turn.prediction.prompt_ids == ()
         assert len(turn.prediction.scores) == 1
-
-
-def test_without_predictions_nothing_is_asked_or_scored():
-    policy = Script(Expert())
-    rollout, [group] = play(policy, world_of("wia=off"), copies=1)
-    assert not any("<|predict|>" in prompt for prompt in policy.prompts)
-    assert rollout.stats.prediction_tokens == 0
-    for turn in group.trajectories[0].turns:
-        assert turn.prediction is None
-        assert set(turn.rewards) == {"task"}
-
-
-def test_predictions_never_reach_the_world():
-    """With and without them the same commands meet the same world."""
-    stories = []
-    for overrides in ((), ("wia=off",)):
-        _, [group] = play(Script(Expert("You win.")), world_of(*overrides), copies=1)
-        stories.append([(turn.action, turn.observation) for turn in group.trajectories[0].turns])
-    assert stories[0] == stories[1]
 
 
 # --- with a model -----------------------------------------------------------------------------------------------------

@@ -5,7 +5,6 @@ import torch
 from tiny import qwen, tokenizer
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from roleagent.agents.policies import sampling
 from roleagent.agents.policies.decoder import Decoder
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.sampling import draw
@@ -173,22 +172,6 @@ def test_what_a_reply_draws_does_not_depend_on_the_others(make):
     for answer, limit, other in zip(cut, limits, free, strict=True):
         assert answer.token_ids == other.token_ids[:limit]
         assert answer.logprobs == pytest.approx(other.logprobs[:limit], abs=1e-5)
-
-
-def test_an_accelerator_is_asked_less_often(monkeypatch):
-    """Rows that have ended and go on for some steps change nothing."""
-    policy = qwen()
-    prompts = {slot: ids(6 + slot, slot) for slot in range(5)}
-    stops = frozenset(range(0, 400, 9))
-    expected = ask(policy, prompts, n=60, stops=stops)
-    assert {answer.finish_reason for answer in expected} == {"stop"}
-    policy.clear_cache()
-    monkeypatch.setattr(sampling, "steps_per_check", lambda device: 4)
-    seldom = ask(policy, prompts, n=60, stops=stops)
-    assert [a.token_ids for a in seldom] == [a.token_ids for a in expected]
-    grown = {slot: prompts[slot] + answer.token_ids + ids(3) for slot, answer in enumerate(seldom)}
-    for slot, answer in enumerate(ask(policy, grown)):
-        assert answer.logprobs == pytest.approx(whole(policy, grown[slot], answer.token_ids), abs=1e-5)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------------------

@@ -98,11 +98,6 @@ def test_what_is_missing_is_said_before_anything_begins(written, tmp_path, monke
     assert not (tmp_path / "out").exists()
 
 
-def test_how_long_it_takes_is_not_made_up(written, tmp_path):
-    status, shown, _ = run("benchmarks/experiment", "--config", written(core_minutes={}), "--out", tmp_path, "--plan")
-    assert status == 0 and "no estimate yet" in shown
-
-
 def test_runs_come_stage_by_stage_and_seed_by_seed(programs, written):
     plan = programs["experiment_plan"].Plan.read(written())
     names = [job.name for job in plan.jobs()]
@@ -182,17 +177,6 @@ def arms(programs, tmp_path):
         a_run(tmp_path / f"a{seed}", [True, False, False, bool(seed)], [0.9, 0.2, 0.4, 0.8])
         a_run(tmp_path / f"b{seed}", [True, True, False, bool(seed)], [0.9, 0.2, 0.4, 0.8])
     return [figures.Arm(name, {seed: tmp_path / f"{name}{seed}" for seed in (0, 1)}) for name in "ab"]
-
-
-def test_warm_starts_are_reported_beside_what_goes_on_from_them(programs, written, tmp_path):
-    plan, out = programs["experiment_plan"].Plan.read(written()), tmp_path / "out"
-    for job in plan.jobs(seeds=[0]):
-        for folder in (plan.start(job, out).folder, plan.folder(job, out)):
-            if not folder.exists():
-                a_run(folder, [True] * 4, [0.5] * 4)
-    found = programs["experiment_figures"].finished(plan, out)
-    assert [arm.name for arm in found] == ["warm start", "warm start of H two", *plan.arms]
-    assert [dict(arm.runs) for arm in found[:2]] == [{0: out / "seed0" / name} for name in ("start", "start-h_two")]
 
 
 def test_figures_by_hand(programs, arms, tmp_path):

@@ -2,7 +2,6 @@
 
 import pickle
 import random
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,6 @@ import yaml
 import roleagent.compat.alfworld as alfworld
 from roleagent.compat.alfworld.agents.environment import AlfredTWEnv, get_environment
 from roleagent.compat.alfworld.agents.environment.alfred_tw_env import TASK_TYPES
-from roleagent.compat.alfworld.agents.modules import generic
 from roleagent.envs.alfworld.official import list_games, read_game
 from roleagent.envs.alfworld.parity import JUNK
 
@@ -197,30 +195,6 @@ def test_numbers_are_shuffled_by_the_seed_alone(data, config):
     assert play(True, 1, EVAL) == plain
 
 
-def test_renumbered_games_can_be_won(data, config):
-    from roleagent.compat.alfworld.batch import renumbered
-    from roleagent.envs.alfworld.env import load_game
-    from roleagent.envs.alfworld.planner import plan
-    from roleagent.envs.alfworld.simulator import Simulator
-
-    (folder,) = data.glob("valid_seen")
-    for task_id in list_games(folder)[:20]:
-        game = renumbered(load_game(folder, task_id), random.Random(3))
-        simulator = Simulator(game)
-        simulator.reset()
-        for command in plan(game):
-            simulator.step(command)
-        assert simulator.won
-
-
-def test_types_and_numbers_of_games(data, config):
-    config["env"]["task_types"] = [2, 4]
-    config["dataset"]["num_eval_games"] = 5
-    env = AlfredTWEnv(config, train_eval=EVAL)
-    assert len(env.game_files) == 5
-    assert {name.split("/")[-3].split("-")[0] for name in env.game_files} <= {TASK_TYPES[2], TASK_TYPES[4]}
-
-
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
@@ -240,44 +214,11 @@ def test_a_bad_config_gets_one_line(data, config, change, error, words):
     assert "\n" not in str(caught.value)
 
 
-def test_an_empty_folder_and_an_unknown_split_are_refused(data, config, tmp_path):
-    config["dataset"]["eval_id_data_path"] = str(tmp_path)
-    with pytest.raises(ValueError, match="no playable game"):
-        AlfredTWEnv(config, train_eval=EVAL)
-    with pytest.raises(ValueError, match="eval_out_of_distribution"):
-        AlfredTWEnv(config, train_eval="test")
-
-
 @pytest.mark.parametrize("name", ["AlfredThorEnv", "AlfredHybrid"])
 def test_the_visual_environments_are_refused(name):
     for take in (get_environment, lambda name: getattr(alfworld.agents.environment, name)):
         with pytest.raises(NotImplementedError, match="has the text environment"):
             take(name)
-
-
-def test_wrong_commands_are_refused(data, config):
-    env = AlfredTWEnv(config, train_eval=EVAL).init_env(batch_size=2)
-    with pytest.raises(RuntimeError, match="call reset"):
-        env.step(["look", "look"])
-    env.reset()
-    for commands, error in (("look", AssertionError), (["look"], AssertionError), (["look", 3], TypeError)):
-        with pytest.raises(error):
-            env.step(commands)
-    env.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        env.step(["look", "look"])
-
-
-def test_the_command_lines_config(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG, "utf-8")
-    monkeypatch.setattr(sys, "argv", ["program", str(path), "-p", "general.training_method=dqn"])
-    assert generic.load_config()["general"]["training_method"] == "dqn"
-    for arguments in (["missing.yaml"], [str(path), "-p", "nowhere.key=1"]):
-        monkeypatch.setattr(sys, "argv", ["program", *arguments])
-        with pytest.raises(SystemExit):
-            generic.load_config()
-        assert "error: " in capsys.readouterr().err
 
 
 # --- the original -----------------------------------------------------------------------------------------------------

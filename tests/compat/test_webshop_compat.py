@@ -3,8 +3,6 @@
 import bisect
 import random
 import string
-import subprocess
-import sys
 from itertools import accumulate
 
 import gymnasium
@@ -162,14 +160,6 @@ def test_a_client_like_agentgyms_asks_for_everything(servers):
     assert env.close() is None
 
 
-def test_a_client_like_etos_resets_by_position(servers):
-    env = WebAgentTextEnv(observation_mode="text", server=servers["human"], human_goals=True)
-    env.reset(3)
-    assert env.server.goals[3]["instruction_text"] in env.observation
-    observation, reward, done, _ = env.step(action="think[nothing]")
-    assert (observation, reward, done) == (env.observation, 0, False)
-
-
 def test_a_client_like_the_baselines_reads_the_session(servers):
     env = WebAgentTextEnv(
         "text", server=servers["synthetic"], session_prefix="7-", num_prev_obs=1, num_prev_actions=1, limit_goals=-1
@@ -192,19 +182,6 @@ def test_a_client_like_the_baselines_reads_the_session(servers):
     parts = verbose["w_att"] * verbose["r_att"] + verbose["w_price"] * verbose["r_price"]
     parts += verbose.get("w_option", 0) * verbose.get("r_option", 0)
     assert reward == session["reward"] == pytest.approx(parts * verbose["r_type"])
-
-
-def test_gym_makes_it_too(webshop_data):
-    pytest.importorskip("gym", reason="gym is not installed: Gymnasium alone has the id")
-    program = (
-        "import gym, roleagent.compat.webshop\n"
-        f"env = gym.make('WebAgentTextEnv-v0', observation_mode='text', file_path={str(webshop_data)!r})\n"
-        "print(env.reset(session=3)[0]); print(env.step('search[red]')[1:]); print(env.get_available_actions())"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("WebShop [SEP] ")
-    assert "(0.0, False, None)" in done.stdout
 
 
 # --- details ----------------------------------------------------------------------------------------------------------
@@ -238,31 +215,6 @@ def test_goals_are_filtered_and_limited(webshop_data):
     assert few.goals[1]["instruction_text"] in env.reset(session=1)[0]
     with pytest.raises(ValueError, match="no goal"):
         SimServer(file_path=webshop_data, filter_goals=lambda index, goal: False)
-
-
-def test_instructions_can_be_replaced(servers):
-    server = fresh(servers["synthetic"])
-    env = WebAgentTextEnv("text", server=server)
-    env.reset(session=4, instruction_text="mine")
-    assert env.instruction_text == "mine"
-    assert "mine" not in env.observation
-    server.assigned_instruction_text = "find me a desk"
-    assert "find me a desk" in env.step("search[desk]")[0]
-    assert "find me a desk" in env.reset(session=9)[0]
-
-
-def test_many_episodes_keep_no_unnamed_session(servers):
-    env = WebAgentTextEnv("url", server=fresh(servers["synthetic"]))
-    for _ in range(50):
-        env.reset()
-    assert list(env.server.user_sessions) == [env.session]
-
-
-def test_generated_products_without_data(monkeypatch):
-    monkeypatch.delenv("WEBSHOP_DATA", raising=False)
-    env = gymnasium.make(ENV_ID, observation_mode="text_rich", num_products=100, human_goals=1, show_attrs=True)
-    assert len(env.server.product_item_dict) == 100
-    assert env.reset(session=0)[0].startswith("WebShop\n")
 
 
 @pytest.mark.parametrize(

@@ -78,16 +78,6 @@ def test_an_ablation_is_one_line_away_from_the_main_configuration(path):
     assert key in ("aiw", "wia") or [name for name in before if before[name] != after[name]] == [*tree[key]]
 
 
-def test_the_published_horizons():
-    """5, 10 and 20 % of the longest episode; on search all of them are one step."""
-    folder = ROOT / "configs" / "published"
-    loaded = {path.stem: config.load(path) for path in folder.rglob("*.yaml")}
-    for env, most, horizons in (("alfworld", 50, (3, 5, 10)), ("webshop", 15, (1, 2, 3))):
-        assert loaded[env].env.kwargs["max_steps"] == most and loaded[env].prompt.horizon == 0
-        found = [loaded[f"{env}_horizon_{percent}"].prompt.horizon for percent in (10, 20)]
-        assert found == [max(1, int(share * most + 0.5)) for share in (0.1, 0.2)] == [*horizons[1:]]
-
-
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_every_published_number_has_its_source(path):
     """Behind it, on its line: the paper, the recipe that it cites, or our choice."""
@@ -104,11 +94,3 @@ def test_the_published_settings_are_the_cited_recipes():
     found = {env: (one.prompt.history, one.optim.minibatch_turns) for env, one in loaded.items()}
     assert found == {"alfworld": (2, 256), "webshop": (2, 64), "searchqa": (4, 512)}
     assert {one.optim.schedule for one in loaded.values()} == {"constant"}
-
-
-def test_every_webshop_configuration_names_its_goals():
-    """The published ones the human goals of the paper."""
-    for path in CONFIGS:
-        loaded = config.load(path)
-        if "WebShop" in loaded.env.id:
-            assert loaded.env.kwargs["goals"] == ("human" if path in PUBLISHED else "synthetic")

@@ -54,35 +54,6 @@ def test_what_is_slow_is_named_once_without_a_terminal(monkeypatch, capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_it_is_named_again_when_it_has_become_ten_times_as_long(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    answers = iter("abcdefgh")
-    with waiting(lambda: next(answers)):
-        until(lambda: said.getvalue().count("\n") == 2)
-    assert re.fullmatch(r"waiting \(0 s\) for a\nwaiting \(\d+ s\) for b\n", said.getvalue())
-
-
-def test_the_innermost_is_told_and_an_error_ends_it(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    with pytest.raises(KeyError), waiting("the house"), waiting("the door"):
-        until(said.getvalue)
-        raise KeyError
-    assert "the door" in said.getvalue() and "the house" not in said.getvalue()
-    assert not slow_notice._waits
-
-
-def test_one_that_is_stuck_is_told_though_others_come_and_go(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    with waiting("the one that is stuck"), ThreadPoolExecutor(1) as pool:
-
-        def visit():
-            with waiting("a short visit"):
-                time.sleep(0.01)
-
-        until(lambda: pool.submit(visit).result() or said.getvalue())
-    assert "the one that is stuck" in said.getvalue() and "visit" not in said.getvalue()
-
-
 @pytest.mark.parametrize("every", [False, True])
 def test_of_many_processes_one_speaks_unless_each_has_something_to_say(monkeypatch, every):
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
@@ -128,46 +99,6 @@ def test_a_terminal_has_one_line_that_counts_and_goes():
     assert shown.endswith(b"\r\x1b[2K")  # nothing stays
 
 
-SLOW = (
-    "from roleagent import slow_notice; import os, threading, time; "
-    "slow_notice.AFTER = 0.05; slow_notice._GLANCE = 0.02\n"
-)
-
-
-def run(program, shell='exec "$0" -c "$1"'):
-    arguments = ["bash", "-c", shell, sys.executable, SLOW + program]
-    return subprocess.run(arguments, capture_output=True, text=True, timeout=60)
-
-
-def test_without_a_stderr_nothing_is_said_and_nothing_ends():
-    done = run("with slow_notice.waiting('nobody'): time.sleep(0.3)\nprint('done')", 'exec "$0" -c "$1" 2>&-')
-    assert (done.returncode, done.stdout) == (0, "done\n")
-
-
-def test_while_the_interpreter_ends_nothing_is_held_up():
-    done = run("class Late:\n def __del__(self):\n  with slow_notice.waiting('an end'): print('done')\nlate = Late()")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
-
-
-def test_a_forked_process_speaks_for_itself():
-    done = run(
-        """
-def elsewhere():
-    with slow_notice.waiting("what only the parent waits for"): time.sleep(30)
-slow_notice.AFTER = 1e9  # the parent says nothing
-threading.Thread(target=elsewhere, daemon=True).start()
-while not slow_notice._waits: time.sleep(0.01)
-if child := os.fork():
-    os.waitpid(child, 0)
-else:
-    slow_notice.AFTER = 0.05
-    with slow_notice.waiting("its own"): time.sleep(0.3)
-    os._exit(0)
-"""
-    )
-    assert re.fullmatch(r"(waiting \(0 s\) for its own\n)+", done.stderr)
-
-
 # --- workers that do not answer ---------------------------------------------------------------------------------------
 
 
@@ -208,17 +139,6 @@ def test_ranks_that_do_not_come_are_named_to_all_that_did(gather):
     told = gather(5, 0, 3)
     assert re.search(r"ranks 1-2, 4 of 5 did not come to 127.0.0.1:\d+ within 1 s .*--nnodes", told[0])
     assert told[1] == told[0] or "rank 0 left" in told[1]
-
-
-def test_ranks_are_named_while_they_are_waited_for(gather, monkeypatch):
-    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    gather(3, 0)
-    assert "waiting (0 s) for ranks 1-2 of 3 to come to 127.0.0.1:" in said.getvalue()
-
-
-def test_two_of_one_rank_are_told_so(gather):
-    told = gather(4, 0, 1, 1)
-    assert all("two processes of rank 1" in line or "rank 0 left" in line for line in told)
 
 
 def test_whoever_comes_to_another_run_is_turned_away_and_the_run_goes_on(gather):
@@ -302,14 +222,3 @@ def test_a_vllm_server_that_cannot_reach_the_trainer_says_so_at_once(monkeypatch
             engine.load_weights(iter([]))
         server.shutdown()
     assert re.search(r"waiting \(0 s\) for workers \[(1, )?2\] of the vLLM server to come to", said.getvalue())
-
-
-def test_a_retrieval_service_that_does_not_answer_is_named_with_the_reason(monkeypatch):
-    from roleagent.envs.retrieval.client import HTTPRetriever
-    from roleagent.envs.retrieval.retriever import RetrievalError
-
-    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(RetrievalError):
-        HTTPRetriever(url, retries=3).retrieve(["anything"])
-    assert f"for the retrieval service at {url} ({url}: Connection refused)" in said.getvalue()

@@ -3,14 +3,12 @@
 import json
 from collections import Counter
 
-import gymnasium
 import numpy as np
 import pytest
 from failures import NOTHING, TOY, failed, story
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula import CurriculumSampler, RuleAnalyst
-from roleagent.curricula.storage import full_text_search
 from roleagent.curricula.task_records import TaskRecords
 from roleagent.task_split import TaskSplit
 from roleagent.types import Group, Reflection, Selection, Task, Trajectory, Turn
@@ -166,16 +164,6 @@ def test_the_draw_repeats_with_the_generator(library):
     assert lists(1) == lists(1) != lists(2)
 
 
-def test_a_search_passes_over_the_words_of_most_lines(library, monkeypatch):
-    library.record([failed(f"t{n}", text="open the drawer" + " egg" * (n < 3)) for n in range(20)])
-    usual = [failure.task.task_id for failure in library.search("open the drawer egg", k=3)]
-    monkeypatch.setattr(full_text_search, "_MOST_LINES", 5)
-    assert [failure.task.task_id for failure in library.search("open the drawer egg", k=3)] == usual
-    assert set(usual) == {"t0", "t1", "t2"}
-    assert len(library.search("open drawer", k=3)) == 3  # where all words are common, one of them serves
-    assert library.search("zebra", k=3) == []
-
-
 # --- learnability -----------------------------------------------------------------------------------------------------
 
 
@@ -213,15 +201,6 @@ def test_a_task_that_was_always_lost_weighs_less_than_an_unplayed_one(kept):
     literal = sampler(kept, First(0), overlooked=0.0, learnability=False)
     literal.load_state_dict(curriculum.state_dict())
     assert literal.probabilities()[1:5] == pytest.approx(0.5 / 40 + 0.5 / 4)
-
-
-def test_where_nothing_was_ever_won_the_curriculum_still_draws(kept):
-    curriculum = sampler(kept, First(), epsilon=0.9)
-    for _ in range(30):
-        curriculum.observe([group("t1", losses=8), group("t2", losses=8)])
-    assert set(curriculum.weights) == {"t1", "t2"}
-    curriculum.sample(8)
-    assert curriculum.metrics()["curriculum_share"] > 0 and np.isfinite(curriculum.probabilities()).all()
 
 
 # --- overlooked tasks -------------------------------------------------------------------------------------------------
@@ -262,26 +241,6 @@ def test_task_types_are_learned_from_play(kept):
     again = sampler(kept, First(), overlooked=0.9, epsilon=0.9, learnability=False)
     again.load_state_dict(json.loads(json.dumps(curriculum.state_dict())))
     assert np.array_equal(again.probabilities(), p)
-
-
-def test_an_overlooked_task_has_its_reason(kept):
-    kept.record([failed("t1")])
-    curriculum = sampler(kept, First(1), task_type=kinds, epsilon=0.99, overlooked=0.5)
-    curriculum.observe([group("t2")])
-    assert curriculum.weights == {"t1": 1.0}
-    curriculum.sample(12)
-    choices = curriculum.choices()
-    overlooked = {task_id for task_id, (_, reason) in choices.items() if reason.startswith("not played for long")}
-    assert overlooked and {kinds(task_id) for task_id in choices} == {"heat"}
-    assert {mode for mode, _ in choices.values()} == {"navigation_loop"}
-
-
-@pytest.mark.parametrize("env_id", [TOY, "RoleAgent/ALFWorld-v0", "RoleAgent/WebShop-v0", "RoleAgent/SearchQA-v0"])
-def test_task_types_without_playing(env_id, monkeypatch):
-    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
-    env = gymnasium.make(env_id)
-    for task_id in env.unwrapped.task_split.task_ids[:5]:
-        assert env.unwrapped.task_type(task_id) == env.reset(options={"task_id": task_id})[1]["task_type"]
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

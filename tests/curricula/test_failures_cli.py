@@ -3,8 +3,6 @@
 import csv
 import io
 import json
-import subprocess
-import sys
 
 import pytest
 import yaml
@@ -115,15 +113,6 @@ def test_export_writes_every_failure(run, tmp_path, capsys):
     assert first["trajectory"][1]["observation"] == "a kitchen" and first["env_id"] == TOY
 
 
-def test_a_library_has_three_names_and_is_not_touched(run, capsys):
-    file = run / "failures.db"
-    before = file.read_bytes()
-    told = {shown(capsys, "modes", source) for source in (run, file, f"sqlite:///{file}")}
-    for verb in (["list"], ["growth"], ["export"]):
-        shown(capsys, *verb, run)
-    assert len(told) == 1 and file.read_bytes() == before
-
-
 def test_postgresql_is_shown_as_well(postgresql_url, capsys):
     library = FailureLibrary(postgresql_url)
     library.record([failed("t1", text="打开门")], iteration=2)
@@ -167,16 +156,3 @@ def test_an_empty_library(tmp_path, capsys):
         shown(capsys, "export", tmp_path / "empty.db") == ""
         and shown(capsys, "growth", tmp_path / "empty.db", "--json") == "[]\n"
     )
-
-
-def test_a_closed_pipe_ends_the_export(run):
-    """As in ``roleagent failures export RUN | head -1``: no traceback."""
-    library = FailureLibrary(f"sqlite:///{run / 'failures.db'}")
-    library.record([failed(f"t{number}", text="x" * 1000) for number in range(300)])
-    library.close()
-    command = [sys.executable, "-m", "roleagent.cli", "failures", "export", str(run)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(timeout=60) == 0 and process.stderr.read() == ""
-    process.stderr.close()

@@ -35,13 +35,6 @@ def test_an_entry_comes_back_as_it_was(library):
     assert second == {"action": "look", "observation": "a kitchen", "reward": 0.0}
 
 
-def test_candidates_of_the_mode_come_first_then_the_newest(library):
-    for number, mode in enumerate(["navigation_loop", "premature_give_up", "wrong_receptacle", "premature_give_up"]):
-        library.record([failed(f"t{number}", mode)])
-    assert [f.task.task_id for f in library.candidates(TOY, mode="premature_give_up")] == ["t3", "t1", "t2", "t0"]
-    assert [f.task.task_id for f in library.candidates(TOY, limit=2)] == ["t3", "t2"]
-
-
 def test_search(library):
     library.record(
         [
@@ -80,16 +73,6 @@ def test_runs_share_failures_but_roll_back_only_their_own(tmp_path):
     assert len(mine.candidates(TOY)) == 2
     assert mine.rollback(0) == 1
     assert [f.task.task_id for f in mine.candidates(TOY)] == ["t2"] and yours.cursor > 0
-
-
-def test_growth(library):
-    library.record([failed("t1"), failed("t1"), failed("t2")], iteration=1)
-    library.record([failed("t1"), failed("t1", "premature_give_up")], iteration=2)
-    assert library.growth() == [
-        {"iteration": 1, "mode": "navigation_loop", "failures": 3, "new_entries": 2},
-        {"iteration": 2, "mode": "navigation_loop", "failures": 1, "new_entries": 0},
-        {"iteration": 2, "mode": "premature_give_up", "failures": 1, "new_entries": 1},
-    ]
 
 
 def test_retrievals_are_kept_and_rolled_back_with_their_failures(library):
@@ -154,30 +137,6 @@ def test_any_text_can_be_kept_and_searched_for(library, text, other):
     assert len(found) <= entries and library.candidates(TOY, 1, text)[0].reflection.mode == clean(text, NAME_LENGTH)
 
 
-@pytest.mark.parametrize(
-    "text", ["egg " * 25_000, "egg " + "x" * 100_000, "打开" * 50_000, " ".join(map(str, range(20_000)))]
-)
-def test_a_hundred_kilobytes_are_searched_for_like_anything_else(library, text):
-    trajectory, _ = failed("t1")
-    library.record([(trajectory, Reflection("babble", text, 0, text, text))])
-    [found] = library.search(text)
-    assert len(found.reflection.lesson) == 10_000
-
-
-def test_huge_and_odd_fields_are_cut(library):
-    trajectory, _ = failed("t1")
-    turn = replace(trajectory.turns[0], observation="o" * 10**6, action="a" * 10**6, rewards={"task": float("nan")})
-    trajectory = replace(trajectory, turns=(turn,), task=replace(trajectory.task, goal="g" * 10**6))
-    for step, kept in ((10**30, None), (-1, None), ("4", None), (0, 0)):
-        library.record([(trajectory, Reflection("m" * 5000, None, step, "l" * 10**6, "q" * 10**6))])
-        [failure] = library.candidates(TOY, mode="m" * 5000)
-        reflection = failure.reflection
-        assert (len(reflection.mode), reflection.detail, reflection.critical_step) == (200, "", kept)
-        assert len(reflection.lesson) == len(reflection.query) == len(failure.task.goal) == 10_000
-    _, second = library.trajectory(failure)
-    assert len(second["action"]) == len(second["observation"]) == 50_000 and second["reward"] is None
-
-
 def test_all_or_nothing(library):
     library.record([failed("t1")])
     trajectory, reflection = failed("t2")
@@ -185,13 +144,6 @@ def test_all_or_nothing(library):
     with pytest.raises(LibraryError, match=r"(?i)not.null constraint"):
         library.record([failed("t3"), (broken, reflection)])
     assert len(library) == 1
-
-
-def test_sqlite_keeps_a_log_and_waits(kept):
-    with kept.database.read() as session:
-        settings = [session.scalar(sa.text(f"PRAGMA {name}")) for name in ("journal_mode", "synchronous")]
-        assert settings == ["wal", 2]  # 2: FULL
-        assert session.scalar(sa.text("PRAGMA busy_timeout")) >= 10_000
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import roleagent  # noqa: F401  (registers the environments)
-from roleagent.envs.alfworld.env import load_game
 from roleagent.envs.alfworld.generate import split_ids
 from roleagent.envs.alfworld.official import SPLITS
 
@@ -50,17 +49,6 @@ def test_importing_alfworld_does_not_change_where_games_come_from(tmp_path, monk
     (cache / "json_2.1.1").mkdir()
     with pytest.raises(FileNotFoundError, match="no ALFWorld games"):  # begun, and not complete
         make()
-
-
-def test_environments_share_loaded_games():
-    envs = [make() for _ in range(16)]
-    task_id = envs[0].unwrapped.task_split.task_ids[3]
-    load_game.cache_clear()
-    for env in envs:
-        env.reset(options={"task_id": task_id})
-    assert load_game.cache_info().misses == 1
-    text, *_ = envs[0].step(envs[0].unwrapped.walkthrough()[0])
-    assert envs[1].step("inventory")[0] == "You are not carrying anything." and text != "Nothing happens."
 
 
 def test_both_engines_play_the_same_episode():

@@ -178,27 +178,3 @@ def test_files_are_written_in_the_official_form(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["--size", "small", "--games", "1", "--out", str(tmp_path)])
     assert stop.value.code == 1 and len(capsys.readouterr().err.splitlines()) == 1
-
-
-def test_the_command_writes_the_first_games_of_a_split(tmp_path, capsys):
-    pytest.importorskip("alfworld", reason="needs the extra [alfworld]")
-    assert main(["--split", "valid_seen", "--size", "small", "--games", "3", "--out", str(tmp_path)]) == 0
-    written = {str(p.parent.relative_to(tmp_path / "valid_seen")) for p in tmp_path.rglob("game.tw-pddl")}
-    assert written == set(split_ids("valid_seen", "small")[:3])
-    assert "3 games in" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("arguments", [[], ["--out", "x", "--games", "0"], ["--out", "x", "--split", "test"]])
-def test_wrong_arguments_of_the_command(arguments, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(arguments)
-    said = capsys.readouterr().err
-    assert stop.value.code == 2 and said.startswith("roleagent games: ") and said.count("\n") == 1
-
-
-def test_the_command_writes_games(tmp_path):
-    pytest.importorskip("alfworld", reason="needs the extra [alfworld]")
-    assert main(["--out", str(tmp_path), "--games", "2", "--size", "small"]) == 0
-    files = sorted(tmp_path.rglob("game.tw-pddl"))
-    assert len(files) == 2
-    assert json.loads(files[0].read_text())["solvable"] is True

@@ -86,18 +86,6 @@ def test_no_folder_and_no_games(tmp_path):
         ALFWorldEnv(split="valid_unseen", data_dir=tmp_path)
 
 
-def test_official_games_can_be_demanded(tmp_path, train, monkeypatch):
-    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
-    assert ALFWorldEnv().task_split.task_ids == split_ids("train", "standard")
-    with pytest.raises(FileNotFoundError, match=r"^official ALFWorld games.*ALFWORLD_DATA.*alfworld-download") as error:
-        ALFWorldEnv(data_dir="official")
-    assert "\n" not in str(error.value)
-    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
-    assert ALFWorldEnv(data_dir="official").task_split == ALFWorldEnv(data_dir=tmp_path).task_split
-    with pytest.raises(FileNotFoundError, match="no ALFWorld games of the split 'valid_seen'"):
-        ALFWorldEnv(split="valid_seen", data_dir="official")
-
-
 def test_truncated_files_and_missing_keys(tmp_path, train):
     write(train, "pick-Mug-9/trial_x")
     for key in ("pddl_domain", "grammar", "pddl_problem"):

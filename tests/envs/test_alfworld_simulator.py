@@ -1,7 +1,5 @@
 """The simulator's rules on a small room. TextWorld agrees with each: tests/envs/test_alfworld_parity.py."""
 
-import re
-
 import pytest
 
 from roleagent.envs.alfworld.game import Game, GameSource
@@ -143,13 +141,6 @@ def test_moved_objects_are_next_to_their_old_place():
     assert play(*back).endswith("Next to it, you see a apple 2.")  # it was taken from the microwave
 
 
-def test_a_thing_in_two_receptacles():
-    both = ["inReceptacle Apple_bar_1 Fridge_bar_1"]
-    taken = ("go to countertop 1", "take apple 2 from countertop 1", "go to fridge 1", "open fridge 1")
-    assert play(*taken, facts=both).endswith("you see a apple 2, and a apple 1.")
-    assert play(*taken, "move apple 2 to fridge 1", "examine fridge 1", facts=both).count("apple 2") == 1
-
-
 def test_winning_and_losing_it_again():
     simulator = Simulator(game())
     for command in ("go to microwave 1", "take apple 2 from countertop 1", "open microwave 1"):
@@ -197,11 +188,6 @@ def test_admissible_commands_are_sorted_as_text_and_all_do_something():
 def test_games_that_it_cannot_play(change, message):
     with pytest.raises(UnknownDialect, match=message):
         game(KITCHEN.replace(*change, 1) if change[0] != "(exists (?o - object)" else KITCHEN.replace(*change))
-
-
-def test_comments_and_letter_case_do_not_matter():
-    loud = re.sub(r"\(openable Fridge_bar_1\)", "(OPENABLE fridge_BAR_1) ; a (comment)", KITCHEN)
-    assert Simulator(game(loud)).reset() == Simulator(game()).reset()
 
 
 def test_goals_leave_only_what_changes():

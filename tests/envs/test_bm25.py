@@ -110,14 +110,6 @@ def test_queries_that_find_nothing(query):
     assert BM25.build([], []).search("red") == BM25.build(["a"], ["red"]).search("red", -1) == []
 
 
-def test_lengths_fit_into_a_byte():
-    assert len(LENGTHS) == 256
-    assert LENGTHS[:42].tolist() == [*range(41), 42]
-    assert LENGTHS[-1] == 2_013_265_944
-    assert (np.diff(LENGTHS) > 0).all()
-    assert (np.diff(LENGTHS)[40:] <= LENGTHS[40:-1] / 8).all()  # four binary digits
-
-
 # --- building ---------------------------------------------------------------------------------------------------------
 
 
@@ -133,22 +125,6 @@ def test_runs_are_merged_as_if_there_were_one(texts, query):
         assert values.dtype == other.dtype
         assert values.tolist() == other.tolist()
     assert merged.search_scores(query) == whole.search_scores(query)
-
-
-def test_built_in_a_folder_it_is_the_same(tmp_path, small_runs, monkeypatch):
-    texts = ["red shoes and blue hats", "", "green green shoes", "a hat of silk and wool"] * 5
-    ids, read, reported = names(len(texts)), [], []
-    monkeypatch.setattr(indexer, "STRIDE", 8)
-    one_at_a_time = (read.append(text) or text for text in texts)
-    inside = BM25.build(
-        ids, one_at_a_time, folder=tmp_path / "built", progress=lambda done: reported.append((done, len(read)))
-    )
-    assert reported == [(8, 8), (16, 16), (20, 20)]
-    memory = BM25.build(ids, texts)
-    memory.save(tmp_path / "saved")
-    built, saved = ({path.name: path.read_bytes() for path in (tmp_path / x).iterdir()} for x in ("built", "saved"))
-    assert built == saved
-    assert inside.search("silk shoes") == memory.search("silk shoes")
 
 
 @pytest.mark.parametrize(
@@ -197,13 +173,6 @@ def test_an_opened_index_is_mapped_and_answers_the_same(saved):
     assert len(index) == 2
     index.save(saved)  # where it was opened
     assert BM25.open(saved).search("shoe") == [1, 0]
-
-
-def test_rebuilding_leaves_an_open_index_alone(saved):
-    index = BM25.open(saved)
-    BM25.build([f"{number}" for number in range(50)], ["green hat"] * 50, folder=saved)
-    assert index.search("shoe") == [1, 0]
-    assert BM25.open(saved).search("shoe") == []
 
 
 def test_files_hold_no_pickles(saved):

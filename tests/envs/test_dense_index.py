@@ -1,8 +1,6 @@
 """Dense indexes of every kind, retrievers over them, and what is refused."""
 
 import json
-import os
-import threading
 
 import faiss
 import numpy as np
@@ -13,7 +11,7 @@ from hypothesis import strategies as st
 from roleagent.envs.retrieval import retriever as retrieving
 from roleagent.envs.retrieval.build import build_index
 from roleagent.envs.retrieval.dense import KINDS, DenseIndex, lists_for
-from roleagent.envs.retrieval.fusion import FusedRetriever, fuse
+from roleagent.envs.retrieval.fusion import fuse
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
 from roleagent.envs.retrieval.recall import gold_corpus, recall
@@ -89,16 +87,6 @@ def test_saved_and_mapped(indexes, vectors, questions, kind, tmp_path):
     assert path.read_bytes() == (tmp_path / "again").read_bytes()
 
 
-@pytest.mark.parametrize("kind", ["hnsw", "ivf-sq8", "ivf-rabitq"])
-def test_effort_buys_recall(indexes, questions, kind, tmp_path):
-    _, exact = indexes["flat"].search(questions, 1)
-    indexes[kind].save(tmp_path / "index")
-    found = [
-        share(DenseIndex.open(tmp_path / "index", kind, effort).search(questions, 1)[1], exact) for effort in (1, 64)
-    ]
-    assert found[0] < found[1] - 0.02
-
-
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("count", [1, 40, 300])
 def test_few_vectors(vectors, kind, count):
@@ -109,33 +97,6 @@ def test_few_vectors(vectors, kind, count):
     assert (rows[:, count:] == -1).all()
     assert scores.shape == rows.shape == (count, count + 3)
     assert index.search(vectors[:0], 3)[1].shape == (0, 3)
-
-
-def test_many_questions_are_multiplied_at_once(vectors):
-    """FAISS' own threshold would compare 32 questions with every vector one by one, seven times slower."""
-    faiss.cvar.distance_compute_blas_threshold, before = 1 << 30, faiss.cvar.distance_compute_blas_threshold
-    try:
-        DenseIndex.build("flat", [vectors])
-        assert faiss.cvar.distance_compute_blas_threshold == 4 * DIMENSION
-    finally:
-        faiss.cvar.distance_compute_blas_threshold = before
-
-
-def test_threads_are_those_of_the_searching_thread(indexes, questions, tmp_path):
-    indexes["flat"].save(tmp_path / "index")
-    seen = []
-
-    def search(threads):
-        faiss.omp_set_num_threads(2)
-        DenseIndex.open(tmp_path / "index", "flat", threads=threads).search(questions, 3)
-        seen.append(faiss.omp_get_max_threads())
-
-    for threads in (None, 1, 3):
-        worker = threading.Thread(target=search, args=(threads,))
-        worker.start()
-        worker.join()
-    assert seen == [2, 1, 3]
-    assert faiss.omp_get_max_threads() == 1  # this thread's
 
 
 def test_a_graph_over_many_lists(vectors, questions, indexes, monkeypatch):
@@ -166,15 +127,6 @@ def test_wrong_input_to_an_index(indexes, questions, tmp_path):
         with pytest.raises(RetrievalError, match=message) as error:
             act()
         assert "\n" not in str(error.value)
-
-
-@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")
-def test_a_full_disk(indexes, tmp_path):
-    path = tmp_path / "index.faiss"
-    path.with_name(f"index.faiss.{os.getpid()}.part").symlink_to("/dev/full")
-    with pytest.raises(RetrievalError, match=r"index\.faiss cannot be written .* is the disk full"):
-        indexes["flat"].save(path)
-    assert not list(tmp_path.iterdir())
 
 
 # --- retrievers -------------------------------------------------------------------------------------------------------
@@ -324,23 +276,6 @@ def test_fusion_is_of_places(rankings):
     assert [score for _, score in fused] == sorted((score for _, score in fused), reverse=True)
     if len(rankings) == 1:
         assert [name for name, _ in fused] == rankings[0]  # one ranking stays as it is
-
-
-def test_fusion_looks_deeper_than_it_answers(corpus):
-    asked = []
-
-    class Noting:
-        name = "noting"
-
-        def retrieve(self, queries, k):
-            asked.append(k)
-            return [[Hit(corpus[row], 1.0) for row in (0, 1, 2)[:k]] for _ in queries]
-
-    engine = FusedRetriever([Noting(), Noting()])
-    assert len(engine.retrieve(["q"], 1)[0]) == 1 and engine.retrieve(["q"], 80)
-    assert (engine.name, asked) == ("noting+noting", [50, 50, 80, 80])
-    with pytest.raises(ValueError, match="two retrievers"):
-        FusedRetriever([Noting()])
 
 
 # --- recall of gold passages ------------------------------------------------------------------------------------------

@@ -83,11 +83,6 @@ def test_seeds_and_corpora_make_other_encoders(fitted):
     assert (seeded @ seeded.T)[0, 3] == pytest.approx(exact(TEXTS[0], TEXTS[3]), abs=0.15)
 
 
-def test_counts_are_merged(monkeypatch, fitted):
-    monkeypatch.setattr(tfidf, "MOST", 2)
-    assert TfidfEncoder.fit(TEXTS).digest == fitted.digest
-
-
 def test_saved_and_opened(fitted, tmp_path):
     fitted.save(tmp_path / "encoder")
     opened = TfidfEncoder.open(tmp_path / "encoder")
@@ -105,15 +100,6 @@ def test_a_damaged_encoder_is_refused(fitted, tmp_path, name, harm):
     if harm is not None:
         (tmp_path / name).write_bytes(harm)
     with pytest.raises(RetrievalError, match=r"no usable tf-idf encoder .*: build the index again"):
-        TfidfEncoder.open(tmp_path)
-
-
-def test_files_of_two_encoders(fitted, tmp_path):
-    fitted.save(tmp_path)
-    other = TfidfEncoder.fit([*TEXTS[1:], TEXTS[0] + " red hat"])
-    other.save(tmp_path / "other")
-    (tmp_path / "other" / tfidf.COUNTS).rename(tmp_path / tfidf.COUNTS)
-    with pytest.raises(RetrievalError, match="do not fit each other"):
         TfidfEncoder.open(tmp_path)
 
 
@@ -185,15 +171,6 @@ def test_batches_change_nothing(encoder, monkeypatch):
     assert encoder.encode_passages([]).shape == (0, 32)
 
 
-def test_half_precision(model, encoder):
-    half = E5Encoder(model, dtype="bfloat16", device="cpu")
-    vectors = half.encode_passages(TEXTS)
-    assert vectors.dtype == np.float32
-    assert ((vectors * encoder.encode_passages(TEXTS)).sum(1) > 0.99).all()
-    assert half.digest == encoder.digest  # questions may be read faster than passages were
-    assert half.settings != encoder.settings
-
-
 def test_the_digest_depends_on_the_model(model, tmp_path):
     digests = {
         E5Encoder(model, device="cpu").digest,
@@ -204,12 +181,6 @@ def test_the_digest_depends_on_the_model(model, tmp_path):
     assert len(digests) == 4
     assert E5Encoder(save_model(tmp_path / "same"), device="cpu").digest in digests
     assert E5Encoder(model, query_length=64, query_prefix="", device="cpu").digest in digests  # passages are the same
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
-def test_on_a_gpu(model, encoder):
-    assert E5Encoder(model).device.type == "cuda"
-    assert E5Encoder(model).encode_passages(TEXTS) == pytest.approx(encoder.encode_passages(TEXTS), abs=1e-3)
 
 
 def test_wrong_encoders(model, tmp_path):

@@ -219,12 +219,6 @@ def test_vectors_that_are_damaged(corpus, tmp_path, harm):
     assert manifest.kind == "hnsw" and steps.count("encoding") <= 2 and not (tmp_path / "index" / BUILDING).exists()
 
 
-def test_an_encoder_with_bad_weights(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(TfidfEncoder, "encode_passages", lambda self, texts: np.full((len(texts), 768), np.nan))
-    with pytest.raises(RetrievalError, match="tfidf makes vectors that are not finite"):
-        build_index(corpus, "tfidf", tmp_path / "index")
-
-
 # --- BM25 -------------------------------------------------------------------------------------------------------------
 
 
@@ -253,17 +247,6 @@ def test_bm25(corpus, tmp_path, monkeypatch):
 
 
 # --- full disks -------------------------------------------------------------------------------------------------------
-
-
-def test_a_disk_that_is_too_small_is_seen_beforehand(corpus, tmp_path, monkeypatch):
-    free = type("Usage", (), {"free": 1_500_000})
-    monkeypatch.setattr("shutil.disk_usage", lambda folder: free)
-    message = r"has 0\.0015 GB left, the build needs .* GB: make room, or choose another --out"
-    with pytest.raises(RetrievalError, match=message):
-        build_index(corpus, "tfidf", tmp_path / "dense")
-    free.free = 1000
-    with pytest.raises(RetrievalError, match="make room, or choose another --out"):
-        build_index(corpus, "bm25", tmp_path / "lexical")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full")

@@ -7,7 +7,6 @@ import os
 import random
 import subprocess
 import sys
-from importlib.util import find_spec
 
 import pytest
 from gymnasium.error import DependencyNotInstalled
@@ -21,8 +20,6 @@ from roleagent.envs.webshop.catalogue import load_catalogue
 
 # Anserini rounds scores to four digits and takes millionths off equal ones.
 ROUNDING = 1e-4
-
-INSTALLED = all(find_spec(package) is not None for package in ("pyserini", "jnius"))
 
 
 @pytest.fixture(scope="module")
@@ -193,48 +190,9 @@ os.waitpid(child, 0)
     assert "does not survive a fork into this one: start worker processes with" in run(program)
 
 
-def test_opening_starts_nothing_and_searching_loads_no_torch(folder):
-    program = f"""
-import sys
-from roleagent.envs.retrieval.lucene import LuceneIndex
-index = LuceneIndex.open({str(folder)!r})
-before = "jnius" in sys.modules
-index.search("shoe")
-print(before, "jnius" in sys.modules, *(name for name in ("torch", "transformers") if name in sys.modules))
-"""
-    assert run(program) == "False True"
-
-
-def test_the_heap_is_limited(java):
-    assert java("java.lang.Runtime").getRuntime().maxMemory() <= 512 * 2**20
-
-
-@pytest.mark.skipif(not INSTALLED, reason="pyserini is not installed: .ci/lucene runs this")
-def test_a_missing_java_is_named(tmp_path):
-    program = """
-from gymnasium.error import DependencyNotInstalled
-from roleagent.envs.retrieval.lucene import java
-try:
-    java("java.lang.String")
-except DependencyNotInstalled as error:
-    print(error)
-"""
-    said = run(program, JAVA_HOME=str(tmp_path))  # a line
-    assert said.startswith("Lucene needs Java 17 or 21")
-    assert "apt-get install openjdk-17-jre-headless" in said
-
-
 @pytest.mark.parametrize("missing", ["pyserini", "jnius"])
 def test_a_missing_package_is_named(missing, monkeypatch, tmp_path):
     monkeypatch.setattr(lucene, "find_spec", lambda name: None if name == missing else object())
     for call in (lambda: LuceneIndex.open(tmp_path), lambda: LuceneIndex.build(["a"], ["x"], tmp_path)):
         with pytest.raises(DependencyNotInstalled, match=r"pip install 'roleagent\[pyserini\]'"):
             call()
-
-
-@pytest.mark.parametrize(("ids", "texts"), [(["a", "a"], ["x", "y"]), (["a", "b"], ["x"]), (["a"], ["x", "y"])])
-def test_documents_that_cannot_be_indexed(java, ids, texts, tmp_path):
-    with pytest.raises(ValueError):
-        LuceneIndex.build(ids, texts, tmp_path)
-    with pytest.raises(ValueError, match="build it again"):
-        LuceneIndex.open(tmp_path)

@@ -7,8 +7,6 @@ import lzma
 import os
 import pickle
 import subprocess
-import sys
-import time
 
 import pytest
 from hypothesis import given
@@ -112,13 +110,6 @@ def test_a_line_that_is_no_passage(tmp_path, line, why):
     assert "\n" not in str(error.value)
 
 
-def test_a_line_without_an_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(passages, "LONGEST", 1 << 20)
-    path = write(tmp_path / "corpus.jsonl", GOOD, json.dumps([GOOD] * 50_000))
-    with pytest.raises(RetrievalError, match=r"line 2: longer than 1 MB; is it a file of JSON lines\?"):
-        Passages.open(path)
-
-
 def test_ids_that_occur_twice(tmp_path):
     path = write(tmp_path / "corpus.jsonl", GOOD, GOOD | {"id": "2"}, GOOD | {"id": 1}, GOOD | {"id": "2"})
     with pytest.raises(RetrievalError, match="lines 1 and 3 have the same id, and so have 1 more; ids must"):
@@ -178,40 +169,3 @@ def test_a_file_that_changed_is_read_again(large):
     write(large, GOOD, GOOD | {"id": "3"})  # as long as before
     os.utime(large, ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     assert Passages.open(large)[1].id == "3"
-
-
-@pytest.mark.parametrize("name", [passages.HEADER, passages.OFFSETS])
-@pytest.mark.parametrize("harm", [b"", b"{}", b"[]", None])
-def test_notes_that_are_damaged_are_made_again(large, name, harm):
-    path = large.with_name(f"{large.name}.rows") / name
-    path.unlink()
-    if harm is not None:
-        path.write_bytes(harm)
-    assert [passage.id for passage in Passages.open(large)] == [str(number) for number in range(100)]
-
-
-@pytest.mark.slow
-def test_memory_and_time(tmp_path):
-    """A corpus of 60 MB: a process that reads some passages of it holds little more than where its lines begin."""
-    path = tmp_path / "corpus.jsonl"
-    with path.open("w") as file:
-        for number in range(30_000):
-            file.write(json.dumps({"id": str(number), "title": "T", "text": "x" * 2000}) + "\n")
-    program = (
-        "import resource, sys, time\n"
-        "from roleagent.envs.retrieval.passages import Passages\n"
-        "def held(): return int(open('/proc/self/statm').read().split()[1]) * resource.getpagesize()\n"
-        "before = held()\n"
-        "corpus = Passages.open(sys.argv[1])\n"
-        "for row in range(0, 30_000, 300): corpus[row]\n"
-        "print(held() - before)"
-    )
-    run = [sys.executable, "-c", program, str(path)]
-    # What is mapped counts as held once it is read: the first opening reads the file by other means.
-    for _ in range(2):
-        assert int(subprocess.run(run, capture_output=True, text=True, check=True).stdout) < 15e6
-    corpus = Passages.open(path)
-    began = time.process_time()
-    for row in range(0, 30_000, 3):
-        corpus[row]
-    assert time.process_time() - began < 1  # some microseconds each

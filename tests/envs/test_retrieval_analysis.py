@@ -87,10 +87,6 @@ def test_long_words_are_cut(text, lengths):
     assert [len(word) for word in words(text)] == lengths
 
 
-def test_a_flag_that_is_cut_is_none():
-    assert list(words("\U0001f1e9" + "\u0301" * 300 + "\U0001f1ea")) == []
-
-
 # --- stems ------------------------------------------------------------------------------------------------------------
 
 STEMS = """
@@ -149,13 +145,3 @@ def test_texts_are_analysed_piece_by_piece(one, other):
 def test_cached_terms_are_the_terms(text):
     fresh = analysis._Pieces()
     assert [term for piece in text.split(" ") for term in fresh[piece]] == analyse(text) == analyse(text)
-
-
-def test_memory_is_bounded(monkeypatch):
-    pieces = analysis._Pieces()
-    monkeypatch.setattr(pieces, "MOST", 10)
-    for number in range(100):
-        assert pieces[f"word{number}"] == (f"word{number}",)
-        assert len(pieces) <= 10
-    assert pieces["x" * 100] == ("x" * 100,)
-    assert "x" * 100 not in pieces

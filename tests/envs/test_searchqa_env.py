@@ -1,7 +1,5 @@
 """``RoleAgent/SearchQA-v0``: answers and passages, retrieval that fails, predictions that count."""
 
-import json
-
 import gymnasium
 import pytest
 from hypothesis import given
@@ -11,10 +9,9 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.retrieval.passages import Passage, RetrievalError
 from roleagent.envs.retrieval.retriever import Hit
-from roleagent.envs.searchqa import dataset
 from roleagent.envs.searchqa.dataset import KEPT, LONGEST, Archive
-from roleagent.envs.searchqa.env import ANSWERED, NOTHING, WORDS, SearchQAEnv, present
-from roleagent.envs.searchqa.questions import SPLITS, Question, Questions
+from roleagent.envs.searchqa.env import ANSWERED, WORDS, present
+from roleagent.envs.searchqa.questions import SPLITS
 from roleagent.envs.searchqa.text import read_command, read_information
 from roleagent.envs.wrappers import Tags
 
@@ -114,21 +111,6 @@ def test_every_text_in_brackets_is_a_command(text, verb):
     assert read_command(f"  {verb}[ a]b] ") == (verb, "a]b")
 
 
-def test_a_search_without_hits():
-    env = make()
-    env.reset(seed=0)
-    text, reward, terminated, truncated, info = env.step("search[zebra ☀]")
-    assert text == NOTHING == info["state"] and info["valid_action"] and info["retrieved"] == []
-    assert (reward, terminated, truncated) == (0, False, False)
-    assert read_information(NOTHING) == ()
-
-
-def test_environments_share_one_archive():
-    envs = [make(split=split).unwrapped for split in SPLITS]
-    assert len({id(env.archive) for env in envs}) == 1
-    assert make(seed=1).unwrapped.archive is not envs[0].archive
-
-
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
@@ -191,16 +173,6 @@ def test_the_pool_reports_a_failed_search_and_replaces_the_environment():
     assert "found" in pool.step(0, "<search>Old Wex</search>").observation
 
 
-@pytest.mark.parametrize("spec", ["http://127.0.0.1:9", "https://127.0.0.1:9"])
-def test_a_server_brings_its_own_passages(spec, tmp_path, monkeypatch):
-    opened = []
-    monkeypatch.setattr(dataset, "open_retriever", lambda *given: opened.append(given) or Engine(fail))
-    line = {"id": "0", "question": "who", "golden_answers": ["I"]}
-    (tmp_path / "nq.jsonl").write_text(json.dumps(line) + "\n")
-    env = SearchQAEnv(split="nq", data_dir=tmp_path, retriever=spec)
-    assert opened == [(spec, None, None)] and env.task_split.task_ids == ("nq/test_0",)
-
-
 # --- replies and predictions ------------------------------------------------------------------------------------------
 
 
@@ -210,14 +182,3 @@ def test_answers_in_passages_are_not_judged():
     env.reset(seed=0)
     text, reward, terminated, *_ = env.step("<search>Beijing</search>")
     assert "<answer>Beijing</answer>" in text and (reward, terminated) == (0, False)
-
-
-def test_questions_of_any_source_can_be_asked(tmp_path):
-    questions = Questions({"test": (Question("nq", "test_0", "Is it so?", ("Yes", "It is so [really]")),)})
-    env = make(split="test").unwrapped
-    env.archive, env.task_split = Archive(questions, Engine(lambda query: [])), questions.task_split("test")
-    for answer in ("answer[yes.]", "answer[It is so [really]]"):
-        env.reset()
-        assert env.step(answer)[1] == 1
-    env.reset()
-    assert env.walkthrough() == ("answer[Yes]",)

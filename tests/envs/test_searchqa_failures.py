@@ -110,14 +110,6 @@ def test_the_modes(mode, step, question, replies):
     assert reflection.detail and reflection.lesson and "nq" in reflection.query and reflection.source == "rule"
 
 
-def test_a_name_from_a_passage_is_no_irrelevant_query():
-    trajectory = play(TEACHER, "search[Silver Harbor]", "search[Mara Quill Osgood poet]", "answer[Quin Rudge]")
-    assert diagnose(trajectory)[0] == "hallucinated_answer"
-    # The same search at the beginning comes out of nowhere.
-    trajectory = play(TEACHER, "search[Mara Quill Osgood poet]", "search[Silver Harbor]", "answer[Quin Rudge]")
-    assert diagnose(trajectory)[0] == "irrelevant_retrieval_query"
-
-
 def test_episodes_of_which_the_right_answer_is_not_known():
     """A rollout that outgrew its context never learns it, and neither do the rules."""
     whole = play(DIRECTOR, "search[Silver Harbor]", "search[Quill]", "answer[war]")

@@ -11,7 +11,7 @@ import pytest
 
 from roleagent.envs.searchqa.benchmarks import DATA_SETS, load_questions, read_questions
 from roleagent.envs.searchqa.env import SearchQAEnv
-from roleagent.envs.searchqa.questions import HELD_OUT, SAMPLE, Question, QuestionError, Questions, split
+from roleagent.envs.searchqa.questions import SAMPLE, Question, QuestionError, Questions, split
 
 
 @pytest.fixture(scope="session")
@@ -152,22 +152,6 @@ def test_training_is_nq_and_hotpotqa(tmp_path):
     assert len(found.task_split("2wikimultihopqa")) == 40
 
 
-def test_files_for_splits_come_first_and_name_the_data_set(tmp_path):
-    write(tmp_path / "nq_train.jsonl", row("0"))
-    for part in ("train", "valid", "test"):
-        write(tmp_path / f"{part}.jsonl", row("0", f"{part}?", data_source="mine"))
-    found = load_questions(tmp_path)
-    assert [ids(found[part]) for part in ("train", "valid", "test", "mine")] == [
-        ["mine/train_0"],
-        ["mine/valid_0"],
-        ["mine/test_0"],
-        ["mine/test_0"],
-    ]
-    write(tmp_path / "other" / "train.jsonl", row("0"))
-    with pytest.raises(QuestionError, match=r"train\.jsonl, line 1: data_source must name the data set, not ''"):
-        load_questions(tmp_path / "other")
-
-
 def asked(n, data_set="nq", part="train", text="question {}?"):
     return [Question(data_set, f"{part}_{number}", text.format(number), ("x",)) for number in range(n)]
 
@@ -179,14 +163,6 @@ def test_test_questions_are_not_in_training():
     texts = [{question.text for question in found[part]} for part in ("train", "valid", "test")]
     assert not texts[0] & texts[1] and not texts[0] & texts[2] and not texts[1] & texts[2]
     assert len(found["train"]) + len(found["valid"]) == 25 and len(found["valid"]) == 2
-
-
-def test_validation_does_not_depend_on_the_order_of_the_file():
-    questions = asked(6000)
-    found, other = split(questions, [], []), split(questions[::-1], [], [])
-    assert len(found["valid"]) == HELD_OUT and len(found["train"]) == 6000 - HELD_OUT
-    assert set(found["valid"]) == set(other["valid"])
-    assert found.task_split("valid").digest == split(questions, [], []).task_split("valid").digest
 
 
 def test_any_first_part_mixes_the_data_sets():
@@ -239,14 +215,3 @@ def test_the_real_questions(real_questions):
     assert {question.data_set for question in found["test"][:20]} == set(DATA_SETS)
     first = [int(question.number.removeprefix("test_")) for question in found["nq"][:50]]
     assert 150 < sum(first) / 50 < 350  # not the first of the file, which may be the easy ones
-
-
-def test_the_real_questions_can_be_played(real_questions, tmp_path):
-    write(tmp_path / "corpus.jsonl", {"id": "7", "contents": '"Fats Waller"\nHe sang.'})
-    env = SearchQAEnv(split="nq", data_dir=real_questions, corpus=tmp_path / "corpus.jsonl")
-    _, info = env.reset(options={"task_id": "nq/test_1"})
-    assert info["goal"] == "who sang gonna sit right down and write myself a letter?" and info["task_type"] == "nq"
-    text, *_ = env.step("search[fats waller]")
-    assert text == '<information>Doc 1(Title: "Fats Waller") He sang.</information>'
-    _, reward, terminated, _, info = env.step("answer[the FATS Waller.]")
-    assert (reward, terminated, info["em"], info["won"]) == (1, True, 1, True)

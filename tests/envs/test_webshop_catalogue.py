@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.envs.webshop import catalogue as catalogue_module
 from roleagent.envs.webshop import json_stream
 from roleagent.envs.webshop.catalogue import CatalogueError, load_catalogue
-from roleagent.envs.webshop.catalogue import _load as load_catalogue_anew
-from roleagent.envs.webshop.official import find_files, fingerprint
+from roleagent.envs.webshop.official import find_files
 from roleagent.envs.webshop.product import NotAProduct, Product, clean
 
 ENTRY = {
@@ -184,19 +182,6 @@ def test_broken_lists(tmp_path):
     assert list(json_stream.elements(path)) == [(6, 1)]
 
 
-def test_a_missing_quotation_mark_does_not_read_gigabytes(tmp_path, monkeypatch):
-    path = tmp_path / "list.json"
-    path.write_text('["' + "x" * 100_000)
-    monkeypatch.setattr(json_stream, "CHUNK", 1000)
-    monkeypatch.setattr(json_stream, "LARGEST", 5000)
-    read = []
-    more = json_stream._Reader._more
-    monkeypatch.setattr(json_stream._Reader, "_more", lambda self: read.append(1) or more(self))
-    with pytest.raises(CatalogueError, match="Unterminated"):
-        list(json_stream.elements(path))
-    assert len(read) < 10
-
-
 # --- the files --------------------------------------------------------------------------------------------------------
 
 
@@ -232,19 +217,6 @@ def test_missing_files(tmp_path):
         (folder / f"items_ins_v2_{number}.json").write_text("{}")
     with pytest.raises(CatalogueError, match=r"none clearly that of items_shuffle\.json"):
         load_catalogue(folder)
-
-
-def test_fingerprints_differ(tmp_path):
-    path, seen = tmp_path / "file", set()
-    size = (1 << 22) + 1
-    for change in (None, 0, size - 1, size):  # the first byte, the last, one more
-        content = bytearray(size + (change == size))
-        if change is not None:
-            content[change] = 1
-        path.write_bytes(content)
-        assert fingerprint(path) == fingerprint(path) and fingerprint(path)[0] == len(content)
-        seen.add(fingerprint(path))
-    assert len(seen) == 4
 
 
 # --- a catalogue ------------------------------------------------------------------------------------------------------
@@ -290,28 +262,3 @@ def test_bad_entries_are_left_out_and_counted(tmp_path):
             load_catalogue(write(tmp_path / f"{len(entries)}", entries))
     # As in the original, the number counts entries of the file, the bad ones among them.
     assert list(load_catalogue(data, num_products=6).asins) == ["B000000001"]
-
-
-@pytest.mark.parametrize("name", ["items_shuffle.json", "items_ins_v2.json", "items_human_ins.json"])
-@pytest.mark.parametrize("text", [b"", b'{"a": ', b"17", b"\xff\xfe"])
-def test_a_broken_file_is_named(tmp_path, name, text):
-    data = write(tmp_path, human={})
-    (data / name).write_bytes(text)
-    with pytest.raises(CatalogueError, match=f"{name}: broken JSON at byte") as error:
-        load_catalogue(data)
-    assert "\n" not in str(error.value)
-
-
-def test_where_the_data_is(tmp_path, monkeypatch):
-    assert load_catalogue().name == load_catalogue("generated").name == "generated-300"
-    data = write(tmp_path)
-    monkeypatch.setenv("WEBSHOP_DATA", str(data))
-    assert load_catalogue().name == "items_shuffle.json"
-    one, less = load_catalogue(), load_catalogue(num_products=1)
-    other = load_catalogue(write(tmp_path / "b", [ENTRY | {"name": "Pine Table"}]))
-    assert len({one.digest, other.digest, less.digest, load_catalogue("generated").digest}) == 4
-    load_catalogue_anew.cache_clear()
-    monkeypatch.setattr(catalogue_module, "IN_MEMORY", 10)
-    with pytest.raises(CatalogueError, match=f"roleagent webshop build --data {data}"):
-        load_catalogue(data)
-    assert len(load_catalogue(data, num_products=1)) == 1

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.env_spec import make_expert
-from roleagent.envs.webshop.text import OPTION_NAMES, read_page, read_request
-from roleagent.envs.wrappers.tags import parse
+from roleagent.envs.webshop.text import read_page, read_request
 from roleagent.types import Expert
 
 ENV = "RoleAgent/WebShop-v0"
@@ -114,12 +113,6 @@ def test_it_wins_most_generated_tasks_in_few_steps(env):
     assert 4 <= np.mean(steps) <= 8 and max(steps) <= 15
 
 
-def test_it_wins_most_human_tasks():
-    env = gymnasium.make(ENV, data_dir="generated", goals="human")
-    won, steps = share_won(env, env.unwrapped.task_split.task_ids[:100])
-    assert won >= 0.85 and np.mean(steps) <= 8
-
-
 def test_it_wins_most_tasks_of_the_real_catalogue(webshop_data):
     """Of those that can be won at all: the original turns some chosen colours into ones that the goal does not name."""
     env = gymnasium.make(ENV, data_dir=str(webshop_data))
@@ -131,13 +124,6 @@ def test_it_wins_most_tasks_of_the_real_catalogue(webshop_data):
         goal = env.unwrapped.shop.goals.find(task_id)
         possible += env.unwrapped.shop.score(goal, goal.position, dict(goal.options)).total == 1
     assert won >= 0.75 * len(task_ids) and won >= 0.82 * possible
-
-
-def test_it_buys_before_the_last_step():
-    env = gymnasium.make(ENV, data_dir="generated", num_products=120, max_steps=8)
-    played = [play(env, task_id) for task_id in env.unwrapped.task_split.task_ids[:60]]
-    assert all(commands[-1] == "click[Buy Now]" for commands, _ in played)
-    assert np.mean([info["won"] for _, info in played]) >= 0.7
 
 
 @pytest.mark.parametrize(
@@ -157,31 +143,3 @@ def test_it_continues_after_other_commands(env, stray):
     task_ids = [task_id for task_id, (commands, info) in played.items() if info["won"] and len(commands) <= 8]
     won = [play(env, task_id, stray=stray)[1]["won"] for task_id in task_ids]
     assert len(task_ids) >= 20 and np.mean(won) >= 0.85
-
-
-def test_a_wrong_option_is_put_right(env):
-    """Somebody clicks another value of a group after the expert has chosen; it chooses again."""
-    shop = env.unwrapped.shop
-    for task_id in env.unwrapped.task_split.task_ids[:40]:
-        goal = shop.goals.find(task_id)
-        commands, info = play(env, task_id)
-        if not (info["won"] and goal.options):
-            continue
-        [name, value], *_ = goal.options.items()
-        other = next(v for v in shop.catalogue[shop.catalogue.position(info["asin"])].options[name] if v != value)
-        assert play(env, task_id, stray={len(commands) - 1: f"click[{other}]"})[1]["won"]
-        return
-    pytest.fail("no task with an option was won")
-
-
-def test_names_with_odd_blanks_and_brackets_pass_the_tags_layer():
-    for command in ("click[red  |  blue]", "click[a.b, c: d]", "search[1 [2 pack] mug]", 'click[18" x 18"]'):
-        assert parse(f"<action> {command}\n</action>").command == command
-    assert parse("<action>search[red\n  mug]</action>").command == "search[red mug]"
-    assert parse("<search> red\n mug </search>").command == "search[red mug]"
-
-
-def test_option_names_are_those_of_the_catalogues(webshop_data):
-    for data in ("generated", str(webshop_data)):
-        catalogue = gymnasium.make(ENV, data_dir=data).unwrapped.shop.catalogue
-        assert {name for product in catalogue for name in product.options} <= OPTION_NAMES

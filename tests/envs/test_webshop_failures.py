@@ -3,12 +3,10 @@
 from collections import Counter
 
 import gymnasium
-import numpy as np
 import pytest
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula import RuleAnalyst
-from roleagent.envs.webshop.expert import ShoppingExpert
 from roleagent.envs.webshop.text import read_request, words_of
 from roleagent.envs.webshop.trace import read_trace
 from roleagent.envs.wrappers import Tags
@@ -125,23 +123,6 @@ def test_a_product_that_is_too_dear(env):
     pytest.fail("no purchase above the limit was told")
 
 
-def test_certain_mistakes_come_before_a_better_title(env):
-    """A wrong option of the right product, although the results showed a title with more of the request's words."""
-    shop = env.unwrapped.shop
-    told = Counter()
-    for task_id in env.unwrapped.task_split.task_ids:
-        goal = shop.goals.find(task_id)
-        words, own = read_request(goal.instruction).words, shop.catalogue[goal.position]
-        query = read_request(goal.instruction).sentence.lower()
-        sight = shop.find(query)[:10]
-        cover = len(words & words_of(" ".join((own.title, *(v for values in own.options.values() for v in values)))))
-        better = any(len(words & words_of(shop.catalogue[p].title)) >= cover + len(words) / 4 for p in sight)
-        if goal.options and goal.position in sight and better:
-            commands = [f"search[{query}]", opened(env, goal)[1], "click[buy now]"]
-            told[diagnose(play(env, task_id, commands))[0]] += 1
-    assert told["missing_attribute_selection"] == told.total() > 0
-
-
 def bought_unread(env, read_first):
     """Purchases with every option right of products that lack what is not in the title."""
     shop = env.unwrapped.shop
@@ -195,39 +176,3 @@ def test_malformed_replies_are_a_format_error(env, goal):
     wrapped = Tags(env)
     trajectory = play(wrapped, goal.goal_id, ["click[buy now]", "<action></action>", "I would search for shoes"])
     assert diagnose(trajectory)[0] == "action_format_error"
-
-
-def test_random_and_hasty_shoppers_fail_in_many_ways(env):
-    """No episode breaks the analyst, and the step that it names exists."""
-    rng = np.random.default_rng(0)
-    modes = Counter()
-    for task_id in rng.permutation(env.unwrapped.task_split.task_ids)[:60]:
-        first, info = env.reset(options={"task_id": str(task_id)})
-        task = Task(ENV, str(task_id), info["split"], info["goal"], info["task_type"])
-        expert = ShoppingExpert(patience=4 if rng.random() < 0.3 else 15)
-        expert.reset(info["goal"], first)
-        turns, done = [], False
-        while not done:
-            command = expert.act()
-            if rng.random() < 0.5:
-                clicks = [*info["admissible_actions"], "search[zebra]", "click[features]", expert.act(), "look"]
-                command = str(rng.choice(clicks))
-            text, _, terminated, truncated, info = env.step(command)
-            expert.observe(command, text)
-            turns.append(Turn((), NOTHING, command, text, info=info))
-            done = terminated or truncated
-        if not info["won"]:
-            trajectory = Trajectory(
-                task, tuple(turns), terminated, truncated, "lost" if terminated else "max_steps", first
-            )
-            [reflection] = RuleAnalyst().reflect([trajectory])
-            modes[reflection.mode] += 1
-            assert reflection.critical_step is None or 0 <= reflection.critical_step < len(turns)
-    assert len(modes) >= 6 and set(modes) <= set(WEBSHOP)
-
-
-def test_other_observation_modes_are_analysed_as_far_as_they_go():
-    env = gymnasium.make(ENV, data_dir="generated", num_products=150, observation="text_rich")
-    task_id = env.unwrapped.task_split.task_ids[0]
-    mode, _ = diagnose(play(env, task_id, ["search[shoes]", "click[next >]"]))
-    assert mode in WEBSHOP

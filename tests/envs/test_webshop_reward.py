@@ -1,6 +1,5 @@
 """The score of a purchase, part by part, and where nouns come from."""
 
-import gzip
 import json
 import sys
 from types import SimpleNamespace
@@ -9,7 +8,7 @@ import pytest
 
 from roleagent.envs.webshop import nouns
 from roleagent.envs.webshop.goals import Goal
-from roleagent.envs.webshop.nouns import HEURISTIC, NounError, find_noun_file, guess_nouns, open_nouns
+from roleagent.envs.webshop.nouns import HEURISTIC, NounError, guess_nouns, open_nouns
 from roleagent.envs.webshop.product import Product
 from roleagent.envs.webshop.reward import colour_of, count_attributes, count_options, judge, similar, type_factor
 
@@ -107,9 +106,6 @@ def test_similarity_ignores_other_than_ascii_and_rounds():
 # --- nouns ------------------------------------------------------------------------------------------------------------
 
 
-INSTALLED_MODEL = nouns.installed_model
-
-
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch):
     monkeypatch.setattr(nouns, "installed_model", lambda: None)
@@ -128,17 +124,6 @@ def test_a_noun_file_by_asin_or_by_title(tmp_path):
     assert source.find("B1", "anything") == ("mug",) and source.find("B2", "Blue Cup") == ("cup", "cup")
     partial = open_nouns(str(file), asins=["B1", "B2"])  # said, because scores then mix two sources
     assert partial.name == "mine.json+heuristic" and partial.find("B2", "Red Bowl") == ("red", "bowl")
-
-
-def test_a_noun_file_beside_the_data_is_found(tmp_path):
-    assert find_noun_file(tmp_path, tmp_path / "nowhere") is None and open_nouns(None, tmp_path) is HEURISTIC
-    below = tmp_path / "reference" / "title_nouns.json.gz"
-    below.parent.mkdir()
-    below.write_bytes(gzip.compress(b'{"B1": ["mug"]}'))
-    assert find_noun_file(tmp_path) == below and open_nouns(None, tmp_path, ["B1"]).name == "title_nouns.json.gz"
-    beside = tmp_path / "title_nouns.json"
-    beside.write_text("{}")
-    assert find_noun_file(tmp_path) == beside
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"a": "mug"}', b"\xff\xfe", b"{"])
@@ -169,15 +154,3 @@ def test_a_spacy_model_is_preferred_and_loaded_late(monkeypatch, tmp_path):
     assert source.find("", "Acme blue mug") == source.find("", "Acme blue mug") == ("acme", "mug")
     assert loaded == ["en_core_web_lg"]
     nouns.from_spacy.cache_clear()
-
-
-def test_of_several_models_the_one_that_the_original_loads_is_taken(monkeypatch):
-    installed = {"spacy", "en_core_web_lg", "en_core_web_sm"}
-    monkeypatch.setattr(nouns.importlib.util, "find_spec", lambda name: name if name in installed else None)
-    assert INSTALLED_MODEL() == "en_core_web_sm"
-    installed.remove("en_core_web_sm")
-    assert INSTALLED_MODEL() == "en_core_web_lg"
-    installed.remove("spacy")
-    assert INSTALLED_MODEL() is None
-    with pytest.raises(NounError, match="spacy download en_core_web_sm"):
-        open_nouns("spacy")

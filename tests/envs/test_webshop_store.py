@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import signal
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -92,24 +89,6 @@ def test_the_store_is_the_catalogue(data):
     )
 
 
-def test_the_first_products_alone(data):
-    whole = build.build_store(data)
-    for entries in (1, 22, 60):
-        load_anew.cache_clear()
-        part = load_catalogue(data, num_products=entries)
-        # The four bad entries stand at the places 20 to 23.
-        assert list(part) == [whole[position] for position in range(entries - min(4, max(0, entries - 20)))]
-        assert part.folder is None and part.digest != whole.digest  # the index knows more products than these
-        with pytest.raises(KeyError):
-            part.position(whole.asins[len(part)])
-        (data / FOLDER).rename(data / "away")
-        load_anew.cache_clear()
-        memory = load_catalogue(data, num_products=entries)
-        assert list(open_goals(part)[1]) == list(open_goals(memory)[1])
-        (data / "away").rename(data / FOLDER)
-    assert load_catalogue(data, num_products=1000).folder == data / FOLDER
-
-
 class Killed(BaseException):
     """What the process sees of a kill: nothing after it runs."""
 
@@ -147,32 +126,6 @@ def test_an_interrupted_build_continues(data, tmp_path):
     assert shares == sorted(set(shares))
     assert contents(folder) == whole
     assert len(catalogue) == PRODUCTS
-
-
-def test_a_killed_process_loses_nothing(tmp_path):
-    """The real thing: a process, killed while it reads products."""
-    data = tmp_path / "data"
-    write_catalogue(data, 1500)
-    program = (
-        "import sys, time; from pathlib import Path; from roleagent.envs.webshop import build; build.CHECKPOINT = 100\n"
-        "def tell(what, share): print(what, share, flush=True); time.sleep(0.02)\n"
-        "build.build_store(Path(sys.argv[1]), progress=tell)"
-    )
-    command = [sys.executable, "-c", program, str(data)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
-        for line in process.stdout:
-            if line.startswith("reading products 0.5"):
-                process.send_signal(signal.SIGKILL)
-                break
-        process.wait(timeout=60)
-    assert process.returncode != 0
-    assert not (data / FOLDER / MANIFEST).exists()
-    seen = []
-    resumed = build.build_store(data, progress=lambda what, share: seen.append((what, share)))
-    assert min(share for what, share in seen if what == "reading products") >= 0.5
-    shutil.copytree(data, tmp_path / "copy", ignore=shutil.ignore_patterns(FOLDER))
-    whole = build.build_store(tmp_path / "copy")
-    assert contents(resumed.folder) == contents(whole.folder)
 
 
 def test_input_that_changed_in_between_starts_anew(data):
@@ -219,19 +172,6 @@ def test_a_store_elsewhere_still_checks_its_input(data, tmp_path):
     assert len(load_catalogue(tmp_path / "big" / "shop")) == PRODUCTS
 
 
-def test_a_store_serves_the_file_it_was_built_from(data):
-    build.build_store(data)
-    for name in ("items_shuffle", "items_ins_v2"):
-        entries = json.loads((data / f"{name}.json").read_text())
-        few = entries[:10] if isinstance(entries, list) else dict(list(entries.items())[:10])
-        (data / f"{name}_10.json").write_text(json.dumps(few))
-    assert load_catalogue(data).folder == data / FOLDER
-    assert load_catalogue(data / "items_shuffle.json").folder == data / FOLDER
-    assert load_catalogue(data, num_products=5).name == "items_shuffle_10.json"
-    assert load_catalogue(data / "items_shuffle_10.json").name == "items_shuffle_10.json"
-    assert load_catalogue(data, num_products=50).name == "items_shuffle.json"
-
-
 @pytest.mark.parametrize("name", [LINES, "products.rows", "asins.npy", "positions.npy", "goal_order.npy", "bm25"])
 @pytest.mark.parametrize("harm", ["cut", "gone"])
 def test_a_damaged_store_is_refused(data, name, harm):
@@ -266,16 +206,6 @@ def test_two_builds_at_once_and_no_manifest(data):
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
-
-
-def test_the_commands(tmp_path, capsys):
-    data = tmp_path / "shop"
-    assert main(["generate", "--out", str(data), "--products", "40", "--seed", "3"]) == 0
-    assert "40 products in" in capsys.readouterr().out
-    assert main(["build", "--data", str(data)]) == 0
-    assert f"40 products in {data / FOLDER}" in capsys.readouterr().out.replace("\n", "")
-    assert len(load_catalogue(data)) == 40
-    assert load_catalogue(data)[0].title != load_catalogue("generated", num_products=40)[0].title
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.builders import EnvSplit
-from roleagent.config import ConfigError, load
+from roleagent.config import load
 from roleagent.envs.wrappers import FailureCurriculum, PredictedState, Tags, default_horizon, parse
 from roleagent.envs.wrappers.tags import MAX_COMMAND
 from roleagent.similarity import lms, lms_tokens
 from roleagent.spaces import Unicode
-from roleagent.task_split import TaskSplit
 from roleagent.types import PredictionScore
 
 
@@ -229,21 +228,6 @@ def test_the_default_horizon_counts_the_steps_that_an_episode_can_have():
     assert PredictedState(limited(30, max_steps=None)).horizon == 2  # a server may not know
     config = load(overrides=["env.id=RoleAgent/Toy-v0", "env.kwargs={max_steps: 60, max_episode_steps: 30}"])
     assert EnvSplit.open(config, "train").horizon == 2
-
-
-def test_no_limit_of_steps_and_no_horizon_is_a_wrong_configuration():
-    class Endless(Script):
-        task_split = TaskSplit("Endless-v0", "train", ("a",))
-
-    gymnasium.register("Endless-v0", entry_point=lambda split: Endless([], None), disable_env_checker=True)
-    try:
-        with pytest.raises(ConfigError, match="Endless-v0 has no max_steps: set prompt"):
-            EnvSplit.open(load(overrides=["env.id=Endless-v0", "env.kwargs={}"]), "train")
-        for override, horizon in (("prompt.horizon=4", 4), ("wia=off", 0)):
-            config = load(overrides=["env.id=Endless-v0", "env.kwargs={}", override])
-            assert EnvSplit.open(config, "train").horizon == horizon
-    finally:
-        del gymnasium.registry["Endless-v0"]
 
 
 # --- FailureCurriculum ------------------------------------------------------------------------------------------------

@@ -95,11 +95,6 @@ def test_untrained_predictions_are_context_in_a_transcript_and_cut_off_at_an_end
     assert segment.sampler_logprobs[3] == segment.advantages[3] == 0
 
 
-def test_inline_predictions_are_part_of_the_reply():
-    inline = Turn((1,), completion(2, 3), "look", "text", "s", Prediction((), None, ("?",)))
-    assert [segment.token_ids for segment in plain_segments_of(trajectory(inline), [1.0])] == [(1, 2, 3)]
-
-
 def test_empty_replies_train_nothing():
     assert plain_segments_of(trajectory(), []) == []
     assert plain_segments_of(trajectory(turn([1], [])), [1.0]) == []

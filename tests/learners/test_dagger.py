@@ -51,12 +51,6 @@ def test_what_is_learnt_is_what_the_policy_read_when_it_played(world):
         assert all(learnt.startswith(prompt) for prompt in policy.prompts)
 
 
-def test_a_policy_that_says_no_command_leaves_the_step_to_the_expert(world):
-    policy = Script(lambda prompt, slot: "I do not know")
-    played = take_turns(world, policy, world.task_split.task_ids[:5], 1.0, np.random.default_rng(0))
-    assert all(step.imitated for episode in played for step in episode.steps)
-
-
 @pytest.mark.slow
 def test_rounds_are_kept_and_followed_by_updates(tmp_path, capsys):
     assert train.main([*TINY, f"run_dir={tmp_path / 'with'}"]) == 0

@@ -168,26 +168,6 @@ def test_an_adapter_is_peft_s_and_its_sum_a_plain_model(tmp_path):
     }
 
 
-def test_another_adapter_is_worn_for_a_while(tmp_path):
-    model, base = trained_adapter(tmp_path)
-    worn, own = Adapter.of(model), logprobs(model, batch(0))
-    Adapter(worn.config, {name: torch.zeros_like(weight) for name, weight in worn.weights.items()}).put_into(model)
-    without = logprobs(model, batch(0))
-    with worn.swapped_into(model):
-        assert torch.equal(logprobs(model, batch(0)), own)
-    assert torch.equal(logprobs(model, batch(0)), without)
-    torch.testing.assert_close(without, logprobs(AutoModelForCausalLM.from_pretrained(base), batch(0)))
-
-
-def test_adapters_begin_with_what_their_generator_draws():
-    drawn = []
-    for seed in (1, 1, 2):
-        policy = qwen(seed=3)
-        adapt(policy.model, LoRAConfig(rank=2), torch.Generator().manual_seed(seed))
-        drawn.append(flat(Adapter.of(policy.model).weights))
-    assert torch.equal(drawn[0], drawn[1]) and not torch.equal(drawn[0], drawn[2])
-
-
 def test_layers_that_are_not_there_are_refused_by_name():
     with pytest.raises(ConfigError, match=r"lora\.modules=nowhere"):
         adapt(qwen().model, LoRAConfig(rank=2, modules="nowhere"), torch.Generator())
@@ -271,11 +251,3 @@ def test_muon_has_the_matrices_between_embeddings_and_head(tied):
         *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     }
     assert ("lm_head.weight" in others) == (not tied) and "model.embed_tokens.weight" in others
-
-
-def test_frozen_weights_have_no_optimizer():
-    policy = qwen()
-    adapt(policy.model, LoRAConfig(rank=2), torch.Generator().manual_seed(0))
-    for kind in ("adamw", "muon"):
-        held = [w for group in build_optimizer(kind, policy.model, 1e-3, 0.0).param_groups for w in group["params"]]
-        assert sum(w.numel() for w in held) == sum(w.numel() for w in Adapter.of(policy.model).weights.values())

@@ -9,7 +9,6 @@ from tiny import TEMPLATE, Script, plain, qwen
 
 import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.rendering import STYLES
 from roleagent.config import load
 from roleagent.env_spec import make_expert
 from roleagent.envs.failures.command_noise import CommandNoise
@@ -17,7 +16,7 @@ from roleagent.envs.wrappers.tags import parse
 from roleagent.learners import batch
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION
 from roleagent.learners.sft import tokenization
-from roleagent.learners.sft.demonstrations import demonstrate, texts_of
+from roleagent.learners.sft.demonstrations import demonstrate
 from roleagent.learners.sft.imitation import batches
 from roleagent.learners.sft.tokenization import CorruptedPredictions
 
@@ -119,17 +118,6 @@ def test_a_detached_prediction_is_asked_for_once_and_changes_nothing_else(env):
         assert {kind for kind in beside.token_kind if kind != CONTEXT} == {PREDICTION}
 
 
-def test_a_prediction_that_would_be_cut_off_is_not_shown(env):
-    demonstration = noisy(env)
-    rollout, _ = played(demonstration, "prompt.predictions=followup")
-    [whole] = segments_from(demonstration, rollout)
-    rollout.config = replace(rollout.config, prediction_tokens=3)
-    [cut] = segments_from(demonstration, rollout)
-    kinds = [token for token, kind in zip(cut.token_ids, cut.token_kind, strict=True) if kind == PREDICTION]
-    assert kinds == [rollout.policy.eos_id] * len(demonstration.steps)
-    assert whole.token_kind.count(PREDICTION) > 3 * len(kinds)
-
-
 @pytest.mark.parametrize("horizon", [1, 2])
 def test_a_detached_prediction_that_would_be_cut_off_tells_how_the_pages_begin(env, horizon):
     demonstration = noisy(env)
@@ -180,15 +168,6 @@ def test_corrupted_predictions_are_read_but_not_trained(env, horizon):
     assert CONTEXT in segment.token_kind
 
 
-def test_detached_predictions_are_asked_for_in_a_share_of_the_demonstrations(env):
-    overrides = ("env.id=RoleAgent/Toy-v0", "prompt.predictions=detached", "warmstart.predictions=0.5")
-    world = EnvSplit.open(load(overrides=overrides), "train")
-    found = tokenize(world, qwen(context=4096), [shown(env)] * 60, np.random.default_rng(0))
-    beside = [segment for segment in found if PREDICTION in segment.token_kind]
-    assert 18 <= len(beside) <= 42 and len({len(segment.token_ids) for segment in beside}) > 5  # after any of its steps
-    assert sum(ACTION in segment.token_kind for segment in found) == 60
-
-
 def test_episodes_with_a_failed_command_always_teach_a_prediction(env):
     overrides = ("env.id=RoleAgent/Toy-v0", "prompt.predictions=detached", "warmstart.predictions=0")
     world, failed = EnvSplit.open(load(overrides=overrides), "train"), noisy(env)
@@ -212,27 +191,6 @@ def test_detached_predictions_are_asked_for_where_there_is_something_to_predict(
 # --- episodes ---------------------------------------------------------------------------------------------------------
 
 
-class Idler:
-    """Never wins."""
-
-    def reset(self, goal, observation):
-        pass
-
-    def act(self):
-        return "look"
-
-    def observe(self, command, observation):
-        pass
-
-
-def test_only_won_episodes_are_shown(env):
-    assert shown(env).states[-1] is not None
-    rng = np.random.default_rng(0)
-    assert demonstrate(env, TASK, Idler(), 0.0, CommandNoise((), rng), rng) is None
-    hurried = gymnasium.make("RoleAgent/Toy-v0", max_steps=2)
-    assert shown(hurried) is None
-
-
 def test_predictions_of_failed_commands_are_taught_as_often_as_all_others_together(env):
     demonstration = next(
         found
@@ -245,12 +203,6 @@ def test_predictions_of_failed_commands_are_taught_as_often_as_all_others_togeth
     texts = [world.rollout(qwen()).policy.decode(s.token_ids) for s in found if PREDICTION in s.token_kind]
     failures = [text for text in texts if text.endswith(f"{failed}</prediction>")]
     assert len(texts) == 200 and 85 < len(failures) < 140
-
-
-def test_the_generator_alone_decides(env):
-    stories = [[shown(env, 0.3, seed) for seed in range(8)] for _ in range(2)]
-    assert stories[0] == stories[1]
-    assert len({story and story.steps[-1].observation + str(len(story.steps)) for story in stories[0]}) > 1
 
 
 def test_corrupted_predictions_are_answers_to_commands_of_the_same_kind(env):
@@ -288,11 +240,3 @@ def test_an_epoch_holds_every_segment_once_in_another_order(env):
     assert again == [len(batch) for batch in epoch]
     other = list(batches(segments, 1000, np.random.default_rng(1)))
     assert [id(segment) for segment in other[0]] != [id(segment) for segment in epoch[0]]
-
-
-@pytest.mark.parametrize("style", sorted(STYLES))
-def test_a_tokenizer_is_trained_on_all_that_is_read_and_said(env, style):
-    demonstration = shown(env)
-    texts = "\n".join(texts_of([demonstration], STYLES[style], 2))
-    assert demonstration.observation in texts and demonstration.task.goal in texts
-    assert all(step.command in texts and step.observation in texts for step in demonstration.steps)

@@ -118,13 +118,6 @@ def test_a_token_that_is_ruled_out_leaves_numbers():
     assert entropies.tolist() == pytest.approx([torch.log(torch.tensor(2.0)).item()] * 2)
 
 
-def test_greedy_has_no_log_probabilities():
-    with pytest.raises(ValueError, match="temperature above 0"):
-        token_logprobs(torch.zeros(1, 2), torch.zeros(1, dtype=torch.int64), temperature=0.0)
-    with pytest.raises(ValueError, match="temperature above 0"):
-        head_logprobs(torch.zeros(1, D), nn.Linear(D, 2), torch.zeros(1, dtype=torch.int64), temperature=-1.0)
-
-
 class Largest(torch.utils._python_dispatch.TorchDispatchMode):
     """Notes the size of the largest tensor that any operation gives."""
 

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tiny import Script, qwen
+from tiny import qwen
 from together import watched_gradients
 
 from roleagent.agents.builders import EnvSplit
@@ -22,10 +22,7 @@ from roleagent.learners.model.learner import Learner
 from roleagent.learners.policy_update import update
 from roleagent.learners.prediction_targets import with_true_states
 from roleagent.learners.returns import EstimatorConfig, prediction_mean
-from roleagent.learners.rl import estimate_advantages as estimate_group_advantages
-from roleagent.learners.run.counters import idle_mechanisms
 from roleagent.learners.run.metrics import prediction_accuracy
-from roleagent.timer import Timer
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
@@ -288,20 +285,6 @@ def test_a_state_that_nobody_could_know_is_not_imitated():
     assert len(sides) == 1 and PREDICTION in main.token_kind
 
 
-def test_long_states_are_shortened_to_the_room_there_is():
-    stage = Stage("loss.prediction_credit=imitate", "rollout.prediction_tokens=10")
-    _, won = stage.groups[0].trajectories
-    first, _ = with_true_states(won, stage.rollout, 0, RNG).turns
-    text = stage.policy.decode(first.prediction.completion.token_ids)
-    shown = text.removeprefix('<prediction h="1">').removesuffix("</prediction>")
-    assert shown and shown != CLOSED and CLOSED.startswith(shown) and len(first.prediction.completion.token_ids) <= 10
-    for room in (10, 3, 0):
-        tight = Script(None, context=len(first.prediction.prompt_ids) + room)
-        rollout = EnvSplit.open(stage.config, "train").rollout(tight)
-        found = with_true_states(won, rollout, 0, RNG).turns[0].prediction
-        assert (found is None) == (room < 10)
-
-
 # --- own credit -------------------------------------------------------------------------------------------------------
 
 
@@ -331,19 +314,6 @@ def test_a_predictions_own_advantage_by_hand():
     assert not any(itertools.chain(*prediction_advantages(flat, [[0, 1]] * 2, EstimatorConfig())))
 
 
-def test_shuffled_advantages_shuffle_own_ones_too():
-    stage = Stage("loss.prediction_credit=own", "train.shuffle_advantages=on", groups=3)
-    run = SimpleNamespace(
-        config=stage.config, timer=Timer(), own_stream=lambda *_: np.random.default_rng(0), iteration=1
-    )
-    moved = estimate_group_advantages(run, stage.groups)
-
-    def flat(credits):
-        return [value for one in credits for row in one.of_predictions for value in row]
-
-    assert sorted(flat(moved)) == sorted(flat(stage.credits)) and flat(moved) != flat(stage.credits)
-
-
 # --- options and figures ----------------------------------------------------------------------------------------------
 
 
@@ -362,14 +332,6 @@ def test_a_rule_that_cannot_work_is_refused_in_one_line(options, words):
     assert "\n" not in str(refused.value)
     check_learning(load(overrides=[*options, "wia=off"]))
     check_learning(load(overrides=[*options, "train.stage=sft"]))
-
-
-def test_imitation_that_never_happened_is_warned_of():
-    counters = {"predictions_scored": 1.0, "returns_modulated": 1.0, "curriculum_from_curriculum": 1.0}
-    [warning] = idle_mechanisms(load(), counters)
-    assert "loss.prediction_credit=imitate" in warning
-    assert idle_mechanisms(load(), counters | {"imitated_tokens": 3.0}) == []
-    assert idle_mechanisms(load(overrides=["loss.prediction_credit=own"]), counters) == []
 
 
 def test_accuracy_of_valid_and_invalid_turns_apart():

@@ -1,12 +1,10 @@
 """Killed at any moment and resumed, a run ends in the same bits; and what of it can be taken elsewhere."""
 
 import contextlib
-import errno
 import json
 import os
 import shutil
 import sqlite3
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 from roleagent import config
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.cli import main as roleagent
-from roleagent.files import CHECKSUMS, Lock, damage, make_whole, replace_checked, settle, write_checksums
+from roleagent.files import CHECKSUMS, Lock, damage, make_whole, replace_checked, write_checksums
 from roleagent.learners.run.checkpoints import Checkpoints
 from roleagent.learners.run.folder import RunFolder
 
@@ -231,13 +229,6 @@ def test_a_state_that_cannot_be_is_one_line(finished, capsys, content, reason):
     assert f"the checkpoint {last} cannot be read" in line and reason in line and "step-500002" in line
 
 
-def test_a_checkpoint_without_checksums_is_taken_as_it_is(finished, undisturbed):
-    folder, arguments = finished
-    for path in folder.rglob(CHECKSUMS):
-        path.unlink()
-    assert train.main(arguments) == 0
-
-
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
@@ -258,25 +249,6 @@ def test_a_damaged_log_is_one_line_and_nothing_is_removed(finished, capsys, line
     said = refusal(capsys, arguments)
     assert f"{path}, line {len(lines) - 1}, is damaged ({reason})" in said
     assert sorted(folder.rglob("*")) == before
-
-
-@pytest.mark.parametrize("spoil", [flip, lambda path: path.write_bytes(path.read_bytes()[:300])], ids=["flip", "cut"])
-@pytest.mark.parametrize("checked", [True, False], ids=["", "older"])
-def test_a_damaged_reference_is_one_line(finished, capsys, spoil, checked):
-    folder, arguments = finished
-    if not checked and spoil is flip:
-        pytest.skip("only a checksum finds this")
-    if not checked:
-        (folder / "reference" / CHECKSUMS).unlink()
-    spoil(folder / "reference" / "model.safetensors")
-    assert f"{folder / 'reference'} {'is damaged' if checked else 'cannot be read'} (" in refusal(capsys, arguments)
-
-
-def test_a_damaged_evaluation_is_one_line(finished, capsys):
-    folder, arguments = finished
-    for content in ("", "[]"):
-        (folder / "before.json").write_text(content)
-        assert f"{folder / 'before.json'} is damaged (" in refusal(capsys, arguments)
 
 
 def test_a_damaged_policy_is_not_taken_elsewhere(finished, tmp_path, capsys):
@@ -345,32 +317,6 @@ def test_what_cannot_be_written_whole_leaves_nothing_behind(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_folder_may_be_made_through_a_link_and_where_one_stands(tmp_path, monkeypatch):
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "link").symlink_to("elsewhere")
-    make_whole(tmp_path / "link", lambda folder: folder.mkdir() or (folder / "file").write_text("x"))
-    assert (tmp_path / "elsewhere" / "file").exists()
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
-    make_whole(Path("."), lambda folder: folder.mkdir() or (folder / "file").write_text("x"))
-    assert (tmp_path / "here" / "file").exists()
-
-
-@pytest.mark.parametrize("number, what", [(errno.EINVAL, "folder"), (errno.EINVAL, "file"), (errno.EIO, "folder")])
-def test_a_file_system_that_cannot_flush_folders_is_no_error_and_any_other_failure_is(
-    tmp_path, monkeypatch, number, what
-):
-    def fsync(handle):
-        raise OSError(number, "no")
-
-    path = tmp_path / "file"
-    path.write_text("x")
-    monkeypatch.setattr("os.fsync", fsync)
-    harmless = number == errno.EINVAL and what == "folder"
-    with contextlib.nullcontext() if harmless else pytest.raises(OSError):
-        settle(tmp_path if what == "folder" else path)
-
-
 # --- export -----------------------------------------------------------------------------------------------------------
 
 
@@ -398,17 +344,6 @@ def test_an_exported_policy_is_the_same_to_plain_transformers(undisturbed, tmp_p
     assert yaml.safe_load(card.split("```yaml\n")[1].split("```")[0])["policy"]["hidden_size"] == 48
     assert roleagent(["export", str(whole), "--out", str(out)]) == 2
     assert "is not empty" in capsys.readouterr().err
-
-
-def test_the_warm_starts_updates_are_not_taken_for_those_of_reinforcement_learning(finished, tmp_path):
-    folder, _ = finished
-    path = folder / "checkpoints" / "step-500003" / "state.json"
-    state = json.loads(path.read_text())
-    assert state["version"] == json.loads((folder / "after.json").read_text())["policy_version"]
-    path.write_text(json.dumps(state | {"stage": "warmstart"}))
-    assert roleagent(["export", str(folder), "--out", str(tmp_path / "policy")]) == 0
-    card = (tmp_path / "policy" / "README.md").read_text()
-    assert "| updates since the warm start | 0 |" in card and "not measured" in card
 
 
 def test_any_checkpoint_can_be_exported_and_others_are_refused(undisturbed, tmp_path, capsys):

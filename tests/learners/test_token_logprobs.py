@@ -150,28 +150,6 @@ def test_a_model_that_tells_its_attention_nothing_is_refused(monkeypatch):
         TokenScorer(model)(collate(segments(ROWS["one"]), 1), 1.0)
 
 
-def test_a_model_with_layers_of_another_kind_is_refused(monkeypatch):
-    """Such a layer would take the distinct tokens of all rows for one row."""
-    model = qwen()
-    layer = model.base_model.layers[0]
-    monkeypatch.setattr(layer, "forward", lambda hidden, **_: hidden)
-    with pytest.raises(TypeError, match="does not pass options on to its attention"):
-        TokenScorer(model)(collate(segments(ROWS["one"]), 1), 1.0)
-
-
-def test_values_may_be_narrower_than_keys():
-    """Rows put together from distinct tokens: as the plain attention of each row."""
-    generator = torch.Generator().manual_seed(0)
-    found = find_prefixes([(1, 2, 3, 4), (1, 2, 5)])
-    query, key, value = (torch.randn((1, 2, 5, size), generator=generator) for size in (6, 6, 4))
-    module = torch.nn.Module()
-    attended, _ = prefix_sharing._attend(module, query, key, value, None, shared=prefix_sharing._SharedCall(found))
-    for row in ([0, 1, 2, 3], [0, 1, 4]):
-        parts = [tensor[:, :, row] for tensor in (query, key, value)]
-        expected = torch.nn.functional.scaled_dot_product_attention(*parts, is_causal=True).transpose(1, 2)
-        torch.testing.assert_close(attended[:, row], expected)
-
-
 def test_a_window_of_attention_is_not_shared():
     model = qwen()
     model.config.layer_types = ["full_attention", "sliding_attention"]
@@ -234,19 +212,6 @@ def test_plan_by_prefix_hold_every_segment_once_and_keep_the_budget(rows, budget
         distinct = len(find_prefixes([made[index].token_ids for index in batch]).places)
         assert distinct <= budget or len(batch) == 1
         assert sum(len(made[index]) for index in batch) <= 4 * budget or len(batch) == 1
-
-
-def test_rollouts_of_a_task_stay_together():
-    group, other = [(*PROMPT, n) for n in range(20, 24)], [(1, *PROMPT, n) for n in range(20, 24)]
-    mixed = [row for pair in zip(group, other, strict=True) for row in pair]
-    assert plan_by_prefix(segments(mixed), 10) in ([[0, 2, 4, 6], [1, 3], [5, 7]], [[1, 3, 5], [0, 2, 4, 6], [7]])
-
-
-@pytest.mark.parametrize("plan", [plan_by_prefix, plan_by_length])
-def test_a_budget_of_no_tokens_is_refused(plan):
-    assert plan([], 5) == []
-    with pytest.raises(ValueError, match="at least one token"):
-        plan([], 0)
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=30), st.integers(1, 100))

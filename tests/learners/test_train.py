@@ -294,41 +294,6 @@ def test_every_variant_goes_through_an_iteration(finished, config, tmp_path, ove
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "arguments, words",
-    [
-        (["rollout.temprature=1"], "did you mean 'rollout.temperature'"),
-        (["method=role"], "method must be one of role_agent, gigpo, grpo"),
-        (["env.id=RoleAgent/Alfworld-v0"], "RoleAgent/Alfworld-v0"),
-        (["env.train_split=valid"], "unknown split 'valid'"),
-        (["env.eval_split=test"], "unknown split 'test'"),
-        (["env.kwargs.sise=small"], "sise"),
-        (["env.kwargs.data_dir=/nowhere"], "/nowhere"),
-        (["policy.path=/nowhere"], "/nowhere"),
-        (["warmstart.episodes=0"], "warm start"),
-        (["train.stage=sft"], "train.minutes"),
-        (["train.stage=sft", "train.minutes=1", "warmstart.episodes=0"], "warmstart.episodes"),
-        (["curriculum.library=nonsense"], "nonsense"),
-        (["--config", "nowhere.yaml"], "nowhere.yaml"),
-        (["--resume"], "no run to resume"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
-)
-def test_nonsense_is_refused_in_one_line(config, tmp_path, capsys, arguments, words):
-    folder = tmp_path / "run"
-    assert words in complaint(capsys, "--config", config, f"run_dir={folder}", *arguments)
-
-
-@pytest.mark.parametrize("override", ["env.eval_split=test", "curriculum.library=nonsense", "method=role"])
-def test_a_refused_run_leaves_nothing_in_the_way_of_the_next_attempt(config, tmp_path, capsys, override):
-    complaint(capsys, "--config", config, f"run_dir={tmp_path / 'run'}", override)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_run_is_never_overwritten(finished, config, capsys):
-    assert "--resume" in complaint(capsys, "--config", config, f"run_dir={finished[0]}")
-
-
 def test_a_run_goes_on_only_with_its_own_configuration(finished, config, capsys):
     line = complaint(capsys, "--config", config, f"run_dir={finished[0]}", "--resume", "optim.lr=1e-5", "seed=4")
     assert "optim.lr, seed" in line

@@ -21,8 +21,7 @@ from roleagent.learners.run import nan_dump
 from roleagent.learners.run.counters import FEWEST, not_learning
 from roleagent.learners.run.distributed import Ranks
 from roleagent.learners.run.metrics import behavior_metrics
-from roleagent.learners.watchdog import SIGNS, Watchdog, signs_of
-from roleagent.methods import METHODS
+from roleagent.learners.watchdog import SIGNS, Watchdog
 from roleagent.settings import WatchdogConfig
 from roleagent.types import Completion, Prediction, Segment, Task, Trajectory, Turn
 
@@ -121,25 +120,6 @@ def test_each_sign_is_named_once_with_its_figure_and_said_to_be_over_once(name):
 )
 def test_what_looks_alike_is_no_collapse(row):
     assert events(Watchdog(WatchdogConfig()), [CALM] * 10 + [{**CALM, **row}] * 10) == []
-
-
-def test_groups_that_were_replaced_are_not_held_against_a_run():
-    """Two groups of sixteen had something to teach; it took forty draws to find them."""
-    row = {**CALM, "zero_variance_groups": 54.0, "groups": 56.0, "replaced_groups": 40.0}
-    assert events(Watchdog(WatchdogConfig()), [row] * 5) == []
-    in_vain = {**row, "zero_variance_groups": 56.0}
-    assert [raised for _, raised, _ in events(Watchdog(WatchdogConfig()), [in_vain] * 5)] == [["zero_variance"]]
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_groups_of_one_are_watched_only_where_groups_are_compared(method):
-    signs = signs_of(load(overrides=[f"method={method}"]))
-    assert ("zero_variance" in signs) == (method not in ("ppo", "reinforce_pp"))
-    assert signs.keys() >= SIGNS.keys() - {"zero_variance"}
-
-
-def test_a_bad_iteration_is_no_collapse():
-    assert events(Watchdog(WatchdogConfig()), ([CALM] * 6 + [{**CALM, "kl": 9.0, "clip_fraction": 1.0}] * 2) * 3) == []
 
 
 # --- a run that does not learn ----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pytest
 from commands import PAGES
 from programs import ROOT
 
-from roleagent.config import Config, load
+from roleagent.config import Config
 from roleagent.learners.watchdog import SIGNS
 from roleagent.settings import WatchdogConfig
 
@@ -86,24 +86,6 @@ NAMES = {name: page for page in PAGES for name in re.findall(r"`(roleagent(?:\.\
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_what_a_page_names_in_full_exists(name):
     resolved(name)
-
-
-def test_every_equation_and_every_step_has_a_place_in_the_code():
-    page = (ROOT / "docs" / "paper_to_code.md").read_text("utf-8")
-    first, second = (
-        re.findall(r"^\| (.+?) \| .+ \| (.*`roleagent\..*) \|$", part, re.MULTILINE) for part in page.split("## ")[1:3]
-    )
-    assert {number for label, _ in first for number in re.findall(r"\d", label)} == set("123456789")
-    assert {number for label, _ in second for number in re.findall(r"\d", label)} == set("123456")
-
-
-@pytest.mark.parametrize("page", ["paper_to_code", "method"])
-@pytest.mark.parametrize(("option", "letter"), [("unscored", "zero"), ("state_of_failure", "text")])
-def test_a_departure_from_the_paper_is_named_with_the_option_for_its_letter(page, option, letter):
-    text = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
-    assert f"`estimator.{option}={letter}`" in text
-    assert getattr(load(overrides=[f"estimator.{option}={letter}"]).estimator, option) == letter
-    assert getattr(Config().estimator, option) != letter
 
 
 # --- programs ---------------------------------------------------------------------------------------------------------

@@ -9,9 +9,7 @@ import pytest
 from programs import at_terminal
 
 from roleagent.cli import main
-from roleagent.env_spec import spec_of
-from roleagent.reports.play import environment_id
-from roleagent.reports.play_hints import Guide, meant
+from roleagent.reports.play_hints import Guide
 
 TASK = "bring-egg-table-1"
 PLAY = ("play", "RoleAgent/Toy-v0", "--task-id", TASK)
@@ -91,11 +89,6 @@ def test_hints_win_wherever_the_player_went(capsys, typed, monkeypatch):
     assert re.search(rf"won after {len(advice) + 2} steps, reward 1, {len(advice) + 1} hints", shown)
 
 
-def test_the_steps_run_out(play):
-    shown = play("toy", *["look"] * 5, options=("--env-arg", "max_steps=2"))
-    assert "not solved after 2 steps, reward 0" in shown
-
-
 def test_a_slip_is_not_played_but_offered(play):
     slip, offer = "go to frige", "did you mean 'go to fridge'?"
     taken = kitchen(slip, "y", play=play)
@@ -141,21 +134,6 @@ def test_a_world_that_cannot_be_played_is_one_line(capsys, arguments, words):
     assert line.startswith("roleagent play: ") and words in line
 
 
-def test_the_tasks_are_listed(capsys):
-    assert main(["play", "toy", "--list", "EGG"]) == 0
-    listed, said = capsys.readouterr()
-    ids = listed.splitlines()
-    assert TASK in ids and all("egg" in task_id for task_id in ids)
-    assert said.startswith(f"{len(ids)} of 432 tasks of RoleAgent/Toy-v0, split train: 18 bring")
-    assert main(["play", "toy", "--list", "unicorn"]) == 2
-
-
-def test_names_of_environments():
-    ids = [name for name in gymnasium.registry if name.startswith("RoleAgent/")]
-    assert [environment_id(re.split("/|-v", name)[1].lower()) for name in ids] == ids
-    assert [environment_id(name) for name in ids] == ids
-
-
 # --- the guide --------------------------------------------------------------------------------------------------------
 
 
@@ -175,30 +153,6 @@ def test_whoever_follows_the_hints_wins_mostly_whatever_was_played_before(name):
             over = terminated or truncated
         won += info["won"]
     assert won >= 7
-
-
-def test_where_the_expert_has_given_up_the_walkthrough_goes_on():
-    """A question in words that the expert of the generated world does not understand."""
-    env = gymnasium.make("RoleAgent/SearchQA-v0", disable_env_checker=True)
-    observation, info = env.reset(seed=1)
-    guide = Guide(env, observation, info | {"goal": "wo liegt es?"}, np.random.default_rng(0))
-    for command in env.unwrapped.walkthrough():
-        assert guide.advise()[0] == command
-        guide.observe(command, env.step(command)[0])
-    env.reset(seed=1)
-    guide = Guide(env, observation, info | {"goal": "wo liegt es?"}, np.random.default_rng(0))
-    guide.observe("search[something else]", env.step("search[something else]")[0])
-    assert guide.advise() == ("", "the expert does not know, and you have left the walkthrough")
-
-
-@pytest.mark.parametrize(
-    "command", ["search[anything at all]", "answer[x]", "search: old form", "go to fridge 1", "?!"]
-)
-def test_what_may_well_be_meant_is_left_alone(command):
-    assert (
-        meant(command, ["go to fridge 1", "Go to  stove"], spec_of("RoleAgent/SearchQA-v0").load("command_forms"))
-        is None
-    )
 
 
 # --- a terminal -------------------------------------------------------------------------------------------------------

@@ -304,35 +304,6 @@ def test_a_run_is_told_at_the_top(reader, pages):
     assert not reader.ask("document.getElementById('comparison').checkVisibility()")
 
 
-def test_before_the_first_iteration_nothing_is_praised(reader, tmp_path):
-    """In the warm start nobody knows what the mechanisms do; an older run lacks more."""
-    fresh = run_data() | {"state": "warm start", "steps": [0, 9], "alarms": [], "idle": None, "gain": None}
-    fresh |= {"evaluations": {}, "episodes": [], "episodes_recorded": 0}
-    for name in ("training", "success_by_type", "time", "modes", "mode_failures"):
-        fresh[name] = {"step": [], "values": {}}
-    older = run_data() | {"idle": None, "gain": None, "episodes_recorded": None, "alarms": []}
-    older["training"]["values"]["reward"] = [0.5] * ITERATIONS
-    for told in (fresh, older):
-        (tmp_path / "page.html").write_text(render([told]), encoding="utf-8")
-        reader.open((tmp_path / "page.html").as_uri())
-        assert "did something" not in reader.see("#runs")[0] and reader.complaints() == []
-        if told is fresh:
-            assert "watchdog raised no alarm" not in reader.see("#runs")[0]
-            assert reader.see("#episodes-lead") == ["No training episode has been recorded yet."]
-    assert "Reward" in reader.see(".chart h4")
-    assert "of those that were recorded" in reader.see("#episodes-lead")[0]
-    assert "takes the two measurements for independent" in reader.see("#evaluations")[0]
-
-
-def test_runs_on_different_splits_have_no_difference(reader, tmp_path):
-    other = run_data("second", **{f"option.{number}": "1" for number in range(20)})
-    other["evaluations"]["after"]["task_split"]["digest"] = "other"
-    (tmp_path / "page.html").write_text(render([run_data(), other]), encoding="utf-8")
-    reader.open((tmp_path / "page.html").as_uri())
-    assert "cannot be compared" in reader.see("#differences")[0] and "–" in reader.see("#differences tbody tr")[0]
-    assert "20 options differ" in reader.see("#differences summary")[0]
-
-
 def test_curves_have_numbers_and_a_smoothed_line(reader, pages):
     reader.open(pages["one"])
     reader.click(".chart summary")
@@ -406,43 +377,6 @@ def test_episodes_are_found(reader, pages):
     assert f"iteration {ITERATIONS}," in reader.see(".card")[0]
 
 
-def test_keys_reach_everything(reader, pages):
-    card = "[...document.querySelectorAll('.card')].indexOf(document.activeElement.closest('.card'))"
-    reader.open(pages["one"])
-    reader.press("\ue004")  # Tab
-    assert reader.ask("document.activeElement.className") == "skip"
-    reader.press("/")
-    assert reader.ask("document.activeElement.id") == "search"
-    reader.press("j")
-    assert reader.ask("document.getElementById('search').value") == "j"
-    reader.press("\ue003", "\ue00c")  # Backspace, Escape
-    reader.until("document.querySelectorAll('.card').length == 8")
-    reader.ask("document.getElementById('cards').scrollIntoView()")
-    reader.press("j")
-    first = reader.ask(card)
-    reader.press("jjk")
-    reader.choose("sort", "newest")  # the list is made anew, and keeps the focus
-    assert reader.ask(card) == first + 1
-    reader.press("\ue007")  # Enter
-    assert reader.ask("document.activeElement.getAttribute('aria-expanded')") == "true"
-    outline = reader.ask("getComputedStyle(document.activeElement).outlineStyle")
-    assert outline == "solid"
-    reader.click("#keys")
-    reader.press("j")
-    assert reader.ask(card) == first + 1
-
-
-def test_an_address_leads_to_an_episode_and_a_turn(reader, pages):
-    reader.open(pages["one"] + "#0/1/1/0/2")
-    reader.until("document.activeElement.id == 't-0/1/1/0-1'")
-    assert reader.ask("document.activeElement.getBoundingClientRect().top") < 900
-    reader.choose("outcome", "won")
-    reader.ask("void (location.hash = '#0/8/0/0')")  # which the filter hides
-    reader.until("document.activeElement.closest('.card')?.id == 'c-0/8/0/0'")
-    reader.ask("void (location.hash = '#0/99/0/0')")
-    reader.until("document.getElementById('count').textContent.includes('not in this report')")
-
-
 def test_two_runs_are_told_apart(reader, pages):
     reader.open(pages["two"])
     rows = reader.see("#differences tbody tr")
@@ -469,28 +403,6 @@ def test_hostile_text_stays_text(reader, pages):
     shown = reader.ask("document.querySelector('main').textContent")
     assert shown.count(EVIL) > 8
     assert reader.complaints() == []
-
-
-def test_many_episodes_open_lazily(reader, tmp_path):
-    """150 episodes of 50 turns: only the first of them have cards, and only an opened card has turns."""
-    long = run_data()
-    for number in range(150):
-        card = episode(ITERATIONS, 2 + number, 0, False, "boil an egg")
-        card["turns"] = [turn(n, "look", "a b c d", "a x c y", 1.0, tokens=None) for n in range(50)]
-        long["episodes"].append(card)
-    (tmp_path / "long.html").write_text(render([long]), encoding="utf-8")
-    reader.open((tmp_path / "long.html").as_uri())
-    assert reader.ask("document.querySelectorAll('.card').length") == 30
-    assert reader.ask("document.querySelectorAll('.turn').length") == 0
-    reader.choose("group", "7")
-    reader.click(".card-head")
-    assert reader.ask("document.querySelectorAll('.turn').length") == 50
-    reader.choose("group", "")
-    reader.click("#more button")
-    assert reader.ask("document.querySelectorAll('.card').length") == 60
-    assert reader.ask("document.querySelectorAll('.turn').length") == 50
-    reader.choose("tokens", "shown")
-    assert reader.ask("document.querySelectorAll('.card').length") == 8
 
 
 # --- while it goes on ---

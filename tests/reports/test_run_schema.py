@@ -4,8 +4,6 @@ import gzip
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections import Counter
 
 import numpy as np
@@ -24,11 +22,9 @@ from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.files import Lock, at_work
 from roleagent.learners.batch import segments_of
-from roleagent.learners.credit import Credit
-from roleagent.learners.run.trajectory_log import MOST_READ, ScoredGroup, groups_with_tokens, token_texts, tokens_of
+from roleagent.learners.run.trajectory_log import MOST_READ, token_texts, tokens_of
 from roleagent.reports.data.load_run import iterations_of, load_episodes, load_run
 from roleagent.reports.data.load_trajectories import RunDataError, TrajectoryReader
-from roleagent.reports.web.page import render
 from roleagent.similarity import lms
 from roleagent.task_split import TaskSplit
 from roleagent.types import Completion, Group, Prediction, Selection, Task, Trajectory, Turn
@@ -114,12 +110,6 @@ def test_failures_carry_their_analysis_and_tasks_their_reason(finished):
             assert (chosen[-1].mode, chosen[-1].reason) == (mode, reason)
 
 
-def test_replies_are_kept_where_they_say_more_than_the_command(finished):
-    turns = turns_of(load_episodes(finished, 1))
-    assert all(turn["reply"] is not None for turn in turns if turn["format_error"])
-    assert any(turn["reply"] is None and turn["action"] for turn in turns)
-
-
 def test_tokens_spell_what_was_said(finished):
     cards = load_episodes(finished, 2)
     spelled = {card["group"] for card in cards if any(turn["tokens"] for turn in card["turns"])}
@@ -178,17 +168,6 @@ def test_long_prompts_are_cut_and_say_so():
     assert tokens[0] == (f"… {len(ids) - MOST_READ:,} tokens …\n", 0, 0.0)
 
 
-def test_groups_that_teach_are_groups_with_tokens_first():
-    def played(*rewards, replaced=False):
-        turns = [Turn((), Completion((), (), ""), "", "", rewards={"task": reward}) for reward in rewards]
-        task = Task(TOY, "t")
-        group = Group(task, tuple(Trajectory(task, (turn,), True, False, "") for turn in turns))
-        return ScoredGroup(group, Credit([], []), [], replaced)
-
-    groups = [played(0.0, 0.0), played(1.0, 0.0), played(1.0, 0.0, replaced=True), played(0.0, 1.0)]
-    assert [groups_with_tokens(groups, most) for most in (0, 1, 3, 9)] == [set(), {1}, {0, 1, 3}, {0, 1, 3}]
-
-
 TOKENIZER = tokenizer()
 
 
@@ -200,13 +179,6 @@ def decode(ids):
 def test_pieces_are_the_text_whatever_the_tokens(ids, before):
     assert "".join(token_texts(ids, decode)) == decode(ids)
     assert len(token_texts(ids[before:], decode, ids[:before])) == len(ids[before:])
-
-
-@pytest.mark.parametrize("text", ["naïve 鸡蛋 🥚🍳!", 'search["egg" (cup)]', "a\u2028b\u0301 \u200d", ""])
-def test_characters_of_several_tokens_stay_whole(text):
-    ids = TOKENIZER.encode(text, add_special_tokens=False)
-    pieces = token_texts(ids, decode)
-    assert "".join(pieces) == text and not any("\ufffd" in piece for piece in pieces)
 
 
 def test_a_sampler_says_which_failure_led_to_a_task(tmp_path):
@@ -289,19 +261,6 @@ def test_a_run_says_what_it_is_doing(run):
     assert at_work(run)  # another machine's, who knows
 
 
-def test_a_run_that_is_resumed_for_longer_is_not_finished_any_more(run):
-    """From its first moment, before there is a new checkpoint; and again when it is killed in between."""
-    assert load_run(run)["state"] == "finished"
-    lock = Lock(run)
-    data = load_run(run)
-    assert data["state"] == "training" and list(data["evaluations"]) == ["before", "iteration-000002"]
-    with (run / "metrics.jsonl").open("a") as log:
-        log.write('{"stage": "train", "step": 4, "turns": 5.0, "environment_steps": 5.0}\n')
-    lock.release()
-    data = load_run(run)
-    assert (data["state"], data["steps"]) == ("stopped", (4, 4)) and "after" not in data["evaluations"]
-
-
 def test_the_gain_is_that_of_the_same_tasks(run):
     """As evaluate.py compares the two files; without records nobody knows."""
     names = [f"{name}.json" for name in ("before", "after")]
@@ -316,19 +275,6 @@ def test_the_gain_is_that_of_the_same_tasks(run):
     assert load_run(run)["gain"] is None
     forget(run, "after.json", "iteration-000002.json")
     assert load_run(run)["gain"] is None
-
-
-def test_what_nobody_can_say_is_not_said(run):
-    """An older program logged less; before the first checkpoint nobody knows what the mechanisms did."""
-    assert load_run(run)["idle"] == [] and load_run(run)["episodes_recorded"] == 36
-    log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    for row in log:
-        row.pop("environment_steps", None)
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in log))
-    forget(run, "checkpoints", "result.json")
-    data = load_run(run)
-    assert data["idle"] is None and data["episodes_recorded"] is None
-    assert "episodes" in render([data]) and roleagent(["report", str(run)]) == 0
 
 
 def test_a_finished_run_that_did_not_learn_is_named(run):
@@ -349,39 +295,6 @@ def test_a_finished_run_that_did_not_learn_is_named(run):
     assert sum("no sign of learning" in note for note in load_run(run)["notes"]) == 1
     forget(run, "result.json")
     assert not any("no sign of learning" in note for note in load_run(run)["notes"])
-
-
-def test_an_older_run_leaves_out_what_it_did_not_record(run):
-    forget(run, "trajectories")
-    (run / "trajectories").mkdir()
-    turn = {
-        "action": "look",
-        "format_error": None,
-        "observation": "A pan.",
-        "predictions": ["A pot."],
-        "advantage": 0.5,
-    }
-    turns = [turn | {"scores": [0.66]}, turn | {"scores": []}]
-    episode = {"group": 0, "task_id": "t", "goal": "g", "stop_reason": "won", "reward": 1.0, "turns": turns}
-    (run / "trajectories" / "iteration-000001.jsonl").write_text(
-        "".join(json.dumps(episode | {"initial_observation": "x"}) + "\n" for _ in range(2))
-    )
-    one, two = load_run(run)["episodes"]
-    assert (one["id"], two["id"], one["won"], one["analysis"]) == ("1/0/0", "1/0/1", True, None)
-    first, last = one["turns"]
-    assert first["predictions"] == [{"horizon": 1, "text": "A pot.", "actual": "A pan.", "score": 0.66}]
-    assert last["predictions"] == [{"horizon": 1, "text": "A pot.", "actual": None, "score": None}]
-    missing = (
-        "return_task",
-        "state_group",
-        "state_group_size",
-        "advantage_state",
-        "tokens",
-        "valid",
-        "reply",
-        "grouping_state",
-    )
-    assert {first[name] for name in missing} == {None}
 
 
 def cut(path):
@@ -470,10 +383,6 @@ def test_a_choice_is_of_whole_groups_spread_over_the_run(long, most):
     )
 
 
-def test_nothing_is_chosen_from_nothing(long, tmp_path):
-    assert long.select(0, {}) == TrajectoryReader(tmp_path).select(9, {"loop": 1}) == long.cards(31) == []
-
-
 # --- the command ------------------------------------------------------------------------------------------------------
 
 
@@ -486,10 +395,3 @@ def test_the_report_is_written_whole_beside_the_run(run, tmp_path, capsys):
     assert roleagent(["report", str(run), str(run), "--out", str(out)]) == 0 and out.exists()
     assert roleagent(["report", str(run), "--out", str(tmp_path / "nowhere" / "x.html")]) == 2
     assert "--out" in capsys.readouterr().err
-
-
-def test_reading_a_run_loads_no_torch():
-    program = (
-        "import sys, roleagent.reports.data.load_run; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    )
-    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -14,7 +14,6 @@ from http.client import HTTPConnection
 
 import pytest
 
-from roleagent.cli import main
 from roleagent.files import Lock
 from roleagent.reports.data.run_watcher import RunWatcher, fingerprint, newest_run
 from roleagent.reports.web.live_server import LiveServer
@@ -124,16 +123,6 @@ def test_what_a_run_does_changes_its_stamp(run, change):
     del kept
 
 
-def test_damage_keeps_the_last_data_with_a_note(run):
-    watcher = RunWatcher([run])
-    _, [first] = watcher.load()
-    with (run / "metrics.jsonl").open("a") as stream:
-        stream.write("{damaged\n")
-    watcher._read_again = 0.0
-    _, [second] = watcher.load()
-    assert second["steps"] == first["steps"] and "damaged in line 2" in second["notes"][-1]
-
-
 # --- the page ---------------------------------------------------------------------------------------------------------
 
 
@@ -188,12 +177,6 @@ def test_only_this_machines_names_are_let_in(run, host, served):
     assert (status == 200) == served and ("first" in said) == served
 
 
-def test_no_other_method_is_known(run):
-    with serving(run) as ask:
-        status, headers, _ = ask("/", "POST")
-    assert status == 501 and headers["X-Frame-Options"] == "DENY"
-
-
 def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path):
     with serving(tmp_path / "<new>") as ask:
         status, _, page = ask("/")
@@ -201,16 +184,6 @@ def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path):
         assert ask("/data.json")[0] == 503
         iterate(begin(tmp_path / "<new>"), 1)
         assert json.loads(ask("/data.json")[2])["runs"][0]["name"] == "<new>"
-
-
-def test_a_port_that_is_taken_is_passed_over_unless_it_was_asked_for(run, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with LiveServer(RunWatcher([run]), port=port, tries=5) as server:
-            assert port < server.server_port <= port + 5
-        assert main(["watch", str(run), "--port", str(port)]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"roleagent watch: cannot listen on 127.0.0.1:{port}") and "--port" in line
 
 
 def test_the_command_says_where_and_what_and_ends_with_ctrl_c(tmp_path):
