@@ -58,8 +58,8 @@ class Batch:
         turns: int64 column: the turn of each token, from 1; 0 before the first reply.
         lengths: per group and trajectory the number of turns.
         tasks: the task id of each trajectory.
-        columns: float64, by name: ``advantages`` and ``sampler``; later ``reference``, ``old``, ``values`` and
-            ``returns``.
+        columns: float64, by name: ``advantages`` and ``sampler``; later ``reference``, ``old``, ``values``,
+            ``returns`` and, with ``gae_level=turn``, ``fitted`` (1 where the critic learns).
         own_prediction_credit: whether prediction tokens have advantages of their own, which GAE and whitening keep.
     """
 
@@ -223,15 +223,23 @@ def _begins(sequence: tuple[int, ...], prefix: tuple[int, ...]) -> bool:
     return tuple(sequence[: len(prefix)]) == prefix
 
 
-def whiten(batch: Batch, action_mask: bool, sum_over_ranks: Callable[[float], float] = float) -> None:
+def whiten(
+    batch: Batch, action_mask: bool, sum_over_ranks: Callable[[float], float] = float, level: str = "token"
+) -> None:
     """Shifts and scales advantages to mean 0 and population deviation 1 over the action tokens of all ranks.
 
     Without ``action_mask`` TEXT tokens are included. Predictions are shifted with their turns but not counted. A batch
     of equal advantages becomes 0.
+
+    Args:
+        level: ``"turn"`` counts one token of each turn, its first action token.
     """
     kinds = np.concatenate([segment.token_kind for segment in batch.segments] or [np.zeros(0, np.int8)])
     values = np.concatenate(batch.columns["advantages"] or [np.zeros(0)])
-    counted = values[np.isin(kinds, counted_kinds(action_mask))]
+    chosen = np.isin(kinds, counted_kinds(action_mask))
+    if level == "turn":
+        chosen = np.concatenate(first_action_tokens(batch) or [np.zeros(0, bool)])
+    counted = values[chosen]
     # fsum: the same result however the tokens are spread over ranks.
     count = max(1.0, sum_over_ranks(float(len(counted))))
     mean = sum_over_ranks(math.fsum(counted.tolist())) / count
@@ -241,6 +249,16 @@ def whiten(batch: Batch, action_mask: bool, sum_over_ranks: Callable[[float], fl
     kept = (*kept, PREDICTION) if batch.own_prediction_credit else kept
     values = np.where(np.isin(kinds, kept), values, (values - mean) * scale)
     batch.columns["advantages"] = split_tokens(values, batch.segments)
+
+
+def first_action_tokens(batch: Batch) -> Column:
+    """Whether a token is the first action token of its turn: a bool column."""
+    found = []
+    for segment, turns in zip(batch.segments, batch.turns, strict=True):
+        actions = np.flatnonzero(segment.token_kind == ACTION)
+        first = actions[np.unique(turns[actions], return_index=True)[1]]
+        found.append(np.isin(np.arange(len(segment)), first))
+    return found
 
 
 def counted_kinds(action_mask: bool) -> tuple[int, ...]:
@@ -265,5 +283,14 @@ def split_tokens(values: np.ndarray, segments: Sequence[Segment]) -> Column:
 
 __all__ = [
     *("ACTION", "CONTEXT", "PREDICTION", "TEXT"),
-    *("Batch", "Column", "build_batch", "counted_kinds", "segments_of", "split_tokens", "whiten"),
+    *(
+        "Batch",
+        "Column",
+        "build_batch",
+        "counted_kinds",
+        "first_action_tokens",
+        "segments_of",
+        "split_tokens",
+        "whiten",
+    ),
 ]

@@ -10,6 +10,7 @@ import numpy as np
 
 from roleagent.config import Config
 from roleagent.learners.advantages import ESTIMATORS, has_zero_variance, outcome_advantages, prediction_advantages
+from roleagent.learners.process_rewards import process_rewards
 from roleagent.learners.returns import (
     EstimatorConfig,
     States,
@@ -51,6 +52,7 @@ class Credit:
         of_states: A^S of each turn (Eq. 8); None if the estimator does not compare states.
         of_outcomes: A^E of each trajectory (Eq. 1), without α; None if it does not compare outcomes.
         of_predictions: the advantage of each turn's own prediction, whatever the estimator.
+        of_process: the process reward of each turn, normalized and weighted; None if no process term weighs.
     """
 
     values: Values
@@ -58,20 +60,22 @@ class Credit:
     of_states: Values | None = None
     of_outcomes: list[float] | None = None
     of_predictions: Values | None = None
+    of_process: Values | None = None
 
     @classmethod
     def of(cls, group: Group, kind: str, config: EstimatorConfig) -> Credit:
-        """The credit of a group by the estimator of that name."""
+        """The credit of a group with normalized process terms, by the estimator of that name."""
         estimator = ESTIMATORS[kind]
         values, states = estimator.fn(group, config), states_of(group, config)
         predicted = prediction_advantages(group, states, config)
+        process = process_rewards(group, config.rewards.weights)
         if not estimator.compares_outcomes:
-            return cls(values, states, of_predictions=predicted)
+            return cls(values, states, of_predictions=predicted, of_process=process)
         if not estimator.compares_states:
-            return cls(values, states, None, [row[0] if row else 0.0 for row in values], predicted)
+            return cls(values, states, None, [row[0] if row else 0.0 for row in values], predicted, process)
         outcomes = outcome_advantages(group, config)
         rest = [[v - config.alpha * outcome for v in row] for row, outcome in zip(values, outcomes, strict=True)]
-        return cls(values, states, rest, outcomes, predicted)
+        return cls(values, states, rest, outcomes, predicted, process)
 
     @classmethod
     def zero(cls, group: Group, config: EstimatorConfig) -> Credit:

@@ -92,12 +92,15 @@ def estimate_advantages(batch: Batch, critic: Engine, config: Config) -> None:
     is 0, also if the episode was truncated. A follow-up prediction is no step of the episode: the critic does not learn
     there, and its tokens carry the advantage of their turn's last action token, or keep their own
     (``Batch.own_prediction_credit``).
+
+    With ``estimator.gae_level=turn`` a step is a turn: it has one reward, one value (before its first action token) and
+    one advantage, which all of its tokens carry. The critic learns at that token only.
     """
     options = config.estimator
     covered = counted_kinds(options.action_mask)
     kept = (CONTEXT, TEXT, PREDICTION) if batch.own_prediction_credit else (CONTEXT, TEXT)
     values = critic.score(batch.segments, config.rollout.temperature)
-    returns = [np.zeros(len(row)) for row in values]
+    returns, fitted = ([np.zeros(len(row)) for row in values] for _ in range(2))
     advantages = batch.columns["advantages"] = list(batch.columns["advantages"])
     members: defaultdict[int, list[int]] = defaultdict(list)
     for number, segment in enumerate(batch.segments):
@@ -119,16 +122,28 @@ def estimate_advantages(batch: Batch, critic: Engine, config: Config) -> None:
         ending = list(last.values())
         rewards[ending] = earned[ending]
         expected = steps([values[number] for number in numbers])
-        found = np.array(generalized_advantages(rewards.tolist(), expected.tolist(), options.gamma, options.gae_lambda))
         at_end = np.zeros(max(int(batch.turns[number].max(initial=0)) for number in numbers) + 1)
-        at_end[list(last)] = found[ending]
-        own, expectations = np.split(found, ends), np.split(expected, ends)
-        for number, segment, chosen, part, value in zip(numbers, segments, places, own, expectations, strict=True):
+        if options.gae_level == "turn":
+            first = actions[np.unique(turns[actions], return_index=True)[1]]  # a turn's first action token
+            at_end[list(last)] = generalized_advantages(
+                rewards[ending].tolist(), expected[first].tolist(), options.gamma, options.gae_lambda
+            )
+            found, starts = at_end[turns], np.isin(np.arange(len(kinds)), first)
+        else:
+            found = np.array(
+                generalized_advantages(rewards.tolist(), expected.tolist(), options.gamma, options.gae_lambda)
+            )
+            at_end[list(last)], starts = found[ending], np.ones(len(kinds), bool)
+        parts = (np.split(part, ends) for part in (found, expected, starts))
+        for number, segment, chosen, part, value, learned in zip(numbers, segments, places, *parts, strict=True):
             row = np.where(np.isin(segment.token_kind, kept), segment.advantages, at_end[batch.turns[number]])
             row[chosen] = part
             advantages[number] = row
             returns[number][chosen] = part + value
+            fitted[number][chosen] = learned
     batch.columns |= {"values": values, "returns": returns}
+    if options.gae_level == "turn":
+        batch.columns["fitted"] = fitted
 
 
 def value_loss(values: Tensor, old: Tensor, returns: Tensor, weights: Tensor, clip: float) -> Tensor:

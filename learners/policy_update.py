@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
 import torch
 
-from roleagent.learners.batch import PREDICTION, TEXT, Batch, Column, whiten
+from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Batch, Column, whiten
 from roleagent.learners.critic import estimate_advantages, fit
 from roleagent.learners.loss import MetricSums, mean_metrics, policy_loss, token_weights
 from roleagent.learners.model.engine import Columns, Engine, NotFinite
@@ -50,7 +50,8 @@ def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]
         learner.critic.share = learner.share
         estimate_advantages(batch, learner.critic, config)
     if config.estimator.whiten:
-        whiten(batch, config.estimator.action_mask, learner.ranks.sum)
+        level = config.estimator.gae_level if learner.critic is not None else "token"
+        whiten(batch, config.estimator.action_mask, learner.ranks.sum, level)
     cache_logprobs(batch, learner, [[part.segments for part in parts] for parts in passes])
     of_batch = _batch_weights(learner, batch) if config.optim.minibatch_turns else None
     policy_metrics: list[dict[str, float]] = []
@@ -66,7 +67,35 @@ def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]
     except NotFinite as error:
         error.tasks = batch.tasks
         raise
-    return {"entropy": 0.0, "logprob_gap": 0.0} | _means(policy_metrics) | _means(critic_metrics)
+    shares = world_shares(batch, _batch_weights(learner, batch), learner.ranks.sum)
+    return {"entropy": 0.0, "logprob_gap": 0.0} | _means(policy_metrics) | _means(critic_metrics) | shares
+
+
+def world_shares(batch: Batch, weights: Column, sum_over_ranks: Callable[[float], float] = float) -> dict[str, float]:
+    """What the world said behind the first reply, in comparison with the actions. Predictions are left out.
+
+    Args:
+        weights: of each token in the loss (:func:`~roleagent.learners.loss.token_weights`).
+
+    Returns:
+        ``world_share``: of the tokens from the first reply on, in the mean over the trajectories, those that the world
+        said; in [0, 1]. ``world_loss_share``: their share of the loss's weight, exactly 0 with ``loss.action_mask``.
+    """
+    world, every = np.zeros(len(batch.tasks)), np.zeros(len(batch.tasks))
+    trained = total = 0.0
+    for segment, turns, row in zip(batch.segments, batch.turns, weights, strict=True):
+        said = (turns > 0) & ((segment.token_kind == CONTEXT) | (segment.token_kind == TEXT))
+        world[segment.trajectory] += said.sum()
+        every[segment.trajectory] += said.sum() + (segment.token_kind == ACTION).sum()
+        trained += math.fsum(row[said].tolist())
+        total += math.fsum(row[said | (segment.token_kind == ACTION)].tolist())
+    played = every > 0
+    shares = sum_over_ranks(math.fsum((world[played] / every[played]).tolist()))
+    trained, total = sum_over_ranks(trained), sum_over_ranks(total)
+    return {
+        "world_share": shares / max(1.0, sum_over_ranks(float(played.sum()))),
+        "world_loss_share": trained / total if total else 0.0,
+    }
 
 
 def minibatches(learner: Learner, batch: Batch, order: np.random.Generator) -> list[Minibatch]:
@@ -289,6 +318,10 @@ def _step_critic(critic: Engine, batch: Batch, chosen: Sequence[int]) -> dict[st
     weights = token_weights(
         segments, 1, 0.0, "token", action_mask=config.estimator.action_mask, sum_over_ranks=critic.ranks.sum
     )
+    if config.estimator.gae_level == "turn":  # the critic learns at one token per turn
+        fitted = [row * batch.columns["fitted"][i] for i, row in zip(chosen, weights, strict=True)]
+        total = critic.ranks.sum(math.fsum(value for row in fitted for value in row.tolist()))
+        weights = [row / max(total, 1e-9) for row in fitted]
     columns = {name: [batch.columns[name][i] for i in chosen] for name in ("values", "returns")}
     return fit(critic, segments, {**columns, "weights": weights}, config.rollout.temperature)
 
@@ -303,4 +336,4 @@ def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
 
 
-__all__ = ["cache_logprobs", "minibatches", "policy_step", "update"]
+__all__ = ["cache_logprobs", "minibatches", "policy_step", "update", "world_shares"]

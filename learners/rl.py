@@ -30,6 +30,7 @@ from roleagent.learners.credit import Credit, estimator_config
 from roleagent.learners.critic import open_critic
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import Adapter, adapted
+from roleagent.learners.process_rewards import normalize_process
 from roleagent.learners.returns import Values
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup
@@ -199,7 +200,11 @@ def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Credit]:
     """
     config = run.config
     with run.timer("grouping"):
-        credits = [Credit.of(group, config.estimator.kind, estimator_config(config)) for group in groups]
+        options = config.estimator
+        normalized = normalize_process(
+            groups, options.rewards, options.process_norm, options.process_gate, run.ranks.largest
+        )
+        credits = [Credit.of(group, options.kind, estimator_config(config)) for group in normalized]
         if not config.train.shuffle_advantages:
             return credits
         rng = run.own_stream(5, run.iteration)

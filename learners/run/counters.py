@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roleagent.learners.advantages import ESTIMATORS
+from roleagent.learners.process_rewards import weighing
 
 if TYPE_CHECKING:
     from roleagent.config import Config
 
+_IF_LOGGED = ("calls", "process_nonzero", "returns_changed", "world_loss_share")
 FEWEST = 10
 """Least number of iterations in the second half of a run for a statement about its trend."""
 
@@ -21,6 +23,13 @@ def add_counters(counters: dict[str, float], metrics: Mapping[str, float]) -> No
     rewards = [name for name in metrics if name.startswith("reward_")]
     for name in ("predictions_scored", "returns_modulated", "zero_variance_groups", "replaced_groups", *rewards):
         counters[name] = counters.get(name, 0.0) + metrics[name]
+    tools = [name for name in metrics if name.startswith("tool_calls/")]
+    for name in (*_IF_LOGGED, *tools):
+        if name in metrics:
+            counters[name] = counters.get(name, 0.0) + metrics[name]
+    for calls in tools:
+        success = calls.replace("tool_calls/", "tool_success/")
+        counters[success] = counters.get(success, 0.0) + metrics[calls] * metrics[success]  # a number, not a share
     counters["imitated_tokens"] = counters.get("imitated_tokens", 0.0) + metrics.get("imitated_tokens", 0.0)
     for name in (
         *("sampled", "from_curriculum", "failures", "retrieved", "self_retrievals_total", "same_iteration_total"),
@@ -46,10 +55,20 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     for name, weight in config.estimator.rewards.items():
         if weight and name != "task":
             expected[f"reward_{name}"] = f"estimator.rewards has {name!r}, but no turn ever had such a reward"
+    process = weighing(config.estimator.rewards)
+    if any(counters.get(f"reward_{name}") for name in process):
+        expected["returns_changed"] = f"{' and '.join(process)} weigh, but no process reward ever changed a return"
+    if "calls" in counters:
+        expected["calls"] = "tools are offered, but none was ever called"
+    for name in [name for name in counters if name.startswith("tool_calls/")]:
+        tool = name.removeprefix("tool_calls/")
+        expected[f"tool_success/{tool}"] = f"all {counters[name]:.0f} calls of the tool {tool} failed"
     idle = [text for name, text in expected.items() if not counters.get(name)]
     failures = counters.get("curriculum_failures", 0.0)
     if failures and counters.get("curriculum_reflections_fallback") == failures:
         idle.append("none of the analyst's reflections could be read: tasks were chosen by text search alone")
+    if config.loss.action_mask and counters.get("world_loss_share"):
+        idle.append("tokens of the world have weight in the loss, although loss.action_mask is on")
     return idle
 
 

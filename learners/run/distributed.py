@@ -155,7 +155,11 @@ class Ranks:
 
     def max(self, value: int) -> int:
         """The maximum of a number over all ranks; every rank must call it."""
-        return round(self._reduce(float(value), dist.ReduceOp.MAX))
+        return round(self.largest(float(value)))
+
+    def largest(self, value: float) -> float:
+        """As :meth:`max`, of a number that need not be whole."""
+        return self._reduce(value, dist.ReduceOp.MAX)
 
     def _reduce(self, value: float, operation: Any) -> float:
         if self.size == 1:

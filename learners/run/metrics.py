@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
 from roleagent.agents.rollout import RolloutStats
 from roleagent.config import Config
+from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.credit import estimator_config, summary
+from roleagent.learners.process_rewards import process_counters
 from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.timer import PARTS, Timer
 from roleagent.types import Completion, Trajectory
 
+NEVER_CALLED = ("unknown_tool", "not_run")
+"""Errors of calls that no tool has got."""
 NGRAM = 4
 """Tokens of an n-gram that counts as repeated."""
 
@@ -47,6 +52,8 @@ def iteration_metrics(
         "environment_steps": float(len(turns)),
         "format_errors": float(sum(turn.info.get("format_error") is not None for turn in turns)),
         "invalid_actions": float(sum(not turn.info.get("valid_action", True) for turn in turns)),
+        **_process_counters(config, scored),
+        **tool_metrics(episodes),
         **behavior_metrics(episodes),
         **prediction_accuracy(episodes),
         "action_tokens": float(stats.action_tokens),
@@ -56,6 +63,45 @@ def iteration_metrics(
         **{f"reward_{name}": float(sum(rewards.term(name, turn) for turn in turns)) / len(episodes) for name in named},
         **curriculum,
     }
+
+
+def _process_counters(config: Config, scored: Sequence[ScoredGroup]) -> dict[str, float]:
+    """:func:`process_counters` of the groups that are trained on."""
+    estimator, trained = estimator_config(config), [one for one in scored if not one.replaced]
+    groups, earned = [one.group for one in trained], [one.credit.of_process for one in trained]
+    outcomes = ESTIMATORS[config.estimator.kind].compares_outcomes
+    return process_counters(groups, earned, estimator.rewards, estimator.gamma, outcomes)
+
+
+def tool_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
+    """Counters of tool calls; empty if the environment has no tools.
+
+    Returns:
+        the sum of each of ``info["counters"]`` (:data:`roleagent.envs.tools.env.COUNTERS`); ``calls_per_episode``;
+        ``answer_rate``, the share of episodes that ended with an answer; and for each tool that was called
+        ``tool_calls/…`` (number), ``tool_success/…`` (share) and ``tool_seconds/…`` (mean of a call).
+    """
+    turns = [turn for episode in episodes for turn in episode.turns if "counters" in turn.info]
+    if not turns:
+        return {}
+    sums: Counter[str] = Counter()
+    made: dict[str, list[tuple[bool, float]]] = {}
+    for turn in turns:
+        sums.update(turn.info["counters"])
+        for call in turn.info["calls"]:
+            if call["error"] not in NEVER_CALLED:
+                made.setdefault(call["name"], []).append((call["error"] is None, call["seconds"]))
+    answered = sum(bool(episode.turns and episode.turns[-1].info.get("answer")) for episode in episodes)
+    found = {name: float(count) for name, count in sums.items()}
+    found |= {"calls_per_episode": sums["calls"] / len(episodes), "answer_rate": answered / len(episodes)}
+    for name in sorted(made):
+        successes, seconds = zip(*made[name], strict=True)
+        found |= {
+            f"tool_calls/{name}": float(len(successes)),
+            f"tool_success/{name}": sum(successes) / len(successes),
+            f"tool_seconds/{name}": sum(seconds) / len(seconds),
+        }
+    return found
 
 
 def success_by_type(episodes: Sequence[Trajectory]) -> dict[str, float]:

@@ -173,7 +173,8 @@ class EstimatorOptions:
     """Advantages (specification of the method, WIA 3–8)."""
 
     kind: Text = "role_agent"  # one of roleagent.learners.advantages.ESTIMATORS; the method sets it
-    gamma: Share = 0.95  # discount per turn; of kind gae: per token
+    gamma: Share = 0.95  # discount per turn; of kind gae: per gae_level
+    gae_level: Literal["token", "turn"] = "token"  # of kind gae: one value and advantage per action token, or per turn
     gae_lambda: Share = 1.0  # of kind gae: how far ahead the critic's word is not taken yet, in [0, 1]
     alpha: Amount = 1.0  # weight of the trajectory advantage (Eq. 8)
     norm: Literal["std", "mean"] = "std"  # a comparison within a group in standard deviations, or as it is
@@ -188,6 +189,9 @@ class EstimatorOptions:
     action_mask: Switch = True  # off, an ablation: what the world says after a reply carries advantages as well
     rewards: Mapping[str, Annotated[Number, Field(ge=-1e6, le=1e6)]] = field(default_factory=dict)
     # weight of each named reward; task: 1, others: 0
+    process_norm: Annotated[Literal["none", "prime", "batch", "turns"], OFF_IS_NONE] = "prime"  # of the rewards `tool`
+    # and `process`: divided by the largest process return of the group (prime) or batch, or by the number of turns
+    process_gate: Annotated[Literal["none", "live"], OFF_IS_NONE] = "none"  # live: not in groups of equal outcomes
     overlong_buffer: ShareAbove0 = 0.2  # last share of a reply's token limit, in which the reward `overlong` grows to 1
 
 

@@ -11,6 +11,7 @@ from small_batch import batch_of, configured, transcript, windows
 from tiny import qwen
 
 from roleagent.config import from_dict
+from roleagent.learners.batch import TEXT, whiten
 from roleagent.learners.critic import Critic, estimate_advantages, fit, generalized_advantages, value_loss
 from roleagent.learners.loss import token_weights
 from roleagent.learners.model.engine import Engine
@@ -66,6 +67,42 @@ def test_gae_covers_the_tokens_that_the_mask_leaves(estimator, loss, episode):
             else:
                 assert target == 0
     assert batch.advantages_by_turn()[0][0][0] == pytest.approx((expected[12] + expected[13]) / 2)
+
+
+@pytest.mark.parametrize(("estimator", "loss"), MASKS)
+@pytest.mark.parametrize(("episode", "early", "last"), [(transcript, 0.0, 18), (windows, 0.25, 21)])
+def test_gae_per_turn_by_hand(episode, early, last, estimator, loss):
+    """A turn has one reward, one value, that before its first action token, and one advantage."""
+    config = configured(loss, estimator, kind="gae", gamma=0.5, gae_lambda=0.5, gae_level="turn")
+    batch = batch_of(config, episode(1.0))
+    estimate_advantages(batch, FixedValues({12: 0.5, 13: 9.0, last: 2.0}), config)
+    # δ = (early + ½·2 - ½, 1 - 2) and γλ = ¼: A_2 = -1, A_1 = early + ½ - ¼.
+    expected = {12: early + 0.25, 13: early + 0.25, 15: early + 0.25, last: -1.0}
+    rows = zip(batch.segments, batch.columns["advantages"], batch.turns, strict=True)
+    for segment, row, turns in rows:
+        for token, kind, value, turn in zip(segment.token_ids, segment.token_kind, row, turns, strict=True):
+            if not estimator and kind == TEXT:
+                assert value == (early + 0.25, -1.0)[turn - 1], "text carries the advantage of its turn"
+            else:
+                assert value == pytest.approx(expected.get(token, 0.0)), token
+    fitted = [
+        (token, target)
+        for segment, chosen, targets in zip(
+            batch.segments, batch.columns["fitted"], batch.columns["returns"], strict=True
+        )
+        for token, one, target in zip(segment.token_ids, chosen, targets, strict=True)
+        if one
+    ]
+    assert fitted == [(12, pytest.approx(early + 0.75)), (last, pytest.approx(1.0))], "where the critic learns"
+
+
+def test_whitening_per_turn_counts_a_turn_once():
+    config = configured(kind="gae", gae_level="turn")
+    batch = batch_of(config, transcript(1.0))
+    estimate_advantages(batch, FixedValues({12: 0.5, 18: 0.0}), config)  # A_1 = 1 - 0.5 (γ = 0.95), A_2 = 1
+    whiten(batch, True, level="turn")
+    [row] = batch.columns["advantages"]
+    assert row[[2, 3, 8]] == pytest.approx([-1, -1, 1], abs=1e-4), "of two tokens and one"
 
 
 @pytest.mark.parametrize(

@@ -38,6 +38,11 @@ DOCUMENTED = {
 CLOCKS = {"seconds", "*_seconds", "tokens_per_second"}  # which these tests leave out of the log
 # Of the curriculum's groups, and of valid commands: an iteration may have none.
 CONDITIONAL = {"curriculum_success", "curriculum_zero_variance_share", "prediction_accuracy_valid"}
+CONDITIONAL |= {"process_nonzero", "process_share", "returns_changed", "process_only_groups"}
+# Of environments with tools.
+CONDITIONAL |= {"calls", "calls_per_episode", "answer_rate", "malformed", "repaired", "unknown_tool", "bad_arguments"}
+CONDITIONAL |= {"tool_errors", "timeouts", "not_run", "cut_results", "neutralized", "coerced", "shared_calls", "images"}
+CONDITIONAL |= {"tool_calls/*", "tool_success/*", "tool_seconds/*"}
 
 
 @pytest.fixture(scope="module")

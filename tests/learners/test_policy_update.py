@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from small_batch import TASK, batch_of, two_groups, windows
+from small_batch import TASK, batch_of, configured, transcript, two_groups, windows
 from tiny import plain, qwen
 
 from roleagent.config import from_dict
@@ -14,7 +14,7 @@ from roleagent.learners.batch import TEXT, build_batch
 from roleagent.learners.credit import Credit, estimator_config
 from roleagent.learners.loss import token_weights
 from roleagent.learners.model.learner import Learner
-from roleagent.learners.policy_update import minibatches, update
+from roleagent.learners.policy_update import minibatches, update, world_shares
 from roleagent.types import Group
 
 # --- old policy and sampler -------------------------------------------------------------------------------------------
@@ -174,5 +174,16 @@ def test_an_empty_batch_makes_no_update():
     assert update(learner, build_batch([], [], learner.config, None, np.random.default_rng(0)), orders(1)) == {
         "entropy": 0.0,
         "logprob_gap": 0.0,
+        "world_share": 0.0,
+        "world_loss_share": 0.0,
     }
     assert learner.policy.version == 0
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_the_worlds_share_of_the_loss_by_hand(mask):
+    """Behind the first reply 3 of 6 tokens of a transcript are the world's, and 1 of 4 of windows; half of each."""
+    config = configured(loss=mask)
+    batch = batch_of(config, transcript(1.0), windows(1.0))
+    trained = token_weights(batch.segments, 2, 0.5, action_mask=mask)
+    assert world_shares(batch, trained) == {"world_share": 0.375, "world_loss_share": 0.0 if mask else 0.375}
