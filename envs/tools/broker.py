@@ -85,7 +85,7 @@ def prepared_calls(env: gymnasium.Env, action: Any) -> list[PreparedCall] | None
 
 
 def as_result(value: Any) -> Result:
-    """A tool's return value as a :class:`~roleagent.tools.Result`.
+    """A tool's return value as a :class:`~roleagent.tools.Result`; of a tool that returns nothing, "done".
 
     Raises:
         TypeError: the value is neither a result nor text nor JSON.
@@ -95,6 +95,8 @@ def as_result(value: Any) -> Result:
     """
     if isinstance(value, Result):
         return value
+    if value is None:
+        return Result("done")
     return Result(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 

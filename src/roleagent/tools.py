@@ -61,6 +61,10 @@ class Tool(Protocol):
     attributes ``random``, ``network`` and ``read_only`` (all False by default), ``takes_state`` (True by default), and
     ``timeout`` in seconds, in place of the environment's.
 
+    A tool with a server may have ``begin(episode, isolation) -> Tool``, the tool of one episode (``episode`` is an
+    integer, the same for all tools of the episode; ``isolation`` is the environment's argument), ``end(episode)``,
+    which follows it, and ``check_ready()``, which raises ``RuntimeError`` or ``OSError`` if it cannot be used now.
+
     Attributes:
         name: what a call names.
         description: what a model reads about it.

@@ -1,0 +1,319 @@
+"""``RoleAgent/ToolEnv-v0``: tasks that are solved by calling tools (Agent-R1, arXiv 2511.14460)."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import gymnasium
+
+from roleagent.envs.searchqa.scoring import Score
+from roleagent.envs.tools.broker import CallResult, PreparedCall, shared_broker
+from roleagent.envs.tools.command import INVALID, Command, answer_command, call_command, read_command
+from roleagent.envs.tools.function_tool import function_schema
+from roleagent.envs.tools.judges import Episode, Judge, judge_of, score_of, terms_of
+from roleagent.envs.tools.load import load_tools
+from roleagent.envs.tools.schema import ArgumentCheck
+from roleagent.envs.tools.step_calls import COUNTERS, StepCalls
+from roleagent.envs.tools.tasks import Tasks, ToolTask, open_tasks
+from roleagent.spaces import Unicode, check_render_mode
+from roleagent.task_split import TaskSplit, TaskSplitEnv
+from roleagent.tools import Call, EpisodeError, Tool
+
+ANSWERED = "The answer was taken."
+_EPISODES = itertools.count()
+
+
+class ToolEnv(TaskSplitEnv):
+    """Solve a task by calling tools, then answer.
+
+    A command is one JSON line: ``{"calls": [{"name": …, "arguments": {…}}]}`` or ``{"answer": "…"}``. The wrapper
+    :class:`~roleagent.envs.wrappers.ToolTags` reads them from what a model writes. Every call is run or refused with a
+    reason, and its result is the observation. An answer ends the episode; after ``max_steps`` commands it is cut off.
+    Both are judged. Nothing that an agent or a tool says raises, except that a tool which cannot be used any more
+    (:class:`~roleagent.tools.EpisodeError`) ends the episode with that error, which is no outcome.
+
+    ``info`` holds, besides the keys of :mod:`roleagent.types`:
+
+    ==================  ================================================================================================
+    ``tools``           the tools of this task, as chat templates and OpenAI-compatible servers take them
+    ``calls``           the step's calls: ``name``, ``arguments``, ``id``, ``error`` (None: it succeeded), ``result``
+                        (the text), ``seconds``, ``reward``
+    ``answer``          what was answered, ``""`` until then
+    ``em``, ``f1``,     of the answer, in [0, 1]; 0 until there is one
+    ``sub_em``
+    ``counters``        events of this step by name (:data:`~roleagent.envs.tools.step_calls.COUNTERS`)
+    ==================  ================================================================================================
+
+    ``rewards`` has ``task`` (the judge's, on the last step). A step with calls has ``tool`` (the share that succeeded),
+    ``tool_error`` (the number that did not) and ``process`` (the sum of the results' own rewards). With ``format_gate``
+    the last step has ``format`` (Eq. 6 of the paper): minus a half for an episode with a malformed reply, and minus a
+    half for one without an answer; ``task`` then counts only where it is 0.
+
+    ``state`` is the observation. It is None after an answer, and where a tool declares itself ``random`` or
+    ``network``.
+
+    Args:
+        tools: see :func:`~roleagent.envs.tools.load.load_tools`.
+        tasks: see :func:`~roleagent.envs.tools.tasks.open_tasks`.
+        judge: ``exact_match``, ``f1``, ``sub_em``, ``number``, ``state``, ``calls``, or a function of task and episode.
+        split: ``"train"``, ``"valid"``, ``"test"`` or ``"all"``.
+        max_steps: commands until the episode is cut off, ≥ 1.
+        max_calls: calls of one command that are run, 1 to 8; the others are refused.
+        max_words: of a result; a longer one is cut in its middle. At least 1.
+        timeout: seconds of a call, > 0.
+        format_gate: whether a malformed reply costs the outcome (Eq. 6).
+        coerce: whether texts such as ``"3"`` are read as numbers where the schema wants these.
+        isolation: of the tools' servers, see :mod:`roleagent.envs.tools.mcp`; ``state`` belongs to the episode anyway.
+        render_mode: ``"ansi"`` renders the last observation.
+
+    Raises:
+        ValueError: an argument has no meaning, or tools or tasks cannot be used; one line.
+    """
+
+    ENV_ID = "RoleAgent/ToolEnv-v0"
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+
+    def __init__(
+        self,
+        tools: Any,
+        tasks: Any,
+        judge: Any = "exact_match",
+        split: str = "train",
+        max_steps: int = 5,
+        max_calls: int = 1,
+        max_words: int = 375,
+        timeout: float = 10.0,
+        format_gate: bool = False,
+        coerce: bool = False,
+        isolation: Literal["episode", "session", "process", "shared"] = "episode",
+        render_mode: str | None = None,
+    ):
+        for name, value, least, most in (
+            ("max_steps", max_steps, 1, 10_000),
+            ("max_calls", max_calls, 1, 8),
+            ("max_words", max_words, 1, 1_000_000),
+            ("timeout", timeout, 0.001, 86_400),
+        ):
+            if not least <= value <= most:
+                raise ValueError(f"{name} must be from {least} to {most}, not {value}")
+        self.render_mode = check_render_mode(render_mode, self.metadata)
+        self._source, self._judge = tools, judge
+        self._open(tools, judge)
+        self._tasks: Tasks = open_tasks(tasks, self.ENV_ID)
+        self.task_split = self._find_task_split(split)
+        self._check_tasks()
+        self.max_steps, self.max_calls, self.max_words = max_steps, max_calls, max_words
+        self.timeout, self.format_gate, self.coerce, self.isolation = timeout, format_gate, coerce, isolation
+        self.observation_space = Unicode()
+        self.action_space = Unicode()
+        self._task: ToolTask | None = None
+        self._steps: int | None = None  # None: reset comes first
+        self._text = self._situation = ""
+        self._episode: int | None = None
+        self._offered: dict[str, Tool] = {}
+        self._results: list[CallResult] | None = None  # for the step that follows
+
+    def _open(self, tools: Any, judge: str | Judge) -> None:
+        """Loads what a pickle does not hold."""
+        self._tools = {tool.name: tool for tool in load_tools(tools)}
+        self._checks = {name: ArgumentCheck(tool.parameters) for name, tool in self._tools.items()}
+        self._schemas = {name: function_schema(tool) for name, tool in self._tools.items()}
+        self._default_judge = judge_of(judge)
+
+    def _check_tasks(self) -> None:
+        """Refuses tasks with a tool or a judge that does not exist."""
+        for task in self._tasks.by_id.values():
+            for name in task.tools:
+                if name not in self._tools:
+                    raise ValueError(f"the task {task.id!r} has the tool {name!r}; there are {', '.join(self._tools)}")
+            if task.judge:
+                judge_of(task.judge)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools that the current task offers; before the first task, all."""
+        return tuple((self._offered or self._tools).values())
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Begins ``options["task_id"]``, or a task of the split drawn with ``np_random``.
+
+        Raises:
+            ValueError: the split has no such task.
+        """
+        super().reset(seed=seed)
+        task_id = self.task_split.requested(options, self.np_random)
+        self._task = task = self._tasks.by_id[self.task_split.require(task_id)]
+        self._end_episode()
+        self._episode = next(_EPISODES)
+        names = task.tools or tuple(self._tools)
+        self._offered = {name: self._begin(self._tools[name]) for name in names}
+        self._state = copy.deepcopy(dict(task.state or {}))
+        self._text = self._situation = task.prompt
+        self._steps, self._malformed = 0, 0
+        self._made: list[Call] = []
+        self._results = None
+        return self._text, self._info({}, state=self._text, grouping_state=self._text)
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Runs the calls of a command one after another, or takes its answer.
+
+        Raises:
+            EpisodeError: a tool cannot be used any more.
+        """
+        results, self._results = self._results, None
+        if results is None or self._prepared_action != action:
+            calls = self.prepare(action)
+            results = shared_broker().run([calls])[0] if calls else []
+        return self._end_step(results)
+
+    def finish(self, results: Sequence[CallResult]) -> None:
+        """Takes the results of the calls that :meth:`prepare` returned, in their order, for the step that follows."""
+        self._results = list(results)
+
+    def prepare(self, action: Any) -> list[PreparedCall]:
+        """Reads a command and checks its calls, so that the calls of many environments can be run together.
+
+        :meth:`finish` takes the results. Without it :meth:`step` prepares the command again, and runs its calls.
+
+        Returns:
+            The calls to run. Those with one ``state`` must run one after another, in this order.
+        """
+        if self._steps is None or self._task is None:
+            raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
+        self._command: Command = read_command(action)
+        self._prepared_action, self._results = action, None
+        self._calls = StepCalls(self._offered, self._checks, self.max_calls, self.coerce)
+        return self._calls.prepare(self._command.calls, self._state, self.timeout)
+
+    def _end_step(self, results: Sequence[CallResult]) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Observation, rewards and ``info`` of a step whose calls have been run."""
+        task, steps, command, calls = self._task, self._steps, self._command, self._calls
+        assert task is not None and steps is not None
+        try:
+            calls.enter(results)
+        except EpisodeError:
+            self._steps = None
+            self._end_episode()
+            raise
+        shown_text = calls.show(self.max_words)
+        answered, malformed = command.answer is not None, command.error is not None or calls.any_malformed
+        self._text = shown_text if command.calls else ANSWERED if answered else (command.error or INVALID)
+        self._malformed += malformed
+        calls.counters["malformed"] += malformed
+        self._made += calls.made
+        valid = answered or calls.any_succeeded
+        self._situation = self._text if valid else self._situation
+        self._steps = steps + 1
+        truncated = not answered and self._steps >= self.max_steps
+        rewards, score = {"task": 0.0, **calls.terms}, Score()
+        if answered or truncated:
+            episode = Episode(command.answer, tuple(self._made), self._state, self._malformed, self._steps)
+            score = score_of(task, episode)
+            rewards |= self._outcome(task, episode)
+        info = self._info(
+            rewards,
+            won=rewards["task"] >= 1.0,
+            valid_action=valid,
+            state=None if answered or calls.unpredictable else self._text,
+            grouping_state=None if answered else self._situation,
+            calls=calls.described,
+            answer=command.answer or "",
+            counters=calls.counters,
+            **score._asdict(),
+        )
+        if answered or truncated:
+            self._steps = None
+            self._end_episode()
+        return self._text, rewards["task"], answered, truncated, info
+
+    def _outcome(self, task: ToolTask, episode: Episode) -> dict[str, float]:
+        """The terms of the last step."""
+        judge = judge_of(task.judge) if task.judge else self._default_judge
+        terms = terms_of(judge(task, episode))
+        if self.format_gate:
+            form = ((episode.answer is not None) + (episode.malformed == 0)) / 2 - 1
+            terms |= {"format": form, "task": terms["task"] if form == 0 else 0.0}
+        return terms
+
+    def walkthrough(self) -> tuple[str, ...]:
+        """The task's own ``calls``, one per step, and its answer; empty where it brings none."""
+        if self._task is None:
+            raise gymnasium.error.ResetNeeded("there is no task yet: call reset() before walkthrough()")
+        if not self._task.calls:
+            return ()
+        calls = [call_command([Call(call["name"], call.get("arguments", {}))]) for call in self._task.calls]
+        answer = self._task.answer[0] if isinstance(self._task.answer, list | tuple) else self._task.answer
+        return (*calls, answer_command(str(answer) if isinstance(answer, str | int | float) else "done"))
+
+    def task_type(self, task_id: str) -> str:
+        """The type of a task, without playing it."""
+        return self._tasks.by_id[task_id].type
+
+    def check_ready(self) -> None:
+        """Asks every tool that can say so whether it can be used.
+
+        Raises:
+            RuntimeError, OSError: one cannot.
+        """
+        for tool in self._tools.values():
+            getattr(tool, "check_ready", lambda: None)()
+
+    def render(self) -> str | None:  # type: ignore[override]
+        return self._text if self.render_mode == "ansi" else None
+
+    def close(self) -> None:
+        """Ends the episode of tools that have servers."""
+        self._end_episode()
+
+    def _begin(self, tool: Tool) -> Tool:
+        begin = getattr(tool, "begin", None)
+        return tool if begin is None else begin(self._episode, self.isolation)
+
+    def _end_episode(self) -> None:
+        if self._episode is not None:
+            for tool in self._tools.values():
+                getattr(tool, "end", lambda episode: None)(self._episode)
+            self._episode = None
+
+    def _find_task_split(self, split: str) -> TaskSplit:
+        return self._tasks.task_split(split)
+
+    def __getstate__(self) -> dict[str, Any]:
+        left_out = ("_tools", "_checks", "_schemas", "_default_judge", "_calls")
+        state = {name: value for name, value in super().__getstate__().items() if name not in left_out}
+        return state | {"_offered": tuple(self._offered), "_episode": None, "_results": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._open(state["_source"], state["_judge"])
+        super().__setstate__(state)
+        playing = self._steps is not None
+        self._episode = next(_EPISODES) if playing else None
+        self._offered = {
+            name: self._begin(self._tools[name]) if playing else self._tools[name] for name in self._offered
+        }
+
+    def _info(self, rewards: dict[str, float], **report: Any) -> dict[str, Any]:
+        task = self._task
+        assert task is not None
+        return {
+            "task_id": task.id,
+            "goal": task.prompt,
+            "task_type": task.type,
+            "split": self.task_split.split,
+            "admissible_actions": [],
+            "won": False,
+            "valid_action": True,
+            "rewards": rewards,
+            "tools": [self._schemas[name] for name in self._offered],
+            "calls": [],
+            "answer": "",
+            **Score()._asdict(),
+            "counters": dict.fromkeys(COUNTERS, 0),
+            **report,
+        }
+
+
+__all__ = ["ANSWERED", "ToolEnv"]

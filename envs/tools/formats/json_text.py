@@ -1,0 +1,126 @@
+"""Calls as JSON, read strictly and within limits: whatever stands there, no more than a ``ValueError`` comes of it."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from roleagent.tools import Call
+
+LONGEST = 16_384
+"""Characters of JSON that are read."""
+DEEPEST = 32
+"""Levels of objects and lists."""
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key occurs twice")
+    return found
+
+
+def _number(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"{text[:20]} is no finite number")
+    return value
+
+
+def _constant(text: str) -> Any:
+    raise ValueError(f"{text} is no JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_float=_number, parse_constant=_constant)
+
+
+def read_json(text: str) -> Any:
+    """The value of a JSON text.
+
+    Raises:
+        ValueError: no JSON, a key that occurs twice, NaN or infinity, too long or too deep; a few words.
+
+    >>> read_json('{"a": [1, 2]}')
+    {'a': [1, 2]}
+    """
+    values = read_sequence(text, "")
+    if len(values) != 1:
+        raise ValueError("no single JSON value")
+    return values[0]
+
+
+def read_sequence(text: str, between: str) -> list[Any]:
+    """JSON values one after another, with blanks or characters of ``between`` in between.
+
+    Raises:
+        ValueError: as :func:`read_json`.
+    """
+    if len(text) > LONGEST:
+        raise ValueError(f"{len(text):,} characters where {LONGEST:,} are the most")
+    if _too_deep(text):
+        raise ValueError(f"nested deeper than {DEEPEST} levels")
+    values, at = [], _next(text, 0, "")
+    while at < len(text):
+        try:
+            value, end = _DECODER.raw_decode(text, at)
+        except RecursionError:
+            raise ValueError(f"nested deeper than {DEEPEST} levels") from None
+        except json.JSONDecodeError as error:
+            raise ValueError(f"no JSON at character {error.pos + 1}: {error.msg}") from None
+        values.append(value)
+        at = _next(text, end, between)
+    return values
+
+
+def _next(text: str, at: int, between: str) -> int:
+    while at < len(text) and (text[at].isspace() or text[at] in between):
+        at += 1
+    return at
+
+
+def _too_deep(text: str) -> bool:
+    """Whether brackets outside of texts are nested too deep; cheap, since few replies have that many at all."""
+    if text.count("{") + text.count("[") <= DEEPEST:
+        return False
+    depth, inside, escaped = 0, False, False
+    for letter in text:
+        if inside:
+            inside = escaped or letter != '"'
+            escaped = letter == "\\" and not escaped
+        elif letter == '"':
+            inside = True
+        elif letter in "{[":
+            depth += 1
+            if depth > DEEPEST:
+                return True
+        elif letter in "}]":
+            depth -= 1
+    return False
+
+
+def call_of(value: Any, key: str = "arguments") -> tuple[Call, bool]:
+    """A call from ``{"name": …, "arguments": {…}}``, and whether it was repaired.
+
+    Arguments as a text that holds an object are read, and count as repaired.
+
+    Raises:
+        ValueError: it is no such object; a few words.
+    """
+    if not isinstance(value, dict):
+        kinds = {list: "a list", str: "a text", bool: "a boolean", int: "a number", float: "a number"}
+        raise ValueError(f"a call is an object, not {kinds.get(type(value), 'null')}")
+    name, arguments, number = value.get("name"), value.get(key), value.get("id")
+    if not isinstance(name, str) or not name.strip():
+        raise ValueError('"name" is missing' if "name" not in value else '"name" is no text')
+    if key not in value:
+        raise ValueError(f'"{key}" is missing')
+    repaired = isinstance(arguments, str)
+    if repaired:
+        arguments = read_json(arguments)
+    if not isinstance(arguments, dict):
+        raise ValueError(f'"{key}" is no object')
+    return Call(name.strip(), arguments, number if isinstance(number, str) else None), repaired
+
+
+__all__ = ["DEEPEST", "LONGEST", "call_of", "read_json", "read_sequence"]

@@ -1,0 +1,89 @@
+"""Calls as an OpenAI-compatible server returns them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from roleagent.envs.tools.formats.base import Format, Malformed, Reading
+from roleagent.envs.tools.formats.json_text import call_of
+from roleagent.envs.tools.formats.scan import ANSWER, Scanned, scan
+from roleagent.spaces import whole
+from roleagent.tools import Call, Tool
+
+
+class Native(Format):
+    """``tool_calls`` of an OpenAI-compatible server: the reply is the assistant's message, an object or its JSON."""
+
+    name = "native"
+    form = "a tool call"
+
+    def read(self, reply: Any, tools: Sequence[Tool] = (), plain: bool = False) -> Reading:
+        try:
+            message = reply if isinstance(reply, Mapping) else _message(reply)
+        except ValueError as error:
+            return Reading(error=str(error))
+        content = message.get("content")
+        found = scan(whole(content), (ANSWER,)) if isinstance(content, str) else Scanned()
+        more: dict[str, Any] = {"predictions": found.predictions, "thoughts": found.thoughts}
+        try:
+            made = message.get("tool_calls") or []
+            if not isinstance(made, list):
+                raise Malformed("tool_calls is no list")
+            calls = tuple(map(_native_call, made))
+            if calls and not found.blocks:
+                found.error = None  # what is said beside calls is a remark
+            if found.error:
+                raise Malformed(found.error)
+            return Reading(calls, self._answer(found, calls, plain), **more)
+        except Malformed as error:
+            return Reading(error=str(error), **more)
+
+    def calls(self, found: Scanned, tools: Sequence[Tool], plain: bool) -> tuple[tuple[Call | str, ...], int]:
+        return (), 0
+
+    def write(self, calls: Sequence[Call], tools: Sequence[Tool] = (), literal: Callable[[str], str] = str) -> str:
+        made = [
+            {
+                "id": call.id or f"call_{number}",
+                "type": "function",
+                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+            }
+            for number, call in enumerate(calls)
+        ]
+        return literal(json.dumps({"role": "assistant", "content": None, "tool_calls": made}, ensure_ascii=False))
+
+
+def _message(reply: Any) -> Mapping[str, Any]:
+    """The message that a text holds; any other text is the content of one."""
+    if not isinstance(reply, str):
+        raise ValueError(f"the reply is not a message but {type(reply).__name__}")
+    if reply.lstrip().startswith("{"):
+        try:
+            value = json.loads(reply)
+        except (ValueError, RecursionError):
+            value = None
+        if isinstance(value, dict) and ("tool_calls" in value or "content" in value):
+            return value
+    return {"content": reply}
+
+
+def _native_call(value: Any) -> Call | str:
+    function = value.get("function") if isinstance(value, Mapping) else None
+    number = value.get("id") if isinstance(value, Mapping) else None
+    try:
+        if not isinstance(function, Mapping):
+            raise ValueError("no function is named")
+        call, _ = call_of(json_safe(dict(function)))
+        return Call(call.name, call.arguments, number if isinstance(number, str) else None)
+    except ValueError as error:
+        return f"malformed call: {error}"
+
+
+def json_safe(function: dict[str, Any]) -> dict[str, Any]:
+    """A server's function call; empty arguments are no arguments."""
+    return {**function, "arguments": function.get("arguments") or {}}
+
+
+__all__ = ["Native"]

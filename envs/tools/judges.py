@@ -1,0 +1,210 @@
+"""Judges: how right an episode of tool calls is, at its end.
+
+A judge is a function of the task and the episode. It returns the reward term ``task`` in [0, 1], or several named
+terms, of which ``task`` must be one. An episode that is cut off is judged as well.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from roleagent.envs.searchqa.scoring import Score
+from roleagent.envs.searchqa.scoring import judge as compare
+from roleagent.envs.tools.load import load_module
+from roleagent.envs.tools.tasks import ToolTask
+from roleagent.tools import Call
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """What a judge sees of an episode.
+
+    Attributes:
+        answer: of the agent; None if it gave none.
+        calls: every call that was read, in order, whether or not it could be run.
+        state: of the episode, as the tools have left it.
+        malformed: replies that were malformed.
+        steps: replies in all.
+    """
+
+    answer: str | None
+    calls: tuple[Call, ...]
+    state: Any
+    malformed: int = 0
+    steps: int = 0
+
+
+Terms = Mapping[str, float]
+Judge = Callable[[ToolTask, Episode], float | Terms]
+
+
+def score_of(task: ToolTask, episode: Episode) -> Score:
+    """Exact match, F1 and containment of the answer, as search QA scores them; 0 without an answer."""
+    golden = task.answer if isinstance(task.answer, list | tuple) else [task.answer]
+    texts = [str(one) for one in golden if isinstance(one, str | int | float) and not isinstance(one, bool)]
+    return compare(episode.answer, texts) if episode.answer is not None else Score()
+
+
+def exact_match(task: ToolTask, episode: Episode) -> float:
+    """1 if the answer equals an accepted one, in normal form."""
+    return score_of(task, episode).em
+
+
+def f1(task: ToolTask, episode: Episode) -> float:
+    """Token F1 with the best accepted answer, in [0, 1]."""
+    return score_of(task, episode).f1
+
+
+def sub_em(task: ToolTask, episode: Episode) -> float:
+    """1 if the answer contains an accepted one. It cannot be called exact match."""
+    return score_of(task, episode).sub_em
+
+
+_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?![\w])")
+
+
+def number(task: ToolTask, episode: Episode) -> float:
+    """1 if the answer holds one number and it equals an accepted one, to a relative 1e-6.
+
+    >>> number(ToolTask("a", "?", answer=1200), Episode("It is 1,200.00 km.", (), {}))
+    1.0
+    >>> number(ToolTask("a", "?", answer="5"), Episode("5 or 6", (), {}))
+    0.0
+    """
+    golden = task.answer if isinstance(task.answer, list | tuple) else [task.answer]
+    given = _numbers(episode.answer or "")
+    wanted = [value for one in golden for value in _numbers(str(one))]
+    return float(len(given) == 1 and any(_near(given[0], value) for value in wanted))
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(found.replace(",", "")) for found in _NUMBER.findall(text)]
+
+
+def _near(given: float, wanted: float) -> bool:
+    return abs(given - wanted) <= 1e-6 * max(1.0, abs(wanted))
+
+
+def state(task: ToolTask, episode: Episode) -> float:
+    """1 if every condition of ``answer`` holds in the episode's state: ``{"path.to.value": wanted}``.
+
+    >>> state(ToolTask("a", "?", answer={"hall.9": "Mara"}), Episode(None, (), {"hall": {"9": "Mara"}}))
+    1.0
+    """
+    conditions = task.answer if isinstance(task.answer, Mapping) else {}
+    return float(bool(conditions) and all(_at(episode.state, path) == wanted for path, wanted in conditions.items()))
+
+
+_NOWHERE = object()
+
+
+def _at(state: Any, path: str) -> Any:
+    for step in path.split("."):
+        if isinstance(state, Mapping) and step in state:
+            state = state[step]
+        elif isinstance(state, Sequence) and not isinstance(state, str) and step.isdecimal() and int(step) < len(state):
+            state = state[int(step)]
+        else:
+            return _NOWHERE
+    return state
+
+
+def calls(task: ToolTask, episode: Episode) -> float:
+    """1 if the calls are those of ``answer``, in any order (BFCL's rules for abstract syntax trees).
+
+    ``answer`` is a list of ``{function: {parameter: [accepted values]}}``. ``""`` among the values marks a parameter
+    that may be missing; an empty list of calls means that no call is right. Texts are compared without case, blanks and
+    ``,./-_*^``.
+
+    >>> wanted = [{"add": {"a": [1], "b": [2, ""]}}]
+    >>> calls(ToolTask("x", "?", answer=wanted), Episode(None, (Call("add", {"a": 1}),), {}))
+    1.0
+    """
+    wanted: list[Any] = list(task.answer or ())
+    left = list(episode.calls)
+    if len(left) != len(wanted):
+        return 0.0
+    for one in wanted:
+        (name, accepted), *_ = one.items()
+        fitting = next((call for call in left if call.name == name and fits(call.arguments, accepted)), None)
+        if fitting is None:
+            return 0.0
+        left.remove(fitting)
+    return 1.0
+
+
+def fits(arguments: Mapping[str, Any], accepted: Mapping[str, Sequence[Any]]) -> bool:
+    """Whether every argument is one of the accepted values, and none is missing that must be there."""
+    if any(name not in accepted for name in arguments):
+        return False
+    for name, values in accepted.items():
+        if name not in arguments:
+            if not any(isinstance(value, str) and value == "" for value in values):
+                return False
+        elif not any(_same(arguments[name], value) for value in values):
+            return False
+    return True
+
+
+_IGNORED = re.compile(r"[ ,./\-_*^]")
+
+
+def _plain(text: str) -> str:
+    return _IGNORED.sub("", text).lower().replace("'", '"')
+
+
+def _same(given: Any, wanted: Any) -> bool:
+    """Whether a value is the accepted one; in objects each accepted value is a list again."""
+    if isinstance(given, str) and isinstance(wanted, str):
+        return _plain(given) == _plain(wanted)
+    if isinstance(given, bool) or isinstance(wanted, bool):
+        return given is wanted
+    if isinstance(given, Mapping) and isinstance(wanted, Mapping):
+        return fits(given, {name: values if isinstance(values, list) else [values] for name, values in wanted.items()})
+    if isinstance(given, list | tuple) and isinstance(wanted, list | tuple):
+        return len(given) == len(wanted) and all(map(_same, given, wanted))
+    return type(given) in (int, float, type(None)) and given == wanted
+
+
+JUDGES: dict[str, Judge] = {one.__name__: one for one in (exact_match, f1, sub_em, number, state, calls)}
+"""The judges by name."""
+
+
+def judge_of(judge: str | Judge) -> Judge:
+    """A judge by its name, by ``module:function`` or ``file.py:function``, or the function itself.
+
+    Raises:
+        ValueError: there is no such judge.
+    """
+    if not isinstance(judge, str):
+        if not callable(judge):
+            raise ValueError(f"a judge is a name or a function, not {judge!r}")
+        return judge
+    if judge in JUDGES:
+        return JUDGES[judge]
+    place, colon, name = judge.rpartition(":")
+    found: Any = getattr(load_module(place), name, None) if colon else None
+    if not callable(found):
+        raise ValueError(
+            f"there is no judge {judge!r}: choose {', '.join(JUDGES)}, or name a function as module:function"
+        )
+    judge_function: Any = found
+    return judge_function
+
+
+def terms_of(judged: float | Terms) -> dict[str, float]:
+    """What a judge returned, as terms.
+
+    Raises:
+        ValueError: it is neither a number nor terms with ``task``.
+    """
+    terms = dict(judged) if isinstance(judged, Mapping) else {"task": judged}
+    if "task" not in terms or not all(isinstance(value, int | float) for value in terms.values()):
+        raise ValueError(f"a judge returns a number or terms with 'task', not {judged!r}")
+    return {name: float(value) for name, value in terms.items()}
+
+
+__all__ = ["JUDGES", "Episode", "Judge", "judge_of", "score_of", "terms_of"]

@@ -1,0 +1,173 @@
+"""From what a model says to calls of tools: the only place that knows the formats of calls."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import gymnasium
+
+from roleagent.envs.tools.broker import PreparedCall
+from roleagent.envs.tools.command import answer_command, call_command, error_command, read_command
+from roleagent.envs.tools.formats import FORMATS, Reading, answer_text
+from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
+from roleagent.envs.wrappers.tags import Parsed, Think
+from roleagent.spaces import Unicode
+from roleagent.tools import Call, Tool
+
+Answer = Literal["tag", "plain"]
+
+
+@dataclass(frozen=True)
+class ToolReader:
+    """Reads and writes replies in one format (see :class:`~roleagent.envs.wrappers.tags.ReplyReader`).
+
+    Attributes:
+        format: a name of :data:`~roleagent.envs.tools.formats.FORMATS`.
+        think: whether a thought is forbidden, allowed or demanded.
+        answer: whether an answer needs its tag, or any reply without calls is one.
+        horizon: predictions read from a reply.
+        max_calls: of one reply that are run.
+        tools: that may be called; the format ``tags`` reads them.
+    """
+
+    format: str = "hermes"
+    think: Think = "optional"
+    answer: Answer = "tag"
+    horizon: int = 0
+    max_calls: int = 1
+    tools: tuple[Tool, ...] = ()
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """Closing tags that end a reply; none where it may hold several calls."""
+        tags = [tag for tag in (FORMATS[self.format].stop,) if tag]
+        tags += ["</answer>"] if self.answer == "tag" else []
+        return tuple(tags) if self.max_calls == 1 else ()
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        """What a new tokenizer has as tokens."""
+        return (*FORMATS[self.format].tags, *(("<answer>", "</answer>") if self.answer == "tag" else ()))
+
+    @property
+    def form(self) -> str:
+        """The form of a reply in one line."""
+        answer = "<answer>…</answer>" if self.answer == "tag" else "the answer alone"
+        return f"{FORMATS[self.format].form} or {answer}"
+
+    def read(self, reply: Any) -> Parsed:
+        """The command and the predictions of a reply. Never raises."""
+        return self._parsed(self._reading(reply))[0]
+
+    def command(self, reply: Any) -> tuple[Parsed, str, int]:
+        """What :meth:`read` returns, the command for the environment, and how many calls were repaired.
+
+        The command of a malformed reply says why, for the agent to read.
+        """
+        reading = self._reading(reply)
+        return *self._parsed(reading), reading.repaired
+
+    def write(self, command: str, literal: Callable[[str], str] = str) -> str:
+        """The reply that a command is read from; ``""`` for one that is neither calls nor an answer."""
+        found = read_command(command)
+        if found.answer is not None:
+            return answer_text(found.answer, self.answer == "plain", literal)
+        calls = [call for call in found.calls if isinstance(call, Call)]
+        return FORMATS[self.format].write(calls, self.tools, literal) if calls else ""
+
+    def _reading(self, reply: Any) -> Reading:
+        return FORMATS[self.format].read(reply, self.tools, self.answer == "plain")
+
+    def _parsed(self, reading: Reading) -> tuple[Parsed, str]:
+        predictions = tuple(reading.predictions.get(ahead, "") for ahead in range(1, self.horizon + 1))
+        error = reading.error or _thoughts(self.think, reading.thoughts)
+        wrong = [call for call in reading.calls if isinstance(call, str)]
+        if error or len(wrong) == len(reading.calls) > 0:
+            error = error or wrong[0]
+            return Parsed("", predictions, error), error_command(f"The reply is malformed: {error}. Write {self.form}.")
+        command = answer_command(reading.answer) if reading.answer is not None else call_command(reading.calls)
+        return Parsed(command, predictions, wrong[0] if wrong else None), command
+
+
+def _thoughts(think: Think, count: int) -> str | None:
+    if think == "required" and count != 1:
+        return f"{count or 'no'} <think> block{'s' * (count > 1)}"
+    return "a <think> block" if think == "none" and count else None
+
+
+class ToolTags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
+    """Lets a model's raw reply be the action of an environment of tools, as :class:`Tags` does for other commands.
+
+    A malformed reply costs a turn and is answered with what was wrong. ``info["format_error"]`` has the reason (None
+    where all is well), and ``info["counters"]["repaired"]`` the calls that had to be repaired.
+
+    Args:
+        env: an environment whose attribute ``tools`` lists what can be called.
+        format: ``hermes``, ``json``, ``python``, ``llama3``, ``tags`` or ``native``.
+        think: whether a ``<think>`` block is forbidden (``"none"``), ``"optional"`` or ``"required"``.
+        answer: ``"tag"``: an answer is ``<answer>…</answer>``; ``"plain"``: any reply without calls is one.
+        horizon: predictions read from a reply; None: as many as the environment takes.
+    """
+
+    def __init__(
+        self,
+        env: gymnasium.Env,
+        format: str = "hermes",
+        think: Think = "optional",
+        answer: Answer = "tag",
+        horizon: int | None = None,
+    ):
+        gymnasium.utils.RecordConstructorArgs.__init__(self, format=format, think=think, answer=answer, horizon=horizon)
+        gymnasium.Wrapper.__init__(self, env)
+        for name, value, choices in (
+            ("format", format, tuple(FORMATS)),
+            ("think", think, get_args(Think)),
+            ("answer", answer, get_args(Answer)),
+        ):
+            if value not in choices:
+                raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+        if not env.has_wrapper_attr("tools"):
+            raise ValueError(f"{env} has no tools: Tags is the wrapper for other commands")
+        space = env.action_space
+        predicted = space.spaces.get("predictions") if isinstance(space, gymnasium.spaces.Dict) else None
+        self._predictions = isinstance(predicted, gymnasium.spaces.Tuple)
+        if horizon is None and isinstance(predicted, gymnasium.spaces.Tuple):
+            horizon = len(predicted)
+        elif horizon is None:
+            horizon = default_horizon(step_limit(env) or 1)
+        self.format, self.horizon = format, horizon
+        self.think: Think = think
+        self.answer: Answer = answer
+        self.action_space = Unicode()
+
+    @property
+    def reader(self) -> ToolReader:
+        """Reads and writes replies, with the tools of the current task."""
+        tools: Sequence[Tool] = self.env.get_wrapper_attr("tools")
+        most = self.env.get_wrapper_attr("max_calls") if self.env.has_wrapper_attr("max_calls") else 1
+        return ToolReader(self.format, self.think, self.answer, self.horizon, most, tuple(tools))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        return observation, _with(info, None, 0)
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        parsed, inner, repaired = self._inner(action)
+        observation, reward, terminated, truncated, info = self.env.step(inner)
+        return observation, reward, terminated, truncated, _with(info, parsed.error, repaired)
+
+    def prepare(self, action: Any) -> list[PreparedCall]:
+        """The calls that a reply makes (see :meth:`~roleagent.envs.tools.env.ToolEnv.prepare`)."""
+        prepare = self.env.get_wrapper_attr("prepare") if self.env.has_wrapper_attr("prepare") else lambda command: []
+        return prepare(self.reader.command(action)[1])
+
+    def _inner(self, action: Any) -> tuple[Parsed, Any, int]:
+        parsed, command, repaired = self.reader.command(action)
+        inner = {"command": command, "predictions": parsed.predictions} if self._predictions else command
+        return parsed, inner, repaired
+
+
+def _with(info: dict[str, Any], error: str | None, repaired: int) -> dict[str, Any]:
+    return {**info, "format_error": error, "counters": {**info.get("counters", {}), "repaired": repaired}}
