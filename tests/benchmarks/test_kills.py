@@ -1,12 +1,8 @@
 """The kill benchmark: its default of two kills, and processes that do not end."""
 
-import json
 import random
 
-import pytest
 from programs import load, run
-
-SMALL = ("train.iterations=2", "train.evaluate_every=0", "warmstart.epochs=2", "warmstart.rounds=1")
 
 
 def test_moments_are_drawn_from_places_and_from_time(monkeypatch):
@@ -18,14 +14,6 @@ def test_moments_are_drawn_from_places_and_from_time(monkeypatch):
     drawn = [kills.moments(timeline, 2, random.Random(seed)) for seed in range(20)]
     assert all(any(moment.place == "rollout" for moment, _ in pair) for pair in drawn)
     assert sum(any(moment.place == "log" for moment, _ in pair) for pair in drawn) > 15  # 96 of its 100 seconds
-
-
-@pytest.mark.slow
-def test_the_default_kills_twice_and_ends(tmp_path):
-    status, shown, errors = run("benchmarks/kills", "--out", tmp_path, "--timeout", 400, *SMALL)
-    assert status == 0, shown + errors
-    result = json.loads(shown.splitlines()[-1].removeprefix("RESULT "))
-    assert result["kills"] == 2 and result["equal"]
 
 
 def test_a_process_that_does_not_end_is_an_error(tmp_path):

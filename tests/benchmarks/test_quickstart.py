@@ -9,8 +9,8 @@ from programs import run
 CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 6},
     "policy": {"hidden_size": 48, "layers": 2, "heads": 2, "kv_heads": 1, "mlp_size": 96, "context": 512},
-    "warmstart": {"episodes": 60, "epochs": 3},
-    "rollout": {"num_groups": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 24},
+    "warmstart": {"episodes": 20, "epochs": 3},
+    "rollout": {"num_groups": 2, "group_size": 3, "action_tokens": 12, "prediction_tokens": 24},
     "train": {"iterations": 2},
 }
 

@@ -13,9 +13,9 @@ CONFIG = {
 }
 SMALL = (
     "env.eval_tasks=4",
-    "warmstart.episodes=60",
+    "warmstart.episodes=20",
     "warmstart.round_episodes=4",
-    "train.iterations=4",
+    "train.iterations=2",
     "rollout.num_groups=3",
     "rollout.group_size=2",
 )

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 import sqlite3
 
@@ -50,23 +49,19 @@ def killed(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory):
-    """The folder of a whole run, ``whole``, and of its configuration."""
-    out, variables = tmp_path_factory.mktemp("undisturbed"), dict(os.environ)
-    (out / "run.yaml").write_text(yaml.safe_dump(load("benchmarks/kills").RUN))
-    os.environ.clear()  # the benchmark sets variables for its own processes
-    os.environ.update(variables)
-    status, _, errors = run("train", "--config", out / "run.yaml", f"run_dir={out / 'whole'}", *SMALLER)
-    assert status == 0, errors
-    return out
+def whole(finished, tmp_path_factory):
+    """The finished run with the two newest of its checkpoints."""
+    folder = shutil.copytree(finished[0], tmp_path_factory.mktemp("undisturbed") / "whole")
+    for step in (0, 1):
+        shutil.rmtree(folder / "checkpoints" / f"step-50000{step}")
+    return folder
 
 
 @pytest.fixture
-def finished(undisturbed, tmp_path):
-    """A finished run to do as one likes with, and the arguments that resume it."""
-    folder = tmp_path / "run"
-    shutil.copytree(undisturbed / "whole", folder)
-    return folder, ["--config", str(undisturbed / "run.yaml"), f"run_dir={folder}", *SMALLER, "--resume"]
+def own(whole, config, tmp_path):
+    """A copy of it, to do as one likes with, and the arguments that resume it."""
+    folder = shutil.copytree(whole, tmp_path / "run")
+    return folder, ["--config", str(config), f"run_dir={folder}", "train.keep_checkpoints=2", "--resume"]
 
 
 @pytest.mark.slow
@@ -125,27 +120,27 @@ def spoil_trajectories(folder):
 
 
 @pytest.mark.parametrize("spoil", [spoil_weights, spoil_optimizer, spoil_log, spoil_library, spoil_trajectories])
-def test_the_comparison_sees_the_smallest_difference(undisturbed, finished, spoil):
-    folder, _ = finished
-    assert differences(undisturbed / "whole", folder) == []
+def test_the_comparison_sees_the_smallest_difference(whole, own, spoil):
+    folder, _ = own
+    assert differences(whole, folder) == []
     spoil(folder)
-    assert len(differences(undisturbed / "whole", folder)) == 1
+    assert len(differences(whole, folder)) == 1
 
 
 # --- resuming ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_finished_run_says_so_and_trains_no_more(finished, undisturbed, capsys):
-    folder, arguments = finished
+def test_a_finished_run_says_so_and_trains_no_more(own, whole, capsys):
+    folder, arguments = own
     assert train.main(arguments) == 0
     said, *_, result = capsys.readouterr().out.splitlines()[-2:]
     assert "is finished" in said
     assert json.loads(result) == json.loads((folder / "result.json").read_text())
-    assert differences(undisturbed / "whole", folder) == []
+    assert differences(whole, folder) == []
 
 
-def test_two_processes_never_share_a_run(finished, capsys):
-    folder, arguments = finished
+def test_two_processes_never_share_a_run(own, capsys):
+    folder, arguments = own
     lock = Lock(folder)
     assert train.main(arguments) == 2
     assert "is at work in" in capsys.readouterr().err
@@ -154,8 +149,8 @@ def test_two_processes_never_share_a_run(finished, capsys):
     Lock(folder).release()  # a run that has ended lets go
 
 
-def test_what_a_kill_left_unfinished_is_no_checkpoint(finished):
-    folder, arguments = finished
+def test_what_a_kill_left_unfinished_is_no_checkpoint(own):
+    folder, arguments = own
     checkpoints = folder / "checkpoints"
     (checkpoints / "step-500004.partial").mkdir()
     shutil.copytree(checkpoints / "step-500002", checkpoints / "step-500001")  # the kill came before it was dropped
@@ -164,8 +159,8 @@ def test_what_a_kill_left_unfinished_is_no_checkpoint(finished):
     assert sorted(path.name for path in checkpoints.iterdir()) == ["step-500002", "step-500003"]
 
 
-def test_without_its_reference_a_run_does_not_go_on(finished, capsys):
-    folder, arguments = finished
+def test_without_its_reference_a_run_does_not_go_on(own, capsys):
+    folder, arguments = own
     shutil.rmtree(folder / "reference")
     assert train.main([*arguments, "train.iterations=4"]) == 2
     assert "reference is missing" in capsys.readouterr().err
@@ -189,8 +184,8 @@ def flip(path):
 
 
 @pytest.mark.parametrize("file", ["policy/model.safetensors", "learner/state/mp_rank_00_model_states.pt", "state.json"])
-def test_one_flipped_bit_of_a_checkpoint_is_found(finished, capsys, file):
-    folder, arguments = finished
+def test_one_flipped_bit_of_a_checkpoint_is_found(own, capsys, file):
+    folder, arguments = own
     last, before = (folder / "checkpoints" / name for name in ("step-500003", "step-500002"))
     flip(last / file)
     line = refusal(capsys, arguments)
@@ -198,8 +193,8 @@ def test_one_flipped_bit_of_a_checkpoint_is_found(finished, capsys, file):
     assert f"the newest whole one is {before}; remove that folder" in line
 
 
-def test_the_newest_whole_checkpoint_is_named(finished, capsys):
-    folder, arguments = finished
+def test_the_newest_whole_checkpoint_is_named(own, capsys):
+    folder, arguments = own
     steps = [folder / "checkpoints" / f"step-50000{number}" for number in (1, 2, 3)]
     shutil.copytree(steps[1], steps[0])
     flip(steps[2] / "learner" / "state" / "mp_rank_00_model_states.pt")
@@ -219,9 +214,9 @@ def test_the_newest_whole_checkpoint_is_named(finished, capsys):
         ('{"stage": "train", "step": 3, "sampler": []}', "sampler must be an object or null"),
     ],
 )
-def test_a_state_that_cannot_be_is_one_line(finished, capsys, content, reason):
+def test_a_state_that_cannot_be_is_one_line(own, capsys, content, reason):
     """Of an older version's checkpoint, which has no checksums."""
-    folder, arguments = finished
+    folder, arguments = own
     last = folder / "checkpoints" / "step-500003"
     (last / CHECKSUMS).unlink()
     (last / "state.json").write_text(content)
@@ -239,8 +234,8 @@ def test_a_state_that_cannot_be_is_one_line(finished, capsys, content, reason):
         ('{"stage": "train", "st', "it is not JSON"),
     ],
 )
-def test_a_damaged_log_is_one_line_and_nothing_is_removed(finished, capsys, line, reason):
-    folder, arguments = finished
+def test_a_damaged_log_is_one_line_and_nothing_is_removed(own, capsys, line, reason):
+    folder, arguments = own
     path = folder / "metrics.jsonl"
     lines = path.read_text().splitlines()
     lines[-2] = line
@@ -251,8 +246,8 @@ def test_a_damaged_log_is_one_line_and_nothing_is_removed(finished, capsys, line
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_damaged_policy_is_not_taken_elsewhere(finished, tmp_path, capsys):
-    folder, _ = finished
+def test_a_damaged_policy_is_not_taken_elsewhere(own, tmp_path, capsys):
+    folder, _ = own
     flip(folder / "checkpoints" / "step-500003" / "policy" / "model.safetensors")
     assert roleagent(["export", str(folder), "--out", str(tmp_path / "policy")]) == 2
     assert "policy/model.safetensors is damaged" in capsys.readouterr().err
@@ -298,8 +293,8 @@ def test_what_may_be_otherwise_when_a_run_goes_on(tmp_path, option, free):
         RunFolder(tmp_path / "run", config.load(overrides=[option]), resume=True)
 
 
-def test_nothing_but_the_learners_state_is_pickled(finished):
-    suffixes = {path.suffix for path in finished[0].rglob("*") if path.is_file() and "learner" not in path.parts}
+def test_nothing_but_the_learners_state_is_pickled(own):
+    suffixes = {path.suffix for path in own[0].rglob("*") if path.is_file() and "learner" not in path.parts}
     assert not suffixes & {".pt", ".pth", ".bin", ".pkl", ".pickle"}
 
 
@@ -321,8 +316,8 @@ def test_what_cannot_be_written_whole_leaves_nothing_behind(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_an_exported_policy_is_the_same_to_plain_transformers(undisturbed, tmp_path, capsys, dtype):
-    whole, out = undisturbed / "whole", tmp_path / "policy"
+def test_an_exported_policy_is_the_same_to_plain_transformers(whole, tmp_path, capsys, dtype):
+    out = tmp_path / "policy"
     assert roleagent(["export", str(whole), "--out", str(out), "--dtype", dtype]) == 0
     assert {path.name for path in out.iterdir()} == {
         *("README.md", "config.json", "generation_config.json", "model.safetensors"),
@@ -346,13 +341,13 @@ def test_an_exported_policy_is_the_same_to_plain_transformers(undisturbed, tmp_p
     assert "is not empty" in capsys.readouterr().err
 
 
-def test_any_checkpoint_can_be_exported_and_others_are_refused(undisturbed, tmp_path, capsys):
-    whole = str(undisturbed / "whole")
-    assert roleagent(["export", whole, "--out", str(tmp_path / "policy"), "--checkpoint", "500002"]) == 0
+def test_any_checkpoint_can_be_exported_and_others_are_refused(whole, tmp_path, capsys):
+    run_dir = str(whole)
+    assert roleagent(["export", run_dir, "--out", str(tmp_path / "policy"), "--checkpoint", "500002"]) == 0
     assert "step-500002" in capsys.readouterr().out
-    success = json.loads((undisturbed / "whole" / "iteration-000002.json").read_text())["success"]
+    success = json.loads((whole / "iteration-000002.json").read_text())["success"]
     assert f"| {success:.1%} (95 % interval" in (tmp_path / "policy" / "README.md").read_text()
-    assert roleagent(["export", whole, "--out", str(tmp_path / "other"), "--checkpoint", "7"]) == 2
+    assert roleagent(["export", run_dir, "--out", str(tmp_path / "other"), "--checkpoint", "7"]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert "no checkpoint step-000007; it has step-500002, step-500003" in line
     assert roleagent(["export", str(tmp_path), "--out", str(tmp_path / "other")]) == 2

@@ -1,7 +1,4 @@
-"""The real ``train.py``: a whole run in seconds, killed, resumed, starved of disk, and given nonsense.
-
-A model of 60,000 parameters learns four small games by heart: enough to win some episodes and lose others.
-"""
+"""The real ``train.py``: a whole run in seconds, killed, resumed, and starved of disk."""
 
 import json
 import re
@@ -17,56 +14,8 @@ from safetensors.torch import load_file
 
 from roleagent.timer import PARTS
 
-CONFIG = {
-    "env": {
-        "id": "RoleAgent/ALFWorld-v0",
-        "eval_split": "train",
-        "eval_tasks": 4,
-        "kwargs": {"max_steps": 15, "size": "small", "games": 4, "data_dir": "generated"},
-    },
-    "policy": {
-        "hidden_size": 48,
-        "layers": 2,
-        "heads": 2,
-        "kv_heads": 1,
-        "mlp_size": 192,
-        "context": 640,
-        "vocabulary": 400,
-    },
-    "warmstart": {
-        "episodes": 40,
-        "epochs": 12,
-        "batch_tokens": 1024,
-        "noise": 0.1,
-        "corrupted_predictions": 0.3,
-        "lr": 1e-2,
-        "text_weight": 0.3,
-        "failures": 0.5,
-    },
-    "curriculum": {"epsilon": 0.9, "reflection_tokens": 160, "selection_tokens": 60, "candidate_tokens": 200},
-    "rollout": {"num_groups": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32, "temperature": 1.0},
-    "loss": {"kl": 1e-3},
-    "optim": {"minibatches": 2, "epochs": 1, "lr": 5e-4},
-    "train": {"iterations": 3, "keep_checkpoints": 20},
-}
 CLOCKS = ("seconds", "per_second")  # numbers that say how fast the machine was
 train = load("train")
-
-
-@pytest.fixture(scope="module")
-def config(tmp_path_factory):
-    path = tmp_path_factory.mktemp("config") / "tiny.yaml"
-    path.write_text(yaml.safe_dump(CONFIG))
-    return path
-
-
-@pytest.fixture(scope="module")
-def finished(config, tmp_path_factory):
-    """A run that nobody disturbed, with all its checkpoints."""
-    folder = tmp_path_factory.mktemp("runs") / "whole"
-    status, out, err = run("train", "--config", config, f"run_dir={folder}")
-    assert status == 0, err
-    return folder, out
 
 
 @pytest.fixture
@@ -76,7 +25,7 @@ def copy(finished, tmp_path):
     shutil.copytree(finished[0], folder)
     for number in (2, 3):
         shutil.rmtree(folder / "checkpoints" / f"step-50000{number}")
-    for name in ("after.json", "result.json"):
+    for name in ("after.json", "result.json", "iteration-000002.json"):
         (folder / name).unlink()
     return folder
 
@@ -217,11 +166,10 @@ def test_a_finished_run_goes_on_for_longer_and_is_measured_again(copy, config, c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("share", [0.9, 1.5], ids=["weights", "optimizer"])
-def test_a_disk_that_fills_up_during_a_checkpoint_costs_only_that_checkpoint(copy, config, share, capsys):
+def test_a_disk_that_fills_up_during_a_checkpoint_costs_only_that_checkpoint(copy, config, capsys):
     """No file of the child may grow beyond the limit: writing fails just as on a full disk, in the middle."""
     last = copy / "checkpoints" / "step-500001"
-    limit = int((last / "policy" / "model.safetensors").stat().st_size * share)
+    limit = int((last / "policy" / "model.safetensors").stat().st_size * 1.5)  # of the optimizer
     before = {path: path.read_bytes() for path in last.rglob("*") if path.is_file()}
     status, _, err = run(
         "train",
@@ -253,21 +201,17 @@ def test_a_disk_that_is_full_already_is_one_line(copy, config):
 # --- variants ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "overrides",
     [
-        pytest.param(["method=grpo"], marks=pytest.mark.slow),
-        ["method=gigpo"],
-        pytest.param(["wia=off"], marks=pytest.mark.slow),
-        pytest.param(["aiw=off"], marks=pytest.mark.slow),
-        pytest.param(["prompt.style=window", "policy.context=2048"], marks=pytest.mark.slow),
+        ["wia=off", "train.shuffle_advantages=on"],
+        ["aiw=off", "loss.prediction_credit=own"],
+        ["prompt.style=window", "policy.context=2048"],
         ["prompt.predictions=inline", "loss.prediction_credit=advantage"],
-        pytest.param(["policy.dtype=bfloat16"], marks=pytest.mark.slow),
-        pytest.param(["loss.kl=0", "loss.prediction_credit=none"], marks=pytest.mark.slow),
-        pytest.param(["loss.prediction_credit=own"], marks=pytest.mark.slow),
-        pytest.param(["prompt.predictions=followup", "loss.prediction_credit=advantage"], marks=pytest.mark.slow),
-        pytest.param(["train.shuffle_advantages=on"], marks=pytest.mark.slow),
-        pytest.param(["train.stage=sft", "train.minutes=0.02", "warmstart.episodes=4"], marks=pytest.mark.slow),
+        ["prompt.predictions=followup", "loss.prediction_credit=advantage"],
+        ["policy.dtype=bfloat16", "loss.kl=0", "loss.prediction_credit=none"],
+        ["train.stage=sft", "train.minutes=0.02", "warmstart.episodes=4"],
     ],
     ids=" ".join,
 )
