@@ -12,7 +12,10 @@ model knows the commands. A policy without a chat template gets none: it is trai
 
 A :class:`Renderer` turns messages into tokens: by the tokenizer's chat template if it has one, else as plain lines. It
 only appends to existing token ids; sampled tokens are never encoded again. Special tokens come from the renderer alone:
-observations and commands are encoded without recognizing any (:meth:`Renderer.literal`).
+observations, commands and tools are encoded without recognizing any (:meth:`Renderer.literal`).
+
+Where an environment has tools (``info["tools"]``), the chat template offers them in the first message. A transcript
+gives the results of calls (``info["calls"]``) the template's own role for tools.
 """
 
 from __future__ import annotations
@@ -22,10 +25,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from roleagent.agents.analysts.prompts import PromptKind
+from roleagent.agents.chat_renderer import ChatRenderer
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.scratch_model import ANSWER_TOKENS, PREDICT
 from roleagent.env_spec import UNKNOWN, Instructions
 from roleagent.types import Completion
+
+ToolSchema = Mapping[str, Any]
+"""A tool as chat templates and OpenAI's protocol describe it: ``{"type": "function", "function": {…}}``."""
 
 
 class Renderer(Protocol):
@@ -41,16 +48,26 @@ class Renderer(Protocol):
         """A text from outside; special tokens in it are not recognized."""
         ...
 
-    def first_message(self, text: str) -> list[int]:
-        """The first message, up to where the reply begins."""
+    def first_message(self, text: str, tools: Sequence[ToolSchema] = ()) -> list[int]:
+        """The first message, up to where the reply begins. Texts in ``tools`` are from outside."""
         ...
 
     def next_message(self, text: str, reply: Sequence[int]) -> list[int]:
         """The tokens between a sampled reply and the next one: the reply's end and the message ``text``."""
         ...
 
-    def instructions(self, horizon: int, think: str, rules: str) -> str:
-        """The environment's rules and the reply format; empty if ``explains`` is False."""
+    def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
+        """As :meth:`next_message`, with the results of the reply's calls in place of a message."""
+        ...
+
+    def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
+        """The environment's rules and the reply format; empty if ``explains`` is False.
+
+        Args:
+            horizon: of predictions.
+            think: whether replies contain thoughts.
+            rules, form: of :class:`~roleagent.env_spec.Instructions`.
+        """
         ...
 
     def prediction_request(self, horizon: int) -> str:
@@ -70,14 +87,17 @@ class PlainRenderer:
     def __init__(self, policy: Policy):
         self._encode, self.literal = policy.encode, policy.literal
 
-    def first_message(self, text: str) -> list[int]:
+    def first_message(self, text: str, tools: Sequence[ToolSchema] = ()) -> list[int]:
         return self._encode(f"{text}\n")
 
     def next_message(self, text: str, reply: Sequence[int]) -> list[int]:
         # The prediction request is one special token; an observation has its own line.
         return self._encode(text if text == PREDICT else f"\n{text}\n")
 
-    def instructions(self, horizon: int, think: str, rules: str) -> str:
+    def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
+        return self.next_message("\n".join(texts), reply)
+
+    def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
         return ""
 
     def prediction_request(self, horizon: int) -> str:
@@ -98,14 +118,17 @@ class TextRecorder:
     def literal(self, text: str) -> str:
         return text
 
-    def first_message(self, text: str) -> list[int]:
+    def first_message(self, text: str, tools: Sequence[ToolSchema] = ()) -> list[int]:
         self.texts.append(text)
         return []
 
     def next_message(self, text: str, reply: Sequence[int]) -> list[int]:
         return self.first_message(text)
 
-    def instructions(self, horizon: int, think: str, rules: str) -> str:
+    def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
+        return self.first_message("\n".join(texts))
+
+    def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
         return ""
 
     def prediction_request(self, horizon: int) -> str:
@@ -113,68 +136,6 @@ class TextRecorder:
 
     def analyst_prompt(self, text: str, kind: PromptKind) -> list[int]:
         return self.first_message(text)
-
-
-class ChatRenderer:
-    """The tokenizer's chat template; the tokens between turns are cut out of a rendered example."""
-
-    explains = True
-
-    # Upper and lower case: a template that changes either is found out.
-    _FIRST = "\u241fFirst\u241f"
-    _REPLY = "\u241fReply\u241f"
-    _MESSAGE = "\u241fMessage\u241f"
-
-    def __init__(self, policy: Policy):
-        self._policy = policy
-        example = [
-            {"role": "user", "content": self._FIRST},
-            {"role": "assistant", "content": self._REPLY},
-            {"role": "user", "content": self._MESSAGE},
-        ]
-        rendered = self._render(example)
-        if any(rendered.count(text) != 1 for text in (self._FIRST, self._REPLY, self._MESSAGE)):
-            raise ValueError(
-                "the tokenizer's chat template rewrites or repeats messages, so that conversations cannot be kept "
-                "token for token; remove the template from the tokenizer's folder to prompt in plain lines"
-            )
-        between = rendered.split(self._REPLY)[1]
-        self._before, self._after = between.split(self._MESSAGE)
-
-    def _render(self, messages: list[dict[str, str]]) -> str:
-        text = self._policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-        assert isinstance(text, str)
-        return text
-
-    def literal(self, text: str) -> str:
-        return self._policy.literal(text)
-
-    def first_message(self, text: str) -> list[int]:
-        return self._policy.encode(self._render([{"role": "user", "content": text}]))
-
-    def next_message(self, text: str, reply: Sequence[int]) -> list[int]:
-        ids = self._policy.encode(self._before + text + self._after)
-        # A reply with the stop token already has its end token.
-        return ids[1:] if reply and ids and reply[-1] == ids[0] else ids
-
-    def instructions(self, horizon: int, think: str, rules: str) -> str:
-        thought = {
-            "none": "Reply with nothing but the command.",
-            "optional": "You may think first, between <think> and </think>.",
-            "required": "Think first, between <think> and </think>.",
-        }[think]
-        return f"{rules}\n\nEach of your replies is one command, written as <action>command</action>. {thought}"
-
-    def prediction_request(self, horizon: int) -> str:
-        forms = " ".join(f'<prediction h="{h}">…</prediction>' for h in range(1, horizon + 1))
-        steps = "observation" if horizon == 1 else f"{horizon} observations"
-        return (
-            f"You have not seen yet what your command does. Write down the next {steps} exactly as you expect the "
-            f"world to word them: {forms}"
-        )
-
-    def analyst_prompt(self, text: str, kind: PromptKind) -> list[int]:
-        return self.first_message(self.literal(text))
 
 
 def renderer_of(policy: Policy) -> Renderer:
@@ -190,10 +151,24 @@ class Conversation(ABC):
         horizon: steps that predictions look ahead; 0: no predictions.
         think: whether replies contain thoughts.
         guide: the environment's instructions, if the renderer explains.
+        tools: the tools that the environment offers.
     """
 
-    def __init__(self, renderer: Renderer, horizon: int, think: str, guide: Instructions = UNKNOWN):
-        self.renderer, self.horizon, self.think, self.guide = renderer, horizon, think, guide
+    def __init__(
+        self,
+        renderer: Renderer,
+        horizon: int,
+        think: str,
+        guide: Instructions = UNKNOWN,
+        tools: Sequence[ToolSchema] = (),
+    ):
+        self.renderer, self.horizon, self.think, self.guide, self.tools = renderer, horizon, think, guide, tools
+
+    def _first_message(self, text: str) -> tuple[int, ...]:
+        """The instructions, the tools, and a text from outside."""
+        head = self.renderer.instructions(self.horizon, self.think, self.guide.rules, self.guide.form)
+        text = "\n\n".join(part for part in (head, self.renderer.literal(text)) if part)
+        return tuple(self.renderer.first_message(text, self.tools))
 
     @abstractmethod
     def action_prompt(self) -> tuple[int, ...]:
@@ -242,13 +217,12 @@ class Transcript(Conversation):
         history: int = 0,
         guide: Instructions = UNKNOWN,
     ):
-        super().__init__(renderer, horizon, think, guide)
-        head = renderer.instructions(horizon, think, guide.rules)
+        super().__init__(renderer, horizon, think, guide, info.get("tools", ()))
         goal = info.get("goal", "")
         # Most environments name the task in their first observation.
         task = "" if goal in observation else f"Your task is to: {goal}"
         seen = "\n\n".join(part for part in (self._with_commands(observation, info), task) if part)
-        self._ids = tuple(renderer.first_message("\n\n".join(part for part in (head, renderer.literal(seen)) if part)))
+        self._ids = self._first_message(seen)
 
     def _with_commands(self, observation: str, info: Mapping[str, Any]) -> str:
         listed = commands_of(info) if self.guide.listed and self.renderer.explains else []
@@ -258,8 +232,13 @@ class Transcript(Conversation):
         return self._ids
 
     def advance(self, stream, last_reply, action, observation, info) -> None:
-        seen = self.renderer.literal(self._with_commands(observation, info))
-        self._ids = (*stream, *self.renderer.next_message(seen, last_reply))
+        literal = self.renderer.literal
+        results = [literal(call["result"]) for call in info.get("calls", ())] if self.tools else []
+        if results:
+            self._ids = (*stream, *self.renderer.tool_results(results, last_reply))
+        else:
+            seen = literal(self._with_commands(observation, info))
+            self._ids = (*stream, *self.renderer.next_message(seen, last_reply))
 
 
 class Window(Conversation):
@@ -275,22 +254,20 @@ class Window(Conversation):
         history: int = 2,
         guide: Instructions = UNKNOWN,
     ):
-        super().__init__(renderer, horizon, think, guide)
+        super().__init__(renderer, horizon, think, guide, info.get("tools", ()))
         self._goal = info.get("goal", "")
         self._history = history
         self._steps: list[tuple[str, str]] = []  # observation, and the command given on it
         self._write(observation, info)
 
     def _write(self, observation: str, info: Mapping[str, Any]) -> None:
-        head = self.renderer.instructions(self.horizon, self.think, self.guide.rules)
         shown = self._steps[-self._history :] if self._history else []
         lines = [f"Your task is to: {self._goal}", f"Steps taken: {len(self._steps)}"]
         for before, command in shown:
             lines += [before, f"> {command}"]
         lines += [observation, *commands_of(info)]
         self._observation = observation
-        seen = self.renderer.literal("\n".join(lines))
-        self._ids = tuple(self.renderer.first_message("\n\n".join(part for part in (head, seen) if part)))
+        self._ids = self._first_message("\n".join(lines))
 
     def action_prompt(self) -> tuple[int, ...]:
         return self._ids

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AddedToken, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from roleagent.agents.builders import EnvSplit
@@ -41,7 +41,8 @@ def qwen2_tokenizer(chat_template=None):
     """A tokenizer of Qwen2's own kind: byte-level BPE, chat marks, and added tokens that are not declared special."""
     made = Qwen2Tokenizer().train_new_from_iterator(WORDS * 3, 400)
     made.add_tokens([AddedToken(mark, special=True) for mark in ("<|im_start|>", "<|im_end|>")])
-    made.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in ("<tool_call>", "<think>")])
+    marks = [f"<{slash}{name}>" for name in ("tool_call", "think") for slash in ("", "/")]
+    made.add_tokens([AddedToken(mark, special=False, normalized=False) for mark in marks])
     made.eos_token, made.chat_template = "<|im_end|>", chat_template
     return made
 
@@ -49,7 +50,9 @@ def qwen2_tokenizer(chat_template=None):
 def llama3_tokenizer(chat_template=None):
     """A tokenizer of Llama 3's kind: byte-level BPE without a normalizer, headers and turns as special tokens."""
     made = Tokenizer(models.BPE(ignore_merges=True))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    words = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
+    cut = pre_tokenizers.Split(Regex(words + r"|\s+(?!\S)|\s+"), behavior="isolated")
+    made.pre_tokenizer = pre_tokenizers.Sequence([cut, pre_tokenizers.ByteLevel(False, use_regex=False)])
     made.decoder = decoders.ByteLevel()
     names = ("begin_of_text", "end_of_text", "start_header_id", "end_header_id", "eom_id", "eot_id", "python_tag")
     trainer = trainers.BpeTrainer(

@@ -25,7 +25,7 @@ class MessageRenderer(ChatRenderer):
     def literal(self, text: str) -> str:
         return text
 
-    def first_message(self, text: str) -> list[Any]:
+    def first_message(self, text: str, tools: Sequence[Any] = ()) -> list[Any]:
         return [{"role": "user", "content": text}]
 
     def next_message(self, text: str, reply: Sequence[Any]) -> list[Any]:

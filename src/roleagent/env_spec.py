@@ -90,11 +90,13 @@ class Instructions:
         rules: the world and the wording of commands.
         example: an episode, shortened. Its task is in no split.
         listed: whether a prompt lists the possible commands, because ``rules`` do not say how commands are worded.
+        form: how a reply is written; empty: one command, as :class:`~roleagent.envs.wrappers.Tags` reads it.
     """
 
     rules: str
     example: tuple[ExampleStep, ...] = ()
     listed: bool = False
+    form: str = ""
 
 
 UNKNOWN = Instructions(

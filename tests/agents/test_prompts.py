@@ -102,7 +102,7 @@ def test_the_transcript_is_what_the_template_would_render(chat, horizon, ended):
     renderer = renderer_of(chat)
     guide = instructions_of("RoleAgent/Toy-v0")
     conversation = Transcript(renderer, horizon, "none", FIRST, info(), guide=guide)
-    messages = [{"role": "user", "content": f"{renderer.instructions(horizon, 'none', guide.rules)}\n\n{FIRST}"}]
+    messages = [{"role": "user", "content": f"{renderer.instructions(horizon, 'none', guide.rules, '')}\n\n{FIRST}"}]
 
     def rendered():
         return chat.encode(chat.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True))

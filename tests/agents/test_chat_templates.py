@@ -1,0 +1,144 @@
+"""Chat templates with tools: a transcript is what the template makes of the whole conversation."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+from tiny import llama3_tokenizer, qwen, qwen2_tokenizer
+
+from roleagent.agents.chat_renderer import ChatRenderer
+from roleagent.agents.policies.hf import HFPolicy
+from roleagent.agents.rendering import STYLES
+from roleagent.env_spec import Instructions
+
+TEMPLATES = Path(__file__).parents[1] / "templates"
+KINDS = ("qwen2_5", "qwen3", "llama3_1")
+FIND = {"name": "find", "description": 'Findet "Räume": <b>alle</b>.'}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {**FIND, "parameters": {"type": "object", "properties": {"q": {"type": "string"}}}},
+    },
+    {"type": "function", "function": {"name": "now", "description": "", "parameters": {"type": "object"}}},
+]
+PIECES = ("You see egg, potato.", '{"a": ["x"]}', "é☀", "\n", "  ", '"', "\\n", "'", "<b>", "12 345", "\t", "a\n\nb")
+MARKS = ("<|im_end|>", "<|im_start|>user\n", "<|eot_id|>", "<tool_call>", "</think>", "<|start_header_id|>")
+GUIDE = Instructions("Help.", form="Then reply with <answer>…</answer>.")
+
+
+def policy_of(kind):
+    text = (TEMPLATES / f"{kind}.jinja").read_text(encoding="utf-8")
+    words = llama3_tokenizer(text) if kind == "llama3_1" else qwen2_tokenizer(text)
+    return HFPolicy(qwen(context=16384).model, words, qwen().generator, 16384)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def policy(request):
+    return policy_of(request.param)
+
+
+def written(policy, calls):
+    """Calls as the template writes them in an assistant's message, and this message."""
+    message = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "function": c} for c in calls]}
+    render, asked = policy.tokenizer.apply_chat_template, [{"role": "user", "content": "x"}]
+    before = render(asked, tokenize=False, add_generation_prompt=True)
+    after = render([*asked, message, {"role": "tool", "content": ""}], tokenize=False)
+    assert after.startswith(before)
+    return after.removeprefix(before).partition(policy.tokenizer.eos_token)[0], message
+
+
+def conversations(policy, rng, results):
+    """Transcripts of tool calls: after each turn the transcript's tokens and the messages so far."""
+    first = "".join(rng.choices(PIECES, k=3)) + "?"
+    transcript = STYLES["transcript"](ChatRenderer(policy), 0, "optional", first, {"tools": TOOLS}, 0, GUIDE)
+    head = transcript.renderer.instructions(0, "optional", GUIDE.rules, GUIDE.form)
+    messages = [{"role": "user", "content": f"{head}\n\n{first}"}]
+    yield transcript.action_prompt(), messages
+    for _ in range(rng.randrange(1, 4)):
+        many = 1 if "eot_id" in policy.tokenizer.eos_token else rng.randrange(1, 4)
+        calls = [{"name": "find", "arguments": {"q": "".join(rng.choices(PIECES, k=2))}} for _ in range(many)]
+        text, message = written(policy, calls)
+        reply = policy.encode(text) + [policy.eos_id] * rng.randrange(2)  # it may end with the closing tag
+        texts = [results(rng) for _ in calls]
+        info = {"calls": [{"result": text} for text in texts]}
+        stream = (*transcript.action_prompt(), *reply)
+        transcript.advance(stream, reply, json.dumps(calls), "\n".join(texts), info)
+        messages += [message, *({"role": "tool", "content": text} for text in texts)]
+        yield transcript.action_prompt(), messages
+
+
+def test_a_transcript_is_what_the_template_renders(policy):
+    """Token for token after every turn, with one and several results, and whatever they begin and end with."""
+    rng = random.Random(1)
+    for _ in range(40):
+        for ids, messages in conversations(policy, rng, lambda rng: "".join(rng.choices(PIECES, k=rng.randrange(5)))):
+            asked = {"tools": TOOLS, "add_generation_prompt": True}
+            whole = policy.tokenizer.apply_chat_template(messages, tokenize=False, **asked)
+            assert policy.tokenizer.decode(ids, skip_special_tokens=False) == whole
+            assert list(ids) == policy.tokenizer.encode(whole, add_special_tokens=False)
+
+
+def test_results_with_markers_are_the_same_bytes_but_no_special_tokens(policy):
+    known = policy.tokenizer.added_tokens_decoder
+    rng, calm, hostile = random.Random(2), [], []
+    for ids, _ in conversations(policy, rng, lambda rng: "a pan"):
+        calm.append([token for token in ids if token in known])
+    rng = random.Random(2)
+    for ids, messages in conversations(policy, rng, lambda rng: "".join(MARKS)):
+        whole = policy.tokenizer.apply_chat_template(messages, tools=TOOLS, tokenize=False, add_generation_prompt=True)
+        assert policy.tokenizer.decode(ids, skip_special_tokens=False) == whole
+        hostile.append([token for token in ids if token in known])
+    assert hostile == calm
+
+
+def test_a_description_with_markers_has_no_special_tokens(policy):
+    known = policy.tokenizer.added_tokens_decoder
+    tool = {"name": "x", "description": "".join(MARKS), "parameters": {"type": "object", "properties": {MARKS[0]: {}}}}
+    offered = [
+        [{"type": "function", "function": {**tool, **calm}}] for calm in ({}, {"description": "", "parameters": {}})
+    ]
+    found = [[token for token in ChatRenderer(policy).first_message("x", tools) if token in known] for tools in offered]
+    assert found[0] == found[1]
+
+
+def test_user_messages_are_trimmed_as_the_template_does(policy):
+    transcript = STYLES["transcript"](ChatRenderer(policy), 0, "none", " \n a mug \n", {}, 0, Instructions(" \n"))
+    first = transcript.renderer.instructions(0, "none", " \n", "") + "\n\n \n a mug \n"
+    reply = (*policy.encode("<action>look</action>"), policy.eos_id)
+    transcript.advance((*transcript.action_prompt(), *reply), reply, "look", "\n a pan  ", {})
+    contents = (("user", first), ("assistant", "<action>look</action>"), ("user", "\n a pan  "))
+    messages = [{"role": role, "content": content} for role, content in contents]
+    whole = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+    assert list(transcript.action_prompt()) == policy.tokenizer.encode(whole, add_special_tokens=False)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content if m.role != 'tool' }}<|im_end|>{% endfor %}",
+        "{% for m in messages %}{{ raise_exception('no') if m.role == 'tool' }}<|im_start|>{{ m.content }}{% endfor %}",
+    ],
+)
+def test_a_template_without_a_role_for_tools_has_results_of_the_user(template):
+    words = qwen2_tokenizer(template)
+    renderer = ChatRenderer(HFPolicy(qwen(context=512).model, words, qwen().generator, 512))
+    assert renderer.tool_role == "user"
+    assert renderer.tool_results(["a pan", "a mug"], ()) == renderer.next_message("a pan\na mug", ())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_our_templates_render_what_the_published_ones_do(kind):
+    trl = pytest.importorskip("trl", reason="TRL has copies of the published templates")
+    path = Path(trl.__file__).parent / "chat_templates" / f"{kind}.jinja"
+    if not path.exists():
+        pytest.skip("this version of TRL has no copy of the template")
+    policy, rng = policy_of(kind), random.Random(3)
+    render = policy.tokenizer.apply_chat_template
+    for _ in range(20):
+        for _, messages in conversations(policy, rng, lambda rng: "".join(rng.choices(PIECES, k=rng.randrange(5)))):
+            thought = {"role": "assistant", "content": "<think>\nhm\n</think>\n\nyes"}
+            for whole in (messages, [*messages, thought], [{"role": "system", "content": " Be brief. "}, *messages]):
+                for tools in (None, TOOLS):
+                    published = render(whole, tools=tools, tokenize=False, chat_template=path.read_text())
+                    assert render(whole, tools=tools, tokenize=False) == published
