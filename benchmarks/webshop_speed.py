@@ -129,9 +129,9 @@ def html_ratio(data: str, episodes: int = 20) -> float | None:
     except ImportError:
         print("html_ratio: needs beautifulsoup4 and jinja2")
         return None
-    from roleagent.envs.webshop.pages import heading
-    from roleagent.envs.webshop.session import Session
-    from roleagent.envs.webshop.shop import open_shop
+    from roleagent.envs.webshop.engine.pages import heading
+    from roleagent.envs.webshop.engine.session import Session
+    from roleagent.envs.webshop.engine.shop import open_shop
 
     shop, engine = open_shop(data), Environment(autoescape=True)
 
@@ -173,7 +173,7 @@ def lucene(data: str, queries: int = 200) -> dict[str, float] | None:
     """How often the top 50 are Lucene's, and its time per search; None where it is not installed."""
     from gymnasium.error import DependencyNotInstalled
 
-    from roleagent.envs.webshop.shop import RESULTS, open_shop
+    from roleagent.envs.webshop.engine.shop import RESULTS, open_shop
 
     try:
         theirs = open_shop(data, search="pyserini").index
@@ -203,8 +203,8 @@ def in_child(data: str, envs: int, steps: int) -> dict[str, Any]:
 
 def serve(folder: Path, products: int, steps: int) -> dict[str, float]:
     """Writes, stores and serves a large catalogue; what each of it takes."""
-    from roleagent.envs.webshop.build import build_store
-    from roleagent.envs.webshop.generate import write_catalogue
+    from roleagent.envs.webshop.data.build import build_store
+    from roleagent.envs.webshop.data.generate import write_catalogue
 
     write_catalogue(folder, products)
     began = time.process_time()
@@ -251,7 +251,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         data = options.data
         if data is None:
-            from roleagent.envs.webshop.generate import write_catalogue
+            from roleagent.envs.webshop.data.generate import write_catalogue
 
             data = str(Path(folder) / "small")
             write_catalogue(Path(data), options.products)

@@ -14,8 +14,8 @@ def build(arguments: Sequence[str]) -> int:
     """Build the store and the search index of a large catalogue, once."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from roleagent.envs.webshop.build import build_store
-    from roleagent.envs.webshop.product import CatalogueError
+    from roleagent.envs.webshop.data.build import build_store
+    from roleagent.envs.webshop.data.product import CatalogueError
 
     parser = Parser(
         "roleagent webshop build",
@@ -55,7 +55,7 @@ def generate(arguments: Sequence[str]) -> int:
     """Write a generated catalogue as official data files."""
     from rich.progress import track
 
-    from roleagent.envs.webshop.generate import SEED, write_catalogue
+    from roleagent.envs.webshop.data.generate import SEED, write_catalogue
 
     parser = Parser(
         "roleagent webshop generate",
@@ -81,7 +81,7 @@ def generate(arguments: Sequence[str]) -> int:
 
 def serve(arguments: Sequence[str]) -> int:
     """Open the shop as web pages on this machine."""
-    from roleagent.envs.webshop.site import serve as open_site
+    from roleagent.envs.webshop.site.server import serve as open_site
 
     return open_site(arguments)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roleagent.env_spec import DataStatus
-from roleagent.envs.webshop.official import find_files
-from roleagent.envs.webshop.store import find_store, read_manifest
+from roleagent.envs.webshop.data.official import find_files
+from roleagent.envs.webshop.data.store import find_store, read_manifest
 from roleagent.files import count_in_file
 
 

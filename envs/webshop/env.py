@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 import gymnasium
 
-from roleagent.envs.webshop.goals import ENV_ID, task_splits
+from roleagent.envs.webshop.engine.goals import ENV_ID, task_splits
+from roleagent.envs.webshop.engine.pages import RENDERINGS
+from roleagent.envs.webshop.engine.session import Session
+from roleagent.envs.webshop.engine.shop import open_shop
 from roleagent.envs.webshop.oracle import walkthrough
-from roleagent.envs.webshop.pages import RENDERINGS
-from roleagent.envs.webshop.session import Session
-from roleagent.envs.webshop.shop import open_shop
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit, TaskSplitEnv
 

@@ -1,6 +1,6 @@
 """The instructions of WebShop: the task, the wording of commands, and an example with a made-up task."""
 
-from roleagent.env_spec import ExampleStep, Instructions
+from roleagent.env_spec import CommandForm, ExampleStep, Instructions
 
 INSTRUCTIONS = Instructions(
     """\
@@ -35,3 +35,13 @@ counts. What cannot be clicked leaves the page as it is.""",
         ),
     ),
 )
+
+COMMAND_FORMS = (
+    CommandForm(
+        "search",
+        "looks for products, from any page",
+        "search[red cotton shirt]",
+        lambda observation, info: [f"search[{' '.join(info['goal'].split())}]"],
+    ),
+)
+"""Commands that hold free text."""

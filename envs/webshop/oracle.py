@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from roleagent.envs.webshop.goals import Goal
-from roleagent.envs.webshop.pages import BACK, BUY, NEXT, PAGE_SIZE, PREV, SEARCH, SUB_PAGES, Page
-from roleagent.envs.webshop.reward import colour_of, similar
-from roleagent.envs.webshop.session import Session, parse
-from roleagent.envs.webshop.shop import Shop
+from roleagent.envs.webshop.engine.goals import Goal
+from roleagent.envs.webshop.engine.pages import BACK, BUY, NEXT, PAGE_SIZE, PREV, SEARCH, SUB_PAGES, Page
+from roleagent.envs.webshop.engine.reward import colour_of, similar
+from roleagent.envs.webshop.engine.session import Session, parse
+from roleagent.envs.webshop.engine.shop import Shop
 
 _BUTTONS = {SEARCH, BACK, PREV, NEXT, BUY, *SUB_PAGES}  # a click on one of these names never sets an option
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roleagent.envs.webshop.catalogue import CatalogueError
+from roleagent.envs.webshop.data.catalogue import CatalogueError
+from roleagent.envs.webshop.engine.goals import KINDS, SPLITS
 from roleagent.envs.webshop.env import WebShopEnv
-from roleagent.envs.webshop.goals import KINDS, SPLITS
 
 # What a recorded step says, and where the environment says it (reward and observation aside).
 ANSWERS = ("observation", "reward", "done", "clickables", "has_search_bar")

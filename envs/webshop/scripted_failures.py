@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from roleagent.envs.failures.scripted_episode import Impossible, ScriptedEpisode, unreadable_reply
-from roleagent.envs.webshop.pages import BACK, BUY, NEXT, PREV
+from roleagent.envs.webshop.engine.pages import BACK, BUY, NEXT, PREV
 from roleagent.envs.webshop.scripted_shopper import Shopper
 from roleagent.envs.webshop.text import read_request, words_of
 

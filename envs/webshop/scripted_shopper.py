@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roleagent.envs.failures.scripted_episode import Impossible, ScriptedEpisode
-from roleagent.envs.webshop.goals import Goal
+from roleagent.envs.webshop.engine.goals import Goal
+from roleagent.envs.webshop.engine.pages import BUY, NEXT, PAGE_SIZE, PREV
+from roleagent.envs.webshop.engine.session import parse
+from roleagent.envs.webshop.engine.shop import Shop
 from roleagent.envs.webshop.oracle import choose
-from roleagent.envs.webshop.pages import BUY, NEXT, PAGE_SIZE, PREV
-from roleagent.envs.webshop.session import parse
-from roleagent.envs.webshop.shop import Shop
 from roleagent.envs.webshop.text import read_request, without_courtesy
 
 _PAGES = 2  # of results that a sensible shopper looks through

@@ -9,7 +9,7 @@ SPEC = EnvSpec(
     expert="roleagent.envs.webshop.expert:make_expert",
     scripted_failures="roleagent.envs.webshop.scripted_failures:SCRIPTED_FAILURES",
     failure_modes="roleagent.envs.webshop.failures:FAILURE_MODES",
-    command_forms="roleagent.envs.webshop.commands:COMMAND_FORMS",
+    command_forms="roleagent.envs.webshop.instructions:COMMAND_FORMS",
     trl_tools="roleagent.envs.webshop.trl_tools:ShopEpisodes",
     data_status="roleagent.envs.webshop.data_status:data_status",
 )

@@ -19,7 +19,7 @@ def test_every_environment_has_a_spec():
     assert [spec.env_id for spec in OURS] == [name for name in gymnasium.registry if name.startswith("RoleAgent/")]
 
 
-@pytest.mark.parametrize("spec", OURS, ids=lambda spec: spec.env_id)
+@pytest.mark.parametrize("spec", [spec for spec in OURS if spec.failure_modes], ids=lambda spec: spec.env_id)
 def test_a_spec_is_complete(spec):
     """Every mode of the taxonomy has a detector and a script, and the other fields name what they should."""
     modes = failure_modes_of(spec.env_id)

@@ -29,7 +29,7 @@ from roleagent.envs.adapters.vector import make_vector
 from roleagent.envs.retrieval.analysis import analyse
 from roleagent.envs.searchqa.scoring import judge
 from roleagent.envs.searchqa.text import read_command
-from roleagent.envs.webshop.session import parse as read_shop_command
+from roleagent.envs.webshop.engine.session import parse as read_shop_command
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.envs.wrappers.tags import parse
 from roleagent.failure_modes import taxonomy

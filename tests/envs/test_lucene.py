@@ -16,7 +16,7 @@ from roleagent.envs.retrieval.analysis import analyse
 from roleagent.envs.retrieval.bm25 import BM25
 from roleagent.envs.retrieval.lucene import LuceneIndex
 from roleagent.envs.retrieval.words import CLASSES
-from roleagent.envs.webshop.catalogue import load_catalogue
+from roleagent.envs.webshop.data.catalogue import load_catalogue
 
 # Anserini rounds scores to four digits and takes millionths off equal ones.
 ROUNDING = 1e-4

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.envs.webshop import json_stream
-from roleagent.envs.webshop.catalogue import CatalogueError, load_catalogue
-from roleagent.envs.webshop.official import find_files
-from roleagent.envs.webshop.product import NotAProduct, Product, clean
+from roleagent.envs.webshop.data import json_stream
+from roleagent.envs.webshop.data.catalogue import CatalogueError, load_catalogue
+from roleagent.envs.webshop.data.official import find_files
+from roleagent.envs.webshop.data.product import NotAProduct, Product, clean
 
 ENTRY = {
     "asin": "B000000001",

@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.retrieval.bm25 import BM25
-from roleagent.envs.webshop.catalogue import Catalogue, CatalogueError, MemoryShelf, load_catalogue
+from roleagent.envs.webshop.data.catalogue import Catalogue, CatalogueError, MemoryShelf, load_catalogue
+from roleagent.envs.webshop.engine.goals import SPLITS, open_goals
+from roleagent.envs.webshop.engine.nouns import HEURISTIC, NounError
+from roleagent.envs.webshop.engine.pages import RENDERINGS, Page, Part, as_rich_text
+from roleagent.envs.webshop.engine.session import Session, parse
+from roleagent.envs.webshop.engine.shop import Shop, open_shop
 from roleagent.envs.webshop.env import WebShopEnv
-from roleagent.envs.webshop.goals import SPLITS, open_goals
-from roleagent.envs.webshop.nouns import HEURISTIC, NounError
 from roleagent.envs.webshop.oracle import choose, walkthrough
-from roleagent.envs.webshop.pages import RENDERINGS, Page, Part, as_rich_text
-from roleagent.envs.webshop.session import Session, parse
-from roleagent.envs.webshop.shop import Shop, open_shop
 from roleagent.task_split import assert_disjoint
 
 

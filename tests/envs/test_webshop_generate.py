@@ -7,11 +7,11 @@ from collections import defaultdict
 import pytest
 
 from roleagent.envs.retrieval.bm25 import BM25
-from roleagent.envs.webshop.catalogue import load_catalogue
-from roleagent.envs.webshop.generate import MOST, _asin, entries, write_catalogue
-from roleagent.envs.webshop.goals import KINDS, open_goals
-from roleagent.envs.webshop.nouns import guess_nouns
-from roleagent.envs.webshop.reward import judge
+from roleagent.envs.webshop.data.catalogue import load_catalogue
+from roleagent.envs.webshop.data.generate import MOST, _asin, entries, write_catalogue
+from roleagent.envs.webshop.engine.goals import KINDS, open_goals
+from roleagent.envs.webshop.engine.nouns import guess_nouns
+from roleagent.envs.webshop.engine.reward import judge
 
 CATALOGUE = load_catalogue("generated")
 

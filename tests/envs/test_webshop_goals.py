@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.envs.webshop import goals as goals_module
-from roleagent.envs.webshop.catalogue import Catalogue, CatalogueError, MemoryShelf, load_catalogue
-from roleagent.envs.webshop.goals import (
+from roleagent.envs.webshop.data.catalogue import Catalogue, CatalogueError, MemoryShelf, load_catalogue
+from roleagent.envs.webshop.data.product import clean
+from roleagent.envs.webshop.engine import goals as goals_module
+from roleagent.envs.webshop.engine.goals import (
     CAPS,
     KINDS,
     NO_CAP,
@@ -23,7 +24,6 @@ from roleagent.envs.webshop.goals import (
     shuffled,
     task_splits,
 )
-from roleagent.envs.webshop.product import clean
 
 COLOURS_AND_SIZES = {"Size": [{"value": "S"}, {"value": "L"}], "Color": [{"value": v} for v in ("red", "blue", "tan")]}
 

@@ -6,11 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from roleagent.envs.webshop import nouns
-from roleagent.envs.webshop.goals import Goal
-from roleagent.envs.webshop.nouns import HEURISTIC, NounError, guess_nouns, open_nouns
-from roleagent.envs.webshop.product import Product
-from roleagent.envs.webshop.reward import colour_of, count_attributes, count_options, judge, similar, type_factor
+from roleagent.envs.webshop.data.product import Product
+from roleagent.envs.webshop.engine import nouns
+from roleagent.envs.webshop.engine.goals import Goal
+from roleagent.envs.webshop.engine.nouns import HEURISTIC, NounError, guess_nouns, open_nouns
+from roleagent.envs.webshop.engine.reward import colour_of, count_attributes, count_options, judge, similar, type_factor
 
 MUG = Product(
     asin="B000000001",

@@ -18,12 +18,12 @@ import pytest
 from programs import status
 
 import roleagent  # noqa: F401  (registers the environments)
+from roleagent.envs.webshop.engine.goals import task_splits
+from roleagent.envs.webshop.engine.session import Session
+from roleagent.envs.webshop.engine.shop import open_shop
 from roleagent.envs.webshop.expert import ShoppingExpert
-from roleagent.envs.webshop.goals import task_splits
-from roleagent.envs.webshop.session import Session
-from roleagent.envs.webshop.shop import open_shop
-from roleagent.envs.webshop.site import Site, make_server, serve
-from roleagent.envs.webshop.site_pages import document
+from roleagent.envs.webshop.site.pages import document
+from roleagent.envs.webshop.site.server import Site, make_server, serve
 
 SPLIT = "valid"
 

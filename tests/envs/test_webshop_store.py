@@ -8,13 +8,13 @@ import pytest
 from programs import status
 
 from roleagent.envs.retrieval.bm25 import BM25
-from roleagent.envs.webshop import build
-from roleagent.envs.webshop.catalogue import CatalogueError, load_catalogue
-from roleagent.envs.webshop.catalogue import _load as load_anew
 from roleagent.envs.webshop.cli import main
-from roleagent.envs.webshop.generate import write_catalogue
-from roleagent.envs.webshop.goals import open_goals
-from roleagent.envs.webshop.store import FOLDER, LINES, MANIFEST, open_store
+from roleagent.envs.webshop.data import build
+from roleagent.envs.webshop.data.catalogue import CatalogueError, load_catalogue
+from roleagent.envs.webshop.data.catalogue import _load as load_anew
+from roleagent.envs.webshop.data.generate import write_catalogue
+from roleagent.envs.webshop.data.store import FOLDER, LINES, MANIFEST, open_store
+from roleagent.envs.webshop.engine.goals import open_goals
 
 PRODUCTS = 120
 

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 
 from roleagent.compat.webshop.server import BASE_URL, SimBrowser, SimServer, check_files
-from roleagent.envs.webshop.pages import SEPARATOR
+from roleagent.envs.webshop.engine.pages import SEPARATOR
 from roleagent.spaces import Unicode
 
 ENV_ID = "WebAgentTextEnv-v0"

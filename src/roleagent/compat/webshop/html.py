@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from html import escape
 
-from roleagent.envs.webshop.pages import SEARCH, Page, Part
+from roleagent.envs.webshop.engine.pages import SEARCH, Page, Part
 
 
 def page_html(page: Page, instruction: str, base_url: str) -> str:

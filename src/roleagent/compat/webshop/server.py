@@ -16,12 +16,12 @@ from typing import Any, overload
 import numpy as np
 
 from roleagent.compat.webshop.html import page_html
-from roleagent.envs.webshop.goals import SEED, Goal
-from roleagent.envs.webshop.official import data_place, find_files
-from roleagent.envs.webshop.product import Product
-from roleagent.envs.webshop.reward import Score
-from roleagent.envs.webshop.session import Session, parse
-from roleagent.envs.webshop.shop import open_shop
+from roleagent.envs.webshop.data.official import data_place, find_files
+from roleagent.envs.webshop.data.product import Product
+from roleagent.envs.webshop.engine.goals import SEED, Goal
+from roleagent.envs.webshop.engine.reward import Score
+from roleagent.envs.webshop.engine.session import Session, parse
+from roleagent.envs.webshop.engine.shop import open_shop
 
 BASE_URL = "http://127.0.0.1:3000"
 _ORDER_SEED = 233  # the original seeds the process's generator with it, shuffles the goals and draws on

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from html import escape
 
-from roleagent.envs.webshop.pages import BACK, BUY, NEXT, PREV, SUB_PAGES, Page, Part
-from roleagent.envs.webshop.session import Session
+from roleagent.envs.webshop.engine.pages import BACK, BUY, NEXT, PREV, SUB_PAGES, Page, Part
+from roleagent.envs.webshop.engine.session import Session
 
 STYLE = """
 :root { color-scheme: light dark; --back: #f5f5f2; --card: #fff; --text: #1d2126; --soft: #5a626c; --line: #d9d9d3;

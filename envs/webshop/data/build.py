@@ -1,4 +1,4 @@
-"""Builds a store (:mod:`roleagent.envs.webshop.store`) from official files of any size.
+"""Builds a store (:mod:`roleagent.envs.webshop.data.store`) from official files of any size.
 
 Nothing is held in memory but the entry at hand: requests go into an SQLite file first, to be joined by asin; products
 are read, cleaned and written one by one; the search index comes last. Every few thousand entries the place reached is
@@ -19,12 +19,11 @@ import numpy as np
 
 from roleagent.envs.retrieval.bm25 import BM25
 from roleagent.envs.retrieval.whole import write_bytes
-from roleagent.envs.webshop.catalogue import Catalogue, column_row, count_attributes, digest_of
-from roleagent.envs.webshop.goals import shuffled
-from roleagent.envs.webshop.json_stream import elements, members
-from roleagent.envs.webshop.official import Files, find_files
-from roleagent.envs.webshop.product import CatalogueError, NotAProduct, asin_of, clean
-from roleagent.envs.webshop.store import (
+from roleagent.envs.webshop.data.catalogue import Catalogue, column_row, count_attributes, digest_of
+from roleagent.envs.webshop.data.json_stream import elements, members
+from roleagent.envs.webshop.data.official import Files, find_files
+from roleagent.envs.webshop.data.product import CatalogueError, NotAProduct, asin_of, clean
+from roleagent.envs.webshop.data.store import (
     ASINS,
     ATTRIBUTES,
     FOLDER,
@@ -39,6 +38,7 @@ from roleagent.envs.webshop.store import (
     StoreShelf,
     open_store,
 )
+from roleagent.envs.webshop.engine.goals import shuffled
 
 WORK = "build.sqlite"
 CHECKPOINT = 5000  # entries

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from roleagent.envs.webshop.json_stream import elements, members
-from roleagent.envs.webshop.product import CatalogueError
+from roleagent.envs.webshop.data.json_stream import elements, members
+from roleagent.envs.webshop.data.product import CatalogueError
 
 ITEMS, NOTES, HUMAN = "items_shuffle", "items_ins_v2", "items_human_ins"
 BLOCK = 1 << 16  # bytes

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from roleagent.envs.webshop.product import CatalogueError
+from roleagent.envs.webshop.data.product import CatalogueError
 
 CHUNK = 1 << 20  # bytes
 LARGEST = 1 << 26  # characters of one element: beyond that a quotation mark is missing somewhere

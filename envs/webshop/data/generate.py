@@ -18,7 +18,7 @@ from itertools import product as combinations
 from pathlib import Path
 from typing import Any
 
-from roleagent.envs.webshop.product_templates import BRANDS, GROUPS, SYLLABLES, WARES, Ware, shown
+from roleagent.envs.webshop.data.product_templates import BRANDS, GROUPS, SYLLABLES, WARES, Ware, shown
 
 SEED = 0
 MOST = 400_000

@@ -13,8 +13,8 @@ from functools import lru_cache
 from rapidfuzz import fuzz
 from rapidfuzz.utils import default_process
 
-from roleagent.envs.webshop.catalogue import Product
-from roleagent.envs.webshop.goals import Goal
+from roleagent.envs.webshop.data.catalogue import Product
+from roleagent.envs.webshop.engine.goals import Goal
 
 # In the order in which they are looked for: to the shop, "dark blue" is blue and "dark red" is dark.
 # fmt: off

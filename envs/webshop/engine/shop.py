@@ -1,7 +1,7 @@
 """The shop: what all environments of a process share, and never change.
 
 Catalogue, search index, goals, prices, nouns, and the pages once they have been made. Who shops is a
-:class:`~roleagent.envs.webshop.session.Session`; environment and web site are views of one.
+:class:`~roleagent.envs.webshop.engine.session.Session`; environment and web site are views of one.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from roleagent.envs.retrieval.bm25 import BM25, SearchIndex
-from roleagent.envs.webshop.catalogue import GENERATED, Catalogue, load_catalogue
-from roleagent.envs.webshop.goals import Goal, Goals, open_goals
-from roleagent.envs.webshop.nouns import SOURCES, NounSource, open_nouns
-from roleagent.envs.webshop.official import data_place
-from roleagent.envs.webshop.pages import PAGE_SIZE, Page, item_page, results_page, sub_page
-from roleagent.envs.webshop.reward import Score, judge
+from roleagent.envs.webshop.data.catalogue import GENERATED, Catalogue, load_catalogue
+from roleagent.envs.webshop.data.official import data_place
+from roleagent.envs.webshop.engine.goals import Goal, Goals, open_goals
+from roleagent.envs.webshop.engine.nouns import SOURCES, NounSource, open_nouns
+from roleagent.envs.webshop.engine.pages import PAGE_SIZE, Page, item_page, results_page, sub_page
+from roleagent.envs.webshop.engine.reward import Score, judge
 from roleagent.sharing import Opened
 from roleagent.slow_notice import waiting
 
@@ -129,10 +129,10 @@ def open_shop(
     """The shop with these arguments: one for all environments of a process.
 
     Args:
-        data_dir, num_products: see :func:`~roleagent.envs.webshop.catalogue.load_catalogue`.
+        data_dir, num_products: see :func:`~roleagent.envs.webshop.data.catalogue.load_catalogue`.
         goals: ``"synthetic"`` or ``"human"``.
         search: ``"bm25"``, or ``"pyserini"`` for a real Lucene index.
-        nouns: see :func:`~roleagent.envs.webshop.nouns.open_nouns`.
+        nouns: see :func:`~roleagent.envs.webshop.engine.nouns.open_nouns`.
         seed: of prices and price caps.
         show_attributes: whether products have the sub-page of attributes.
 

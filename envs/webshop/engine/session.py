@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 
-from roleagent.envs.webshop.goals import Goal
-from roleagent.envs.webshop.pages import (
+from roleagent.envs.webshop.engine.goals import Goal
+from roleagent.envs.webshop.engine.pages import (
     BACK,
     BUY,
     INDEX,
@@ -20,8 +20,8 @@ from roleagent.envs.webshop.pages import (
     as_text,
     done_page,
 )
-from roleagent.envs.webshop.reward import Score
-from roleagent.envs.webshop.shop import Shop
+from roleagent.envs.webshop.engine.reward import Score
+from roleagent.envs.webshop.engine.shop import Shop
 
 # The original finds out where a shopper is by looking for these in the address, in this order.
 _PLACES = ("search_results", "item_page", "item_sub_page")

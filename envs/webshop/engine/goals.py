@@ -28,7 +28,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from roleagent.envs.webshop.catalogue import Catalogue, CatalogueError, Product
+from roleagent.envs.webshop.data.catalogue import Catalogue, CatalogueError, Product
 from roleagent.sharing import Immutable
 from roleagent.task_split import TaskSplit, assert_disjoint
 

@@ -1,7 +1,7 @@
 """The store: a catalogue of any size on disk, of which a process holds only what it looks at.
 
 A store is a folder, by default ``webshop.store`` beside the data files, written once by ``roleagent webshop
-build`` (see :mod:`roleagent.envs.webshop.build`):
+build`` (see :mod:`roleagent.envs.webshop.data.build`):
 
 ==================  ====================================================================================================
 ``store.json``      what it was made of, and how large the other files are; written last: without it there is no store
@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from roleagent.envs.webshop.catalogue import Catalogue, Columns, digest_of
-from roleagent.envs.webshop.official import find_files, fingerprint
-from roleagent.envs.webshop.product import MAX_ASIN, CatalogueError, Product
+from roleagent.envs.webshop.data.catalogue import Catalogue, Columns, digest_of
+from roleagent.envs.webshop.data.official import find_files, fingerprint
+from roleagent.envs.webshop.data.product import MAX_ASIN, CatalogueError, Product
 
 FOLDER = "webshop.store"
 MANIFEST = "store.json"

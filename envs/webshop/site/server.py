@@ -20,10 +20,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from roleagent.commands import Parser, natural, port_number, whole
-from roleagent.envs.webshop.goals import SPLITS, task_splits
-from roleagent.envs.webshop.session import Session
-from roleagent.envs.webshop.shop import Shop, open_shop
-from roleagent.envs.webshop.site_pages import STYLE, document, message
+from roleagent.envs.webshop.engine.goals import SPLITS, task_splits
+from roleagent.envs.webshop.engine.session import Session
+from roleagent.envs.webshop.engine.shop import Shop, open_shop
+from roleagent.envs.webshop.site.pages import STYLE, document, message
 
 PORT = 8017
 MOST_VISITORS = 256

@@ -14,7 +14,7 @@ from functools import cached_property
 from html import escape
 from typing import NamedTuple
 
-from roleagent.envs.webshop.catalogue import Product
+from roleagent.envs.webshop.data.catalogue import Product
 from roleagent.sharing import Immutable
 
 SEARCH, BACK, PREV, NEXT, BUY = "search", "back to search", "< prev", "next >", "buy now"

@@ -20,8 +20,8 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from roleagent.envs.webshop.official import Files, data_place, find_files, read_entries, read_members
-from roleagent.envs.webshop.product import CatalogueError, NotAProduct, Product, asin_of, clean
+from roleagent.envs.webshop.data.official import Files, data_place, find_files, read_entries, read_members
+from roleagent.envs.webshop.data.product import CatalogueError, NotAProduct, Product, asin_of, clean
 from roleagent.sharing import Immutable
 
 GENERATED = "generated"
@@ -185,12 +185,13 @@ class Catalogue(Immutable, Sequence[Product]):
 def load_catalogue(data_dir: str | os.PathLike[str] | None = None, num_products: int | None = None) -> Catalogue:
     """The catalogue of a data folder, read once per process.
 
-    A store (see :mod:`roleagent.envs.webshop.store`) that lies in the folder, or is the folder, is opened instead of
-    the files.
+    A store (see :mod:`roleagent.envs.webshop.data.store`) in the folder, or the folder itself if it is one, is opened
+    instead of the files.
 
     Args:
         data_dir: a folder with official files, or one of their files of products, or a store; ``"generated"``: the
-            project's own products; ``"official"`` or None: see :func:`~roleagent.envs.webshop.official.data_place`.
+            project's own products; ``"official"`` or None: see
+            :func:`~roleagent.envs.webshop.data.official.data_place`.
         num_products: only the first so many entries, as the file has them (bad ones are left out afterwards, as the
             original does); the number of generated products, 300 by default.
 
@@ -208,7 +209,7 @@ def load_catalogue(data_dir: str | os.PathLike[str] | None = None, num_products:
 
 @lru_cache(maxsize=8)
 def _load(data: Path, num_products: int | None) -> Catalogue:
-    from roleagent.envs.webshop.store import find_store, open_store
+    from roleagent.envs.webshop.data.store import find_store, open_store
 
     store = find_store(data, num_products)
     if store is not None:
@@ -263,7 +264,7 @@ def digest_of(fingerprints: Mapping[str, Any], num_products: int | None) -> str:
 
 @lru_cache(maxsize=4)
 def _generated(products: int) -> Catalogue:
-    from roleagent.envs.webshop.generate import SEED, entries
+    from roleagent.envs.webshop.data.generate import SEED, entries
 
     made = list(entries(products, SEED))
     cleaned, skipped = clean_all(

@@ -1,0 +1,1 @@
+"""Products: official files, the catalogue that is read from them, and a generator."""

@@ -1,0 +1,1 @@
+"""The shop: goals, pages, sessions and rewards."""
