@@ -21,6 +21,7 @@ from roleagent.failure_modes import taxonomy
 ALFWORLD = taxonomy("RoleAgent/ALFWorld-v0")
 WEBSHOP = taxonomy("RoleAgent/WebShop-v0")
 SEARCH = taxonomy("RoleAgent/SearchQA-v0")
+OFFICE = taxonomy("RoleAgent/Office-v0")
 
 WORLDS = {
     "toy": ("RoleAgent/Toy-v0", {}),
@@ -28,6 +29,7 @@ WORLDS = {
     "standard": ("RoleAgent/ALFWorld-v0", {"data_dir": "generated", "size": "standard"}),
     "webshop": ("RoleAgent/WebShop-v0", {"data_dir": "generated"}),
     "search": ("RoleAgent/SearchQA-v0", {"data_dir": "generated"}),
+    "office": ("RoleAgent/Office-v0", {}),
 }
 HOUSES = ("toy", "tiny", "standard")
 N = 12  # episodes per mode and world
@@ -54,7 +56,7 @@ def made(envs):
 
 def each(*worlds):
     """Every mode of these worlds, as test parameters."""
-    modes = {"webshop": WEBSHOP, "search": SEARCH}
+    modes = {"webshop": WEBSHOP, "search": SEARCH, "office": OFFICE}
     return pytest.mark.parametrize(("world", "mode"), [(w, m) for w in worlds for m in modes.get(w, ALFWORLD)])
 
 
@@ -63,7 +65,7 @@ def each(*worlds):
 
 def test_every_mode_has_a_script(envs):
     for world, env in envs.items():
-        assert scripted_modes(env) == {"webshop": WEBSHOP, "search": SEARCH}.get(world, ALFWORLD)
+        assert scripted_modes(env) == {"webshop": WEBSHOP, "search": SEARCH, "office": OFFICE}.get(world, ALFWORLD)
 
 
 @each(*WORLDS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import warnings
 from collections.abc import Callable, Sequence
@@ -38,9 +39,21 @@ class Python(Format):
 
     def write(self, calls: Sequence[Call], tools: Sequence[Tool] = (), literal: Callable[[str], str] = str) -> str:
         written = [
-            f"{call.name}({', '.join(f'{name}={value!r}' for name, value in call.arguments.items())})" for call in calls
+            f"{call.name}({', '.join(f'{name}={_written(value)}' for name, value in call.arguments.items())})"
+            for call in calls
         ]
         return literal(written[0] if len(written) == 1 else f"[{', '.join(written)}]")
+
+
+def _written(value: Any) -> str:
+    """A JSON value as a Python literal. Texts stand in double quotes, as a model sees them in most code."""
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{_written(key)}: {_written(one)}' for key, one in value.items())}}}"
+    return repr(value)
 
 
 def _expression(text: str) -> ast.expr:

@@ -1,0 +1,1 @@
+"""The office: a generated world of tools, with people, rooms, a calendar and prices."""
