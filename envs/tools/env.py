@@ -105,6 +105,8 @@ class ToolEnv(TaskSplitEnv):
         self._tasks: Tasks = open_tasks(tasks, self.ENV_ID)
         self.task_split = self._find_task_split(split)
         self._check_tasks()
+        for tool in self._tools.values():
+            getattr(tool, "check_isolation", lambda kind: None)(isolation)
         self.max_steps, self.max_calls, self.max_words = max_steps, max_calls, max_words
         self.timeout, self.format_gate, self.coerce, self.isolation = timeout, format_gate, coerce, isolation
         self.observation_space = Unicode()

@@ -6,13 +6,14 @@ import importlib
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from roleagent.envs.tools.function_tool import FunctionTool, as_tool, unique
 from roleagent.envs.tools.schema import SchemaRefused
+from roleagent.options import shown
 from roleagent.tools import Tool
 
 MCP = "mcp:"
@@ -28,7 +29,9 @@ def load_tools(source: Any) -> tuple[Tool, ...]:
 
     Args:
         source: ``"module"``, ``"file.py"`` (all tools in it) or either with ``:name`` (one of them), ``"mcp:COMMAND"``
-            or ``"mcp:https://…"``, a tool, a function, a class of tools, or a list of these.
+            or ``"mcp:https://…"``, ``{"mcp": COMMAND or URL, …}`` with options of
+            :class:`roleagent.envs.tools.mcp.MCPClient`, a tool, a function, a class of tools, or a list of these. Of
+            tools of one name, those of an MCP server get the server's name in front.
 
     Raises:
         ToolsNotFound: the source cannot be imported, or has no tools.
@@ -37,7 +40,12 @@ def load_tools(source: Any) -> tuple[Tool, ...]:
     >>> [tool.name for tool in load_tools("roleagent.envs.tools.examples")]
     ['calculate', 'convert']
     """
-    return unique(_each(source))
+    tools = list(_each(source))
+    names = [tool.name for tool in tools]
+    return unique(
+        tool.prefixed() if names.count(tool.name) > 1 and hasattr(tool, "prefixed") else tool  # type: ignore[attr-defined]
+        for tool in tools
+    )
 
 
 def _each(source: Any) -> Iterable[Tool]:
@@ -45,6 +53,11 @@ def _each(source: Any) -> Iterable[Tool]:
         return _named(source)
     if isinstance(source, Path):
         return _named(str(source))
+    if isinstance(source, Mapping):
+        options = dict(source)
+        if not isinstance(address := options.pop("mcp", None), str):
+            raise ToolsNotFound(f"a server is {{mcp: COMMAND or URL, …}}, not {shown(dict(source))}")
+        return _served(address, options)
     if isinstance(source, Iterable):
         return [tool for one in source for tool in _each(one)]
     return [as_tool(source)]
@@ -52,9 +65,7 @@ def _each(source: Any) -> Iterable[Tool]:
 
 def _named(source: str) -> Iterable[Tool]:
     if source.startswith(MCP):
-        from roleagent.envs.tools import mcp  # pyright: ignore[reportAttributeAccessIssue] - an extra
-
-        return mcp.load_tools(source.removeprefix(MCP).strip())
+        return _served(source.removeprefix(MCP).strip(), {})
     place, _, attribute = source.rpartition(":") if not source.endswith(".py") else (source, "", "")
     if not place:
         place, attribute = attribute, ""
@@ -67,6 +78,12 @@ def _named(source: str) -> Iterable[Tool]:
     if not found:
         raise ToolsNotFound(f"{source} has no tools: put @tool over a function in it")
     return list({id(tool): tool for tool in found}.values())
+
+
+def _served(address: str, options: dict[str, Any]) -> Iterable[Tool]:
+    from roleagent.envs.tools.mcp import load_tools as load_served  # an extra
+
+    return [as_tool(tool) for tool in load_served(address, **options)]
 
 
 def _is_tool(value: Any, module: ModuleType) -> bool:

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
 from typing import Any
 
@@ -142,7 +143,7 @@ class EventLoop:
         """Waits until each of the jobs has finished or is late; False if a job blocks the loop itself."""
         try:
             future.result(max(job.timeout for job in jobs) + GRACE)
-        except TimeoutError:
+        except FutureTimeout:  # the built-in TimeoutError from Python 3.11 on
             for job in jobs:
                 if not job.finished:
                     job.give_up()

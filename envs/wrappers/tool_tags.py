@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 import gymnasium
 
-from roleagent.envs.tools.broker import PreparedCall
+from roleagent.envs.tools.broker import PreparedCall, prepared_calls
 from roleagent.envs.tools.command import answer_command, call_command, error_command, read_command
 from roleagent.envs.tools.formats import FORMATS, Reading, answer_text
 from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
@@ -158,10 +158,9 @@ class ToolTags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         observation, reward, terminated, truncated, info = self.env.step(inner)
         return observation, reward, terminated, truncated, _with(info, parsed.error, repaired)
 
-    def prepare(self, action: Any) -> list[PreparedCall]:
+    def prepare(self, action: Any) -> list[PreparedCall] | None:
         """The calls that a reply makes (see :meth:`~roleagent.envs.tools.env.ToolEnv.prepare`)."""
-        prepare = self.env.get_wrapper_attr("prepare") if self.env.has_wrapper_attr("prepare") else lambda command: []
-        return prepare(self.reader.command(action)[1])
+        return prepared_calls(self.env, self._inner(action)[1])
 
     def _inner(self, action: Any) -> tuple[Parsed, Any, int]:
         parsed, command, repaired = self.reader.command(action)

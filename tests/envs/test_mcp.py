@@ -1,0 +1,267 @@
+"""Tools of MCP servers: real servers of the SDK, over stdio, over HTTP, and such as hang, die or are not there."""
+
+import itertools
+import shlex
+import sys
+import threading
+import time
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mcp")
+import anyio
+import mcp_server
+import uvicorn
+from mcp.shared.memory import create_client_server_memory_streams
+
+from roleagent.envs.pool import EnvPool
+from roleagent.envs.tools import Call, ToolEnv
+from roleagent.envs.tools.broker import Broker, PreparedCall
+from roleagent.envs.tools.command import call_command
+from roleagent.envs.tools.load import load_tools as load_all
+from roleagent.envs.tools.mcp import MCPClient, MCPError, load_tools
+from roleagent.envs.tools.mcp.session import Server
+from roleagent.tools import EpisodeError, ToolError
+
+SCRIPT = [sys.executable, mcp_server.__file__]
+COMMAND = shlex.join(SCRIPT)
+NUMBERS = itertools.count()
+
+
+@contextmanager
+def served(server):
+    """The URL of a server in this process."""
+    web = uvicorn.Server(
+        uvicorn.Config(server.streamable_http_app(), port=0, log_level="error", timeout_graceful_shutdown=1)
+    )
+    thread = threading.Thread(target=web.run, daemon=True)
+    thread.start()
+    while not web.started:
+        time.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{web.servers[0].sockets[0].getsockname()[1]}/mcp"
+    finally:
+        web.should_exit = True
+        thread.join(10)
+
+
+@pytest.fixture(scope="module")
+def url():
+    with served(mcp_server.build()) as found:
+        yield found
+
+
+def in_memory(starts):
+    """A transport to a server in this process, which counts its starts."""
+
+    @asynccontextmanager
+    async def connect():
+        starts.append(1)
+        async with create_client_server_memory_streams() as (client, (read, write)), anyio.create_task_group() as group:
+            server = mcp_server.build(die=write.close)
+            inner = getattr(server, "_lowlevel_server", None) or server._mcp_server
+            group.start_soon(inner.run, read, write, inner.create_initialization_options())
+            yield client
+            group.cancel_scope.cancel()
+
+    return connect
+
+
+@contextmanager
+def episode(client, isolation="episode"):
+    """An episode of an environment: what calls its tools, by name."""
+    number = next(NUMBERS)
+    yield {tool.name: tool.begin(number, isolation).execute for tool in client.tools}
+    [tool.end(number) for tool in client.tools]
+
+
+@pytest.mark.parametrize("where", ["stdio", "http"])
+def test_the_tools_of_a_server(where, url):
+    client = MCPClient(COMMAND if where == "stdio" else url, allow=["put"])
+    assert client.name == "shelf" and [tool.name for tool in client.tools] == ["add", "look", "put", "misbehave"]
+    add, put = client.tools[0], client.tools[2]
+    assert (add.description, add.read_only, add.network) == ("Adds two numbers.", True, False)
+    assert add.parameters["properties"]["a"]["type"] == "integer" and add.parameters["required"] == ["a", "b"]
+    assert (put.read_only, put.network) == (False, True)
+    with episode(client) as tools:
+        assert tools["add"]({"a": 2, "b": 3}).text == "5"
+        failed = tools["misbehave"]({"how": "raise"})
+        assert not failed.success and "misbehave" in failed.text
+        assert not tools["add"]({"a": "two"}).success  # the server checks as well
+        assert 100_000 < len(tools["misbehave"]({"how": "much"}).text) < 100_100
+
+
+def test_each_episode_has_a_session_of_its_own():
+    client = MCPClient(COMMAND, allow=["put"])
+    for isolation, seen in (("process", "empty"), ("shared", "egg")):
+        with episode(client, isolation) as one, episode(client, isolation) as other:
+            assert one["put"]({"thing": "egg"}).text == "done" and one["look"]({}).text == "egg"
+            assert other["look"]({}).text == seen
+
+
+def test_many_episodes_call_at_the_same_time(url):
+    client, broker = MCPClient(url), Broker()
+    numbers = list(itertools.islice(NUMBERS, 24))
+    adds = [client.tools[0].begin(number, "session") for number in numbers]
+    found = broker.run([[PreparedCall(add, {"a": number, "b": 1})] for number, add in enumerate(adds)])
+    [client.end(number) for number in numbers]
+    assert [results[0].result.text for results in found] == [str(number + 1) for number in range(24)]
+
+
+def test_only_tools_that_read_are_offered():
+    client = MCPClient(COMMAND)
+    assert "put" not in [tool.name for tool in client.tools] and client.refused == ("put",)
+    assert [tool.name for tool in load_tools(COMMAND, only=["put"], allow=["put"])] == ["put"]
+    with pytest.raises(MCPError, match=r"without readOnlyHint, put may change something: allow=\[put\] permits it"):
+        MCPClient(COMMAND, only=["put"])
+
+
+@pytest.mark.parametrize("how", ["hang", "die"])
+def test_a_server_that_fails_is_restarted_once_and_then_ends_the_episode(how):
+    starts = []
+    client = MCPClient("shelf", transport=in_memory(starts), timeout=0.3, allow=["put"])
+    reason = "the server gave no answer in 0.3 s" if how == "hang" else "the server has died"
+    with episode(client) as tools:
+        with pytest.raises(ToolError, match=reason):
+            tools["misbehave"]({"how": how})  # two attempts
+        assert tools["add"]({"a": 1, "b": 1}).text == "2"  # a success ends the row
+        with pytest.raises(ToolError, match=reason):
+            tools["misbehave"]({"how": how})
+        with pytest.raises(EpisodeError, match=f"shelf: {reason}"):
+            tools["misbehave"]({"how": how})
+    assert len(starts) == 1 + 5  # the list of tools, then one start per attempt that followed a failure
+    with episode(client) as tools:
+        tools["put"]({"thing": "egg"})
+        with pytest.raises(EpisodeError):  # a restarted server would not know of the egg
+            tools["misbehave"]({"how": how})
+
+
+def test_one_episode_does_not_end_a_shared_session_of_others():
+    starts = []
+    client = MCPClient("shelf", transport=in_memory(starts), timeout=0.3)
+    with episode(client, "shared") as first, episode(client, "shared") as second:
+        with pytest.raises(ToolError, match="no answer"):
+            first["misbehave"]({"how": "hang"})
+        assert second["add"]({"a": 1, "b": 1}).text == "2"
+    assert len(starts) == 2
+
+
+def test_a_command_that_dies_is_started_again(tmp_path):
+    starts = tmp_path / "starts"
+    with episode(MCPClient(shlex.join([*SCRIPT, str(starts)]))) as tools:
+        with pytest.raises(ToolError, match="the server has died"):
+            tools["misbehave"]({"how": "die"})
+        assert tools["add"]({"a": 1, "b": 1}).text == "2"
+    assert len(starts.read_text().split()) == 4
+
+
+def test_no_server_outlives_its_episode(tmp_path):
+    starts = tmp_path / "starts"
+    client = MCPClient(shlex.join([*SCRIPT, str(starts)]))
+    with episode(client) as tools:
+        tools["look"]({})
+    processes = [Path("/proc", pid) for pid in starts.read_text().split()]
+    if not Path("/proc/self").exists():
+        pytest.skip("this system has no /proc")
+    until = time.monotonic() + 15
+    while any(process.exists() for process in processes) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert len(processes) == 2 and not any(process.exists() for process in processes)
+
+
+@pytest.mark.parametrize(
+    "address, options, problem",
+    [
+        ("no-such-command --x", {}, r"the server does not start: FileNotFoundError: .*no-such-command"),
+        (f"{sys.executable} -c 'raise SystemExit(\"no key is set\")'", {}, r"does not start: .*\(no key is set\)"),
+        (
+            f"{sys.executable} -c 'import time; time.sleep(9)'",
+            {"start_timeout": 0.3},
+            r"the server does not start: no answer in 0.3 s",
+        ),
+        ("http://127.0.0.1:9/mcp", {"start_timeout": 5}, r"the server does not start: "),
+        ("http://me:secret@127.0.0.1:9/mcp", {}, "token=NAME"),
+        ("x", {"timeout": 0}, "timeout and start_timeout are seconds, above 0"),
+        ("x", {"cache_only": True}, "cache_only needs cache=FILE"),
+        ("x", {"cache_only": True, "cache": "/no/such"}, "there is no cache /no/such"),
+        ("x", {"cache": __file__}, "cannot be used: file is not a database"),
+        ("x", {"environment": ["NO_SUCH_NAME"]}, "the environment variable NO_SUCH_NAME is not set"),
+        ("x", {"colour": "red"}, "unexpected keyword argument 'colour'"),
+        ("  ", {}, "there is no command"),
+        ("'x", {}, "the command cannot be read: No closing quotation"),
+        (COMMAND, {"allow": ["throw"]}, "there is no tool 'throw'; there are add, look, put, misbehave"),
+    ],
+)
+def test_a_server_that_cannot_be_used_is_one_line(address, options, problem):
+    begun = time.monotonic()
+    with pytest.raises(MCPError, match=problem) as error:
+        load_tools(address, **options)
+    assert "\n" not in str(error.value) and str(error.value).startswith("MCP server ")
+    assert time.monotonic() - begun < 20
+
+
+def test_cached_results_are_replayed_without_a_server(tmp_path):
+    cache, starts = str(tmp_path / "calls.sqlite"), tmp_path / "starts"
+    address = shlex.join([*SCRIPT, str(starts)])
+    client = MCPClient(address, cache=cache, allow=["put"])
+    with episode(client) as one, episode(client) as other:
+        assert one["look"]({}).text == "empty" and one["add"]({"a": 1, "b": 2}).text == "3"
+        one["put"]({"thing": "egg"})
+        assert one["look"]({}).text == "egg"  # the cache knows of no egg
+        assert other["look"]({}).text == "empty"
+    before = starts.read_text()
+    replay = MCPClient(address, cache=cache, cache_only=True)
+    with episode(replay) as again:
+        assert again["add"]({"b": 2, "a": 1}).text == "3" and again["look"]({}).text == "empty"
+        with pytest.raises(EpisodeError, match=r'shelf: the cache has no result of add {"a": 1, "b": 1}'):
+            again["add"]({"a": 1, "b": 1})
+    assert starts.read_text() == before and [tool.name for tool in replay.tools] == ["add", "look", "misbehave"]
+
+
+def test_clashing_names_get_the_server_s_name(url):
+    with served(mcp_server.build("other shelf")) as other:
+        tools = load_all([{"mcp": url, "only": ["add"]}, {"mcp": other, "only": ["add", "look"]}])
+        assert [tool.name for tool in tools] == ["shelf_add", "other_shelf_add", "look"]
+        assert tools[1].begin(-1, "shared").execute({"a": 2, "b": 2}).text == "4"
+        tools[1].end(-1)
+
+
+def test_a_token_is_sent_as_header(monkeypatch, url):
+    """The server refuses others; the SDK's app is wrapped, as a proxy would be."""
+    seen = []
+
+    class Guarded:
+        def streamable_http_app(self):
+            inner = mcp_server.build().streamable_http_app()
+
+            async def app(scope, receive, send):
+                if scope["type"] == "http":
+                    seen.append(dict(scope["headers"]).get(b"authorization"))
+                await inner(scope, receive, send)
+
+            return app
+
+    monkeypatch.setenv("SHELF_TOKEN", "s3cret")
+    with served(Guarded()) as guarded, episode(MCPClient(guarded, token="SHELF_TOKEN")) as tools:
+        assert tools["add"]({"a": 1, "b": 1}).text == "2"
+    assert set(seen) == {b"Bearer s3cret"} and "s3cret" not in repr(Server(guarded, token="SHELF_TOKEN"))
+
+
+SERVED = [{"id": "sum", "prompt": "What is 2 + 3?", "answer": "5"}]
+
+
+def test_an_environment_with_a_server(url):
+    """Two environments of a pool, whose calls run together."""
+    tools = [{"mcp": COMMAND, "only": ["look", "put"], "allow": ["put"]}, {"mcp": url, "only": ["misbehave"]}]
+    pool = EnvPool(lambda: ToolEnv(tools=tools, tasks=SERVED, split="all", max_steps=9))
+    info = {index: pool.reset(index).info for index in range(2)}[0]
+    assert [tool["function"]["name"] for tool in info["tools"]] == ["look", "put", "misbehave"]
+    put, look = call_command([Call("put", {"thing": "egg"})]), call_command([Call("look", {})])
+    assert [outcome.observation for outcome in pool.step_many({0: put, 1: look}).values()] == ["done", "empty"]
+    outcome = pool.step_many({0: look, 1: call_command([Call("misbehave", {"how": "fine"})])})
+    assert [outcome.observation for outcome in outcome.values()] == ["egg", "fine"]
+    pool.close()
+    with pytest.raises(MCPError, match="isolation=process needs a command"):
+        ToolEnv(tools=f"mcp:{url}", tasks=SERVED, isolation="process")
