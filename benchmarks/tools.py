@@ -1,0 +1,126 @@
+"""Measures tools: how much faster the broker runs the calls of many episodes than one call after another.
+
+    python benchmarks/tools.py
+    python benchmarks/tools.py --episodes 256 --milliseconds 100
+
+Every episode makes one call per turn and answers in the last turn, as ``RoleAgent/ToolEnv-v0`` in ``ToolTags``. The
+tool waits, as a request to a server does: in a thread, in an event loop, or for a batch of calls at once. Both ways
+must give the same episodes. ``RESULT`` has ``broker_ratio``: time one by one over time with the broker, of the tool
+that waits in a thread; ``broker_ratio_async`` and ``broker_ratio_batch`` are those of the others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import gymnasium
+
+from roleagent.envs.pool import EnvPool, Outcome
+from roleagent.envs.tools import tool
+from roleagent.envs.wrappers import ToolTags
+
+WAIT = {"seconds": 0.02}
+
+
+@tool
+def look_up(number: int) -> int:
+    """Looks a number up."""
+    time.sleep(WAIT["seconds"])
+    return number**2
+
+
+@tool
+async def ask(number: int) -> int:
+    """Asks for a number."""
+    await asyncio.sleep(WAIT["seconds"])
+    return number**2
+
+
+class Search:
+    """A tool whose calls cost little more together than one."""
+
+    name, description = "search", "Searches for a number."
+    parameters: Mapping[str, Any] = look_up.parameters
+
+    def execute(self, arguments: Mapping[str, Any], state: Any) -> int:
+        return self.batch_execute([arguments], [state])[0]
+
+    def batch_execute(self, arguments: Sequence[Mapping[str, Any]], states: Sequence[Any]) -> list[int]:
+        time.sleep(WAIT["seconds"])
+        return [one["number"] ** 2 for one in arguments]
+
+
+def play(kind: Any, episodes: int, turns: int, together: bool) -> tuple[float, list[list[Outcome]]]:
+    """Seconds of all steps, and the outcomes of every turn."""
+    tasks = [{"id": number, "prompt": f"What is {number} squared?", "answer": number**2} for number in range(episodes)]
+    arguments = {"tools": [kind], "tasks": tasks, "split": "all", "judge": "number", "max_steps": turns}
+    pool = EnvPool(lambda: ToolTags(gymnasium.make("RoleAgent/ToolEnv-v0", disable_env_checker=True, **arguments)))
+    for number in range(episodes):
+        pool.reset(number, str(number))
+    found, seconds = [], 0.0
+    for turn in range(turns):
+        name = kind.name
+        replies = {
+            number: f"<answer>{number**2}</answer>"
+            if turn == turns - 1
+            else f'<tool_call>{{"name": "{name}", "arguments": {{"number": {number + turn}}}}}</tool_call>'
+            for number in range(episodes)
+        }
+        start = time.perf_counter()
+        if together:
+            outcomes = list(pool.step_many(replies).values())
+        else:
+            outcomes = [pool.step(number, reply) for number, reply in replies.items()]
+        seconds += time.perf_counter() - start
+        found.append(outcomes)
+    pool.close()
+    return seconds, found
+
+
+def without_times(outcomes: Sequence[Sequence[Outcome]]) -> list[Any]:
+    """Episodes without the times of their calls."""
+    return [
+        (
+            outcome.observation,
+            outcome.reward,
+            outcome.terminated,
+            outcome.truncated,
+            outcome.error,
+            [{**call, "seconds": 0} for call in outcome.info["calls"]],
+            {key: value for key, value in outcome.info.items() if key != "calls"},
+        )
+        for turn in outcomes
+        for outcome in turn
+    ]
+
+
+def broker(episodes: int, turns: int) -> dict[str, Any]:
+    """Both ways with each kind of tool."""
+    result: dict[str, Any] = {}
+    for kind, key in ((look_up, ""), (ask, "_async"), (Search(), "_batch")):
+        slow, expected = play(kind, episodes, turns, together=False)
+        fast, found = play(kind, episodes, turns, together=True)
+        if without_times(found) != without_times(expected) or found[-1][-1].reward != 1.0:
+            raise SystemExit(f"{kind.name}: the episodes differ")
+        result[f"broker_ratio{key}"] = round(slow / fast, 1)
+        print(f"{kind.name:8} one by one {slow:6.2f} s, broker {fast:5.2f} s: {slow / fast:5.1f} times as fast")
+    return result
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--episodes", type=int, default=64, help="side by side (default 64)")
+    parser.add_argument("--turns", type=int, default=5, help="of an episode, the last of which answers (default 5)")
+    parser.add_argument("--milliseconds", type=float, default=20.0, help="that a call waits (default 20)")
+    options = parser.parse_args()
+    WAIT["seconds"] = options.milliseconds / 1000
+    print("RESULT", json.dumps(broker(options.episodes, options.turns)))
+
+
+if __name__ == "__main__":
+    main()
