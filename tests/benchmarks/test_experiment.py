@@ -223,25 +223,21 @@ def test_figures_by_hand(programs, arms, tmp_path):
 
 @pytest.mark.slow
 def test_an_experiment_from_its_plan_to_its_report(written, tmp_path):
-    out, names = tmp_path / "out", ("GRPO", "Role-Agent", "H two")
-    stages = [{"arms": [*names[:2]], "seeds": [0, 1]}, {"arms": [*names[2:]], "seeds": [0]}]
-    plan = {"arms": {name: PLAN["arms"][name] for name in names}, "stages": stages}
+    out, arms = tmp_path / "out", {name: PLAN["arms"][name] for name in ("GRPO", "Role-Agent")}
+    plan = {"arms": arms, "apart": [], "stages": [{"arms": [*arms], "seeds": [0]}], "pairs": [[*arms]]}
     status, shown, errors = run("benchmarks/experiment", "--config", written(**plan), "--out", out)
     assert status == 0, errors
     name, _, text = shown.splitlines()[-1].partition(" ")
-    assert name == "RESULT" and json.loads(text)["seeds"]["Role-Agent"] == [0, 1]
+    assert name == "RESULT" and json.loads(text)["seeds"]["Role-Agent"] == [0]
     page = (tmp_path / "report.md").read_text()
-    for told in (
-        *("Role-Agent over GRPO", "Nothing is tuned here.", "pictures/report_success.svg", "predictive reward"),
-        *("same warm start, except H two", "H two over warm start of H two"),
-    ):
-        assert told in page
+    for text in ("Role-Agent over GRPO", "Nothing is tuned here.", "pictures/report_success.svg", "predictive reward"):
+        assert text in page
     assert (tmp_path / "pictures" / "report_success.svg").exists()
     before = [(out / "seed0" / f"start{arm}" / "before.json").read_text() for arm in ("", "-role-agent")]
     assert before[0] == before[1]
     weights = [out / "seed0" / f"start{arm}" / "checkpoints" / "step-500000" / "policy" for arm in ("", "-grpo")]
     assert (weights[0] / "model.safetensors").read_bytes() == (weights[1] / "model.safetensors").read_bytes()
-    (out / "seed1" / "start-grpo.costs.json").unlink()  # the program was killed, and its last run went on to its end
+    (out / "seed0" / "start-grpo.costs.json").unlink()  # the program was killed, and its last run went on to its end
     again = run("benchmarks/experiment", "--config", written(**plan), "--out", out)
     assert again[0] == 0 and "left: nothing" in again[1] and "about 0.0 hours" in again[1]
     assert (tmp_path / "report.md").read_text() == page

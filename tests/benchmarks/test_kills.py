@@ -2,6 +2,7 @@
 
 import random
 
+import pytest
 from programs import load, run
 
 
@@ -16,6 +17,7 @@ def test_moments_are_drawn_from_places_and_from_time(monkeypatch):
     assert sum(any(moment.place == "log" for moment, _ in pair) for pair in drawn) > 15  # 96 of its 100 seconds
 
 
+@pytest.mark.slow
 def test_a_process_that_does_not_end_is_an_error(tmp_path):
     status, _, errors = run("benchmarks/kills", "--out", tmp_path, "--timeout", 0.01)
     assert status == 1 and "the run did not end within 0.01 s" in errors

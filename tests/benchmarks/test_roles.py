@@ -15,7 +15,7 @@ SMALL = (
     "env.eval_tasks=4",
     "warmstart.episodes=20",
     "warmstart.round_episodes=4",
-    "train.iterations=2",
+    "train.iterations=4",
     "rollout.num_groups=3",
     "rollout.group_size=2",
 )

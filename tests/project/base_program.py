@@ -8,7 +8,7 @@ import numpy as np
 
 import roleagent
 from roleagent.curricula import CurriculumSampler, FailureLibrary, RuleAnalyst
-from roleagent.env_spec import make_expert
+from roleagent.env_spec import make_expert, registered
 from roleagent.envs.wrappers import FailureCurriculum, PredictedState, Tags
 from roleagent.types import Completion, Group, Task, Trajectory, Turn
 
@@ -55,7 +55,7 @@ def idle(env, info, observation):
     return lambda observation: "look"
 
 
-ids = sorted(name for name in gymnasium.registry if name.startswith("RoleAgent/"))
+ids = sorted(spec.env_id for spec in registered() if spec.env_id.startswith("RoleAgent/") and spec.expert)
 assert len(ids) >= 4
 for env_id in ids:
     env = Tags(PredictedState(gymnasium.make(env_id, split="train", max_steps=30)))
