@@ -32,10 +32,22 @@ def fault_of(body):
     messages = body.get("messages") if isinstance(body, dict) else None
     if not isinstance(messages, list) or not messages:
         return error(400, "Missing required parameter: 'messages'.", param="messages")
+    open_calls = []
     for place, message in enumerate(messages):
-        sound = isinstance(message, dict) and message.get("role") in ("system", "user", "assistant")
+        sound = isinstance(message, dict) and message.get("role") in ("system", "user", "assistant", "tool")
         if not sound or not isinstance(message.get("content"), str):
             return error(400, f"Invalid value: 'messages[{place}]'.", param="messages")
+        if message["role"] == "tool" and message.get("tool_call_id") in open_calls:
+            open_calls.remove(message["tool_call_id"])
+        elif message["role"] == "tool" or open_calls:
+            return error(400, f"'messages[{place}]' does not answer the tool_calls before it.", param="messages")
+        calls = message.get("tool_calls", ())
+        if not all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in calls):
+            return error(400, f"Invalid arguments in 'messages[{place}]'.", param="messages")
+        open_calls += [call["id"] for call in calls]
+    named = all(tool.get("type") == "function" and tool["function"]["name"] for tool in body.get("tools", ()))
+    if open_calls or not named:
+        return error(400, "Invalid tools, or tool_calls without an answer.", param="messages")
     if body.get("stream"):
         return error(400, "Streaming is switched off on this server.", param="stream")
     if not isinstance(body.get("max_tokens", 1), int) or body.get("max_tokens", 1) < 1:

@@ -89,7 +89,7 @@ class ChatServer:
 
         Args:
             model: its name.
-            messages: the conversation so far.
+            messages: the conversation so far; of a :class:`~roleagent.agents.chat.types.Prompt` also the tools.
             options: ``max_tokens``, ``temperature`` and others of the protocol.
             seconds: until an answer that has not come is given up.
 
@@ -98,8 +98,9 @@ class ChatServer:
             RefusedError: it will not answer this conversation.
             UnansweredError: it did not answer this time.
         """
-        # The server encodes the messages and recognizes special tokens in them.
-        said = [{**message, "content": escape_markers(_encodable(message["content"]))} for message in messages]
+        said = [_sendable(message) for message in messages]
+        if tools := [_sendable(tool) for tool in getattr(messages, "tools", ())]:
+            options = {**options, "tools": tools}
         for _ in range(3):  # both parameters may have to change
             named = {self._renamed.get(name, name): value for name, value in options.items()}
             body = {"model": model, "messages": said, "stream": False} | {k: v for k, v in named.items() if k}
@@ -139,6 +140,7 @@ class ChatServer:
         try:
             choice = answer["choices"][0]
             text = _text(choice["message"].get("content"))
+            calls = tuple(call for call in choice["message"].get("tool_calls") or () if isinstance(call, dict))
             finish = str(choice.get("finish_reason") or "stop")
         except (KeyError, TypeError, IndexError, AttributeError):
             why = "is not JSON: is the base URL right?" if answer is None else f"holds no message{self._said(answer)}"
@@ -147,9 +149,9 @@ class ChatServer:
         told = usage if isinstance(usage, dict) else {}
         prompt, completion = told.get("prompt_tokens"), told.get("completion_tokens")
         if isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0:
-            return Answer(text, finish, prompt, completion, estimated=False)
+            return Answer(text, finish, prompt, completion, estimated=False, tool_calls=calls)
         read = sum(tokens(message["content"]) for message in messages)
-        return Answer(text, finish, read, tokens(text), estimated=True)
+        return Answer(text, finish, read, tokens(text), estimated=True, tool_calls=calls)
 
     def _adapts(self, answer: Any, body: Mapping[str, Any]) -> bool:
         """Whether there is another way to say what the server has not understood; it is kept for the next time.
@@ -237,9 +239,16 @@ def _key() -> tuple[str, str]:
     return key, name
 
 
-def _encodable(text: str) -> str:
-    """A text that can be sent: half of a surrogate pair cannot."""
-    return text.encode("utf-8", "replace").decode()
+def _sendable(value: Any) -> Any:
+    """A JSON value without halves of surrogate pairs, which cannot be sent, and without chat markers in its texts.
+
+    The server encodes messages and tools, and recognizes special tokens in them.
+    """
+    if isinstance(value, str):
+        return escape_markers(value.encode("utf-8", "replace").decode())
+    if isinstance(value, Mapping):
+        return {_sendable(name): _sendable(one) for name, one in value.items()}
+    return [_sendable(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _text(content: Any) -> str:

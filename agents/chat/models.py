@@ -6,9 +6,10 @@ policy, the local model or vLLM's.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
@@ -98,23 +99,46 @@ class PolicyChatModel:
 
     def prompt(self, messages: Sequence[Message]) -> list[int]:
         """The tokens of a conversation, up to where the answer begins."""
-        encodable = [{"role": message["role"], "content": self._content(message)} for message in messages]
+        encodable: list[Message] = [
+            {**self._calls(message), "role": message["role"], "content": self._content(message)} for message in messages
+        ]
+        tools = [self._literal(tool) for tool in getattr(messages, "tools", ())]
         if not self._template:
-            return self.policy.encode(plain_prompt(encodable))
+            return self.policy.encode(plain_prompt(_in_words(encodable, tools)))
         try:
-            text = self.policy.tokenizer.apply_chat_template(encodable, tokenize=False, add_generation_prompt=True)
+            return self.policy.encode(self._render(encodable, tools))
         except TemplateError:  # Gemma's and others reject system messages
-            text = self.policy.tokenizer.apply_chat_template(
-                _without_system(encodable), tokenize=False, add_generation_prompt=True
-            )
-        return self.policy.encode(text)
+            return self.policy.encode(self._render(_without_system(encodable), tools))
+
+    def _render(self, messages: Sequence[Message], tools: list[Any]) -> str:
+        text = self.policy.tokenizer.apply_chat_template(
+            list(messages), tools=tools or None, tokenize=False, add_generation_prompt=True
+        )
+        assert isinstance(text, str)
+        return text
+
+    def _literal(self, value: Any) -> Any:
+        """A JSON value without special tokens."""
+        if isinstance(value, str):
+            return self.policy.literal(value)
+        if isinstance(value, Mapping):
+            return {self._literal(name): self._literal(one) for name, one in value.items()}
+        return [self._literal(one) for one in value] if isinstance(value, list | tuple) else value
+
+    def _calls(self, message: Message) -> Message:
+        """What a message has besides role and text; templates want a call's arguments as an object."""
+        if "tool_calls" not in message:
+            return {name: value for name, value in message.items() if name == "tool_call_id"}
+        functions = [call["function"] for call in message["tool_calls"]]
+        made = [{"name": one["name"], "arguments": json.loads(one["arguments"])} for one in functions]
+        return {"tool_calls": [{"type": "function", "function": self._literal(one)} for one in made]}
 
     def _content(self, message: Message) -> str:
         role, text = message["role"], message["content"]
         if role == "assistant":  # every second part is a tag
             parts = enumerate(_REPLY_TAG.split(text))
             return "".join(part if place % 2 else self.policy.literal(part) for place, part in parts)
-        return self.policy.literal(escape_markers(text, "think", "thinking") if role == "user" else text)
+        return self.policy.literal(escape_markers(text, "think", "thinking") if role in ("user", "tool") else text)
 
     def _batch(
         self, conversations: Sequence[Sequence[Message]], max_tokens: int, temperature: float
@@ -158,7 +182,7 @@ class PolicyChatModel:
         return slots
 
 
-_REPLY_TAG = re.compile(r"(</?(?:think|action|search|answer|prediction)(?: h=\"\d{1,3}\")?>)")
+_REPLY_TAG = re.compile(r"(</?(?:think|action|search|answer|tool_call|prediction)(?: h=\"\d{1,3}\")?>)")
 _NAMES = {"system": "Instructions", "user": "User", "assistant": "Assistant"}
 _TURN = f"\n\n{_NAMES['user']}:"
 _FORGED_TURN, _ESCAPED = re.compile(rf"^({'|'.join(_NAMES.values())}):", re.MULTILINE), r"‹\1›:"
@@ -174,6 +198,21 @@ def plain_prompt(messages: Sequence[Message]) -> str:
     """
     said = [f"{_NAMES[message['role']]}: {_FORGED_TURN.sub(_ESCAPED, message['content'])}" for message in messages]
     return "\n\n".join([*said, f"{_NAMES['assistant']}:"])
+
+
+def _in_words(messages: Sequence[Message], tools: Sequence[Any]) -> list[Message]:
+    """The same conversation without a role for tools: the first message lists them, calls and results are texts."""
+    said: list[Message] = []
+    for message in messages:
+        calls = [json.dumps(call["function"], ensure_ascii=False) for call in message.get("tool_calls", ())]
+        text = message["content"] + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
+        said.append({"role": "user" if message["role"] == "tool" else message["role"], "content": text})
+    if tools:
+        listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
+        form = '<tool_call>{"name": …, "arguments": {…}}</tool_call>'
+        text = f"{said[0]['content']}\n\nTools:\n{listed}\n\nA call is {form}"
+        said[0] = {**said[0], "content": text}
+    return said
 
 
 def _key(messages: Sequence[Message]) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import gymnasium
 
 from roleagent.agents.chat.episode import EnvError, Episode, EpisodeResult, PromptingAgent, Usage
 from roleagent.agents.chat.models import ChatModel
-from roleagent.agents.chat.types import OVERLONG, Answer, EndpointError, Message, OverlongError
+from roleagent.agents.chat.types import OVERLONG, Answer, EndpointError, Message, OverlongError, Prompt
 from roleagent.envs.pool import EnvPool
 
 UNANSWERED = "the model did not answer"
@@ -80,7 +80,8 @@ class _LiveEpisode:
             self._advance(lambda: self.loop.throw(OverlongError("the conversation does not fit the model's context")))
         else:
             self.usage = self.usage.plus(answer, seconds)
-            self.reply = ({"role": "assistant", "content": answer.text},)
+            calls = {"tool_calls": list(answer.tool_calls)} if answer.tool_calls else {}
+            self.reply = ({"role": "assistant", "content": answer.text, **calls},)
             self._advance(lambda: self.loop.send(answer))
 
     def _advance(self, move: Callable[[], Sequence[Message]]) -> None:
@@ -97,7 +98,7 @@ class _LiveEpisode:
         except OverlongError:
             self._end("context")
         else:
-            self.prompt, self.reply = tuple(prompt), ()  # a copy: the agent may go on changing its list
+            self.prompt, self.reply = Prompt(prompt), ()  # a copy: the agent may go on changing its list
 
     def _end(self, reason: str, error: str = "") -> None:
         self.loop.close()

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 OVERLONG = "context"
 """The ``finish_reason`` of the answer ``""`` to a conversation that does not fit the model's context."""
-Message = Mapping[str, str]
-"""``role`` ("system", "user" or "assistant") and ``content``."""
+Message = Mapping[str, Any]
+"""``role`` ("system", "user", "assistant" or "tool") and the text ``content``. As in OpenAI's protocol a message of the
+assistant may have ``tool_calls``, and one of a tool has the ``tool_call_id`` that it answers."""
+
+
+class Prompt(tuple[Message, ...]):
+    """Messages, and the tools that are offered with them.
+
+    Attributes:
+        tools: as OpenAI's protocol and chat templates take them.
+    """
+
+    tools: tuple[Mapping[str, Any], ...]
+
+    def __new__(cls, messages: Iterable[Message], tools: Iterable[Mapping[str, Any]] | None = None) -> Prompt:
+        """A copy of the messages; without ``tools`` those of the messages, if these are a prompt."""
+        made = super().__new__(cls, messages)
+        made.tools = tuple(getattr(messages, "tools", ()) if tools is None else tools)
+        return made
 
 
 class EndpointError(RuntimeError):
@@ -46,6 +64,7 @@ class Answer:
         prompt_tokens: tokens read.
         completion_tokens: tokens written, hidden thoughts included.
         estimated: whether the server did not count the tokens, so that they are estimated from the texts' lengths.
+        tool_calls: calls of tools in OpenAI's protocol, as the server returned them.
     """
 
     text: str
@@ -53,6 +72,7 @@ class Answer:
     prompt_tokens: int
     completion_tokens: int
     estimated: bool
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,13 @@ from roleagent.agents.chat.episode import PromptingAgent
 from roleagent.agents.chat.plain import PlainAgent
 from roleagent.agents.chat.react import ReAct
 from roleagent.agents.chat.reflexion import Reflexion
+from roleagent.agents.chat.tool_agent import RetrievalAgent, ToolAgent
 from roleagent.env_spec import CommandForm, instructions_of, make_expert, spec_of
 from roleagent.envs.failures.command_noise import random_command
 from roleagent.types import Expert
 
 SCRIPTED = ("random", "oracle", "expert")
-PROMPTING = ("plain", "react", "reflexion")
+PROMPTING = ("plain", "react", "reflexion", "rag")
 
 
 class Agent(Protocol):
@@ -111,17 +112,27 @@ def build_prompting_agent(name: str, env: gymnasium.Env, **options: Any) -> Prom
     Args:
         env: the environment that it will play.
         options: ``example`` and ``listed`` (see :class:`~roleagent.agents.chat.plain.PlainAgent`), and ``trials``
-            of ``reflexion``; for ``module:Class``, its arguments.
+            of ``reflexion``; with tools ``format`` (see :class:`~roleagent.agents.chat.tool_agent.ToolAgent`); for
+            ``module:Class``, its arguments.
 
     Raises:
-        ValueError: no such agent, or it has no such option.
+        ValueError: no such agent, it has no such option, or it cannot play the environment.
     """
     if name not in PROMPTING:
         return _built(name, **options)
-    known = ("example", "listed", *(("trials",) if name == "reflexion" else ()))
+    tools = env.has_wrapper_attr("tools")
+    if tools and name in ("react", "reflexion"):
+        raise ValueError(f"the agent {name!r} calls no tools: choose plain or rag")
+    known = {"rag": (), "reflexion": ("example", "listed", "trials")}.get(name, ("example", "listed"))
+    known = ("format",) if tools and name == "plain" else known
     if strange := sorted(set(options) - set(known)):
-        raise ValueError(f"the agent {name!r} has no option {strange[0]!r}; there are {', '.join(known)}")
+        raise ValueError(f"the agent {name!r} has no option {strange[0]!r}; there are {', '.join(known) or 'none'}")
     guide = instructions_of(env)
+    if name == "rag":
+        _check_search(env)
+        return RetrievalAgent(guide)
+    if tools:
+        return ToolAgent(guide, **options)
     if name == "reflexion":
         trials = {"trials": options.pop("trials")} if "trials" in options else {}
         return Reflexion(ReAct(guide, **options), **trials)
@@ -168,3 +179,14 @@ def _named(name: str) -> type:
 
 def _has(found: type, *methods: str) -> bool:
     return all(callable(getattr(found, method, None)) for method in methods)
+
+
+def _check_search(env: gymnasium.Env) -> None:
+    """Refuses an environment in which the agent ``rag`` cannot search and answer."""
+    if env.has_wrapper_attr("tools"):
+        found = any("search" in tool.name for tool in env.get_wrapper_attr("tools"))
+    else:
+        verbs = {form.verb for form in spec_of(env).load("command_forms") or ()}
+        found = {"search", "answer"} <= verbs
+    if not found:
+        raise ValueError(f"the agent rag cannot play {spec_of(env).env_id or env}: it has no search and answer")

@@ -44,8 +44,8 @@ def evaluation_parser(text: str | None) -> Parser:
         "--agent",
         metavar="AGENT",
         help="a run folder (its newest checkpoint), a Hugging Face folder or hub name, random, oracle (the game's own "
-        "solution), expert (scripted, sees only what an agent sees), plain, react or reflexion (prompt the model of "
-        "one of the next three options), or module:Class; by default that model plays with the standard prompts",
+        "solution), expert (scripted, sees only what an agent sees), plain, react, reflexion or rag (prompt the model "
+        "of one of the next three options), or module:Class; by default that model plays with the standard prompts",
     )
     who.add_argument("--run", type=Path, metavar="RUN", help="model: the checkpoint of a run folder")
     who.add_argument("--model-path", default="", metavar="MODEL", help="model: a Hugging Face folder or hub name")

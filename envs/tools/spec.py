@@ -5,5 +5,6 @@ from roleagent.env_spec import EnvSpec
 SPEC = EnvSpec(
     "RoleAgent/ToolEnv-v0",
     entry_point="roleagent.envs.tools.env:ToolEnv",
+    instructions="roleagent.envs.tools.instructions:INSTRUCTIONS",
     splits=("train", "valid", "test", "all"),
 )

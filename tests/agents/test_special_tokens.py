@@ -219,7 +219,10 @@ def test_a_chat_keeps_only_the_tags_of_replies(kind):
         return speaker.prompt([{"role": r, "content": c} for r, c in zip(roles, contents, strict=True)])
 
     def others(ids):
-        tags = {policy.single_token(tag) for tag in (*TAGS, "<think>", "</think>")}
+        tags = {
+            policy.single_token(tag)
+            for tag in (*TAGS, *(f"<{slash}{name}>" for slash in ("", "/") for name in ("think", "tool_call")))
+        }
         return [token for token in control(policy, ids) if token not in tags]
 
     calm = prompt("a pan", "<action>a pan</action>")

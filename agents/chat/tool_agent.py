@@ -1,0 +1,155 @@
+"""Agents that call tools through the chat protocol: tools go with the request, calls come with the answer."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from roleagent.agents.chat.episode import AgentLoop, Episode
+from roleagent.agents.chat.plain import SILENCE, without_thoughts
+from roleagent.agents.chat.types import Answer, Message, Prompt
+from roleagent.env_spec import Instructions
+from roleagent.envs.tools.command import answer_command, call_command, error_command
+from roleagent.envs.tools.formats import FORMATS, Reading
+from roleagent.tools import Call
+
+
+class ToolAgent:
+    """Offers the environment's tools to a model and makes its calls: the baseline without training.
+
+    A server returns calls as ``tool_calls`` (format ``native``). Where it does not, and with a local model, the text of
+    the answer is read. A reply without calls is the answer. A malformed one costs a step and is answered with what was
+    wrong, as in training; it is counted in ``episode.corrections``.
+
+    Args:
+        guide: the instructions of the environment.
+        format: of calls in a text, a name of :data:`~roleagent.envs.tools.formats.FORMATS`.
+    """
+
+    def __init__(self, guide: Instructions, format: str = "hermes"):
+        if format not in FORMATS:
+            raise ValueError(f"there is no format {format!r}; choose {', '.join(FORMATS)}")
+        self.guide, self.format = guide, format
+
+    def play(self, episode: Episode) -> AgentLoop:
+        """Plays the episode."""
+        episode.begin()
+        yield from self.converse(episode, self.first_messages(episode))
+
+    def first_messages(self, episode: Episode) -> list[Message]:
+        """The instructions and the task."""
+        system = "\n\n".join(part for part in (self.guide.rules, self.guide.form) if part)
+        return [{"role": "system", "content": system}, {"role": "user", "content": episode.observation}]
+
+    def converse(self, episode: Episode, messages: list[Message]) -> AgentLoop:
+        """Plays on from an opening until the episode is over; ``messages`` grow."""
+        while not episode.over:
+            answer = yield Prompt(messages, episode.info["tools"])
+            reading = self.read(answer)
+            calls = _identified(reading.calls, sum(message["role"] == "tool" for message in messages))
+            said = without_thoughts(answer.text) if answer.tool_calls or not calls else ""
+            messages.append(_said(said, calls))
+            episode.corrections += reading.error is not None
+            episode.step(command_of(reading))
+            messages += _answered(calls, episode)
+
+    def read(self, answer: Answer) -> Reading:
+        """The calls or the answer of a reply."""
+        if answer.tool_calls:
+            reply = {"content": answer.text, "tool_calls": list(answer.tool_calls)}
+            return FORMATS["native"].read(reply, plain=True)
+        return FORMATS[self.format].read(answer.text, plain=True)
+
+
+class RetrievalAgent(ToolAgent):
+    """Searches once with the question, and has the model answer from what was found ("naive RAG").
+
+    In an environment of tools it calls the one whose name contains ``search``; elsewhere it plays the commands
+    ``search[…]`` and ``answer[…]``.
+
+    Args:
+        guide: not used; every baseline has it.
+    """
+
+    form = (
+        "Answer the question from what was found. Reply with the answer alone, as short as possible: a name, a date, a "
+        "number, yes or no."
+    )
+
+    def __init__(self, guide: Instructions):
+        super().__init__(guide)
+
+    def play(self, episode: Episode) -> AgentLoop:
+        """Searches, asks the model once, and answers.
+
+        Raises:
+            ValueError: the environment has no tool for searching.
+        """
+        episode.begin()
+        question, tools = str(episode.info.get("goal") or episode.observation), episode.info.get("tools")
+        episode.step(f"search[{' '.join(question.split())}]" if tools is None else _search(tools, question))
+        if episode.over:
+            return
+        asked = f"{episode.observation}\n\nQuestion: {question}"
+        answer = yield [{"role": "system", "content": self.form}, {"role": "user", "content": asked}]
+        reading = FORMATS["hermes"].read(answer.text, plain=True)
+        text = " ".join((reading.answer or "").split())
+        episode.corrections += not text
+        episode.step(f"answer[{text}]" if tools is None else command_of(reading))
+
+
+def command_of(reading: Reading) -> str:
+    """The command of a reply for an environment of tools."""
+    if reading.error:
+        return error_command(f"The reply is malformed: {reading.error}.")
+    return answer_command(reading.answer) if reading.answer is not None else call_command(reading.calls)
+
+
+def _search(tools: Sequence[Any], question: str) -> str:
+    """The command that calls the tool for searching."""
+    for tool in tools:
+        function = tool["function"]
+        required = function["parameters"].get("required", ())
+        if "search" in function["name"] and len(required) == 1:
+            return call_command([Call(function["name"], {required[0]: question})])
+    raise ValueError("the agent rag needs a tool whose name contains 'search' and that needs one argument")
+
+
+def _identified(calls: Sequence[Call | str], made: int) -> list[Call]:
+    """Calls with ids, as the protocol wants them; malformed ones have the name ``malformed``."""
+    return [
+        Call("malformed", {}, f"call_{number}") if isinstance(call, str) else _with_id(call, f"call_{number}")
+        for number, call in enumerate(calls, start=made)
+    ]
+
+
+def _with_id(call: Call, number: str) -> Call:
+    return call if call.id else Call(call.name, call.arguments, number)
+
+
+def _said(text: str, calls: Sequence[Call]) -> Message:
+    """The assistant's message."""
+    if not calls:
+        return {"role": "assistant", "content": text or SILENCE}
+    made = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+        }
+        for call in calls
+    ]
+    return {"role": "assistant", "content": text, "tool_calls": made}
+
+
+def _answered(calls: Sequence[Call], episode: Episode) -> list[Message]:
+    """What the environment says to a reply: a message for every call, or one of the user."""
+    if not calls:
+        return [{"role": "user", "content": episode.observation}]
+    found = episode.info.get("calls", ())
+    texts = [one["result"] for one in found] if len(found) == len(calls) else [episode.observation] * len(calls)
+    return [{"role": "tool", "tool_call_id": call.id, "content": text} for call, text in zip(calls, texts, strict=True)]
+
+
+__all__ = ["RetrievalAgent", "ToolAgent", "command_of"]

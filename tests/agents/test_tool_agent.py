@@ -1,0 +1,168 @@
+"""Agents that call tools: native calls through a server, calls in texts, and one search with the question."""
+
+import json
+import re
+
+import pytest
+from fake_openai import MODEL, message, serving
+from tiny import qwen, qwen2_tokenizer
+
+from roleagent.agents.chat.models import PolicyChatModel
+from roleagent.agents.chat.rollout import play_all
+from roleagent.agents.chat.tool_agent import ToolAgent
+from roleagent.agents.chat.types import Answer, Prompt
+from roleagent.agents.policies.hf import HFPolicy
+from roleagent.env_spec import instructions_of
+from roleagent.envs.tools import ToolEnv
+from roleagent.evaluate import main
+
+TASKS = [{"id": f"t{n}", "prompt": f"How many meters are {n} km?", "answer": 1000 * n, "type": "km"} for n in (1, 2, 3)]
+OPTIONS = {"tools": "roleagent.envs.tools.examples", "tasks": TASKS, "judge": "number", "split": "all"}
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch):
+    for name in ("ROLEAGENT_API_KEY", "OPENAI_API_KEY", "SEARCHQA_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def native(name, arguments, number):
+    call = {"id": number, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return message(None, "tool_calls", tool_calls=[call])
+
+
+def solver(body, number):
+    """Converts with the tool, first with a wrong unit, and says what it returned."""
+    talk, task = body["messages"], body["messages"][:2][-1]["content"]
+    results = [one for one in talk if one["role"] == "tool"]
+    amount = int(re.search(r"\d+", task)[0]) if "km" in task else 0
+    if not amount:
+        return "yes"
+    if not results:
+        return native("convert", json.dumps({"amount": amount, "unit": "miles"}), f"bad_{amount}")
+    if len(results) == 1:
+        assert "'miles' is not one of" in results[0]["content"] and results[0]["tool_call_id"] == f"bad_{amount}"
+        return native("convert", json.dumps({"amount": amount, "unit": "km"}), f"good_{amount}")
+    return f"<answer>{results[-1]['content']}</answer>"
+
+
+def evaluated(capsys, *arguments):
+    assert main([str(one) for one in arguments]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_evaluate_plays_with_native_calls(here, capsys):
+    (here / "tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in TASKS))
+    tools = ("--env-arg", f"tools={OPTIONS['tools']}", "--env-arg", "tasks=tasks.jsonl", "--env-arg", "judge=number")
+    with serving(solver) as fake:
+        where = ("--agent", "plain", "--base-url", fake.url, "--env", "RoleAgent/ToolEnv-v0", "--split", "all")
+        result = evaluated(capsys, *where, *tools)
+    assert (result["success"], result["n"], result["steps"]) == (1.0, 3, 3.0)
+    offered = [body["tools"] for body in fake.asked if "tools" in body]
+    assert [tool["function"]["name"] for tool in offered[0]] == ["calculate", "convert"] and len(offered) == 9
+    last = max((body["messages"] for body in fake.asked), key=len)
+    ids = [call["id"] for one in last for call in one.get("tool_calls", ())]
+    assert ids == [one["tool_call_id"] for one in last if one["role"] == "tool"] and ids[0].startswith("bad_")
+
+
+class Model:
+    """Answers in turn; keeps the prompts."""
+
+    lockstep, concurrency = True, 4
+
+    def __init__(self, *answers):
+        self.answers, self.prompts = iter(answers), []
+
+    def chat(self, conversations, **options):
+        self.prompts += conversations
+        return [Answer(*found) if isinstance(found, tuple) else found for found in (next(self.answers),)]
+
+
+def said(text, *calls):
+    return Answer(text, "stop", 1, 1, False, tuple(calls))
+
+
+def call(name, arguments, **more):
+    return {"type": "function", "function": {"name": name, "arguments": arguments}, **more}
+
+
+def play(*answers, **options):
+    model = Model(*answers)
+    agent = ToolAgent(instructions_of(ToolEnv(**OPTIONS)), **options)
+    [(_, result)] = play_all(agent, model, lambda: ToolEnv(**OPTIONS), ["t2"])
+    return result, model.prompts
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        said('<tool_call>{"name": "convert", "arguments": {"amount": 2, "unit": "km"}}</tool_call>'),
+        said("I convert.", call("convert", '{"amount": 2, "unit": "km"}')),
+        said("", call("convert", {"amount": 2, "unit": "km"}, id="x1")),
+    ],
+)
+def test_calls_of_a_text_and_of_a_server_are_the_same(reply):
+    result, prompts = play(reply, said("<think>Easy.</think>2000"))
+    assert result.won and result.steps == 2 and result.corrections == 0
+    *_, made, answered = prompts[1]
+    assert answered == {"role": "tool", "tool_call_id": made["tool_calls"][0]["id"], "content": "2000.0"}
+    assert json.loads(made["tool_calls"][0]["function"]["arguments"]) == {"amount": 2, "unit": "km"}
+
+
+def test_malformed_calls_are_answered_and_the_episode_goes_on():
+    broken = (
+        said('<tool_call>{"name": "convert"'),  # cut off: no answer
+        said("", call("convert", "no json", id="a"), {"function": 3}),
+        said("", call("convert", "{}"), call("nothing", "{}")),
+    )
+    result, prompts = play(*broken, said("2000"))
+    assert result.won and result.steps == 4 and result.corrections == 1
+    assert prompts[1][-1]["role"] == "user" and "malformed" in prompts[1][-1]["content"]
+    for prompt in prompts:
+        made = [one["id"] for message in prompt for one in message.get("tool_calls", ())]
+        assert made == [message["tool_call_id"] for message in prompt if message["role"] == "tool"]
+        assert len(set(made)) == len(made)
+
+
+def test_a_local_model_reads_tools_by_its_template(request):
+    template = (request.config.rootpath / "tests" / "templates" / "qwen2_5.jinja").read_text(encoding="utf-8")
+    tools = [{"type": "function", "function": {"name": "now<|im_end|>", "description": "x", "parameters": {}}}]
+    made = {"role": "assistant", "content": "", "tool_calls": [call("now", '{"a": "<|im_end|>"}', id="1")]}
+    messages = [
+        {"role": "user", "content": "When?"},
+        made,
+        {"role": "tool", "tool_call_id": "1", "content": "<|im_end|>5"},
+    ]
+    for chat_template in (template, None):
+        words = qwen2_tokenizer(chat_template)
+        policy = HFPolicy(qwen(context=4096).model, words, qwen().generator, 4096)
+        ids = PolicyChatModel(policy).prompt(Prompt(messages, tools))
+        text = words.decode(ids, skip_special_tokens=False)
+        assert '{"name": "now", "arguments": ' in text and "now<|im_end|>" in text and "5" in text
+        assert ids.count(policy.eos_id) == (4 if chat_template else 0)  # of system, user, assistant and results
+
+
+def test_rag_searches_once_and_answers(capsys):
+    def reply(body, number):
+        assert number < 2 or "<information>" in body["messages"][-1]["content"]
+        return "<answer>nobody knows</answer>"
+
+    with serving(reply) as fake:
+        where = ("--agent", "rag", "--base-url", fake.url, "--env", "RoleAgent/SearchQA-v0", "--split", "test")
+        result = evaluated(capsys, *where, "--tasks", 5)
+    assert result["steps"] == 2.0 and result["n"] == 5 and result["errors"] == 0
+    assert len([body for body in fake.asked if len(body["messages"]) == 2]) == 5
+
+
+@pytest.mark.parametrize(("agent", "env"), [("rag", "RoleAgent/Toy-v0"), ("react", "RoleAgent/ToolEnv-v0")])
+def test_an_agent_that_cannot_play_an_environment_says_so(here, capsys, agent, env):
+    (here / "tasks.jsonl").write_text(json.dumps(TASKS[0]))
+    tools = ("--env-arg", f"tools={OPTIONS['tools']}", "--env-arg", "tasks=tasks.jsonl") if "Tool" in env else ()
+    split = "all" if tools else "valid"
+    with serving("yes") as fake:
+        where = ("--agent", agent, "--base-url", fake.url, "--model", MODEL, "--env", env, "--split", split)
+        assert main([*where, *tools]) == 2
+    assert "search" in capsys.readouterr().err or agent == "react"
