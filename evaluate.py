@@ -35,7 +35,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -153,7 +153,8 @@ class Evaluation:
         if target.plays == STANDARD:
             if not isinstance(model, Endpoint):
                 return policy_attempts(env_split, model, missing, seed, partial(display.inner, "episodes of the batch"))
-            agent: Any = ChatAgent(config.prompt, instructions_of(env_split.base))
+            reader = replace(env_split, horizon=0).reader
+            agent: Any = ChatAgent(config.prompt, instructions_of(env_split.base), reader)
             return chat_attempts(env_split, agent, model, partial(make_wrapped, config, split, 0), missing, seed)
         agent = build_prompting_agent(target.plays, env_split.base, **pairs(self.options.agent_arg))
         make = partial(make_base, config, split)

@@ -21,7 +21,7 @@ from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.env_spec import instructions_of
 from roleagent.envs.make import make
 from roleagent.envs.pool import EnvPool
-from roleagent.envs.wrappers import PredictedState, Tags
+from roleagent.envs.wrappers import PredictedState, ReplyReader, read_replies
 from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
 from roleagent.task_split import TaskSplit
 from roleagent.types import Analyst
@@ -44,7 +44,7 @@ def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:
     env: Any = make_base(config, split)
     if horizon:
         env = PredictedState(env, horizon)
-    return Tags(env, think=config.prompt.think, horizon=horizon)
+    return read_replies(env, config.prompt.think, horizon, config.prompt.tool_format)
 
 
 def model_analyst(config: Config, policy: Policy) -> ModelAnalyst:
@@ -197,8 +197,14 @@ class EnvSplit:
             horizon = default_horizon(limit)
         return cls(config, base, task_split, horizon)
 
+    @property
+    def reader(self) -> ReplyReader:
+        """Reads and writes replies, as the outermost wrapper of the split's environments does."""
+        prompt = self.config.prompt
+        return read_replies(self.base, prompt.think, self.horizon, prompt.tool_format).reader
+
     def rollout(self, policy: Policy) -> Rollout:
         """A rollout of a policy on this split, with its own pool."""
         pool = EnvPool(partial(make_wrapped, self.config, self.task_split.split, self.horizon))
         prompt, limits, guide = self.config.prompt, self.config.rollout, instructions_of(self.base)
-        return Rollout(policy, pool, self.task_split.env_id, prompt, limits, self.horizon, guide)
+        return Rollout(policy, pool, self.task_split.env_id, prompt, limits, self.horizon, guide, self.reader)

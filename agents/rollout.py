@@ -14,7 +14,7 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import STYLES, Conversation, renderer_of
 from roleagent.env_spec import Instructions, instructions_of
 from roleagent.envs.pool import EnvPool, Outcome
-from roleagent.envs.wrappers.tags import parse
+from roleagent.envs.wrappers.tags import ReplyReader, TagReader
 from roleagent.settings import PromptConfig, RolloutConfig
 from roleagent.timer import Timer
 from roleagent.types import (
@@ -93,12 +93,13 @@ class Rollout:
 
     Args:
         policy: the model that acts (and predicts).
-        pool: environments wrapped in ``Tags`` (outermost) and, with predictions, ``PredictedState``.
+        pool: environments wrapped in ``Tags`` or ``ToolTags`` (outermost) and, with predictions, ``PredictedState``.
         env_id: the Gymnasium id, for the tasks.
         prompt: style, thinking, how predictions are asked for.
         config: token limits.
         horizon: steps a prediction looks ahead; 0 asks for none.
         guide: the environment's instructions; None: those of ``env_id``.
+        reader: of the outermost wrapper; None: that of ``Tags``.
 
     Attributes:
         watch: time spent on generation, prediction, the environment and scoring.
@@ -113,20 +114,22 @@ class Rollout:
         config: RolloutConfig,
         horizon: int,
         guide: Instructions | None = None,
+        reader: ReplyReader | None = None,
     ):
         self.policy, self.pool, self.env_id = policy, pool, env_id
         self.prompt, self.config, self.horizon = prompt, config, horizon
         self.renderer, self.guide = renderer_of(policy), guide or instructions_of(env_id)
         self.stats, self.watch = RolloutStats(), Timer()
-        self.action_stops = self._stops("</action>")
+        self.reader: ReplyReader = reader or TagReader(prompt.think, horizon=horizon)
+        self.action_stops = self._stops(*self.reader.stops)
         # With one horizon its closing tag ends the reply; with several the model says itself when it is done.
         self.prediction_stops = self._stops("</prediction>") if horizon == 1 else frozenset({policy.eos_id})
 
-    def _stops(self, closing_tag: str) -> frozenset[int]:
-        """Tokens that end a reply: its closing tag where that is one token, and always the end token."""
-        token = self.policy.single_token(closing_tag)
+    def _stops(self, *closing_tags: str) -> frozenset[int]:
+        """Tokens that end a reply: closing tags that are one token, and always the end token."""
         inline = self.horizon and self.prompt.predictions == "inline"
-        return frozenset({self.policy.eos_id} | ({token} if token is not None and not inline else set()))
+        tokens = () if inline else map(self.policy.single_token, closing_tags)
+        return frozenset({self.policy.eos_id, *(token for token in tokens if token is not None)})
 
     def open(self, observation: str, info: dict[str, Any]) -> Conversation:
         """A conversation in the configured style, after ``reset``."""
@@ -276,7 +279,7 @@ class Rollout:
             self.stats.prediction_tokens += len(answer.token_ids)
             if self.prompt.predictions != "detached":
                 stream, last = (*asked, *answer.token_ids), answer.token_ids
-        reply = parse(text, think=self.prompt.think, horizon=self.horizon)
+        reply = self.reader.read(text)
         prediction = None
         if self.horizon:
             prediction = Prediction(

@@ -12,7 +12,7 @@ from roleagent.agents.chat.episode import AgentLoop, Episode
 from roleagent.agents.chat.plain import SILENCE
 from roleagent.agents.rendering import STYLES, ChatRenderer
 from roleagent.env_spec import Instructions
-from roleagent.envs.wrappers.tags import parse
+from roleagent.envs.wrappers.tags import ReplyReader, TagReader
 from roleagent.settings import PromptConfig
 
 
@@ -33,15 +33,17 @@ class MessageRenderer(ChatRenderer):
 
 
 class ChatAgent:
-    """Plays an environment in ``Tags``, which takes raw replies (see :class:`PromptingAgent`).
+    """Plays an environment in ``Tags`` or ``ToolTags``, which take raw replies (see :class:`PromptingAgent`).
 
     Args:
         prompt: style, history and thinking.
         guide: the environment's instructions.
+        reader: of the outermost wrapper; None: that of ``Tags``.
     """
 
-    def __init__(self, prompt: PromptConfig, guide: Instructions):
+    def __init__(self, prompt: PromptConfig, guide: Instructions, reader: ReplyReader | None = None):
         self._prompt, self._guide = prompt, guide
+        self._reader: ReplyReader = reader or TagReader(prompt.think, horizon=0)
 
     def play(self, episode: Episode) -> AgentLoop:
         """Begins the episode and plays it to its end."""
@@ -51,7 +53,7 @@ class ChatAgent:
         while True:
             prompt: tuple[Any, ...] = conversation.action_prompt()
             answer = yield list(prompt)
-            command = parse(answer.text, think=think, horizon=0).command
+            command = self._reader.read(answer.text).command
             episode.corrections += not command
             episode.step(answer.text)
             if episode.over:

@@ -33,7 +33,8 @@ from roleagent.analyst_format import read_reflection, read_selection
 from roleagent.curricula.failure_sampler import CurriculumSampler, Learning
 from roleagent.curricula.library import FailureLibrary
 from roleagent.envs.wrappers.predicted_state import PredictedState
-from roleagent.envs.wrappers.tags import Think, parse
+from roleagent.envs.wrappers.tags import Think
+from roleagent.envs.wrappers.tool_tags import read_replies
 from roleagent.failure_modes import UNKNOWN, taxonomy
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit
@@ -111,6 +112,7 @@ class DualRole(AECEnv):
         self.task_split: TaskSplit = made.get_wrapper_attr("task_split")
         self.think: Think = think
         self.horizon, self.bare_commands, self.history = self._game.horizon, bare_commands, history
+        self._reader = read_replies(self._game, think, self.horizon).reader
         self.games, self.most_selected = games, most_selected
         self._options = {"epsilon": epsilon, "candidates": candidates, "candidates_from": candidates_from}
         self.library = FailureLibrary()
@@ -229,8 +231,8 @@ class DualRole(AECEnv):
 
     def _play(self, reply: str) -> None:
         if self.bare_commands and "<" not in reply:
-            reply = f"<action>{reply}</action>"
-        parsed = parse(reply, horizon=self.horizon, think=self.think)
+            reply = self._reader.write(reply)
+        parsed = self._reader.read(reply)
         action = {"command": parsed.command, "predictions": parsed.predictions}
         text, _, terminated, truncated, info = self._game.step(action)
         info = {**info, "format_error": parsed.error}

@@ -12,6 +12,7 @@ import gymnasium
 from roleagent.envs.searchqa.scoring import Score
 from roleagent.envs.tools.broker import CallResult, PreparedCall, shared_broker
 from roleagent.envs.tools.command import INVALID, Command, answer_command, call_command, read_command
+from roleagent.envs.tools.examples import EXAMPLES, example_tasks
 from roleagent.envs.tools.function_tool import function_schema
 from roleagent.envs.tools.judges import Episode, Judge, judge_of, score_of, terms_of
 from roleagent.envs.tools.load import load_tools
@@ -56,7 +57,7 @@ class ToolEnv(TaskSplitEnv):
     ``network``.
 
     Args:
-        tools: see :func:`~roleagent.envs.tools.load.load_tools`.
+        tools: see :func:`~roleagent.envs.tools.load.load_tools`; with None for both, a small example.
         tasks: see :func:`~roleagent.envs.tools.tasks.open_tasks`.
         judge: ``exact_match``, ``f1``, ``sub_em``, ``number``, ``state``, ``calls``, or a function of task and episode.
         split: ``"train"``, ``"valid"``, ``"test"`` or ``"all"``.
@@ -78,8 +79,8 @@ class ToolEnv(TaskSplitEnv):
 
     def __init__(
         self,
-        tools: Any,
-        tasks: Any,
+        tools: Any = None,
+        tasks: Any = None,
         judge: Any = "exact_match",
         split: str = "train",
         max_steps: int = 5,
@@ -100,6 +101,10 @@ class ToolEnv(TaskSplitEnv):
             if not least <= value <= most:
                 raise ValueError(f"{name} must be from {least} to {most}, not {value}")
         self.render_mode = check_render_mode(render_mode, self.metadata)
+        if (tools is None) != (tasks is None):
+            raise ValueError(f"{'tools' if tools is None else 'tasks'} are missing: tools and tasks belong together")
+        if tools is None:
+            tools, tasks = EXAMPLES, example_tasks()
         self._source, self._judge = tools, judge
         self._open(tools, judge)
         self._tasks: Tasks = open_tasks(tasks, self.ENV_ID)

@@ -1,14 +1,17 @@
-"""Two tools to try an environment with: a calculator and a converter of distances."""
+"""Two tools and their tasks, to try an environment with: a calculator and a converter of distances."""
 
 from __future__ import annotations
 
 import ast
 import operator
+from functools import cache
 from typing import Any, Literal
 
 from roleagent.envs.tools.function_tool import tool
+from roleagent.envs.tools.tasks import Tasks, open_tasks
 from roleagent.tools import ToolError
 
+EXAMPLES = "roleagent.envs.tools.examples"
 _OPERATORS: dict[type, Any] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -56,3 +59,23 @@ def convert(amount: float, unit: Literal["km", "mile"]) -> float:
     if amount < 0:
         raise ToolError("a distance cannot be negative")
     return amount * {"km": 1000.0, "mile": 1609.344}[unit]
+
+
+def tasks() -> list[dict[str, Any]]:
+    """Sixty questions: distances for ``convert`` and products for ``calculate``."""
+    rows = []
+    for number in range(2, 32):
+        unit = ("km", "mile")[number % 2]
+        question, terms = f"How many meters are {number} {unit}?", f"{number} * {number + 17}"
+        steps = [("convert", {"amount": number, "unit": unit}), ("calculate", {"expression": terms})]
+        answers = (convert(number, unit), calculate(terms))
+        for (name, arguments), prompt, answer in zip(steps, (question, f"What is {terms}?"), answers, strict=True):
+            row = {"id": f"{name}-{number}", "prompt": prompt, "answer": answer, "type": name, "judge": "number"}
+            rows.append(row | {"calls": [{"name": name, "arguments": arguments}]})
+    return rows
+
+
+@cache
+def example_tasks() -> Tasks:
+    """These tasks, for the environment that is made without any."""
+    return open_tasks(tasks(), "RoleAgent/ToolEnv-v0")

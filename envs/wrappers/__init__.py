@@ -2,7 +2,19 @@
 
 from roleagent.envs.wrappers.curriculum import FailureCurriculum
 from roleagent.envs.wrappers.predicted_state import PredictedState, default_horizon
-from roleagent.envs.wrappers.tags import Parsed, Tags, parse
-from roleagent.envs.wrappers.tool_tags import ToolTags
+from roleagent.envs.wrappers.tags import Parsed, ReplyReader, TagReader, Tags, parse
+from roleagent.envs.wrappers.tool_tags import ToolReader, ToolTags, read_replies
 
-__all__ = ["FailureCurriculum", "Parsed", "PredictedState", "Tags", "ToolTags", "default_horizon", "parse"]
+__all__ = [
+    "FailureCurriculum",
+    "Parsed",
+    "PredictedState",
+    "ReplyReader",
+    "TagReader",
+    "Tags",
+    "ToolReader",
+    "ToolTags",
+    "default_horizon",
+    "parse",
+    "read_replies",
+]

@@ -8,9 +8,10 @@ actions too: ``<search>who wrote Emma</search>`` is the command ``search[who wro
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
 
@@ -131,6 +132,67 @@ def _without_break(blanks: re.Match[str]) -> str:
     return " " if "\n" in blanks[0] or "\r" in blanks[0] else blanks[0]
 
 
+class ReplyReader(Protocol):
+    """Reads and writes replies; the attribute ``reader`` of the outermost wrapper.
+
+    Attributes:
+        stops: closing tags that end a reply.
+        tags: what a tokenizer from scratch has as tokens, besides the tags of predictions.
+        form: the form of a reply, in a line.
+    """
+
+    @property
+    def stops(self) -> tuple[str, ...]: ...
+    @property
+    def tags(self) -> tuple[str, ...]: ...
+    @property
+    def form(self) -> str: ...
+
+    def read(self, reply: Any) -> Parsed:
+        """The command and the predictions of a reply. Never raises."""
+        ...
+
+    def write(self, command: str, literal: Callable[[str], str] = str) -> str:
+        """The reply that a command is read from.
+
+        Args:
+            literal: applied to what stands between the tags, e.g.
+                :meth:`~roleagent.agents.policies.protocol.Policy.literal`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TagReader:
+    """The reader of :class:`Tags`; see :func:`parse` for its attributes.
+
+    >>> TagReader().write("look"), TagReader(horizon=0).read("<action>look</action>").command
+    ('<action>look</action>', 'look')
+    """
+
+    think: Think = "optional"
+    action_tag: str = "action"
+    horizon: int = 1
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        return (f"</{self.action_tag}>",)
+
+    @property
+    def tags(self) -> tuple[str, ...]:
+        return (f"<{self.action_tag}>", f"</{self.action_tag}>")
+
+    @property
+    def form(self) -> str:
+        return f"<{self.action_tag}>command</{self.action_tag}>"
+
+    def read(self, reply: Any) -> Parsed:
+        return parse(reply, horizon=self.horizon, think=self.think, action_tag=self.action_tag)
+
+    def write(self, command: str, literal: Callable[[str], str] = str) -> str:
+        return f"<{self.action_tag}>{literal(command)}</{self.action_tag}>"
+
+
 class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     """Lets a model's raw reply be the action.
 
@@ -167,12 +229,17 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         self.horizon = horizon
         self.action_space = Unicode()
 
+    @property
+    def reader(self) -> TagReader:
+        """Reads and writes replies."""
+        return TagReader(self.think, self.action_tag, self.horizon)
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
         return observation, {**info, "format_error": None}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
-        parsed = parse(action, horizon=self.horizon, think=self.think, action_tag=self.action_tag)
+        parsed = self.reader.read(action)
         inner = {"command": parsed.command, "predictions": parsed.predictions} if self._predictions else parsed.command
         observation, reward, terminated, truncated, info = self.env.step(inner)
         return observation, reward, terminated, truncated, {**info, "format_error": parsed.error}

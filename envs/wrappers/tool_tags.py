@@ -12,7 +12,7 @@ from roleagent.envs.tools.broker import PreparedCall, prepared_calls
 from roleagent.envs.tools.command import answer_command, call_command, error_command, read_command
 from roleagent.envs.tools.formats import FORMATS, Reading, answer_text
 from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
-from roleagent.envs.wrappers.tags import Parsed, Think
+from roleagent.envs.wrappers.tags import Parsed, Tags, Think
 from roleagent.spaces import Unicode
 from roleagent.tools import Call, Tool
 
@@ -170,3 +170,16 @@ class ToolTags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
 
 def _with(info: dict[str, Any], error: str | None, repaired: int) -> dict[str, Any]:
     return {**info, "format_error": error, "counters": {**info.get("counters", {}), "repaired": repaired}}
+
+
+def read_replies(
+    env: gymnasium.Env, think: Think = "optional", horizon: int | None = None, tool_format: str = "hermes"
+) -> Tags | ToolTags:
+    """The environment in the wrapper that reads a model's replies: :class:`ToolTags` if it has ``tools``, else
+    :class:`Tags`."""
+    if env.has_wrapper_attr("tools"):
+        return ToolTags(env, tool_format, think, horizon=horizon)
+    return Tags(env, think, horizon=horizon)
+
+
+__all__ = ["ToolReader", "ToolTags", "read_replies"]

@@ -20,7 +20,6 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import Conversation
 from roleagent.config import ConfigError
 from roleagent.env_spec import make_expert
-from roleagent.envs.wrappers.tags import parse
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.demonstrations import Demonstration, Step, reset_to
 from roleagent.learners.sft.tokenization import tokenize
@@ -97,11 +96,10 @@ def take_turns(
             for (slot, episode), reply in zip(live.items(), replies, strict=True):
                 command = expected = episode.expert.act()
                 if rng.random() < POLICY_SHARE:
-                    reply_tags = parse(policy.decode(reply.token_ids), think=split.config.prompt.think, horizon=0)
-                    command = reply_tags.command or expected
+                    command = rollout.reader.read(policy.decode(reply.token_ids)).command or expected
                 if episode.step(command, command == expected):
                     continuing[slot] = episode
-                    ids = tuple(policy.encode(f"<action>{policy.literal(command)}</action>"))
+                    ids = tuple(policy.encode(rollout.reader.write(command, policy.literal)))
                     last = episode.steps[-1]
                     episode.conversation.advance((*prompts[slot], *ids), ids, command, last.observation, last.info)
             live = continuing

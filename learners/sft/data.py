@@ -49,9 +49,9 @@ class SFTData:
         """A small policy from scratch; the first rank trains its tokenizer on these texts."""
         config, examples = self.run.config, self._examples(UNLIMITED)
         horizon = self.split.horizon
-        tags = ["<action>", "</action>", "</prediction>", *(f'<prediction h="{h}">' for h in range(1, horizon + 1))]
+        tags = [*self.split.reader.tags, "</prediction>", *(f'<prediction h="{h}">' for h in range(1, horizon + 1))]
         tags += [tag for tag in (*TAGS, *(f"{name}:" for name in FIELDS)) if examples]
-        texts = [*texts_of(self.demonstrations, STYLES[config.prompt.style], config.prompt.history)]
+        texts = [*texts_of(self.demonstrations, STYLES[config.prompt.style], config.prompt.history, self.split.reader)]
         texts += [text for example in examples for text in (example.question, example.answer)]
         tokenizer = self.run.ranks.once(lambda: train_tokenizer(texts, config.policy.vocabulary, tags))
         return build_policy(config.policy, tokenizer, generator)

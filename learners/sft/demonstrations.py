@@ -19,6 +19,7 @@ from roleagent.agents.rendering import TextRecorder, Transcript, Window
 from roleagent.config import ConfigError
 from roleagent.env_spec import make_expert
 from roleagent.envs.failures.command_noise import CommandNoise
+from roleagent.envs.wrappers.tags import ReplyReader
 from roleagent.learners.run.display import Display
 from roleagent.types import Expert, Task
 
@@ -93,17 +94,26 @@ def demonstrate(
 
 
 def texts_of(
-    demonstrations: Sequence[Demonstration], style: type[Transcript] | type[Window], history: int
+    demonstrations: Sequence[Demonstration],
+    style: type[Transcript] | type[Window],
+    history: int,
+    reader: ReplyReader | None = None,
 ) -> Iterator[str]:
-    """All texts of these episodes, for training a tokenizer."""
+    """All texts of these episodes, for training a tokenizer: replies as ``reader`` writes them, without its tags."""
     for demonstration in demonstrations:
         recorder = TextRecorder()
         conversation = style(recorder, 0, "none", demonstration.observation, demonstration.info, history)
         for step in demonstration.steps:
             conversation.advance((), (), step.command, step.observation, step.info)
-            yield step.command
+            yield step.command if reader is None else _without(reader.write(step.command), reader.tags)
             yield step.observation
         yield from recorder.texts
+
+
+def _without(text: str, tags: Sequence[str]) -> str:
+    for tag in tags:
+        text = text.replace(tag, "")
+    return text
 
 
 def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: Display) -> list[Demonstration]:

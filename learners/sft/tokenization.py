@@ -114,7 +114,7 @@ def segments_from(
     for number, step in enumerate(demonstration.steps):
         prompt = conversation.action_prompt()
         ahead = states[number + 1 : number + 1 + horizon]
-        action_text = f"<action>{policy.literal(step.command)}</action>"
+        action_text = rollout.reader.write(step.command, policy.literal)
         prediction = None
         if horizon and inline:
             action = text_reply(action_text + prediction_text(ahead, policy), policy, rollout.action_stops)
