@@ -63,7 +63,6 @@ from roleagent.agents.evaluation.summary import spending, summarize
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target, source_digest, weights_digest
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
-from roleagent.env_spec import instructions_of
 from roleagent.files import write_whole
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.folder import CheckpointError, read_config
@@ -154,7 +153,7 @@ class Evaluation:
             if not isinstance(model, Endpoint):
                 return policy_attempts(env_split, model, missing, seed, partial(display.inner, "episodes of the batch"))
             reader = replace(env_split, horizon=0).reader
-            agent: Any = ChatAgent(config.prompt, instructions_of(env_split.base), reader)
+            agent: Any = ChatAgent(config.prompt, env_split.guide, reader)
             return chat_attempts(env_split, agent, model, partial(make_wrapped, config, split, 0), missing, seed)
         agent = build_prompting_agent(target.plays, env_split.base, **pairs(self.options.agent_arg))
         make = partial(make_base, config, split)

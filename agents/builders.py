@@ -6,7 +6,7 @@ import importlib
 import os
 import random
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.env_spec import instructions_of
+from roleagent.env_spec import Instructions, instructions_of
 from roleagent.envs.make import make
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, ReplyReader, read_replies
@@ -203,8 +203,14 @@ class EnvSplit:
         prompt = self.config.prompt
         return read_replies(self.base, prompt.think, self.horizon, prompt.tool_format).reader
 
+    @property
+    def guide(self) -> Instructions:
+        """The environment's instructions, with the form of a reply that the outermost wrapper reads."""
+        guide = instructions_of(self.base)
+        return replace(guide, form=self.reader.form or guide.form)
+
     def rollout(self, policy: Policy) -> Rollout:
         """A rollout of a policy on this split, with its own pool."""
         pool = EnvPool(partial(make_wrapped, self.config, self.task_split.split, self.horizon))
-        prompt, limits, guide = self.config.prompt, self.config.rollout, instructions_of(self.base)
-        return Rollout(policy, pool, self.task_split.env_id, prompt, limits, self.horizon, guide, self.reader)
+        prompt, limits = self.config.prompt, self.config.rollout
+        return Rollout(policy, pool, self.task_split.env_id, prompt, limits, self.horizon, self.guide, self.reader)

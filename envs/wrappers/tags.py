@@ -138,7 +138,7 @@ class ReplyReader(Protocol):
     Attributes:
         stops: closing tags that end a reply.
         tags: what a tokenizer from scratch has as tokens, besides the tags of predictions.
-        form: the form of a reply, in a line.
+        form: the sentences of a prompt about the form of a reply; empty: the usual ones, about one command.
     """
 
     @property
@@ -184,7 +184,7 @@ class TagReader:
 
     @property
     def form(self) -> str:
-        return f"<{self.action_tag}>command</{self.action_tag}>"
+        return ""
 
     def read(self, reply: Any) -> Parsed:
         return parse(reply, horizon=self.horizon, think=self.think, action_tag=self.action_tag)

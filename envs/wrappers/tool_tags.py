@@ -53,9 +53,14 @@ class ToolReader:
 
     @property
     def form(self) -> str:
-        """The form of a reply in one line."""
-        answer = "<answer>…</answer>" if self.answer == "tag" else "the answer alone"
-        return f"{FORMATS[self.format].form} or {answer}"
+        """The sentences of a prompt about the form of a reply."""
+        call, answer = self._forms
+        many = "one call of a tool" if self.max_calls == 1 else f"up to {self.max_calls} calls of tools"
+        return f"Each of your replies is {many}, written as {call}, or the answer, written as {answer}."
+
+    @property
+    def _forms(self) -> tuple[str, str]:
+        return FORMATS[self.format].form, "<answer>…</answer>" if self.answer == "tag" else "plain text"
 
     def read(self, reply: Any) -> Parsed:
         """The command and the predictions of a reply. Never raises."""
@@ -86,7 +91,8 @@ class ToolReader:
         wrong = [call for call in reading.calls if isinstance(call, str)]
         if error or len(wrong) == len(reading.calls) > 0:
             error = error or wrong[0]
-            return Parsed("", predictions, error), error_command(f"The reply is malformed: {error}. Write {self.form}.")
+            wanted = "The reply is malformed: {}. Write {} or {}.".format(error, *self._forms)
+            return Parsed("", predictions, error), error_command(wanted)
         command = answer_command(reading.answer) if reading.answer is not None else call_command(reading.calls)
         return Parsed(command, predictions, wrong[0] if wrong else None), command
 

@@ -4,7 +4,6 @@ import re
 from functools import partial
 from itertools import pairwise
 
-import gymnasium
 import pytest
 from tiny import TEMPLATE, Script, qwen
 
@@ -19,7 +18,7 @@ from roleagent.agents.rendering import (
     renderer_of,
 )
 from roleagent.config import load
-from roleagent.env_spec import UNKNOWN, instructions_of
+from roleagent.env_spec import UNKNOWN, instructions_of, registered
 from roleagent.types import Completion
 
 GOAL = "put a hot egg on the table"
@@ -176,7 +175,7 @@ def test_a_window_asks_for_predictions_behind_its_prompt_and_the_reply(policy):
 
 # --- instructions -----------------------------------------------------------------------------------------------------
 
-WORLDS = sorted(name for name in gymnasium.registry if name.startswith("RoleAgent/"))
+WORLDS = sorted(spec.env_id for spec in registered() if spec.expert)
 DATA = {"RoleAgent/ALFWorld-v0": "{data_dir: generated, size: tiny, max_steps: 6}"}
 GENERATED = "{data_dir: generated, max_steps: 4}"
 
