@@ -1,20 +1,27 @@
-"""Serve an environment over HTTP, in the protocol of OpenEnv: its clients play it, and so does ours.
+"""Serve an environment over HTTP, in the protocol of OpenEnv or of AgentGym.
 
-Every client has an environment of its own. In Python one is made by ``RemoteEnv("http://127.0.0.1:8000")`` of
-``roleagent.envs.adapters.remote``. It takes ``pip install 'roleagent[openenv]'``.
+Every client has its own environment. For OpenEnv, ``pip install 'roleagent[openenv]'``; in Python,
+``RemoteEnv("http://127.0.0.1:8000")`` of ``roleagent.envs.adapters.remote`` is a client. For AgentGym,
+``pip install 'roleagent[serve]'``; its clients (``AlfWorldEnvClient`` and so on) take the address as
+``env_server_base``.
 
 examples:
   roleagent serve RoleAgent/ALFWorld-v0
   roleagent serve RoleAgent/WebShop-v0 --port 8001 --sessions 64 --env-arg num_products=1000
+  roleagent serve RoleAgent/WebShop-v0 --port 36001 --protocol agentgym --sessions 512
 """
 
 from __future__ import annotations
 
+import json
 import socket
 import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import gymnasium
 
@@ -28,6 +35,9 @@ def main(arguments: Sequence[str]) -> int:
     """The verb ``serve``; returns the exit status."""
     parser = Parser("roleagent serve", __doc__)
     parser.add_argument("env", metavar="ENV", help="a Gymnasium id, e.g. RoleAgent/ALFWorld-v0")
+    parser.add_argument(
+        "--protocol", choices=("openenv", "agentgym"), default="openenv", help="what clients speak (default: openenv)"
+    )
     parser.add_argument("--host", default=LOOPBACK, help="address to listen on (default: %(default)s)")
     parser.add_argument("--port", type=port_number, default=8000, help="0 takes a free one (default: %(default)s)")
     parser.add_argument(
@@ -43,6 +53,14 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--env-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the environment"
     )
+    parser.add_argument(
+        "--task-ids",
+        action="append",
+        default=[],
+        type=Path,
+        metavar="FILE",
+        help="AgentGym: task ids in the order of their numbers, a JSON list, e.g. its mappings_train.json",
+    )
     options = parser.parse_args(arguments)
 
     began = time.perf_counter()
@@ -51,8 +69,8 @@ def main(arguments: Sequence[str]) -> int:
             # Before anything that takes long: a port that is taken is a mistake to hear about at once.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind((options.host, options.port))
-            with waiting("OpenEnv and FastAPI to load"):
-                from roleagent.envs.adapters.openenv import application
+            with waiting("the server's packages to load"):
+                application = _application(options.protocol, options.task_ids)
             import uvicorn
 
             print(f"opening {options.env}", flush=True)
@@ -78,3 +96,30 @@ def main(arguments: Sequence[str]) -> int:
         with suppress(KeyboardInterrupt):
             server.run(sockets=[listening])
     return 0
+
+
+def _application(protocol: str, task_ids: Sequence[Path]) -> Any:
+    """The function that makes the application of a protocol."""
+    if protocol == "openenv":
+        if task_ids:
+            raise ValueError("--task-ids is for --protocol agentgym: OpenEnv's clients name tasks by id")
+        from roleagent.envs.adapters.openenv import application
+
+        return application
+    from roleagent.envs.adapters import agentgym
+
+    ids = [task_id for path in task_ids for task_id in _read_ids(path)]
+    return partial(agentgym.application, task_ids=ids or None)
+
+
+def _read_ids(path: Path) -> list[str]:
+    """The task ids of a file: texts, or AgentGym's objects with ``task_type`` and ``task_id``.
+
+    Raises:
+        ValueError: the file is something else.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return [each if isinstance(each, str) else f"{each['task_type']}/{each['task_id']}" for each in found]
+    except (ValueError, TypeError, KeyError) as error:
+        raise ValueError(f"{path} has no task ids ({error}): it must be a JSON list of texts") from error

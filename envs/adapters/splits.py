@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pkgutil import resolve_name
 from typing import Any
 
 import gymnasium
 
 from roleagent.envs.make import make
 from roleagent.task_split import TaskSplit
+
+Wrapper = Callable[[gymnasium.Env], gymnasium.Env]
 
 
 class Splits:
@@ -17,6 +20,8 @@ class Splits:
     Args:
         env_id: a Gymnasium id.
         arguments: of the environment; a ``split`` among them is the default split.
+        wrappers: put around each environment, the first one innermost: functions, or their names as
+            ``module:function``.
 
     >>> splits = Splits("RoleAgent/Toy-v0", {})
     >>> splits().unwrapped.task_split.split, splits("valid").unwrapped.task_split.split
@@ -25,14 +30,17 @@ class Splits:
     True
     """
 
-    def __init__(self, env_id: str, arguments: Mapping[str, Any]):
-        self.env_id, self.arguments = env_id, dict(arguments)
+    def __init__(self, env_id: str, arguments: Mapping[str, Any], wrappers: Sequence[Wrapper | str] = ()):
+        self.env_id, self.arguments, self.wrappers = env_id, dict(arguments), tuple(map(load_function, wrappers))
         self._envs: dict[str | None, gymnasium.Env] = {}
 
     def __call__(self, split: str | None = None) -> gymnasium.Env:
         if split not in self._envs:
             named = self.arguments if split is None else {**self.arguments, "split": split}
-            self._envs[split] = make(self.env_id, named)
+            env = make(self.env_id, named)
+            for wrapper in self.wrappers:
+                env = wrapper(env)
+            self._envs[split] = env
         return self._envs[split]
 
     def task_split(self, split: str | None = None) -> TaskSplit:
@@ -46,9 +54,50 @@ class Splits:
             raise ValueError(f"{self.env_id} has no task_split: it is no environment of RoleAgent's kind")
         return task_split
 
+    def rows(
+        self, split: str | None = None, limit: int | None = None, draws: int | None = None
+    ) -> list[dict[str, Any]]:
+        """The rows of a dataset: arguments of ``reset``, one row per group of episodes.
+
+        Args:
+            split: of the environment; None: its default split.
+            limit: at most so many tasks, from the split's start; None: all.
+            draws: instead of the tasks, so many rows with a ``seed``, for a sampler that chooses the task
+                (:class:`~roleagent.envs.wrappers.FailureCurriculum`). All episodes of a row have the same task.
+
+        Raises:
+            ValueError: a number is not positive, or the environment has no task_split.
+
+        >>> Splits("RoleAgent/Toy-v0", {}).rows(limit=1)
+        [{'task_id': 'bring-apple-counter-1', 'split': 'train'}]
+        >>> Splits("RoleAgent/Toy-v0", {}).rows(draws=2)
+        [{'seed': 0, 'split': 'train'}, {'seed': 1, 'split': 'train'}]
+        """
+        if any(number is not None and number < 1 for number in (limit, draws)):
+            raise ValueError(f"limit and draws must be at least 1, not {limit} and {draws}")
+        task_split = self.task_split(split)
+        if draws is not None:
+            return [{"seed": seed, "split": task_split.split} for seed in range(draws)]
+        return [{"task_id": task_id, "split": task_split.split} for task_id in task_split.task_ids[:limit]]
+
     def close(self) -> None:
         while self._envs:
             self._envs.popitem()[1].close()
 
 
-__all__ = ["Splits"]
+def load_function(named: Callable[..., Any] | str) -> Callable[..., Any]:
+    """A function, or the one that ``module:function`` names.
+
+    Raises:
+        ValueError: there is no such function.
+    """
+    try:
+        loaded = resolve_name(named) if isinstance(named, str) else named
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ValueError(f"cannot load {named!r} ({error}): name a function as module:function") from error
+    if not callable(loaded):
+        raise ValueError(f"{named!r} is not a function but {type(loaded).__name__}")
+    return loaded
+
+
+__all__ = ["Splits", "Wrapper", "load_function"]

@@ -11,6 +11,7 @@ SPEC = EnvSpec(
     failure_modes="roleagent.envs.searchqa.failures:FAILURE_MODES",
     command_forms="roleagent.envs.searchqa.commands:COMMAND_FORMS",
     trl_tools="roleagent.envs.searchqa.trl_tools:QuestionEpisodes",
+    agentgym="roleagent.envs.searchqa.agentgym:SearchQAFormat",
     data_status="roleagent.envs.searchqa.data_status:data_status",
     splits=("train", "valid", "test"),
 )

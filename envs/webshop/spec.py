@@ -11,5 +11,6 @@ SPEC = EnvSpec(
     failure_modes="roleagent.envs.webshop.failures:FAILURE_MODES",
     command_forms="roleagent.envs.webshop.instructions:COMMAND_FORMS",
     trl_tools="roleagent.envs.webshop.trl_tools:ShopEpisodes",
+    agentgym="roleagent.envs.webshop.agentgym:WebShopFormat",
     data_status="roleagent.envs.webshop.data_status:data_status",
 )

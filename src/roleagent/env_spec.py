@@ -42,6 +42,7 @@ class EnvSpec:
             fails by that mode.
         command_forms: a sequence of :class:`CommandForm`: commands that ``admissible_actions`` cannot list.
         trl_tools: a subclass of :class:`~roleagent.envs.adapters.trl.Episodes`.
+        agentgym: a subclass of :class:`~roleagent.envs.adapters.agentgym.WireFormat`.
         data_status: a function that yields :class:`DataStatus`, for ``roleagent doctor``.
         splits: names of the splits; the first that the data have is the one to try.
     """
@@ -54,6 +55,7 @@ class EnvSpec:
     scripted_failures: str = ""
     command_forms: str = ""
     trl_tools: str = ""
+    agentgym: str = ""
     data_status: str = ""
     splits: tuple[str, ...] = ("train",)
 

@@ -5,7 +5,6 @@ import re
 import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from urllib.request import urlopen
@@ -15,8 +14,8 @@ import numpy as np
 import pytest
 
 pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install -e '.[test]'")
-import uvicorn
 from openenv.core import GenericEnvClient
+from served import Served
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.env_spec import make_expert
@@ -33,31 +32,8 @@ ENVS = {
 PYTHON = Path(sys.executable)
 
 
-class Served:
-    """A server in a thread of this process."""
-
-    def __init__(self, env_id, port=0, **options):
-        self.listening = socket.socket()
-        self.listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.listening.bind(("127.0.0.1", port))
-        self.port = self.listening.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        self._server = uvicorn.Server(
-            uvicorn.Config(application(env_id, **options), log_level="warning", timeout_graceful_shutdown=1)
-        )
-        self._thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self.listening]}, daemon=True)
-
-    def __enter__(self):
-        self._thread.start()
-        while not self._server.started:
-            time.sleep(0.01)
-        return self
-
-    def __exit__(self, *_):
-        self._server.should_exit = True
-        self._thread.join(timeout=20)
-        self.listening.close()
-        assert not self._thread.is_alive()
+def serve(env_id, port=0, **options):
+    return Served(application(env_id, **options), port)
 
 
 def expert_commands(env):
@@ -68,7 +44,7 @@ def expert_commands(env):
 @pytest.mark.parametrize("env_id", ENVS)
 def test_a_remote_episode_is_a_local_one(env_id):
     local = gymnasium.make(env_id, **ENVS[env_id])
-    with Served(env_id, sessions=2, **ENVS[env_id]) as served:
+    with serve(env_id, sessions=2, **ENVS[env_id]) as served:
         remote = RemoteEnv(served.url)
         assert remote.task_split == local.unwrapped.task_split
         assert remote.max_steps == local.unwrapped.max_steps
@@ -94,9 +70,9 @@ def test_a_remote_episode_is_a_local_one(env_id):
 
 
 def test_openenvs_client_plays_our_server():
-    with Served("RoleAgent/Toy-v0", max_steps=60, max_episode_steps=30) as served:
+    with serve("RoleAgent/Toy-v0", max_steps=60, max_episode_steps=30) as served:
         assert PredictedState(RemoteEnv(served.url)).horizon == 2  # the client knows how long an episode is
-    with Served("RoleAgent/Toy-v0", max_steps=2) as served:
+    with serve("RoleAgent/Toy-v0", max_steps=2) as served:
         with GenericEnvClient(base_url=served.url).sync() as client:
             result = client.reset(task_id="heat-egg-tray-1", episode_id="mine")
             assert "put a hot egg on the tray" in result.observation["text"]
@@ -124,7 +100,7 @@ def test_openenvs_client_plays_our_server():
 
 
 def test_sessions_are_limited_and_places_come_back():
-    with Served("RoleAgent/Toy-v0", sessions=1) as served:
+    with serve("RoleAgent/Toy-v0", sessions=1) as served:
         first, second = RemoteEnv(served.url), RemoteEnv(served.url, split="valid")
         first.reset(seed=0)
         with pytest.raises(ConnectionError, match="1/1 sessions"):
@@ -142,7 +118,7 @@ def test_sessions_are_limited_and_places_come_back():
 
 
 def test_errors_of_a_client(monkeypatch):
-    with Served("RoleAgent/Toy-v0") as served:
+    with serve("RoleAgent/Toy-v0") as served:
         with pytest.raises(ValueError, match="unknown split 'dev'"):
             RemoteEnv(served.url, split="dev")
         with pytest.raises(ValueError, match="serves RoleAgent/Toy-v0, not RoleAgent/WebShop-v0"):
@@ -157,14 +133,14 @@ def test_errors_of_a_client(monkeypatch):
         env.step("look")
     with pytest.raises(ConnectionError, match="does not answer as a server"):
         RemoteEnv(served.url)
-    with Served("RoleAgent/Toy-v0", port=served.port):  # a server that is back is found again
+    with serve("RoleAgent/Toy-v0", port=served.port):  # a server that is back is found again
         assert env.reset(seed=0)[1]["split"] == "valid"
         env.close()
 
 
 @pytest.mark.slow
 def test_a_silent_client_loses_its_place_and_finds_another():
-    with Served("RoleAgent/Toy-v0", sessions=1, timeout=0.5) as served:
+    with serve("RoleAgent/Toy-v0", sessions=1, timeout=0.5) as served:
         silent, other = RemoteEnv(served.url), RemoteEnv(served.url)
         silent.reset(seed=0)
         time.sleep(6)  # OpenEnv looks every five seconds

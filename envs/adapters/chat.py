@@ -1,0 +1,276 @@
+"""An episode as a chat: what the adapters to verifiers, SkyRL, Tinker and verl share.
+
+The system message contains the environment's instructions and the reply format, the user messages contain the
+observations. A reply contains a command in ``<action>``, and predictions where they are asked for.
+
+>>> episode = ChatEpisode("RoleAgent/Toy-v0", hints=False)
+>>> system, first = episode.reset("bring-egg-tray-1")
+>>> first["content"][:20]
+'You are in a kitchen'
+>>> episode.step("<action>look</action>")["content"][:34], episode.over
+('You are in the middle of the kitch', False)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from threading import Lock
+from typing import Any, TypedDict
+
+import gymnasium
+
+from roleagent.env_spec import instructions_of
+from roleagent.envs.adapters.splits import Splits, Wrapper, load_function
+from roleagent.envs.wrappers.predicted_state import PredictedState
+from roleagent.envs.wrappers.tags import Think, parse
+from roleagent.markers import escape_markers
+from roleagent.types import Completion, Group, Prediction, PredictionScore, Sampler, Task, Trajectory, Turn
+from roleagent.types import grouping_state as grouping_state_of
+
+_ONE_AT_A_TIME = Lock()  # trainers step from several threads; episodes share loaded data and TextWorld's parser
+_WITHOUT_TOKENS = Completion((), (), "stop")
+
+
+class Message(TypedDict):
+    """A message of a chat."""
+
+    role: str
+    content: str
+
+
+class ChatEpisode:
+    """An environment that plays one episode after the other as a chat.
+
+    Args:
+        env_id: a Gymnasium id of an environment that has a split.
+        arguments: of the environment.
+        horizon: steps ahead that a reply predicts; 0: no predictions; None: 5 % of an episode
+            (:func:`~roleagent.envs.wrappers.default_horizon`).
+        think: whether a ``<think>`` block is forbidden (``"none"``), ``"optional"`` or ``"required"``.
+        hints: whether observations end with the possible commands, where the environment lists them.
+        wrappers: put around the environment, the first one innermost: functions, or names as ``module:function``.
+            :class:`~roleagent.envs.wrappers.PredictedState` follows them unless ``horizon`` is 0.
+        weights: of the named terms in the reward; None: ``{"task": 1.0}``.
+        on_episode: is called with the :class:`~roleagent.types.Trajectory` of each finished episode, which has no
+            tokens; a function, or its name as ``module:function``. See :class:`GroupObserver`.
+
+    Attributes:
+        info: the environment's last report (see :mod:`roleagent.types`).
+        commands: of this episode so far; ``""`` for a malformed reply.
+        rewards: the sum of each named reward term.
+        step_rewards: the named reward terms of the last step.
+        scores: of the predictions so far.
+        over: whether the episode is over or has not begun.
+        failure: the environment's error, if it has failed; None otherwise.
+    """
+
+    def __init__(
+        self,
+        env_id: str,
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        horizon: int | None = 0,
+        think: Think = "optional",
+        hints: bool = True,
+        wrappers: Sequence[Wrapper | str] = (),
+        weights: Mapping[str, float] | None = None,
+        on_episode: Callable[[Trajectory], None] | str | None = None,
+    ):
+        self._splits = Splits(env_id, arguments or {}, wrappers)
+        self._think: Think = think
+        self._horizon, self._hints = horizon, hints
+        self.weights = {"task": 1.0} if weights is None else dict(weights)
+        self._on_episode = None if on_episode is None else load_function(on_episode)
+        self._env: gymnasium.Env | None = None
+        self._first = ""
+        self._turns: list[Turn] = []
+        self.info: dict[str, Any] = {}
+        self.commands: list[str] = []
+        self.rewards: dict[str, float] = {}
+        self.step_rewards: dict[str, float] = {}
+        self.scores: list[PredictionScore] = []
+        self.over = True
+        self.failure: str | None = None
+
+    def reset(self, task_id: str | None = None, split: str | None = None, seed: int | None = None) -> list[Message]:
+        """Begins an episode: the system message and the first observation.
+
+        Args:
+            task_id: of the split; None: a task that a curriculum chooses, or a random one.
+            split: of the environment; None: its default split.
+            seed: of the random choices.
+
+        Raises:
+            ValueError: the split has no such task.
+        """
+        self.finish()
+        with _ONE_AT_A_TIME:
+            env = self._splits(split)
+            if self._horizon != 0 and not env.has_wrapper_attr("horizon"):
+                env = PredictedState(env, self._horizon)
+            text, self.info = env.reset(seed=seed, options={} if task_id is None else {"task_id": task_id})
+        self._env, self._first, self._turns = env, text, []
+        self.commands, self.rewards, self.step_rewards, self.scores = [], {}, {}, []
+        self.over, self.failure = False, None
+        goal = str(self.info.get("goal", ""))
+        task = f"\n\nYour task is to: {escape_markers(goal, 'tool_call', 'think')}" if goal not in text else ""
+        return [
+            {"role": "system", "content": f"{instructions_of(env).rules}\n\n{self._reply_format()}"},
+            {"role": "user", "content": f"{self._shown(text)}{task}"},
+        ]
+
+    def step(self, reply: str) -> Message:
+        """Plays a reply; the message has the observation. A malformed reply is the invalid command ``""``.
+
+        Raises:
+            gymnasium.error.ResetNeeded: the episode is over or has not begun.
+            Exception: the environment failed; the episode is over and has no outcome.
+        """
+        if self.over or self._env is None:
+            raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
+        parsed = parse(reply, horizon=self._steps_ahead, think=self._think)
+        predicts = self._steps_ahead > 0
+        action = {"command": parsed.command, "predictions": parsed.predictions} if predicts else parsed.command
+        before = self.info
+        try:
+            with _ONE_AT_A_TIME:
+                text, reward, terminated, truncated, info = self._env.step(action)
+        except Exception as error:
+            self.failure = f"{type(error).__name__}: {error}"
+            self._end("error", False, False)
+            raise
+        self.info = {**info, "format_error": parsed.error}
+        self.step_rewards = dict(info.get("rewards", {"task": float(reward)}))
+        for name, value in self.step_rewards.items():
+            self.rewards[name] = self.rewards.get(name, 0.0) + value
+        self.commands.append(parsed.command)
+        self.scores += info.get("prediction_scores", ())
+        state = before.get("state", self._turns[-1].observation if self._turns else self._first)
+        prediction = Prediction((), None, parsed.predictions) if predicts else None
+        grouping_state = grouping_state_of({"state": state, **before})
+        self._turns.append(
+            Turn((), _WITHOUT_TOKENS, parsed.command, text, state, prediction, self.step_rewards, info, grouping_state)
+        )
+        if terminated or truncated:
+            won = bool(info.get("won", False))
+            self._end("won" if won else ("lost" if terminated else "max_steps"), terminated, truncated)
+        return {"role": "user", "content": self._shown(text)}
+
+    @property
+    def step_reward(self) -> float:
+        """The weighted sum of the last step's terms."""
+        return sum(self.weights.get(name, 0.0) * value for name, value in self.step_rewards.items())
+
+    @property
+    def reward(self) -> float:
+        """The weighted sum of all terms so far."""
+        return sum(self.weights.get(name, 0.0) * value for name, value in self.rewards.items())
+
+    def metrics(self) -> dict[str, float]:
+        """Figures of the episode for a trainer's log, JSON numbers.
+
+        ``won``, ``steps``, ``invalid`` (malformed or impossible commands), ``reward_…`` per named term and, with
+        predictions, ``prediction_similarity`` (mean of those that were made, in [0, 1]) and ``predictions_absent``
+        (share that is missing).
+        """
+        figures = {"won": float(bool(self.info.get("won"))), "steps": float(len(self.commands))}
+        figures["invalid"] = float(sum(not turn.info.get("valid_action", True) for turn in self._turns))
+        terms = {**dict.fromkeys(self.weights, 0.0), **self.rewards}
+        figures |= {f"reward_{name}": float(value) for name, value in sorted(terms.items())}
+        if self._steps_ahead:
+            made = [score.score for score in self.scores if not score.absent]
+            figures["prediction_similarity"] = sum(made) / max(1, len(made))
+            figures["predictions_absent"] = 1 - len(made) / max(1, len(self.scores))
+        return figures
+
+    def finish(self) -> None:
+        """Ends an episode that the trainer does not continue, e.g. because its context is full."""
+        if not self.over:
+            self._end("context", False, True)
+
+    def close(self) -> None:
+        """Ends the episode and closes the environments."""
+        self.finish()
+        self._splits.close()
+
+    @property
+    def _steps_ahead(self) -> int:
+        env = self._env
+        return env.get_wrapper_attr("horizon") if env is not None and env.has_wrapper_attr("horizon") else 0
+
+    def _reply_format(self) -> str:
+        thought = {
+            "none": "Do not write anything else.",
+            "optional": "You may think first, between <think> and </think>.",
+            "required": "Think first, between <think> and </think>.",
+        }[self._think]
+        sentences = [f"Each of your replies is one command, written as <action>command</action>. {thought}"]
+        if ahead := self._steps_ahead:
+            forms = " ".join(f'<prediction h="{h}">…</prediction>' for h in range(1, ahead + 1))
+            what = "observation" if ahead == 1 else f"{ahead} observations"
+            sentences.append(
+                f"After the command, write down the next {what} exactly as you expect the world to word them: {forms}"
+            )
+        return "\n".join(sentences)
+
+    def _shown(self, text: str) -> str:
+        """What the model reads. Its markers are replaced: other trainers recognize special tokens in it."""
+        commands = [name for name in self.info.get("admissible_actions") or () if name != "help"]
+        hints = f"\nPossible now: {', '.join(commands)}" if commands and self._hints and not self.over else ""
+        return escape_markers(text + hints, "tool_call", "think")
+
+    def _end(self, stop_reason: str, terminated: bool, truncated: bool) -> None:
+        self.over = True
+        if self._on_episode is None:
+            return
+        scores: dict[int, list[PredictionScore]] = {}
+        for score in self.scores:
+            scores.setdefault(score.turn, []).append(score)
+        turns = [
+            replace(turn, prediction=turn.prediction and replace(turn.prediction, scores=tuple(scores.get(number, ()))))
+            for number, turn in enumerate(self._turns)
+        ]
+        task = Task.of(self._splits.env_id, self.info.get("task_id", ""), self.info)
+        self._on_episode(Trajectory(task, tuple(turns), terminated, truncated, stop_reason, self._first))
+
+
+class GroupObserver:
+    """Collects finished episodes into groups, and shows each full batch of groups to a sampler.
+
+    So the curriculum of a :class:`~roleagent.envs.wrappers.FailureCurriculum` learns in any trainer's loop. Between
+    batches its choices do not change, so that all episodes of a row have the same task.
+
+    Args:
+        sampler: of the curriculum.
+        group_size: episodes per row, ≥ 1.
+        groups: rows per batch, ≥ 1.
+    """
+
+    def __init__(self, sampler: Sampler, group_size: int, groups: int):
+        if group_size < 1 or groups < 1:
+            raise ValueError(f"group_size and groups must be at least 1, not {group_size} and {groups}")
+        self.sampler, self.group_size, self.groups = sampler, group_size, groups
+        self._lock = Lock()
+        self._open: dict[str, list[Trajectory]] = {}
+        self._full: list[list[Trajectory]] = []
+
+    def __call__(self, trajectory: Trajectory) -> None:
+        """Takes in an episode. One whose environment failed counts, but the sampler does not see it.
+
+        Raises:
+            ValueError: the sampler does not know the task.
+        """
+        with self._lock:
+            episodes = self._open.setdefault(trajectory.task.task_id, [])
+            episodes.append(trajectory)
+            if len(episodes) == self.group_size:
+                self._full.append(self._open.pop(trajectory.task.task_id))
+            if len(self._full) < self.groups:
+                return
+            full, self._full = self._full, []
+            sound = [[each for each in group if each.stop_reason != "error"] for group in full]
+            self.sampler.observe([Group(group[0].task, tuple(group)) for group in sound if group])
+
+
+__all__ = ["ChatEpisode", "GroupObserver", "Message"]
