@@ -107,10 +107,10 @@ def report(pairs: Sequence[tuple[Learnt, Learnt]], threshold: float, kind: str) 
     for seed, pair in enumerate(pairs):
         for name, run in zip(("uniform", "curriculum"), pair, strict=True):
             steps, reached = run.rare.steps_to(threshold)
-            told = f"{'' if reached else '> '}{steps:,.0f}"
+            steps_text = f"{'' if reached else '> '}{steps:,.0f}"
             shares = (run.rare.mean, run.rare.points[-1].success, run.after, run.drawn)
             before = f"{100 * run.rare.points[0].success:.1f}"
-            table.add_row(str(seed), name, before, told, *(f"{100 * share:.1f}" for share in shares))
+            table.add_row(str(seed), name, before, steps_text, *(f"{100 * share:.1f}" for share in shares))
     Console().print(table)
     found = [[run.rare.steps_to(threshold) for run in pair] for pair in pairs]
     mean, low, high = interval([math.log(curriculum[0] / uniform[0]) for uniform, curriculum in found])

@@ -38,7 +38,7 @@ from roleagent.envs.pool import EnvPool
 TESTS = Path(__file__).resolve().parent.parent / "tests"
 
 
-def serve(first: float, per_token: float, told: Any) -> None:
+def serve(first: float, per_token: float, urls: Any) -> None:
     """A server that says where it is, and answers until it is ended."""
     sys.path.insert(0, str(TESTS))
     fake_openai = importlib.import_module("fake_openai")
@@ -49,7 +49,7 @@ def serve(first: float, per_token: float, told: Any) -> None:
         return fake_openai.message("<think>Let me see.</think><action>look</action>", usage=(200, tokens))
 
     with fake_openai.serving(reply) as fake:
-        told.put(fake.url)
+        urls.put(fake.url)
         time.sleep(3600)
 
 
@@ -100,11 +100,11 @@ def main() -> None:
         parser.error(f"the split has {len(world.task_split)} tasks: --episodes can be no more")
 
     context = multiprocessing.get_context("spawn")
-    told = context.Queue()
-    server = context.Process(target=serve, args=(options.first, options.per_token, told), daemon=True)
+    urls = context.Queue()
+    server = context.Process(target=serve, args=(options.first, options.per_token, urls), daemon=True)
     server.start()
     try:
-        url = told.get(timeout=60)
+        url = urls.get(timeout=60)
         began = time.perf_counter()
         answers = loop(url, world, world.task_split.task_ids[: options.alone])
         alone = options.alone / (time.perf_counter() - began)

@@ -67,11 +67,11 @@ class Experiment:
                     found = [
                         f"{100 * one['success']:.1f} % at {one['temperature']:g}" for one in measure(run, self.plan)
                     ]
-                    told = f"{name}: {', '.join(found)} ({(time.monotonic() - began) / 60:.1f} min)"
+                    line = f"{name}: {', '.join(found)} ({(time.monotonic() - began) / 60:.1f} min)"
                 except (ConfigError, OSError, ValueError) as error:
-                    told = f"{name}: {error}"
-                    troubles.append(told)
-                progress.console.print(told, soft_wrap=True)
+                    line = f"{name}: {error}"
+                    troubles.append(line)
+                progress.console.print(line, soft_wrap=True)
                 progress.advance(bar)
 
             def follow(job: Job, start: Future[None], bar: TaskID) -> None:

@@ -71,8 +71,8 @@ class Arm:
     def mean(self, name: str, of: Callable[[Sequence[float]], float] = np.mean) -> Estimate | float | None:
         """A logged number, aggregated over iterations by ``of`` and averaged over seeds, with Student's interval over
         several seeds."""
-        told = [[row[name] for row in rows if name in row] for rows in self.logs.values()]
-        values = [float(of(row)) for row in told if row]
+        columns = [[row[name] for row in rows if name in row] for rows in self.logs.values()]
+        values = [float(of(row)) for row in columns if row]
         if name in OF_PREDICTIONS and not self.predicts:
             return None
         if not values or not all(map(math.isfinite, values)):
@@ -127,9 +127,9 @@ def difference(first: Arm, second: Arm, evaluation: Evaluation, measure: str = S
     cell = found[SUCCESS] if measure == SUCCESS else found["metrics"][measure]
     pairs, gaps = [], []
     for one, other in zip(*sides, strict=True):
-        told = [{r.attempt: outcome(r, measure) for r in side.records if r.sound} for side in (one, other)]
-        pairs += [(told[0][key], told[1][key]) for key in told[0] if key in told[1]]
-        gaps.append(float(np.mean(list(told[1].values())) - np.mean(list(told[0].values()))))
+        outcomes = [{r.attempt: outcome(r, measure) for r in side.records if r.sound} for side in (one, other)]
+        pairs += [(outcomes[0][key], outcomes[1][key]) for key in outcomes[0] if key in outcomes[1]]
+        gaps.append(float(np.mean(list(outcomes[1].values())) - np.mean(list(outcomes[0].values()))))
     alone = (pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))) if measure == SUCCESS else None
     return {
         "seeds": seeds,

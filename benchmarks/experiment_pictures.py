@@ -54,10 +54,10 @@ def draw(arms: Sequence[Arm], folder: Path, name: str) -> dict[str, Path]:
         ("prediction_score", "Predictive reward", "mean similarity of prediction and state"),
         ("zero_variance_groups", "Zero-variance groups", "groups of an iteration"),
     ):
-        told = [arm for arm in trained if any(along(arm, what)[1])]
-        if told:
+        shown = [arm for arm in trained if any(along(arm, what)[1])]
+        if shown:
             figure, axes = picture(what, title, "iteration", up)
-            for arm in told:
+            for arm in shown:
                 _line(axes, trained.index(arm), arm.name, *along(arm, what))
             done(what, figure, axes)
 

@@ -118,17 +118,17 @@ class Plan:
             ConfigError: one line that says what is wrong with it.
         """
         try:
-            told = yaml.safe_load(path.read_text(encoding="utf-8"))
+            given = yaml.safe_load(path.read_text(encoding="utf-8"))
         except (OSError, yaml.YAMLError) as error:
             raise ConfigError(f"cannot read the experiment {path}: {' '.join(str(error).split())}") from error
         known = {f.name for f in fields(cls)} - {"source"}
-        if not isinstance(told, dict) or set(told) - known:
+        if not isinstance(given, dict) or set(given) - known:
             raise ConfigError(f"{path} is no experiment: its keys must be among {', '.join(sorted(known))}")
         try:
-            told["stages"] = [Stage(tuple(stage["arms"]), tuple(stage["seeds"])) for stage in told["stages"]]
-            told["pairs"] = [(one, other) for one, other in told.get("pairs", ())]
-            told["evaluations"] = [Evaluation(**row) for row in told.get("evaluations", ({"temperature": 1.0},))]
-            plan = cls(**told, source=path)
+            given["stages"] = [Stage(tuple(stage["arms"]), tuple(stage["seeds"])) for stage in given["stages"]]
+            given["pairs"] = [(one, other) for one, other in given.get("pairs", ())]
+            given["evaluations"] = [Evaluation(**row) for row in given.get("evaluations", ({"temperature": 1.0},))]
+            plan = cls(**given, source=path)
         except (KeyError, TypeError, ValueError) as error:
             raise ConfigError(f"{path} is no experiment: {error}") from error
         ends = Evaluation(load(ROOT / plan.config, plan.options).rollout.eval_temperature, in_training=True)

@@ -74,8 +74,8 @@ def _pages(plan: Plan, arms: Sequence[Arm], pictures: dict[str, Path]) -> Iterat
     if not trained:
         return
     yield "## During training\n"
-    told = f"{plan.measure.capitalize()} on the split over environment steps, one line per arm"
-    yield from _picture(pictures, "success", told)
+    title = f"{plan.measure.capitalize()} on the split over environment steps, one line per arm"
+    yield from _picture(pictures, "success", title)
     yield from _efficiency(plan, trained)
     yield "## Mechanisms\n"
     yield from _mechanisms(trained)
@@ -229,29 +229,29 @@ def _prediction_correlation(plan: Plan, arms: Sequence[Arm]) -> Iterator[str]:
 
 
 def _origins(arms: Sequence[Arm]) -> Iterator[str]:
-    told = [(arm.name, chosen, found) for arm in arms for chosen, found in origins(arm).items()]
-    if not told:
+    rows = [(arm.name, chosen, found) for arm in arms for chosen, found in origins(arm).items()]
+    if not rows:
         return
     yield "Groups chosen by the curriculum, and uniformly drawn groups:\n"
     yield _row("arm", "chosen by", "groups", "reward, %", "zero variance, %", "never won, %")
     yield _row(*("---",) * 6)
-    for name, chosen, found in told:
+    for name, chosen, found in rows:
         shares = (f"{100 * share:.0f}" for share in (found.reward, found.zero_variance, found.never_won))
         yield _row(name, chosen, str(found.groups), *shares)
     yield ""
 
 
 def _library(arms: Sequence[Arm]) -> Iterator[str]:
-    told = [(arm, modes) for arm in arms if (modes := growth(arm))]
-    if not told:
+    grown = [(arm, modes) for arm in arms if (modes := growth(arm))]
+    if not grown:
         return
-    names = sorted({mode for _, modes in told for mode in modes})
+    names = sorted({mode for _, modes in grown for mode in modes})
     yield "Tasks in the failure library at the end, by failure mode, mean over seeds:\n"
-    yield _row("failure mode", *(arm.name for arm, _ in told))
-    yield _row(*("---",) * (1 + len(told)))
+    yield _row("failure mode", *(arm.name for arm, _ in grown))
+    yield _row(*("---",) * (1 + len(grown)))
     for mode in names:
         cells = []
-        for arm, modes in told:
+        for arm, modes in grown:
             ends = [rows[-1] for rows in modes.get(mode, {}).values()]
             cells.append(f"{sum(ends) / len(arm.runs):.0f}")
         if set(cells) != {"0"}:
@@ -269,9 +269,9 @@ def _times(arms: Sequence[Arm]) -> Iterator[str]:
     yield ""
 
 
-def _picture(pictures: dict[str, Path], what: str, told: str) -> Iterator[str]:
+def _picture(pictures: dict[str, Path], what: str, text: str) -> Iterator[str]:
     if what in pictures:
-        yield f"![{told}]({pictures[what].as_posix()})\n"
+        yield f"![{text}]({pictures[what].as_posix()})\n"
 
 
 def _row(*cells: str) -> str:

@@ -96,7 +96,7 @@ def theirs(folder: Path, case: str, recompute: bool, steps: int) -> dict[str, An
         "num_items_in_batch": torch.tensor(float(sum(sum(one["sampled"]) for one in batch))),
     }
     seconds: list[float] = []
-    told: list[dict[str, float]] = []
+    logged: list[dict[str, float]] = []
 
     class Given(GRPOTrainer):
         def _generate_and_score_completions(self, inputs: Any) -> Any:
@@ -116,7 +116,7 @@ def theirs(folder: Path, case: str, recompute: bool, steps: int) -> dict[str, An
             seconds[-1] += time.process_time()
 
         def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **_: Any) -> None:
-            told.append({name: logs[name] for name in ("loss", "grad_norm") if name in logs})
+            logged.append({name: logs[name] for name in ("loss", "grad_norm") if name in logs})
 
     tokenizer = PreTrainedTokenizerFast.from_pretrained(folder / "model")
     trainer = Given(
@@ -150,7 +150,7 @@ def theirs(folder: Path, case: str, recompute: bool, steps: int) -> dict[str, An
     forget_peak()
     before = resident("VmRSS")
     trainer.train()
-    return {"seconds": seconds, "first": told[0], "megabytes": resident("VmHWM") - before}
+    return {"seconds": seconds, "first": logged[0], "megabytes": resident("VmHWM") - before}
 
 
 def side(name: str, folder: Path, cases: list[str], options: argparse.Namespace) -> dict[str, dict[str, Any]]:

@@ -199,14 +199,14 @@ def configuration(options: argparse.Namespace, folder: Path, name: str, *more: s
 
 def compare(methods: dict[str, Method], pairs: int) -> dict[str, list[dict[str, float]]]:
     """The methods' iterations, alternating, in reversed order every other round; the first round warms up."""
-    told: dict[str, list[dict[str, float]]] = {name: [] for name in methods}
+    timed: dict[str, list[dict[str, float]]] = {name: [] for name in methods}
     for number in range(pairs + 1):
         order = list(methods) if number % 2 else list(reversed(methods))
         for name in order:
             row = methods[name].iterate(number)
             if number:
-                told[name].append(row)
-    return told
+                timed[name].append(row)
+    return timed
 
 
 def percent(rows: Sequence[dict[str, float]], base: Sequence[dict[str, float]], name: str) -> float:
@@ -248,15 +248,15 @@ def main() -> None:
             name: Method(configuration(options, Path(folder), name, *more), ranks, display)
             for name, more in variants.items()
         }
-        told = compare(made, options.pairs)
-    base, rows = told["gigpo"], told["role_agent"]
+        timed = compare(made, options.pairs)
+    base, rows = timed["gigpo"], timed["role_agent"]
     shape = f"replies of {options.reply} tokens, predictions of {options.prediction}, up to {options.turns} turns"
     print(f"{shape}; {middle(base, 'turns'):.0f} turns per iteration, success {middle(base, 'success'):.2f}")
-    print(f"{'seconds, median':<16}" + "".join(f"{name:>16}" for name in told))
+    print(f"{'seconds, median':<16}" + "".join(f"{name:>16}" for name in timed))
     for part in (*PARTS, "whole", "wall"):
-        print(f"{part:<16}" + "".join(f"{middle(told[name], part):>16.3f}" for name in told))
-    for name in [name for name in told if name != "gigpo"]:
-        print(f"{name}: {percent(told[name], base, 'whole'):+.1f} %")
+        print(f"{part:<16}" + "".join(f"{middle(timed[name], part):>16.3f}" for name in timed))
+    for name in [name for name in timed if name != "gigpo"]:
+        print(f"{name}: {percent(timed[name], base, 'whole'):+.1f} %")
     gigpo = middle(base, "whole")
     more = {part: middle(rows, part) - middle(base, part) for part in PARTS if part not in SHARED}
     predicted = (sum(more.values()) - more["analysis"]) / middle(rows, "prediction_tokens")
@@ -272,8 +272,8 @@ def main() -> None:
         "prediction_token_over_action_token": round(predicted / acted, 2),
         "scored": middle(rows, "scored"),
         **{
-            f"{name}_percent": percent(told[name], base, "whole")
-            for name in told
+            f"{name}_percent": percent(timed[name], base, "whole")
+            for name in timed
             if name not in ("gigpo", "role_agent")
         },
     }

@@ -143,14 +143,14 @@ class Questions:
 
 
 def _shared(source: Iterator[str], readers: int) -> list[Iterator[str]]:
-    told: list[str] = []
+    known: list[str] = []
     lock = threading.Lock()
 
     def walk() -> Iterator[str]:
         for place in itertools.count():
             with lock:
-                if place == len(told):
-                    told.append(next(source))
-            yield told[place]
+                if place == len(known):
+                    known.append(next(source))
+            yield known[place]
 
     return [walk() for _ in range(readers)]

@@ -82,7 +82,7 @@ class Ours(HFPolicy):
         by_slot = dict(zip([r.slot for r in requests], self.next_replies(requests), strict=True))
         drawn, step = sampling.draw, -1
 
-        def told(logits: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        def recorded_draw(logits: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
             nonlocal step
             _, logprobs = drawn(logits, *arguments)
             step += 1
@@ -91,7 +91,7 @@ class Ours(HFPolicy):
             tokens = [reply[step] if step < len(reply) else 0 for reply in replies]
             return torch.tensor(tokens, device=logits.device), logprobs
 
-        sampling.draw = told
+        sampling.draw = recorded_draw
         try:
             return super().generate(requests, temperature)
         finally:

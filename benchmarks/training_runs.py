@@ -57,9 +57,9 @@ class Run:
             command = [sys.executable, str(ROOT / "train.py"), "--config", str(self.file), *flags, *self._options]
             status = self.carry_out(command)
             if status:
-                told = f" (see {self.log})" if self.quiet else ""
+                log = f" (see {self.log})" if self.quiet else ""
                 raise ConfigError(
-                    f"training into {self.folder} ended with status {status}{told}; the same command goes on from there"
+                    f"training into {self.folder} ended with status {status}{log}; the same command goes on from there"
                 )
             self._prune()
         return {

@@ -134,13 +134,13 @@ def failure(task_id, mode="navigation_loop"):
 
 def write_on(url, folder, number):
     rng = random.Random(number)
-    told = os.open(Path(folder) / str(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    reported = os.open(Path(folder) / str(number), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     library = FailureLibrary(url, run=str(number))
     for iteration in range(10**9):
         size = rng.randint(1, 6)
         tasks = [f"w{number}-i{iteration}-{place}of{size}" for place in range(size)]
         library.record([failure(task, rng.choice(["navigation_loop", "unknown"])) for task in tasks], iteration)
-        os.write(told, f"{number} {iteration} {size}\n".encode())
+        os.write(reported, f"{number} {iteration} {size}\n".encode())
         library.record_retrievals(iteration, [("unknown", task, tasks[0], "") for task in tasks])
 
 

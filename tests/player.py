@@ -53,7 +53,7 @@ def player(body, number=0):
 
 def learner(body, number=0):
     """Does something useless until it reads its own lesson."""
-    told = body["messages"][0]["content"]
-    if "Action:" in told and LESSON not in told:
+    reported = body["messages"][0]["content"]
+    if "Action:" in reported and LESSON not in reported:
         return "Thought: I look around.\nAction: look"
     return player(body)

@@ -155,8 +155,8 @@ def test_what_cannot_be_read_is_no_reflection(reply):
     ],
 )
 def test_the_step_is_one_that_the_episode_has(written, step, sound):
-    told = read(GOOD.replace(": 3", f": {written}"))
-    assert told.critical_step == step and told.repaired == (not sound)
+    reported = read(GOOD.replace(": 3", f": {written}"))
+    assert reported.critical_step == step and reported.repaired == (not sound)
 
 
 # --- selections -------------------------------------------------------------------------------------------------------
@@ -251,10 +251,10 @@ def is_shown_safely(text):
 @settings(max_examples=400)
 @given(ANY, st.integers(0, 50))
 def test_whatever_a_reply_is_the_reader_answers_soundly(reply, turns):
-    told = read(reply, turns)
-    if told is not None:
-        assert all(map(is_shown_safely, (told.mode, told.detail, told.lesson, told.query)))
-        assert told.mode and (told.critical_step is None or 0 <= told.critical_step < turns)
+    reported = read(reply, turns)
+    if reported is not None:
+        assert all(map(is_shown_safely, (reported.mode, reported.detail, reported.lesson, reported.query)))
+        assert reported.mode and (reported.critical_step is None or 0 <= reported.critical_step < turns)
     chosen = read_selection(reply, turns)
     assert len(set(chosen.indices)) == len(chosen.indices) == len(chosen.reasons)
     assert all(0 <= index < turns for index in chosen.indices) and all(map(is_shown_safely, chosen.reasons))

@@ -299,9 +299,9 @@ def test_three_lessons_are_kept_and_nothing_that_an_agent_cannot_see():
     numbers = iter(range(1, 100))
 
     def hopeless(body, number):
-        told = body["messages"][0]["content"]
-        if told.startswith("You have tried"):
-            return f"<think>{told}</think>Lesson {next(numbers)}.\n<b>Look</b>   harder."
+        reported = body["messages"][0]["content"]
+        if reported.startswith("You have tried"):
+            return f"<think>{reported}</think>Lesson {next(numbers)}.\n<b>Look</b>   harder."
         said = sum(one["role"] == "assistant" for one in body["messages"])
         return f"Thought: so.\nAction: {'answer[Nobody At All]' if said else 'search[something]'}"
 
@@ -313,13 +313,13 @@ def test_three_lessons_are_kept_and_nothing_that_an_agent_cannot_see():
         [played] = play(Reflexion(ReAct(instructions_of(env)), trials=6), server(fake), make, task_ids[:1])
         asked = [[said["content"] for said in body["messages"]] for body in fake.asked]
     assert (played.trials, played.won, played.stop_reason) == (6, False, "lost")
-    shown = [[line for line in told[0].splitlines() if line.startswith("- Lesson")] for told in asked]
+    shown = [[line for line in reported[0].splitlines() if line.startswith("- Lesson")] for reported in asked]
     assert shown[-1] == [f"- Lesson {number}. Look harder." for number in (3, 4, 5)]
     assert max(map(len, shown)) == MEMORY
-    records = [told[1] for told in asked if told[0].startswith("You have tried")]
+    records = [reported[1] for reported in asked if reported[0].startswith("You have tried")]
     assert len(records) == 5 and all("answer[Nobody At All]" in record for record in records)
-    assert not any(answer in text for answer in golden for told in asked for text in told)
-    assert not any("The answer was taken" in text for told in asked for text in told)
+    assert not any(answer in text for answer in golden for reported in asked for text in reported)
+    assert not any("The answer was taken" in text for reported in asked for text in reported)
 
 
 # --- garbage, and worlds of other people ------------------------------------------------------------------------------

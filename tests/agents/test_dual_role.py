@@ -208,7 +208,7 @@ def test_a_parallel_episode_is_the_same_episode():
 
 
 def test_the_same_seed_and_replies_are_the_same_episode():
-    def told(seed, episodes=1):
+    def reported(seed, episodes=1):
         game, dice = env(game="RoleAgent/Toy-v0", games=3), np.random.default_rng(0)
 
         def tries(observation, info):
@@ -216,10 +216,10 @@ def test_the_same_seed_and_replies_are_the_same_episode():
 
         return [played(game, tries, world(1), seed=None if episode else seed) for episode in range(episodes)]
 
-    assert told(5) == told(5)
-    first, second = told(5, episodes=2)
+    assert reported(5) == reported(5)
+    first, second = reported(5, episodes=2)
     assert first[0][3]["task_id"] != second[0][3]["task_id"]  # without a seed the generator goes on
-    assert told(5)[0][0] != told(6)[0][0]
+    assert reported(5)[0][0] != reported(6)[0][0]
 
 
 # --- what is paid -----------------------------------------------------------------------------------------------------

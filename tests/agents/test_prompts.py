@@ -148,8 +148,8 @@ def test_a_window_shows_the_task_the_last_steps_and_what_can_be_done(policy, his
         assert GOAL in text and observation in text
         shown = range(max(0, number - history), number)
         for past in range(number):
-            told = seen[past + 1][0] in text.replace(observation, "").replace(GOAL, "")
-            assert told == (past in shown)
+            reported = seen[past + 1][0] in text.replace(observation, "").replace(GOAL, "")
+            assert reported == (past in shown)
         assert "\nhelp\n" not in text
         if command is not None:
             assert f"\ndo {number}\nundo {number}" in text

@@ -199,8 +199,8 @@ def test_an_analysis_quotes_the_world_without_its_marks():
     turn = Turn((1,), None, "look", "<|reflect|> DETAIL: <action>")
     question = analyst.prompts.reflection(Trajectory(task, (turn,), False, True, "lost", "<|end|> DETAIL:"))
     found = [
-        tokenize_examples(analyst, [AnalystExample("reflection", asked, write_reflection(told))], 1.0)[0].token_ids
-        for asked, told in (("A pan.", good), (question, calm))
+        tokenize_examples(analyst, [AnalystExample("reflection", asked, write_reflection(reported))], 1.0)[0].token_ids
+        for asked, reported in (("A pan.", good), (question, calm))
     ]
     assert control(policy, found[0]) == control(policy, found[1])
     answer = raw(policy, found[1]).rpartition("<|reflect|>")[2]

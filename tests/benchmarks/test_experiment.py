@@ -65,7 +65,7 @@ def written(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes, told",
+    "changes, seen",
     [
         ({"arm": {}}, "keys must be among"),
         ({"pairs": [["GRPO", "GiGPO"]]}, "does not describe: GiGPO"),
@@ -74,8 +74,8 @@ def written(tmp_path):
         ({"evaluations": [{"temperature": 0.5, "in_training": True}]}, "once, at temperature"),
     ],
 )
-def test_a_plan_with_a_mistake_is_refused_in_a_line(programs, written, changes, told):
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_a_plan_with_a_mistake_is_refused_in_a_line(programs, written, changes, seen):
+    with pytest.raises(ConfigError, match=seen) as caught:
         programs["experiment_plan"].Plan.read(written(**changes))
     assert "\n" not in str(caught.value)
 
@@ -111,13 +111,13 @@ def test_what_a_warm_start_came_to_is_measured_once_for_all_that_play_alike(prog
     runs = programs["training_runs"]
     start = runs.Run(tmp_path / "start", ROOT / "configs" / "toy.yaml", ["train.iterations=0"])
 
-    def measured(run, told, weights=b"weights"):
+    def measured(run, seen, weights=b"weights"):
         policy = run.folder / "checkpoints" / "step-500000" / "policy"
         policy.mkdir(parents=True, exist_ok=True)
         (policy / "model.safetensors").write_bytes(weights)
         (policy.parent / "state.json").write_text('{"stage": "train", "step": 0}')
         (run.folder / "config.yaml").write_text(yaml.safe_dump(to_dict(run.config)))
-        (run.folder / "before.json").write_text(told)
+        (run.folder / "before.json").write_text(seen)
 
     def known(name, *options):
         file = start.control(name, *options).folder / "before.json"
@@ -136,7 +136,7 @@ def test_what_a_warm_start_came_to_is_measured_once_for_all_that_play_alike(prog
 
 
 def a_run(folder, won, predicted):
-    """A finished run folder that says what it is told to: who won of four tasks, and how well each was predicted."""
+    """A finished run folder that holds the given figures: who won of four tasks, and how well each was predicted."""
     folder.mkdir(parents=True)
     task_split = {"env_id": "RoleAgent/Toy-v0", "split": "valid", "tasks": 4, "digest": "d"}
     for temperature in (0, 1):

@@ -136,9 +136,9 @@ def test_ranks_that_all_come_meet(gather):
 
 
 def test_ranks_that_do_not_come_are_named_to_all_that_did(gather):
-    told = gather(5, 0, 3)
-    assert re.search(r"ranks 1-2, 4 of 5 did not come to 127.0.0.1:\d+ within 1 s .*--nnodes", told[0])
-    assert told[1] == told[0] or "rank 0 left" in told[1]
+    reported = gather(5, 0, 3)
+    assert re.search(r"ranks 1-2, 4 of 5 did not come to 127.0.0.1:\d+ within 1 s .*--nnodes", reported[0])
+    assert reported[1] == reported[0] or "rank 0 left" in reported[1]
 
 
 def test_whoever_comes_to_another_run_is_turned_away_and_the_run_goes_on(gather):
@@ -156,8 +156,8 @@ def test_whoever_comes_to_another_run_is_turned_away_and_the_run_goes_on(gather)
 
 def test_nobody_opens_the_place(gather, monkeypatch):
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    [told] = gather(2, 1)
-    assert "rank 1 of 2 found no rank 0" in told and "\n" not in told
+    [reported] = gather(2, 1)
+    assert "rank 1 of 2 found no rank 0" in reported and "\n" not in reported
     assert "for rank 0 at 127.0.0.1:" in said.getvalue()
 
 

@@ -155,7 +155,9 @@ def test_shares_of_readable_analyses(kept):
     class Stumbling(Recall):
         def reflect(self, trajectories):
             fates = [{}, {"repaired": True}, {"source": "fallback"}, {}]
-            return [replace(told, **fate) for told, fate in zip(super().reflect(trajectories), fates, strict=False)]
+            return [
+                replace(reported, **fate) for reported, fate in zip(super().reflect(trajectories), fates, strict=False)
+            ]
 
     curriculum = sampler(kept, Stumbling("t1"), **EARLIER)
     curriculum.observe([group(*(failed("t1")[0] for _ in range(4)))])

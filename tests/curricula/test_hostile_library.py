@@ -33,10 +33,10 @@ def run(tmp_path_factory):
     library = FailureLibrary(f"sqlite:///{folder}/failures.db")
     filed = []
     for number, text in enumerate(HOSTILE):
-        told = story(("look", text), (text, text), goal=text, task_id=IDS[number], task_type=text)
-        filed.append((told, Reflection(text, text, number % 3, text, text)))
-        told = story((text, "a kitchen"), goal=text, task_id=f"egg-{number}")
-        filed.append((told, Reflection("navigation_loop", text, None, text, text)))
+        reported = story(("look", text), (text, text), goal=text, task_id=IDS[number], task_type=text)
+        filed.append((reported, Reflection(text, text, number % 3, text, text)))
+        reported = story((text, "a kitchen"), goal=text, task_id=f"egg-{number}")
+        filed.append((reported, Reflection("navigation_loop", text, None, text, text)))
     for iteration in (1, 2):
         assert library.record(filed, iteration) == len(filed)
     library.record_retrievals(2, [(text, IDS[number], "egg-1", text) for number, text in enumerate(HOSTILE)])
@@ -86,7 +86,10 @@ def test_an_export_is_read_back(run, capsys):
 
 
 def test_the_report_shows_it_as_text(run):
-    told = load_run(run)
-    assert told["notes"] == []
-    page = render([told])
-    assert page.count("</script>") == render([{**told, "modes": {}}]).count("</script>") and "<script>alert" not in page
+    reported = load_run(run)
+    assert reported["notes"] == []
+    page = render([reported])
+    assert (
+        page.count("</script>") == render([{**reported, "modes": {}}]).count("</script>")
+        and "<script>alert" not in page
+    )

@@ -13,16 +13,16 @@ from roleagent.curricula.archive import everything
 
 
 def test_sixteen_writers_killed_at_any_moment(database_url, tmp_path):
-    told = tmp_path / "told"
-    told.mkdir()
-    kills = int(scene("kill_writers", database_url, told, 3, 7))
+    reported = tmp_path / "told"
+    reported.mkdir()
+    kills = int(scene("kill_writers", database_url, reported, 3, 7))
     assert kills >= 10
     library = FailureLibrary(database_url)
     rows = list(everything(library, trajectories=True))
     batches = Counter((row["run"], row["iteration"]) for row in rows)
     sizes = {(row["run"], row["iteration"]): int(row["task_id"].rpartition("of")[2]) for row in rows}
     assert batches == sizes  # whole batches only
-    acknowledged = [line.split() for file in told.iterdir() for line in file.read_text().splitlines()]
+    acknowledged = [line.split() for file in reported.iterdir() for line in file.read_text().splitlines()]
     assert len(acknowledged) > 20
     assert all(batches[run, int(iteration)] == int(size) for run, iteration, size in acknowledged)
     assert all(row["trajectory"][1]["action"] == "look" for row in rows)

@@ -272,10 +272,10 @@ def test_memory_stays_flat_and_environments_share_what_is_large(env_id, long):
     command = [sys.executable, program, f"RoleAgent/{env_id}-v0", str(episodes), str(many)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     print(done.stdout, end="")
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
     # With a few episodes, games are still being kept for the next time (128 of ALFWorld).
-    assert told["grown"] < (4 if long else 16) * MEGABYTE
-    assert told["each"] < MEGABYTE / 2
+    assert reported["grown"] < (4 if long else 16) * MEGABYTE
+    assert reported["each"] < MEGABYTE / 2
 
 
 @briefly_and_long("Toy")

@@ -224,8 +224,8 @@ def test_a_group_that_asks_the_same_is_searched_once():
         answers = list(pool.map(ask, range(32)))
         assert all(answer == answers[0] for answer in answers)
         assert retriever.calls[1:] == [["the same"]]
-        told = metrics(server)
-        assert told["retrieval_queries_joined_total"] + told["retrieval_queries_cached_total"] == 31
+        reported = metrics(server)
+        assert reported["retrieval_queries_joined_total"] + reported["retrieval_queries_cached_total"] == 31
         ask(0)
         assert retriever.calls[1:] == [["the same"]]
 
@@ -523,12 +523,12 @@ def test_index_serve_answers_like_the_index(built):
     command = [sys.executable, "-m", "roleagent.cli", "index", "serve", "--index", str(built), "--port", "0"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
-        told = []
-        while not (told and "serving on" in told[-1]):
-            told.append(process.stdout.readline())
-            assert told[-1], process.stderr.read()
-        url = re.search(r"http://127\.0\.0\.1:\d+", told[-1])[0]
-        assert any(str(built) in line for line in told)
+        reported = []
+        while not (reported and "serving on" in reported[-1]):
+            reported.append(process.stdout.readline())
+            assert reported[-1], process.stderr.read()
+        url = re.search(r"http://127\.0\.0\.1:\d+", reported[-1])[0]
+        assert any(str(built) in line for line in reported)
         queries = ["who invented golf", "a sweet dough", "what is whale oil"]
         ours, theirs = (found.retrieve(queries, 3) for found in (open_index(built), open_retriever(url, None)))
         assert [[hit.passage for hit in hits] for hits in theirs] == [[hit.passage for hit in hits] for hits in ours]

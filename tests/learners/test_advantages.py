@@ -285,13 +285,13 @@ def test_a_group_that_only_succeeded_has_no_trajectory_advantage(rows, config):
 @given(trajectories(st.just(True)), st.floats(0.1, 1.0), st.data())
 def test_every_return_depends_on_its_own_prediction_and_on_no_other(row, gamma, data):
     position = data.draw(st.integers(0, len(row.turns) - 1))
-    told = replace(row.turns[position], prediction=turn(scores=(0.25,)).prediction)
-    better = replace(told, prediction=turn(scores=(0.75,)).prediction)
+    reported = replace(row.turns[position], prediction=turn(scores=(0.25,)).prediction)
+    better = replace(reported, prediction=turn(scores=(0.75,)).prediction)
 
     def with_turn(changed):
         return trajectory(*row.turns[:position], changed, *row.turns[position + 1 :])
 
-    low, high = modulated(with_turn(told), gamma), modulated(with_turn(better), gamma)
+    low, high = modulated(with_turn(reported), gamma), modulated(with_turn(better), gamma)
     assert high[position] / low[position] == pytest.approx(1.75 / 1.25)
     assert [a == b for a, b in zip(low, high, strict=True)] == [t != position for t in range(len(row.turns))]
 

@@ -126,10 +126,10 @@ def test_a_detached_prediction_that_would_be_cut_off_tells_how_the_pages_begin(e
     rollout.config = replace(rollout.config, prediction_tokens=limit)
     cut = segments_from(demonstration, rollout, only=0)
     beside, before = (next(s for s in found if ACTION not in s.token_kind) for found in (cut, whole))
-    told = [token for token, kind in zip(beside.token_ids, beside.token_kind, strict=True) if kind == PREDICTION]
+    reported = [token for token, kind in zip(beside.token_ids, beside.token_kind, strict=True) if kind == PREDICTION]
     assert beside.token_kind.count(PREDICTION) < before.token_kind.count(PREDICTION)
-    assert limit / 2 < len(told) <= 0.75 * limit + 1  # and the end of the reply
-    found = parse("<action>look</action>" + rollout.policy.decode(told), horizon=horizon).predictions
+    assert limit / 2 < len(reported) <= 0.75 * limit + 1  # and the end of the reply
+    found = parse("<action>look</action>" + rollout.policy.decode(reported), horizon=horizon).predictions
     states = demonstration.states[1 : 1 + horizon]
     assert len(found) == horizon and all(map(str.startswith, states, found)) and "" not in found
 

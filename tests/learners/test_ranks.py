@@ -132,8 +132,8 @@ class Intricate(Exception):
 def test_an_error_that_cannot_travel_is_told_by_another():
     own = ValueError("plain")
     assert portable(own) is own
-    told = portable(Intricate(7, "odd"))
-    assert str(pickle.loads(pickle.dumps(told))) == "Intricate: odd (7)"
+    reported = portable(Intricate(7, "odd"))
+    assert str(pickle.loads(pickle.dumps(reported))) == "Intricate: odd (7)"
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7])

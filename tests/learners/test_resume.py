@@ -43,9 +43,9 @@ def killed(tmp_path_factory):
     """The folder of two runs, one of them killed at every moment, and what was found."""
     out = tmp_path_factory.mktemp("kills")
     at = [argument for moment in MOMENTS for argument in ("--at", moment)]
-    status, told, errors = run("benchmarks/kills", *at, "--out", out, *SMALLER)
+    status, reported, errors = run("benchmarks/kills", *at, "--out", out, *SMALLER)
     assert status in (0, 1), errors
-    return out, told
+    return out, reported
 
 
 @pytest.fixture(scope="module")
@@ -66,10 +66,10 @@ def own(whole, config, tmp_path):
 
 @pytest.mark.slow
 def test_killed_in_every_kind_of_work_it_ends_as_if_nothing_had_happened(killed):
-    out, told = killed
-    result = json.loads(told.splitlines()[-1].removeprefix("RESULT "))
-    assert result["kills"] == len(MOMENTS), told
-    assert result["equal"], told
+    out, reported = killed
+    result = json.loads(reported.splitlines()[-1].removeprefix("RESULT "))
+    assert result["kills"] == len(MOMENTS), reported
+    assert result["equal"], reported
     hit = (out / "killed.kills").read_text().splitlines()
     assert tuple(hit) == MOMENTS
 

@@ -103,10 +103,10 @@ def kept_by_wandb(folder):
             stage = next((key.partition("/")[0] for key in row if key.endswith("/step")), "")
             named = {key: value for key, value in row.items() if "/" in key and not key.endswith("/step")}
             kept += [(key, row[f"{stage}/step"], value) for key, value in named.items()]
-            told = {
+            reported = {
                 "/".join([item.key, *item.nested_key]).strip("/"): item.value_json for item in record.summary.update
             }
-            kept += [(key, None, json.loads(value)) for key, value in told.items() if key.startswith("result/")]
+            kept += [(key, None, json.loads(value)) for key, value in reported.items() if key.startswith("result/")]
     return kept
 
 
@@ -180,10 +180,10 @@ def test_the_configuration_is_told_without_its_secrets(name, tmp_path, trackio_f
     with tracked:
         tracked.log(*ROWS[2])
     files = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "config.yaml"]
-    told = b"".join(path.read_bytes() for path in files)
-    assert PASSWORD.encode() not in told
+    reported = b"".join(path.read_bytes() for path in files)
+    assert PASSWORD.encode() not in reported
     if name != "tensorboard":
-        assert b"postgresql://***@host/db" in told
+        assert b"postgresql://***@host/db" in reported
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,12 @@ from roleagent.settings import WatchdogConfig
 from roleagent.types import Completion, Prediction, Segment, Task, Trajectory, Turn
 
 HISTORIES = json.loads((Path(__file__).parents[1] / "histories.json").read_text())
-HEALTHY = [name for name, told in HISTORIES.items() if not told["collapses"]]
+HEALTHY = [name for name, reported in HISTORIES.items() if not reported["collapses"]]
 
 
 def rows(name):
-    told = HISTORIES[name]
-    named = [dict(zip(told["columns"], row, strict=True)) for row in told["rows"]]
+    reported = HISTORIES[name]
+    named = [dict(zip(reported["columns"], row, strict=True)) for row in reported["rows"]]
     return [{name: value for name, value in row.items() if value is not None} for row in named]  # not logged then
 
 
@@ -169,10 +169,10 @@ def test_a_run_that_learns_or_cannot_is_not_named(history):
 
 def turn(words, action="look", observation="A pan.", reason="stop", predicted=None, valid=True):
     said = Completion(tuple(words), (0.0,) * len(words), reason)
-    told = None
+    reported = None
     if predicted is not None:
-        told = Prediction((1,), Completion(tuple(predicted), (0.0,) * len(predicted), "length"), ("",))
-    return Turn((1,), said, action, observation, prediction=told, info={"valid_action": valid})
+        reported = Prediction((1,), Completion(tuple(predicted), (0.0,) * len(predicted), "length"), ("",))
+    return Turn((1,), said, action, observation, prediction=reported, info={"valid_action": valid})
 
 
 def test_conduct_counts_what_it_says():

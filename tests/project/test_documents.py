@@ -45,10 +45,10 @@ def test_the_page_on_monitoring_knows_every_alarm_and_its_thresholds():
     page = (ROOT / "docs" / "monitoring.md").read_text("utf-8").split("## The watchdog")[1].split("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \| .* \| (`.*) \|$", page, re.MULTILINE)
     assert {name for names, _ in rows for name in re.findall(r"`(\w+)`", names)} == set(SIGNS)
-    told = {name: float(value) for _, options in rows for name, value in re.findall(r"`(\w+)` \(([\d.]+)", options)}
-    told |= {name: float(value) for name, value in re.findall(r"`(window|patience)` (?:is )?(\d+)", page)}
-    told |= {name: float(value) for name, value in re.findall(r"`(solved)`\s+\(([\d.]+)\)", page)}
-    assert told | {"stop": False} == dataclasses.asdict(WatchdogConfig())
+    reported = {name: float(value) for _, options in rows for name, value in re.findall(r"`(\w+)` \(([\d.]+)", options)}
+    reported |= {name: float(value) for name, value in re.findall(r"`(window|patience)` (?:is )?(\d+)", page)}
+    reported |= {name: float(value) for name, value in re.findall(r"`(solved)`\s+\(([\d.]+)\)", page)}
+    assert reported | {"stop": False} == dataclasses.asdict(WatchdogConfig())
 
 
 def without_code(page):
@@ -159,7 +159,7 @@ def test_the_page_of_options_has_every_option_with_its_default():
     shown = {False: "off", True: "on"}
     # Without a method's own options: the page shows what the code says.
     assert not [option for _, _, listed in building("pages").sections() for option in listed if not option.comment]
-    told = {
+    reported = {
         f"{section}.{option.name}" if section else option.name: option.default
         for section, _, listed in building("pages").sections()
         for option in listed
@@ -168,11 +168,11 @@ def test_the_page_of_options_has_every_option_with_its_default():
         name: shown.get(value, str(value)) if isinstance(value, bool) else str(value)
         for name, value in options(Config())
     }
-    assert told.keys() == known.keys()
-    numbers = {name: value for name, value in told.items() if re.fullmatch(r"[\d.e_-]+", value)}
+    assert reported.keys() == known.keys()
+    numbers = {name: value for name, value in reported.items() if re.fullmatch(r"[\d.e_-]+", value)}
     assert len(numbers) > 60
     assert all(float(value) == float(known[name]) for name, value in numbers.items())
-    assert {name: value for name, value in told.items() if name not in numbers} == {
+    assert {name: value for name, value in reported.items() if name not in numbers} == {
         name: value for name, value in known.items() if name not in numbers
     }
 

@@ -38,16 +38,16 @@ def trajectory(*turns):
 
 
 def test_the_predictions_have_the_scores_that_the_picture_says():
-    told = named("turn")
-    scores = {name: text for name, text in told.items() if name.startswith("score-")}
+    reported = named("turn")
+    scores = {name: text for name, text in reported.items() if name.startswith("score-")}
     assert len(scores) == 5
     for name, text in scores.items():
         at, horizon = map(int, name.split("-")[1:])
-        assert text == f"{lms(told[f'predicted-{at}-{horizon}'], told[f'state-{at + horizon}']):.2f}", name
+        assert text == f"{lms(reported[f'predicted-{at}-{horizon}'], reported[f'state-{at + horizon}']):.2f}", name
 
 
 def test_the_returns_are_modulated_as_the_picture_says():
-    told, texts = named("modulation"), named("turn")
+    reported, texts = named("modulation"), named("turn")
     turns = []
     for at in (1, 2, 3):
         scores = {
@@ -63,37 +63,39 @@ def test_the_returns_are_modulated_as_the_picture_says():
         "predictive": predictive_returns(alone, EstimatorConfig())[0],
         "return": modulated_returns(alone, EstimatorConfig())[0],
     }
-    assert told == {f"{name}-{at}": f"{value:.3f}" for name, row in values.items() for at, value in enumerate(row, 1)}
+    assert reported == {
+        f"{name}-{at}": f"{value:.3f}" for name, row in values.items() for at, value in enumerate(row, 1)
+    }
 
 
 def test_the_rollouts_have_the_advantages_that_the_picture_says():
-    told = named("states")
+    reported = named("states")
     episodes = []
     for i in range(3):
-        turns = sum(name.startswith(f"place-{i}-") for name in told)
-        won = told[f"outcome-{i}"] == "solved"
+        turns = sum(name.startswith(f"place-{i}-") for name in reported)
+        won = reported[f"outcome-{i}"] == "solved"
         rows = (
-            turn(told[f"place-{i}-{t}"], {1: float(told[f"prediction-{i}-{t}"])}, float(won and t == turns - 1))
+            turn(reported[f"place-{i}-{t}"], {1: float(reported[f"prediction-{i}-{t}"])}, float(won and t == turns - 1))
             for t in range(turns)
         )
         episodes.append(trajectory(*rows))
     group, config = Group(TASK, tuple(episodes)), EstimatorConfig()
     joint, outcome = role_agent(group, config), grpo(group, config)
     for i, row in enumerate(modulated_returns(group, config)):
-        assert told[f"outcome-advantage-{i}"] == f"{outcome[i][0]:+.2f}"
+        assert reported[f"outcome-advantage-{i}"] == f"{outcome[i][0]:+.2f}"
         for t, value in enumerate(row):
-            assert told[f"step-return-{i}-{t}"] == f"{value:.2f}"
-            assert told[f"advantage-{i}-{t}"] == f"{joint[i][t]:+.2f}"
-            assert told[f"state-advantage-{i}-{t}"] == f"{joint[i][t] - outcome[i][t]:+.2f}"
+            assert reported[f"step-return-{i}-{t}"] == f"{value:.2f}"
+            assert reported[f"advantage-{i}-{t}"] == f"{joint[i][t]:+.2f}"
+            assert reported[f"state-advantage-{i}-{t}"] == f"{joint[i][t] - outcome[i][t]:+.2f}"
 
 
 def test_the_next_tasks_have_the_probabilities_that_the_picture_says():
-    told = named("library")
-    names = [told[f"task-{i}"] for i in range(6)]
+    reported = named("library")
+    names = [reported[f"task-{i}"] for i in range(6)]
     nobody = SimpleNamespace()  # neither library nor analyst is asked
     task_split, rng = TaskSplit(TASK.env_id, "train", tuple(names)), np.random.default_rng(0)
     sampler = CurriculumSampler(
         task_split, nobody, nobody, rng, learnability=False, overlooked=0.0
     )  # the published rule
-    sampler.weights = {name: weight for i, name in enumerate(names) if (weight := float(told[f"weight-{i}"]))}
-    assert [told[f"p-{i}"] for i in range(6)] == [f"{p:.3f}" for p in sampler.probabilities()]
+    sampler.weights = {name: weight for i, name in enumerate(names) if (weight := float(reported[f"weight-{i}"]))}
+    assert [reported[f"p-{i}"] for i in range(6)] == [f"{p:.3f}" for p in sampler.probabilities()]

@@ -47,13 +47,13 @@ def test_this_machine_as_a_person_sees_it():
 
 def test_json_and_the_exit_status(monkeypatch, capsys, tmp_path):
     assert main(["doctor", "--quick", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["works"]
-    assert {finding["section"] for finding in told["findings"]} == {"packages", "machine", "data", "extras"}
+    reported = json.loads(capsys.readouterr().out)
+    assert reported["works"]
+    assert {finding["section"] for finding in reported["findings"]} == {"packages", "machine", "data", "extras"}
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     assert main(["doctor", "--quick", "--json"]) == 1
-    told = json.loads(capsys.readouterr().out)
-    [problem] = [finding for finding in told["findings"] if finding["grade"] == "problem"]
+    reported = json.loads(capsys.readouterr().out)
+    [problem] = [finding for finding in reported["findings"] if finding["grade"] == "problem"]
     assert (problem["name"], problem["section"]) == ("ALFWorld", "data")
     assert problem["advice"]
 
@@ -84,26 +84,26 @@ def test_versions_are_those_that_are_asked_for(monkeypatch):
     assert {requirement.name for requirement in installed.requirements("lora")} == {"peft"}
     asked_for = [Requirement("gymnasium>=999"), Requirement("no-such-package"), Requirement("torch")]
     monkeypatch.setattr(installed, "requirements", lambda extra="": asked_for)
-    told = graded(installed.packages)
-    assert told["gymnasium"][0] == told["no-such-package"][0] == "problem"
-    assert "but >=999 is required | pip install 'gymnasium>=999'" in told["gymnasium"][1]
-    assert told["torch"][0] == "good"
+    reported = graded(installed.packages)
+    assert reported["gymnasium"][0] == reported["no-such-package"][0] == "problem"
+    assert "but >=999 is required | pip install 'gymnasium>=999'" in reported["gymnasium"][1]
+    assert reported["torch"][0] == "good"
 
 
 def test_a_base_without_the_trainer_is_no_problem(monkeypatch):
     monkeypatch.setattr(installed, "has_trainer", lambda: False)
-    told = graded(installed.packages)
-    assert told["trainer"][0] == "note" and "pip install 'roleagent[train]'" in told["trainer"][1]
-    assert "torch" not in told
+    reported = graded(installed.packages)
+    assert reported["trainer"][0] == "note" and "pip install 'roleagent[train]'" in reported["trainer"][1]
+    assert "torch" not in reported
     assert "imports" not in doctor.checks(quick=False, full=False, end=0.0)
 
 
 def test_every_extra_says_what_it_is_for(monkeypatch):
-    told = graded(installed.extras)
-    assert set(told) == set(installed.ADDS)
+    reported = graded(installed.extras)
+    assert set(reported) == set(installed.ADDS)
     monkeypatch.setattr(installed, "lacking", lambda requirement: f"{requirement.name} is not installed")
-    told = graded(installed.extras)
-    assert told["vllm"] == ("absent", "not installed: vLLM as the sampler | pip install 'roleagent[vllm]'")
+    reported = graded(installed.extras)
+    assert reported["vllm"] == ("absent", "not installed: vLLM as the sampler | pip install 'roleagent[vllm]'")
     monkeypatch.setattr(installed, "lacking", lambda requirement: "peft 0.1 is installed, but >=1 is required")
     assert graded(installed.extras)["lora"][0] == "note"
 
@@ -172,11 +172,11 @@ def test_cores_of_a_container(files, variables, expected, tmp_path, monkeypatch)
         (tmp_path / name).write_text(content)
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    told = graded(lambda: machine.cores(variables))
-    assert {name: grade for name, (grade, _) in told.items()} == expected
+    reported = graded(lambda: machine.cores(variables))
+    assert {name: grade for name, (grade, _) in reported.items()} == expected
     if "cpu.max" in files and not variables:
-        assert "8, of which this container may use 1.5" in told["cores"][1]
-        assert "export OMP_NUM_THREADS=1" in told["threads"][1]
+        assert "8, of which this container may use 1.5" in reported["cores"][1]
+        assert "export OMP_NUM_THREADS=1" in reported["threads"][1]
 
 
 @pytest.mark.parametrize(
@@ -189,9 +189,9 @@ def test_memory_of_a_container(limit, used, files, grade, tmp_path, monkeypatch)
     (tmp_path / "memory.current").write_text(str(used))
     (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {files}\n")
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    told = machine.memory()
-    assert told.grade == grade
-    assert f"of {limit / 2**30:.1f} GB free" in told.said
+    reported = machine.memory()
+    assert reported.grade == grade
+    assert f"of {limit / 2**30:.1f} GB free" in reported.said
 
 
 GPU = {"name": "NVIDIA H100", "memory": 80 * 2**30, "kind": "90", "usable": True, "bf16": True}

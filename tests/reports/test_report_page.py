@@ -154,9 +154,9 @@ def embedded(document):
 
 
 def test_a_document_holds_its_stories_unharmed_and_asks_nobody():
-    told = [run_data(goal=EVIL), run_data("second <b>")]
-    document = render(told)
-    assert json.loads(embedded(document))["runs"] == told
+    reported = [run_data(goal=EVIL), run_data("second <b>")]
+    document = render(reported)
+    assert json.loads(embedded(document))["runs"] == reported
     assert EVIL not in document and "<b>" not in embedded(document)
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', document)[1]
     assert "default-src &#x27;none&#x27;" in policy and "connect-src &#x27;none&#x27;" in policy
@@ -164,7 +164,7 @@ def test_a_document_holds_its_stories_unharmed_and_asks_nobody():
     # Outside of what the plotting library and the run say, no address is named that a browser would fetch.
     page = re.sub(r"<script>.*?</script>", "", document, flags=re.DOTALL).replace(embedded(document), "")
     assert not re.findall(r"(?:src|href|url\()\W*(?:https?:)?//", page)
-    assert "connect-src &#x27;self&#x27;" in render(told, live="data.json")
+    assert "connect-src &#x27;self&#x27;" in render(reported, live="data.json")
 
 
 def test_numbers_that_are_none_and_broken_text_still_make_json():
@@ -250,21 +250,21 @@ def reader(chromium):
 def pages(tmp_path_factory):
     """Addresses of documents: of one run, of two, of a hostile one."""
     folder = tmp_path_factory.mktemp("pages")
-    told = {
+    reported = {
         "one": [run_data()],
         "two": [run_data(), run_data("second", after=0.5, **{"loss.kl": "0.001"})],
         "hostile": [run_data(name=EVIL, goal=EVIL)],
     }
-    hostile = told["hostile"][0]
+    hostile = reported["hostile"][0]
     hostile["modes"]["values"] = {EVIL: [1.0] * ITERATIONS}
     for card in hostile["episodes"]:
         card["turns"][0].update(observation=EVIL, action=EVIL, reply=EVIL, tokens=[[EVIL, ACTION, -1.0]])
         card["turns"][0]["predictions"][0].update(actual=EVIL, text=EVIL[1:])
         if card["analysis"]:
             card["analysis"].update(mode=EVIL, lesson=EVIL, detail=EVIL)
-    for name, runs in told.items():
+    for name, runs in reported.items():
         (folder / f"{name}.html").write_text(render(runs), encoding="utf-8")
-    return {name: (folder / f"{name}.html").as_uri() for name in told}
+    return {name: (folder / f"{name}.html").as_uri() for name in reported}
 
 
 @pytest.mark.parametrize("width", [1400, 400])

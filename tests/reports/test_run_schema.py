@@ -100,8 +100,8 @@ def test_failures_carry_their_analysis_and_tasks_their_reason(finished):
     assert {card["won"] for card in cards} == {True, False}
     assert all((card["analysis"] is None) == card["won"] for card in cards)
     filed = FailureLibrary(f"sqlite:///{finished / 'failures.db'}", read_only=True)
-    told = Counter((card["iteration"], card["analysis"]["mode"]) for card in cards if card["analysis"])
-    assert told == {(row["iteration"], row["mode"]): row["failures"] for row in filed.growth()}
+    reported = Counter((card["iteration"], card["analysis"]["mode"]) for card in cards if card["analysis"])
+    assert reported == {(row["iteration"], row["mode"]): row["failures"] for row in filed.growth()}
     because = {(c["iteration"], c["task_id"], c["chosen_because"], c["chosen_reason"]) for c in cards}
     assert {because for _, _, because, _ in because if because}
     for iteration, task_id, mode, reason in because:
@@ -145,8 +145,8 @@ def test_the_tokens_are_those_that_are_trained(options, goes_on):
         Task(TOY, "t"), (first, exchange([*stream, *text[0]], text[1], text[2], text[3])), True, False, ""
     )
     config = configuration.load(overrides=options)
-    told = tokens_of(episode, policy, config)
-    read = "".join(piece for turn in told for piece, _, _ in turn)
+    reported = tokens_of(episode, policy, config)
+    read = "".join(piece for turn in reported for piece, _, _ in turn)
     assert read == 2 * "You arrive at cupboard 1.go to tablewhategg, potato"
     segments = segments_of(episode, [1.0, 1.0], train_predictions=config.loss.prediction_credit != "none")
     trained = [
@@ -155,7 +155,7 @@ def test_the_tokens_are_those_that_are_trained(options, goes_on):
         for kind, logprob in zip(segment.token_kind, segment.sampler_logprobs, strict=True)
         if kind
     ]
-    assert [(kind, logprob) for turn in told for _, kind, logprob in turn if kind] == trained
+    assert [(kind, logprob) for turn in reported for _, kind, logprob in turn if kind] == trained
 
 
 def test_long_prompts_are_cut_and_say_so():
@@ -223,8 +223,8 @@ def test_the_data_of_a_finished_run(finished):
         assert curve["values"] and all(len(column) == len(curve["step"]) for column in curve["values"].values()), name
     won = Counter(card["task_type"] for card in data["episodes"] if card["iteration"] == 1 and card["won"])
     all_of = Counter(card["task_type"] for card in data["episodes"] if card["iteration"] == 1)
-    told = {name: column[0] for name, column in data["success_by_type"]["values"].items() if column[0] is not None}
-    assert told == pytest.approx({name: won[name] / count for name, count in all_of.items()})
+    reported = {name: column[0] for name, column in data["success_by_type"]["values"].items() if column[0] is not None}
+    assert reported == pytest.approx({name: won[name] / count for name, count in all_of.items()})
     seconds = zip(*data["time"]["values"].values(), strict=True)
     assert sum(map(sum, seconds)) == pytest.approx(data["seconds"])
     failures = sum(sum(column) for column in data["mode_failures"]["values"].values())

@@ -132,8 +132,8 @@ def test_the_page_and_its_numbers(run):
         assert status == 200 and '"live": "data.json"' in page and "<script>alert" not in page
         assert headers["X-Content-Type-Options"] == "nosniff" and headers["Cache-Control"] == "no-store"
         assert "frame-ancestors 'none'" in headers["Content-Security-Policy"]
-        status, headers, told = ask("/data.json?x=1")
-        [data] = json.loads(told)["runs"]
+        status, headers, reported = ask("/data.json?x=1")
+        [data] = json.loads(reported)["runs"]
         assert data["steps"] == [1, 4] and data["training"]["values"]["success"] == [0.5]
         assert ask("/data.json", If_None_Match=headers["ETag"])[::2] == (304, "")
         assert ask("/", If_None_Match=f'"x", {headers["ETag"]}')[0] == 304
@@ -142,8 +142,8 @@ def test_the_page_and_its_numbers(run):
         assert ask("/episodes/7.json")[2] == "[]"
         iterate(run, 2)
         ask.server.watcher._read_again = 0.0
-        status, _, told = ask("/data.json", If_None_Match=headers["ETag"])
-        assert status == 200 and json.loads(told)["runs"][0]["steps"] == [2, 4]
+        status, _, reported = ask("/data.json", If_None_Match=headers["ETag"])
+        assert status == 200 and json.loads(reported)["runs"][0]["steps"] == [2, 4]
         assert ask("/", Accept_Encoding="gzip")[1]["Content-Encoding"] == "gzip"
         with socket.create_connection(("127.0.0.1", ask.server.server_port)) as raw:
             raw.sendall(b"HEAD / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
