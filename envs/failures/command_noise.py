@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 import gymnasium
@@ -11,6 +12,7 @@ from roleagent.envs.failures.scripted_episode import EpisodeOver, ScriptedEpisod
 from roleagent.types import Trajectory
 
 _RATES = (0.2, 0.9)  # least and most share of an episode's commands that are replaced
+_CALLED = re.compile(r'^\{"calls": \[\{"name": "([^"]*)"')
 _IDLE = frozenset({"help", "look", "inventory"})
 
 
@@ -84,9 +86,11 @@ class CommandNoise:
 def verb_of(command: str) -> str:
     """What kind of command it is.
 
-    >>> verb_of("go to desk 1"), verb_of("search[red mug]")
-    ('go', 'search')
+    >>> verb_of("go to desk 1"), verb_of("search[red mug]"), verb_of('{"calls": [{"name": "find", "arguments": {}}]}')
+    ('go', 'search', 'find')
     """
+    if command.startswith("{"):  # of tools: the name of the first call, or "answer"
+        return next(iter(_CALLED.findall(command)), "answer")
     return command.split(" ", 1)[0].split("[", 1)[0]
 
 

@@ -25,6 +25,8 @@ and of every turn
 ``format_error``       why the reply is malformed, or null
 ``valid``              whether the command had an effect
 ``observation``        after the command
+``calls``, ``answer``  only if there are any: the calls of tools (name, arguments, error or null, result, reward), and what
+                       was answered
 ``state``              the next state, only if it is not the observation; null: unknown
 ``rewards``            by name
 ``predictions``        texts for 1..H turns ahead, ``""`` if absent
@@ -178,6 +180,7 @@ def _turns(
                 "format_error": turn.info.get("format_error"),
                 "valid": bool(turn.info.get("valid_action", True)),
                 "observation": turn.observation,
+                **_calls(turn),
                 **({} if turn.next_state == turn.observation else {"state": turn.next_state}),
                 "rewards": {name: _short(value) for name, value in turn.rewards.items()},
                 "predictions": list(predicted.texts) if predicted else [],
@@ -193,6 +196,15 @@ def _turns(
             }
         )
     return lines
+
+
+def _calls(turn: Turn) -> dict[str, Any]:
+    """The calls of tools and the answer, if there are any."""
+    found = {name: turn.info[name] for name in ("calls", "answer") if turn.info.get(name)}
+    kept = ("name", "arguments", "error", "result", "reward")
+    if "calls" in found:
+        found["calls"] = [{name: call.get(name) for name in kept} for call in found["calls"]]
+    return found
 
 
 def _short(value: float) -> float:

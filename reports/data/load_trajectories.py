@@ -220,6 +220,8 @@ def _turn(turns: Sequence[Mapping[str, Any]], number: int, sizes: Mapping[int | 
         "format_error": turn["format_error"],
         "valid": turn.get("valid"),
         "observation": turn["observation"],
+        "calls": turn.get("calls", []),
+        "answer": turn.get("answer", ""),
         "rewards": turn.get("rewards", {}),
         "predictions": [_prediction(turns, number, horizon) for horizon in range(1, len(turn["predictions"]) + 1)],
         "return_task": turn.get("return_task"),

@@ -25,6 +25,16 @@ class Prediction(TypedDict):
     score: float | None
 
 
+class ToolCall(TypedDict):
+    """One call of a tool."""
+
+    name: str
+    arguments: dict[str, Any]
+    error: str | None  # why it failed, in a word; None: it succeeded
+    result: str  # what the agent read
+    reward: float | None  # the tool's own; None: none
+
+
 class TurnCard(TypedDict):
     """One exchange of an episode, with its credit."""
 
@@ -33,6 +43,8 @@ class TurnCard(TypedDict):
     format_error: str | None
     valid: bool | None  # whether the command had an effect; None: not recorded
     observation: str  # of the environment
+    calls: list[ToolCall]  # of tools, in order; empty without any
+    answer: str  # to a task that is solved with tools; "" without one
     rewards: dict[str, float]  # by name
     predictions: list[Prediction]
     return_task: float | None  # R_task(a_t) (Eq. 5, left)

@@ -85,6 +85,40 @@ const CHARTS = [
     "Mean sum of an episode, by the terms that estimator.rewards weighs. A term that rises alone may be exploited.",
   ],
   [
+    "Are tools used well?",
+    "tools",
+    [
+      {
+        title: "Calls",
+        unit: "calls of an episode",
+        base: true,
+        lines: of("calls_per_episode"),
+        hint: "A rise far beyond what the tasks need means calls for their own sake.",
+      },
+      {
+        title: "Answers",
+        unit: "share of episodes",
+        ...SHARE,
+        lines: of("answer_rate"),
+        hint: "Episodes that ended with an answer. The others ran out of turns.",
+      },
+      {
+        title: "Failed calls",
+        unit: "share of calls",
+        ...SHARE,
+        lines: shareOf("tool_errors", "calls"),
+        hint: "Calls that a tool refused. They cost a turn each.",
+      },
+      {
+        title: "The world in the loss",
+        unit: "share of the loss's weight",
+        ...SHARE,
+        lines: of("world_loss_share"),
+        hint: "Exactly 0 unless loss.action_mask is off.",
+      },
+    ],
+  ],
+  [
     "Is there a learning signal?",
     "signal",
     [
@@ -108,6 +142,13 @@ const CHARTS = [
         base: true,
         lines: of("returns_modulated"),
         hint: "Returns multiplied by a prediction score. 0 means that predictions have no effect.",
+      },
+      {
+        title: "Returns changed by process rewards",
+        unit: "share of turns",
+        ...SHARE,
+        lines: of("returns_changed"),
+        hint: "Turns whose return the rewards tool and process changed. 0 means that they have no effect.",
       },
       {
         title: "Prediction score and success",

@@ -131,7 +131,7 @@ function twinsOf(episode, at) {
         here
           ? "this turn"
           : el("a", { href: `#${other.key}/${place + 1}` }, `member ${other.member}, turn ${place + 1}`),
-        el("code", null, turn.action),
+        el("code", null, turn.calls?.length ? turn.calls.map(callText).join("; ") : turn.action),
         number(turn.return_modulated, 3),
         signed(turn.advantage_state),
       ]);

@@ -86,6 +86,40 @@ function credit(turn, scale, twins) {
   return el("dl", { class: "credit" }, rows);
 }
 
+// A call as it would be written in Python.
+const callText = ({ name, arguments: given }) =>
+  `${name}(${Object.entries(given ?? {})
+    .map(([key, value]) => `${key}=${JSON.stringify(value)}`)
+    .join(", ")})`;
+
+// What was done: calls are listed below, with their results.
+function commandOf(turn) {
+  if (turn.calls?.length) return [el("span", { class: "label" }, turn.calls.length > 1 ? "Calls" : "Call")];
+  if (turn.answer) return [el("span", { class: "label" }, "Answer"), el("code", null, turn.answer)];
+  return [turn.action ? el("code", null, turn.action) : el("em", { class: "muted" }, "a reply without a command")];
+}
+
+function callList(calls) {
+  return el(
+    "ol",
+    { class: "calls" },
+    calls.map((call) =>
+      el(
+        "li",
+        null,
+        el(
+          "p",
+          { class: "command" },
+          el("code", null, callText(call)),
+          call.error && el("span", { class: "chip bad" }, spaced(call.error)),
+          known(call.reward) && el("span", { class: "chip" }, `reward ${signed(call.reward, 2)}`),
+        ),
+        el("p", { class: "text said" }, call.result),
+      ),
+    ),
+  );
+}
+
 const PROMPT_SHOWN = 60;
 function tokenList(turn) {
   const count = (kind) => turn.tokens.filter((token) => token[1] === kind).length;
@@ -183,12 +217,14 @@ function turnItem(episode, turn, at, scale, twins) {
       el(
         "p",
         { class: "command" },
-        turn.action ? el("code", null, turn.action) : el("em", { class: "muted" }, "a reply without a command"),
+        ...commandOf(turn),
         turn.format_error && el("span", { class: "chip bad" }, `format: ${spaced(turn.format_error)}`),
         turn.valid === false && el("span", { class: "chip warn" }, "did nothing"),
       ),
       turn.reply && folded("Whole reply", () => el("p", { class: "text said" }, turn.reply)),
+      turn.calls?.length > 0 && callList(turn.calls),
       !shownAlready &&
+        !turn.calls?.length &&
         el(
           "div",
           { class: "said" },

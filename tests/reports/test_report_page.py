@@ -24,6 +24,8 @@ def turn(number, action, prediction, observation, advantage, **others):
         "format_error": None,
         "valid": True,
         "observation": observation,
+        "calls": [],
+        "answer": "",
         "rewards": {},
         "predictions": [{"horizon": 1, "text": prediction, "actual": observation, "score": 0.75}],
         "return_task": 0.5,
