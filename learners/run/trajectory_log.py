@@ -25,7 +25,7 @@ and of every turn
 ``format_error``       why the reply is malformed, or null
 ``valid``              whether the command had an effect
 ``observation``        after the command
-``calls``, ``answer``  only if there are any: the calls of tools (name, arguments, error or null, result, reward), and what
+``calls``, ``answer``  only if there are any: calls of tools (name, arguments, error or null, result, reward), and what
                        was answered
 ``state``              the next state, only if it is not the observation; null: unknown
 ``rewards``            by name

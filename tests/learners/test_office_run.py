@@ -1,0 +1,58 @@
+"""A short training run on tools: what it logs, warns about and shows, with each mask."""
+
+import gzip
+import json
+from fnmatch import fnmatch
+
+import pytest
+from programs import ROOT, TOY_POLICY, load, overrides
+from test_methods import DOCUMENTED
+
+from roleagent.envs.office.goals import read_command
+from roleagent.reports.data.load_run import load_run
+
+train = load("train")
+TREE = {
+    "policy": TOY_POLICY | {"context": 512, "vocabulary": 800},
+    "warmstart": {"episodes": 100, "epochs": 9.0, "batch_tokens": 400},
+    "env": {"eval_tasks": 4, "kwargs": {"calls": [1], "max_steps": 3}},
+    "rollout": {"num_groups": 4, "group_size": 3, "eval_sampled": False},
+    "train": {"iterations": 2, "minutes": 0.0},
+}
+
+
+def run(folder, **more):
+    options = [f"run_dir={folder}", *overrides(TREE), *overrides(more)]
+    assert train.main(["--config", str(ROOT / "configs" / "office.yaml"), *options]) == 0
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["stage"] == "train"]
+
+
+@pytest.mark.parametrize("mask", [True, False])
+def test_a_run_with_process_rewards(mask, tmp_path, capsys):
+    rows = run(
+        tmp_path / "run",
+        method="ppo",
+        estimator={"rewards": {"tool": 0.2}, "gae_level": "turn"},
+        loss={"action_mask": mask},
+        wia=False,
+    )
+    for row in rows:
+        undocumented = {name for name in row if not any(fnmatch(name, pattern) for pattern in DOCUMENTED)}
+        assert undocumented == {"stage", "step"}
+        assert row["calls"] > 0 and row["calls_per_episode"] == row["calls"] / 12
+        assert 0.1 < row["world_share"] < 0.9
+        assert row["world_loss_share"] == (0.0 if mask else pytest.approx(row["world_share"], abs=0.01))
+        assert row["process_nonzero"] == pytest.approx(row["reward_tool"] * 12)
+    assert ("tokens of the world have weight" in capsys.readouterr().err) is False
+    with gzip.open(tmp_path / "run" / "trajectories" / "iteration-000001.jsonl.gz", "rt") as lines:
+        episodes = [json.loads(line) for line in lines]
+    turns = [turn for episode in episodes for turn in episode["turns"]]
+    called = [turn for turn in turns if "calls" in turn]
+    assert called and sum(len(turn["calls"]) for turn in turns if "calls" in turn) == rows[0]["calls"]
+    for turn in called:
+        [call], [read] = turn["calls"], read_command(turn["action"])[0]
+        assert (call["name"], call["arguments"], call["result"]) == (read.name, read.arguments, turn["observation"])
+        assert (call["error"] is None) == bool(turn["rewards"]["tool"])
+    cards = [turn for episode in load_run(tmp_path / "run")["episodes"] for turn in episode["turns"]]
+    assert [card["calls"] for card in cards if card["calls"]][:5] == [turn["calls"] for turn in called][:5]
