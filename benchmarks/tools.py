@@ -1,4 +1,4 @@
-"""Measures tools: how much faster the broker runs the calls of many episodes than one call after another.
+"""Measures tools: the broker against one call after another, and formats against hostile replies.
 
     python benchmarks/tools.py
     python benchmarks/tools.py --episodes 256 --milliseconds 100
@@ -7,6 +7,12 @@ Every episode makes one call per turn and answers in the last turn, as ``RoleAge
 tool waits, as a request to a server does: in a thread, in an event loop, or for a batch of calls at once. Both ways
 must give the same episodes. ``RESULT`` has ``broker_ratio``: time one by one over time with the broker, of the tool
 that waits in a thread; ``broker_ratio_async`` and ``broker_ratio_batch`` are those of the others.
+
+Then replies that no model should write, random ones and well-formed ones with random changes, are played in every
+format against tools that raise, return megabytes and return every marker. ``RESULT`` has ``hostile_replies``,
+``raised`` (must be 0), ``false_runs`` (calls reported as run that were not, or the reverse: must be 0),
+``injected_markers`` (in results: must be 0) and ``us_per_reply``, the processor time of reading a reply of a thousand
+characters in the slowest format.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import gymnasium
+from hostile_replies import hostile
 
 from roleagent.envs.pool import EnvPool, Outcome
 from roleagent.envs.tools import tool
@@ -117,9 +124,12 @@ def main() -> None:
     parser.add_argument("--episodes", type=int, default=64, help="side by side (default 64)")
     parser.add_argument("--turns", type=int, default=5, help="of an episode, the last of which answers (default 5)")
     parser.add_argument("--milliseconds", type=float, default=20.0, help="that a call waits (default 20)")
+    parser.add_argument("--random", type=int, default=2000, help="random replies per format (default 2000)")
+    parser.add_argument("--mutated", type=int, default=400, help="changed replies per format (default 400)")
     options = parser.parse_args()
     WAIT["seconds"] = options.milliseconds / 1000
-    print("RESULT", json.dumps(broker(options.episodes, options.turns)))
+    result = broker(options.episodes, options.turns) | hostile(options.random, options.mutated)
+    print("RESULT", json.dumps(result))
 
 
 if __name__ == "__main__":

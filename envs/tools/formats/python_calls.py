@@ -14,7 +14,7 @@ from roleagent.envs.tools.formats.json_text import DEEPEST, LONGEST
 from roleagent.envs.tools.formats.scan import ANSWER, Scanned
 from roleagent.tools import Call, Tool
 
-_STRING = r"'(?:\\.|[^'\\\n])*'|\"(?:\\.|[^\"\\\n])*\""
+_STRING = r"'(?:\\.|[^'\\\n])*'?|\"(?:\\.|[^\"\\\n])*\"?"  # an open one ends with its line: each letter is read once
 _BRACKET = re.compile(rf"{_STRING}|[\[{{(]|[\]}})]", re.DOTALL)
 _LOOKS_LIKE_CALL = re.compile(r"\[?\s{0,99}[A-Za-z_][\w.]{0,99}\(")
 
@@ -28,7 +28,9 @@ class Python(Format):
     def calls(self, found: Scanned, tools: Sequence[Tool], plain: bool) -> tuple[tuple[Call | str, ...], int]:
         text = found.outside.strip()
         answered = any(name == ANSWER for name, _ in found.blocks)
-        if not text or ((plain or answered) and not _LOOKS_LIKE_CALL.match(text)):
+        if not _LOOKS_LIKE_CALL.match(text):
+            if text and not (plain or answered):
+                raise Malformed(f"the reply is no {self.form}")
             return (), 0
         try:
             tree = _expression(text)
@@ -86,6 +88,8 @@ def _python_call(node: ast.expr) -> Call | str:
         name = _dotted(node.func)
         if node.args or any(keyword.arg is None for keyword in node.keywords):
             raise ValueError(f"{name}: every argument needs its name, key=value")
+        if len({keyword.arg for keyword in node.keywords}) < len(node.keywords):
+            raise ValueError(f"{name}: an argument occurs twice")
         return Call(name, {str(keyword.arg): _literal(keyword.value) for keyword in node.keywords})
     except ValueError as error:
         return f"malformed call: {error}"
