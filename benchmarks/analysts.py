@@ -5,10 +5,10 @@
     python benchmarks/analysts.py --run runs/role_agent-alfworld-v0-seed0
     python benchmarks/analysts.py --n 50 --out failures.jsonl
 
-Scripted agents fail in the toy kitchen, ALFWorld, WebShop and search QA, ``--n`` episodes per failure mode, each by one
-mistake (``roleagent.envs.failures``). The default analyst is the rules; the options name a server, a run or a policy.
-The analyst sees only the trajectories. Two baselines answer for the same episodes: the most frequent mode, and a random
-mode. Intervals are Wilson's 95 % intervals.
+Scripted agents fail in the toy kitchen, ALFWorld, WebShop, search QA and TextCraft, ``--n`` episodes per failure mode,
+each by one mistake (``roleagent.envs.failures``). The default analyst is the rules; the options name a server, a run or
+a policy. The analyst sees only the trajectories. Two baselines answer for the same episodes: the most frequent mode and
+a random mode. Intervals are Wilson's 95 % intervals.
 
 *step* is the share of episodes whose critical step is at most one away from the mistake; searches without an end have
 no such step and do not count. *read* describes a model's replies: the share that could not be parsed and the share with
@@ -67,6 +67,7 @@ WORLDS = {
     "alfworld": "RoleAgent/ALFWorld-v0",
     "webshop": "RoleAgent/WebShop-v0",
     "search": "RoleAgent/SearchQA-v0",
+    "textcraft": "RoleAgent/TextCraft-v0",
 }
 
 
@@ -242,10 +243,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--policy", type=Path, help="folder with a model in Hugging Face's format, likewise")
     parser.add_argument("--n", type=int, default=20, help="episodes per mode (default 20)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--worlds", default="toy,alfworld,webshop,search", help="which of them, with commas")
+    parser.add_argument("--worlds", default="toy,alfworld,webshop,search,textcraft", help="which of them, with commas")
     parser.add_argument("--split", default="train", help="of the splits that tasks are drawn from (default train)")
     parser.add_argument("--size", default="small", help="of ALFWorld's generated rooms (default small)")
-    for name in ("alfworld", "webshop", "search"):
+    for name in ("alfworld", "webshop", "search", "textcraft"):
         parser.add_argument(
             f"--{name}", default="generated", metavar="DIR", help=f"official data (default: {name}'s own)"
         )

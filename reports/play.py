@@ -228,7 +228,7 @@ class Game:
 
     def _list(self) -> None:
         for form in self._forms:
-            print(f"{form.verb}[…]  {form.description}, e.g. {form.example}")
+            print(f"{form.verb}{'[…]' if form.brackets else ' …'}  {form.description}, e.g. {form.example}")
         listed = self._listed()
         if listed:
             print(columns(listed, self._width) if self._at_terminal else "\n".join(listed))

@@ -81,7 +81,7 @@ def meant(command: str, admissible: Sequence[str], forms: Sequence[CommandForm] 
         return None
     for form in forms:
         if verb.casefold() == form.verb and separator:
-            return f"{form.verb}[{rest.strip('[]')}]"
+            return f"{form.verb}[{rest.strip('[]')}]" if form.brackets else None
     listed = {_plain(name): name for name in admissible}
     if typed in listed:
         return None

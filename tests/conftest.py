@@ -46,6 +46,19 @@ def webshop_data():
 
 
 @pytest.fixture(scope="session")
+def textcraft_data(tmp_path_factory):
+    """The folder with Minecraft's recipes, and that with what was recorded of the original."""
+    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[2] / "shared"))
+    folder = shared / "data" / "textcraft"
+    if not folder.is_dir():
+        pytest.skip(f"no Minecraft recipes: {folder} is missing (set ROLEAGENT_SHARED)")
+    unpacked = tmp_path_factory.mktemp("textcraft")
+    with tarfile.open(folder / "recipes_1.16.5.tar.xz") as files:
+        files.extractall(unpacked, **SAFELY)
+    return unpacked / "recipes", folder
+
+
+@pytest.fixture(scope="session")
 def postgresql_server():
     """The URL of a PostgreSQL database."""
     from postgresql import server

@@ -12,7 +12,8 @@ SMALL = (
 """What makes any training run one of seconds."""
 TOY = f"--config configs/toy.yaml {SMALL} run_dir=runs/other"
 NEW = {"run_dir=runs/toy": "run_dir=runs/new"}  # the folder runs/toy lies there already
-DATA = {"/path/to/alfworld": "{alfworld}", "/path/to/webshop": "{webshop}", "/path/to/searchqa": "{searchqa}"}
+DATA = {"alfworld": "{alfworld}", "webshop": "{webshop}", "searchqa": "{searchqa}", "recipes": "{recipes}"}
+DATA = {f"/path/to/{name}": put for name, put in DATA.items()}
 
 
 @dataclass(frozen=True)

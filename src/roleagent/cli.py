@@ -75,6 +75,13 @@ def searchqa(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def textcraft(arguments: Sequence[str]) -> int:
+    """Write generated crafting recipes in Minecraft's file format."""
+    from roleagent.envs.textcraft.cli import main
+
+    return main(arguments)
+
+
 def failures(arguments: Sequence[str]) -> int:
     """List, show, count, plot or export the failures of a run."""
     from roleagent.curricula.failures_cli import main
@@ -103,6 +110,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "serve": serve,
     "webshop": webshop,
     "searchqa": searchqa,
+    "textcraft": textcraft,
     "index": index,
     "failures": failures,
     "export": export,

@@ -112,19 +112,21 @@ what it did. Where the possible commands are listed, choose one of them and give
 
 @dataclass(frozen=True)
 class CommandForm:
-    """A kind of command with free text, such as ``search[…]``.
+    """A kind of command with free text, such as ``search[…]``, or with a number, such as ``get 2 flint``.
 
     Attributes:
         verb: its first word.
         description: what it does.
         example: one such command.
         suggest: from an observation and its ``info``, commands of this form that make sense.
+        brackets: whether the text stands in brackets.
     """
 
     verb: str
     description: str
     example: str = ""
     suggest: Callable[[str, Mapping[str, Any]], Sequence[str]] = lambda observation, info: ()
+    brackets: bool = True
 
 
 class DataStatus(NamedTuple):

@@ -10,13 +10,15 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.searchqa.env import INVALID
 from roleagent.task_split import assert_disjoint
 
-TOY, ALFWORLD, WEBSHOP, SEARCHQA = (f"RoleAgent/{name}-v0" for name in ("Toy", "ALFWorld", "WebShop", "SearchQA"))
-OPTIONS = {TOY: {}, ALFWORLD: {"size": "small"}, WEBSHOP: {}, SEARCHQA: {}}
+NAMES = ("Toy", "ALFWorld", "WebShop", "SearchQA", "TextCraft")
+TOY, ALFWORLD, WEBSHOP, SEARCHQA, TEXTCRAFT = (f"RoleAgent/{name}-v0" for name in NAMES)
+OPTIONS = {TOY: {}, ALFWORLD: {"size": "small"}, WEBSHOP: {}, SEARCHQA: {}, TEXTCRAFT: {}}
 SPLITS = {
     TOY: ("train", "valid"),
     ALFWORLD: ("train", "valid_train", "valid_seen", "valid_unseen"),
     WEBSHOP: ("train", "valid", "test"),
     SEARCHQA: ("train", "valid", "test"),
+    TEXTCRAFT: ("train", "valid", "test"),
 }
 KEYS = {"task_id", "goal", "task_type", "split", "admissible_actions", "won", "valid_action", "state", "rewards"}
 KEYS |= {"grouping_state"}
@@ -29,7 +31,7 @@ each_env = pytest.mark.parametrize("env_id", OPTIONS)
 
 @pytest.fixture(autouse=True)
 def generated_data(monkeypatch):
-    for name in ("WEBSHOP_DATA", "SEARCHQA_DATA", "ALFWORLD_DATA"):
+    for name in ("WEBSHOP_DATA", "SEARCHQA_DATA", "ALFWORLD_DATA", "TEXTCRAFT_DATA"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -69,6 +71,7 @@ def transcript(env, seed, steps=12):
         (WEBSHOP, {"observation": "text_rich", "render_mode": "ansi", "reward": "score"}),
         (SEARCHQA, {"split": "test", "render_mode": "ansi"}),
         (SEARCHQA, {"top_k": 1, "max_steps": 2}),
+        (TEXTCRAFT, {"split": "valid", "seed": 3, "render_mode": "ansi"}),
     ],
 )
 def test_check_env_gives_no_warning(env_id, options):
@@ -91,7 +94,7 @@ def test_a_solved_episode(env_id, split):
     assert (info["task_id"], info["split"], info["state"]) == (task_id, split, text)
     assert info["goal"] in text and info["task_type"]
     for turn, command in enumerate(plan, start=1):
-        assert command in info["admissible_actions"] or command.startswith(("search[", "answer["))
+        assert command in info["admissible_actions"] or command.startswith(("search[", "answer[", "get "))
         text, reward, terminated, truncated, info = env.step(command)
         last = turn == len(plan)
         assert set(info) == keys and info["valid_action"] and info["rewards"] == {"task": reward}
@@ -112,6 +115,20 @@ INVALID_COMMANDS = {
         *("search", "search[]", "search[ \n ]", "answer[]", "answer[\t]", "Search[a]", "search[a", "search a]"),
         *("click[a]", "[a]", "<search>a</search>", "search: a", "search[a] answer[b", "research[a]", "][", "\ud800"),
     ),
+    TEXTCRAFT: (
+        *(
+            "get",
+            "get ash log",
+            "get 1 unobtainium",
+            "get -1 wax",
+            "Get 1 wax",
+            " get 1 wax",
+            "get 1 board",
+            "get ١ wax",
+        ),
+        *("craft", "craft 1 peg", "craft 1 peg using wax", "craft 1 peg using 1 wax", "craft 1 board using 2 unicorn,"),
+        *("look", " inventory", "Inventory", f"get {'9' * 5000} wax", f"craft a using {'9' * 5000} b", "get 1 \udc80"),
+    ),
 }
 ODD = ("", "  ", "ja ☀", "\x00" * 99, "x" * 5000, None, 7, b"look", ["look"], {"a": 1}, float("nan"))
 
@@ -122,12 +139,13 @@ def test_invalid_commands_change_nothing_and_cost_a_step(env_id):
     commands = (*INVALID_COMMANDS[env_id], *ODD)
     env = make(env_id, max_steps=len(commands) + 1).unwrapped
     first, known = env.reset(seed=3)
-    shown = {WEBSHOP: first, SEARCHQA: INVALID}.get(env_id, "Nothing happens.")
     for command in commands:
         text, reward, terminated, truncated, info = env.step(command)
+        shown = {WEBSHOP: first, SEARCHQA: INVALID, TEXTCRAFT: text}.get(env_id, "Nothing happens.")
         assert (text, reward, terminated, truncated) == (shown, 0, False, False), command
         assert info == {**known, "valid_action": False, "rewards": {"task": 0.0}, "state": shown}, command
-    *_, truncated, info = env.step("look" if env_id in (TOY, ALFWORLD) else "search[table]")
+    valid = {TOY: "look", ALFWORLD: "look", TEXTCRAFT: "inventory"}.get(env_id, "search[table]")
+    *_, truncated, info = env.step(valid)
     assert truncated and info["valid_action"] and not info["won"]
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step("look")
@@ -195,6 +213,9 @@ def test_splits_are_disjoint_and_environments_share_them(env_id):
         (SEARCHQA, {"top_k": 0}, "top_k must be at least 1"),
         (SEARCHQA, {"max_words": 14}, "max_words must be at least 15 for 3 passages"),
         (SEARCHQA, {"retriever": "google"}, "google"),
+        (TEXTCRAFT, {"split": "dev"}, "unknown split 'dev'.*train, valid, test"),
+        (TEXTCRAFT, {"data_dir": "/nowhere"}, "there is no folder /nowhere: set TEXTCRAFT_DATA"),
+        (TEXTCRAFT, {"data_dir": "official"}, "needs TEXTCRAFT_DATA"),
         *((env_id, {"max_steps": 0}, "at least 1") for env_id in OPTIONS),
     ],
 )

@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 import gymnasium
 import numpy as np
@@ -22,6 +22,8 @@ ALFWORLD = taxonomy("RoleAgent/ALFWorld-v0")
 WEBSHOP = taxonomy("RoleAgent/WebShop-v0")
 SEARCH = taxonomy("RoleAgent/SearchQA-v0")
 OFFICE = taxonomy("RoleAgent/Office-v0")
+CRAFTING = taxonomy("RoleAgent/TextCraft-v0")
+MODES = {"webshop": WEBSHOP, "search": SEARCH, "office": OFFICE, "textcraft": CRAFTING}
 
 WORLDS = {
     "toy": ("RoleAgent/Toy-v0", {}),
@@ -30,6 +32,7 @@ WORLDS = {
     "webshop": ("RoleAgent/WebShop-v0", {"data_dir": "generated"}),
     "search": ("RoleAgent/SearchQA-v0", {"data_dir": "generated"}),
     "office": ("RoleAgent/Office-v0", {}),
+    "textcraft": ("RoleAgent/TextCraft-v0", {"data_dir": "generated"}),
 }
 HOUSES = ("toy", "tiny", "standard")
 N = 12  # episodes per mode and world
@@ -56,8 +59,7 @@ def made(envs):
 
 def each(*worlds):
     """Every mode of these worlds, as test parameters."""
-    modes = {"webshop": WEBSHOP, "search": SEARCH, "office": OFFICE}
-    return pytest.mark.parametrize(("world", "mode"), [(w, m) for w in worlds for m in modes.get(w, ALFWORLD)])
+    return pytest.mark.parametrize(("world", "mode"), [(w, m) for w in worlds for m in MODES.get(w, ALFWORLD)])
 
 
 # --- what holds of every mistake --------------------------------------------------------------------------------------
@@ -65,7 +67,7 @@ def each(*worlds):
 
 def test_every_mode_has_a_script(envs):
     for world, env in envs.items():
-        assert scripted_modes(env) == {"webshop": WEBSHOP, "search": SEARCH, "office": OFFICE}.get(world, ALFWORLD)
+        assert scripted_modes(env) == MODES.get(world, ALFWORLD)
 
 
 @each(*WORLDS)
@@ -88,7 +90,7 @@ def test_every_mistake_can_be_made_and_loses(made, envs, world, mode):
         assert all(turn.info["format_error"] is None for turn in trajectory.turns if turn.action)
 
 
-@each("toy", "webshop", "search")
+@each("toy", "webshop", "search", "textcraft")
 def test_episodes_vary_and_come_again_with_the_same_generator(made, envs, world, mode):
     commands = [[turn.action for turn in mistake.trajectory.turns] for mistake in made(world, mode)]
     assert len(set(map(tuple, commands))) >= N / 2
@@ -98,7 +100,11 @@ def test_episodes_vary_and_come_again_with_the_same_generator(made, envs, world,
     others = [play_failure(envs[world], task_id, mode, np.random.default_rng(seed)) for seed in range(20)]
     ways = {tuple(turn.action for turn in other.trajectory.turns) for other in others if other}
     # One may stop at any step of the way, and there are only so many products and values to get wrong.
-    few = world == "search" or mode in ("premature_give_up", "premature_purchase", "price_constraint_violation")
+    few = world in ("search", "textcraft") or mode in (
+        "premature_give_up",
+        "premature_purchase",
+        "price_constraint_violation",
+    )
     assert len(ways) >= (4 if few else 8)
 
 
@@ -237,6 +243,35 @@ def test_one_mistake_in_a_search(made, world, mode):
             assert golden not in read and (not answer or answer in read)
 
 
+@each("textcraft")
+def test_one_mistake_in_crafting(made, world, mode):
+    failing = {
+        "fetching_craftable": "Could not find ",
+        "missing_ingredient": "Could not find enough items",
+        "wrong_quantity": "Could not find",
+        "invented_recipe": "Could not find",
+        "repeated_failed_command": "Could not find",
+    }
+    for mistake in made(world, mode):
+        turns, step = mistake.trajectory.turns, mistake.step
+        failed = [turn for turn in turns if turn.action and not turn.info["valid_action"]]
+        after = [turn.action for turn in turns[step:] if turn.action]
+        assert all(turn.info["valid_action"] for turn in turns[:step])
+        assert bool(failed) == (mode in failing) and all(turn.observation.startswith(failing[mode]) for turn in failed)
+        repeats = max(sum(1 for _ in same) for _, same in groupby(turn.action for turn in turns))
+        if mode == "repeated_failed_command":
+            assert len(set(after)) == 1 and repeats >= 3
+        elif mode == "fetching_craftable":
+            assert all(command.startswith("get") or command == "inventory" for command in after)
+        elif mode == "aimless_fetching":
+            assert not any(command.startswith("craft") for command in after)
+        elif mode == "distractor_crafting":
+            made_of = {
+                turn.action.split(" using ")[0].split(" ", 2)[2] for turn in turns[step:] if "using" in turn.action
+            }
+            assert made_of and mistake.trajectory.task.goal not in {f"craft {name}" for name in made_of}
+
+
 # --- who is asked about them ------------------------------------------------------------------------------------------
 
 
@@ -288,7 +323,10 @@ def test_the_benchmark_of_the_rules(benchmark, tmp_path):
     assert result["worlds"]["toy"]["accuracy"]["n"] == 11 and result["worlds"]["search"]["ratio"] > 2
     labels = [json.loads(line)["label"]["mode"] for line in out.read_text().splitlines()]
     assert labels == [*ALFWORLD, *SEARCH]
-    assert benchmark("--worlds", "toys") == "analysts.py: no world 'toys': there are toy, alfworld, webshop, search\n"
+    assert (
+        benchmark("--worlds", "toys")
+        == "analysts.py: no world 'toys': there are toy, alfworld, webshop, search, textcraft\n"
+    )
 
 
 def test_the_benchmark_of_a_server(benchmark):

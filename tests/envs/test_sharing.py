@@ -19,13 +19,14 @@ ENVS = {
     "RoleAgent/ALFWorld-v0": {"size": "tiny"},
     "RoleAgent/WebShop-v0": {"num_products": 90, "observation": "text_rich", "show_attributes": True},
     "RoleAgent/SearchQA-v0": {},
+    "RoleAgent/TextCraft-v0": {},
 }
 LARGEST = 100_000  # bytes of a pickle; the data of a shop or an archive have millions
 
 
 @pytest.fixture(autouse=True)
 def generated_data(monkeypatch):
-    for name in ("WEBSHOP_DATA", "SEARCHQA_DATA", "ALFWORLD_DATA"):
+    for name in ("WEBSHOP_DATA", "SEARCHQA_DATA", "ALFWORLD_DATA", "TEXTCRAFT_DATA"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -96,6 +97,8 @@ def shared(env):
         found |= {"archive": env.archive, "question": env._question}
     if hasattr(env, "_engine"):
         found |= {"game": env._engine.game, "source": env._source}
+    if hasattr(env, "book"):
+        found |= {"book": env.book, "recipes": env._task.book}
     return found
 
 
@@ -106,7 +109,7 @@ def test_copies_share_what_never_changes(env_id):
     theirs = shared(copy.deepcopy(env))
     assert all(theirs[name] is thing for name, thing in mine.items())
     loaded = shared(pickle.loads(pickle.dumps(env)))
-    assert all(loaded[name] is mine[name] for name in ("shop", "shopped", "archive") if name in mine)
+    assert all(loaded[name] is mine[name] for name in ("shop", "shopped", "archive", "book") if name in mine)
     for thing in (mine.get("shop"), mine.get("archive")):
         if thing is not None:
             assert copy.deepcopy(thing) is thing and pickle.loads(pickle.dumps(thing)) is thing

@@ -21,6 +21,7 @@ ENVS = {
     "RoleAgent/ALFWorld-v0": ({"size": "tiny", "data_dir": "generated"}, {"act"}),
     "RoleAgent/WebShop-v0": ({"data_dir": "generated", "num_products": 200}, {"search", "click"}),
     "RoleAgent/SearchQA-v0": ({"data_dir": "generated"}, {"search", "answer"}),
+    "RoleAgent/TextCraft-v0": ({"data_dir": "generated"}, {"get", "craft", "inventory"}),
 }
 
 
@@ -33,6 +34,9 @@ def tools_of(episodes):
 
 def call(tools, command):
     """Does with tools what a command does."""
+    if "craft" in tools:
+        verb, _, rest = command.partition(" ")
+        return tools[verb](*(rest.split(" ", 1) if verb == "get" else [rest]))
     verb, _, argument = command.rstrip("]").partition("[")
     return tools[verb](argument) if verb in tools else tools["act"](command)
 

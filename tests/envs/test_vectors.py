@@ -17,6 +17,7 @@ ENVS = {
     "RoleAgent/ALFWorld-v0": {"max_steps": 2, "size": "tiny", "data_dir": "generated"},
     "RoleAgent/WebShop-v0": {"max_steps": 2, "data_dir": "generated", "num_products": 200},
     "RoleAgent/SearchQA-v0": {"max_steps": 2, "data_dir": "generated"},
+    "RoleAgent/TextCraft-v0": {"max_steps": 2, "data_dir": "generated"},
 }
 
 

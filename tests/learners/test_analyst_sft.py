@@ -21,11 +21,13 @@ DISPLAY = SimpleNamespace(stage=lambda *_: None, advance=lambda *_, **__: None)
 ALFWORLD = taxonomy("RoleAgent/ALFWorld-v0")
 WEBSHOP = taxonomy("RoleAgent/WebShop-v0")
 SEARCH = taxonomy("RoleAgent/SearchQA-v0")
+CRAFTING = taxonomy("RoleAgent/TextCraft-v0")
 WORLDS = {
     "RoleAgent/Toy-v0": {},
     "RoleAgent/ALFWorld-v0": {"data_dir": "generated", "size": "tiny", "max_steps": 14},
     "RoleAgent/WebShop-v0": {"data_dir": "generated", "num_products": 60, "max_steps": 8},
     "RoleAgent/SearchQA-v0": {"data_dir": "generated", "top_k": 2},
+    "RoleAgent/TextCraft-v0": {"data_dir": "generated", "max_steps": 12},
 }
 
 
@@ -50,7 +52,7 @@ def examples(failed):
 def test_the_episodes_failed_in_many_ways(failed):
     assert len(failed) == 40 and not any(trajectory.success for trajectory in failed)
     modes = {reflection.mode for reflection in RuleAnalyst().reflect(failed)}
-    assert len(modes) >= 7 and modes <= {*taxonomy(failed[0].task.env_id)} <= {*ALFWORLD, *WEBSHOP, *SEARCH}
+    assert len(modes) >= 7 and modes <= {*taxonomy(failed[0].task.env_id)} <= {*ALFWORLD, *WEBSHOP, *SEARCH, *CRAFTING}
 
 
 def test_every_answer_is_read_back_as_the_teacher_meant_it(failed, examples):

@@ -189,7 +189,7 @@ def _lay_out(folder):
 
 def started(words, folder, variables, **options):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "DS_ACCELERATOR": "cpu", **variables}
-    for name in {"ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA"} - set(variables):
+    for name in {"ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA", "TEXTCRAFT_DATA"} - set(variables):
         environment.pop(name, None)
     environment.pop("LOCAL_RANK", None)  # a run in this process has set it
     program = {"python": (sys.executable,), "roleagent": ROLEAGENT}.get(words[0], words[:1])
@@ -264,6 +264,11 @@ class Place:
     def searchqa(self):
         done(["roleagent", "searchqa", "generate", "--out", "searchqa"], self.folder)
         return self.folder / "searchqa"
+
+    @cached_property
+    def recipes(self):
+        done(["roleagent", "textcraft", "generate", "--out", "recipes"], self.folder)
+        return self.folder / "recipes"
 
     @cached_property
     def encoder(self):

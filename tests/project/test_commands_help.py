@@ -15,6 +15,7 @@ HEAVY |= {"openenv", "fastapi", "uvicorn", "trl", "datasets", "tensorboard", "pe
 GROUPS = {
     "webshop": ("build", "generate", "serve"),
     "searchqa": ("generate",),
+    "textcraft": ("generate",),
     "index": ("build", "serve"),
     "failures": ("list", "show", "modes", "growth", "export"),
 }

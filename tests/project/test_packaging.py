@@ -170,6 +170,7 @@ def test_a_type_checker_resolves_the_public_names(tmp_path):
         "roleagent.envs.alfworld.env": "ALFWorldEnv",
         "roleagent.envs.webshop.env": "WebShopEnv",
         "roleagent.envs.searchqa.env": "SearchQAEnv",
+        "roleagent.envs.textcraft.env": "TextCraftEnv",
         "roleagent.envs.wrappers": "PredictedState",
         "roleagent.curricula": "FailureLibrary",
         "roleagent.curricula.failure_sampler": "CurriculumSampler",

@@ -15,6 +15,7 @@ from roleagent.cli import main
 from roleagent.env_spec import spec_of
 from roleagent.envs.alfworld import official
 from roleagent.envs.searchqa import benchmarks
+from roleagent.envs.textcraft.data.dataset import open_book
 from roleagent.reports.doctor import doctor, installed, machine
 from roleagent.reports.doctor.findings import found_by
 
@@ -234,10 +235,12 @@ def test_data_folders_with_everything(tmp_path, monkeypatch):
     for name, arguments in {
         "webshop": ["webshop", "generate", "--products", "40"],
         "searchqa": ["searchqa", "generate"],
+        "textcraft": ["textcraft", "generate"],
     }.items():
         assert main([*arguments, "--out", str(tmp_path / name)]) == 0
         monkeypatch.setenv(f"{name.upper()}_DATA", str(tmp_path / name))
-    [games], [products] = found("ALFWorld"), found("WebShop")
+    [games], [products], [recipes] = found("ALFWorld"), found("WebShop"), found("TextCraft")
+    assert (recipes.grade, recipes.said[:9]) == ("good", "544 goals")
     assert (games.grade, games.said[:13]) == ("note", "train 3 games")
     assert "missing: valid_train, valid_seen, valid_unseen" in games.said
     assert (products.grade, products.said[:11]) == ("good", "40 products")
@@ -258,6 +261,9 @@ def test_data_folders_with_everything(tmp_path, monkeypatch):
     (tmp_path / "searchqa" / "test.jsonl").write_text("no JSON\n")
     benchmarks.load_questions.cache_clear()
     assert found("SearchQA")[0].grade == "problem"
+    (tmp_path / "textcraft" / "jar.json").write_text("{}")
+    open_book.cache_clear()
+    assert found("TextCraft")[0].grade == "problem"
 
 
 # --- a game of each ---------------------------------------------------------------------------------------------------

@@ -108,6 +108,12 @@ def test_a_slip_is_not_played_but_offered(play):
         ("searchqa", ["?"], ["answer[…]  gives the answer"]),
         ("searchqa", ["search", "Answer[]", "help"], ["not played: it looks for passages", "left after 0 steps"]),
         ("searchqa", ["Search Silver Harbor", "q"], ["'search[Silver Harbor]'", "left after 0 steps"]),
+        ("textcraft", ["?"], ["get …  fetches any number of a material, e.g. get 2 flint", "\ninventory\n"]),
+        (
+            "textcraft",
+            ["get 7 sand", "inventori", "y"],
+            ["Got 7 sand", "'inventory'", "[sand] (7)", "left after 2 steps"],
+        ),
         ("toy", ["help"], ["go to fridge\n", "left after 0 steps"]),
         ("searchqa", ["answer nobody", "y"], ["not solved after 1 step, reward 0, f1 0.00", "needs 2: search["]),
         ("alfworld", ["?", "hint"], ["\ninventory\n", "(the expert, who sees only what you see)"]),
@@ -137,7 +143,7 @@ def test_a_world_that_cannot_be_played_is_one_line(capsys, arguments, words):
 # --- the guide --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["Toy", "ALFWorld", "WebShop", "SearchQA"])
+@pytest.mark.parametrize("name", ["Toy", "ALFWorld", "WebShop", "SearchQA", "TextCraft"])
 def test_whoever_follows_the_hints_wins_mostly_whatever_was_played_before(name):
     rng = np.random.default_rng(0)
     env = gymnasium.make(f"RoleAgent/{name}-v0", disable_env_checker=True)

@@ -1,0 +1,1 @@
+"""TextCraft: crafting by recipes. Fetch materials, craft in the right order."""

@@ -1,0 +1,1 @@
+"""The recipes of TextCraft: files, the graph that they make, and a generator."""

@@ -1,0 +1,1 @@
+"""The engine of TextCraft: what commands do, plans, and tasks."""

@@ -1,0 +1,150 @@
+"""``RoleAgent/TextCraft-v0``: fetch materials and craft by recipes. A bare command goes in, a line comes out."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, NamedTuple
+
+import gymnasium
+
+from roleagent.envs.textcraft.data.dataset import open_book, recipe_folder
+from roleagent.envs.textcraft.engine.crafting import Crafting
+from roleagent.envs.textcraft.engine.tasks import ENV_ID, CraftingTask, full_name, open_task, task_splits
+from roleagent.spaces import Unicode, check_render_mode
+from roleagent.task_split import TaskSplit, TaskSplitEnv
+
+
+class Snapshot(NamedTuple):
+    """The state of an episode; immutable."""
+
+    task: CraftingTask | None
+    carried: tuple[tuple[str, int], ...]
+    won: bool
+    text: str
+    steps: int | None
+
+
+class TextCraftEnv(TaskSplitEnv):
+    """TextCraft (Prasad et al. 2023): ``get 2 ash log``, ``craft 4 ash board using 1 ash log``, ``inventory``.
+
+    Reward 1 on the step that crafts the goal, else 0. The first observation lists crafting commands: all that the goal
+    may need and up to ten that it does not. Answers are exactly those of the original; docs/exactness.md lists the
+    exceptions. An episode ends when the goal is crafted, and is truncated after ``max_steps`` commands, invalid ones
+    included.
+
+    ``state`` is the answer to the command, ``grouping_state`` what is carried. ``task_type`` is the depth of the goal:
+    the number of crafting steps on top of each other. ``admissible_actions`` has every shown craft that is possible
+    now, and ``get`` with the numbers of the shown commands; any other number works as well.
+
+    Args:
+        split: ``"train"``, ``"valid"`` or ``"test"``.
+        data_dir: a folder with Minecraft's recipe files (``*.json``); None: what ``TEXTCRAFT_DATA`` names, else
+            generated recipes; ``"generated"``, ``"official"``: the one or the other in any case.
+        seed: of generated recipes.
+        max_steps: steps until the episode is truncated, ≥ 1. Every goal of Minecraft's recipes takes at most 48.
+        render_mode: ``"ansi"`` renders the last observation.
+
+    Raises:
+        ValueError: an argument has no meaning, or there are no such recipes; the message says what to do.
+    """
+
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+
+    def __init__(
+        self,
+        split: str = "train",
+        data_dir: str | os.PathLike[str] | None = None,
+        seed: int = 0,
+        max_steps: int = 50,
+        render_mode: str | None = None,
+    ):
+        if max_steps < 1:
+            raise ValueError(f"max_steps must be at least 1, not {max_steps}")
+        self.render_mode = check_render_mode(render_mode, self.metadata)
+        self.book = open_book(recipe_folder(data_dir), seed)
+        self.task_split = self._find_task_split(split)
+        self.max_steps = max_steps
+        self.observation_space = Unicode()
+        self.action_space = Unicode()
+        self._task: CraftingTask | None = None
+        self._game: Crafting | None = None
+        self._text = ""
+        self._steps: int | None = None  # None: reset comes first
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Plays ``options["task_id"]``, or a task of the split drawn with ``np_random``.
+
+        Raises:
+            ValueError: the split has no such task.
+        """
+        super().reset(seed=seed)
+        task_id = self.task_split.requested(options, self.np_random)
+        self._task = open_task(self.book, self.task_split.require(task_id))
+        self._game = Crafting(self.book, self._task.goal)
+        self._text = self._task.text
+        self._steps = 0
+        return self._text, self._info(True, {})
+
+    def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
+        """Carries out one command; one that cannot be done now changes nothing and still costs a step."""
+        if self._steps is None or self._game is None:
+            raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
+        effect = self._game.act(action if isinstance(action, str) else "")
+        self._text = effect.text
+        self._steps += 1
+        won = self._game.won
+        truncated = self._steps >= self.max_steps and not won
+        if won or truncated:
+            self._steps = None
+        return self._text, float(won), won, truncated, self._info(effect.done, {"task": float(won)})
+
+    def render(self) -> str | None:  # type: ignore[override]
+        return self._text if self.render_mode == "ansi" else None
+
+    def walkthrough(self) -> tuple[str, ...]:
+        """Commands that craft the goal from the start, by somebody who knows every recipe."""
+        if self._task is None:
+            raise gymnasium.error.ResetNeeded("there is no goal yet: call reset() before walkthrough()")
+        return self._task.plan()
+
+    def task_type(self, task_id: str) -> str:
+        """The depth of a task's goal, without playing it."""
+        return f"depth_{self.book.depths[full_name(self.book, task_id)]}"
+
+    def snapshot(self) -> Snapshot:
+        """The state of the episode, for :meth:`restore`; the generator of random tasks is not part of it."""
+        carried, won = (tuple(self._game.carried.items()), self._game.won) if self._game else ((), False)
+        return Snapshot(self._task, carried, won, self._text, self._steps)
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Goes back to a state of any episode of this environment; the next step is as it was then."""
+        self._task, carried, won, self._text, self._steps = snapshot
+        self._game = None
+        if self._task is not None:
+            self._game = Crafting(self.book, self._task.goal)
+            self._game.carried, self._game.won = dict(carried), won
+
+    def _find_task_split(self, split: str) -> TaskSplit:
+        found = task_splits(self.book)
+        if split not in found:
+            raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(found)}")
+        return found[split]
+
+    def _info(self, valid: bool, rewards: dict[str, float]) -> dict[str, Any]:
+        task, game = self._task, self._game
+        assert task is not None and game is not None
+        return {
+            "task_id": task.task_id,
+            "goal": task.sentence,
+            "task_type": self.task_type(task.task_id),
+            "split": self.task_split.split,
+            "admissible_actions": task.admissible(game),
+            "won": game.won,
+            "valid_action": valid,
+            "state": self._text,
+            "grouping_state": game.inventory(),
+            "rewards": rewards,
+        }
+
+
+__all__ = ["Snapshot", "TextCraftEnv"]
