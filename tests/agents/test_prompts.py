@@ -19,6 +19,7 @@ from roleagent.agents.rendering import (
 )
 from roleagent.config import load
 from roleagent.env_spec import UNKNOWN, instructions_of, registered
+from roleagent.envs.tools.env import ToolEnv
 from roleagent.types import Completion
 
 GOAL = "put a hot egg on the table"
@@ -175,9 +176,10 @@ def test_a_window_asks_for_predictions_behind_its_prompt_and_the_reply(policy):
 
 # --- instructions -----------------------------------------------------------------------------------------------------
 
-WORLDS = sorted(spec.env_id for spec in registered() if spec.expert)
+# Environments of commands; those of tools take calls.
+WORLDS = sorted(s.env_id for s in registered() if s.expert and not issubclass(s.load("entry_point"), ToolEnv))
 DATA = {"RoleAgent/ALFWorld-v0": "{data_dir: generated, size: tiny, max_steps: 6}"}
-GENERATED = "{data_dir: generated, max_steps: 4}"
+DATA |= dict.fromkeys(("RoleAgent/WebShop-v0", "RoleAgent/SearchQA-v0"), "{data_dir: generated, max_steps: 4}")
 
 
 def echo(prompt):
@@ -210,7 +212,7 @@ def world(request, monkeypatch):
     for name in ("ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA"):
         monkeypatch.delenv(name, raising=False)
     env_id, style, think = request.param
-    kwargs = "{max_steps: 4}" if "Toy" in env_id else DATA.get(env_id, GENERATED)
+    kwargs = DATA.get(env_id, "{max_steps: 4}")
     options = [f"env.id={env_id}", f"env.kwargs={kwargs}", f"prompt.style={style}", f"prompt.think={think}"]
     options += ["wia=off", "rollout.action_tokens=200"]
     return EnvSplit.open(load(overrides=options), "train", 1)
