@@ -41,7 +41,7 @@ def fault_of(body):
             open_calls.remove(message["tool_call_id"])
         elif message["role"] == "tool" or open_calls:
             return error(400, f"'messages[{place}]' does not answer the tool_calls before it.", param="messages")
-        calls = message.get("tool_calls", ())
+        calls = message.get("tool_calls") or ()
         if not all(isinstance(json.loads(call["function"]["arguments"]), dict) for call in calls):
             return error(400, f"Invalid arguments in 'messages[{place}]'.", param="messages")
         open_calls += [call["id"] for call in calls]

@@ -1,7 +1,8 @@
 """An episode as a chat: what the adapters to verifiers, SkyRL, Tinker and verl share.
 
 The system message contains the environment's instructions and the reply format, the user messages contain the
-observations. A reply contains a command in ``<action>``, and predictions where they are asked for.
+observations. A reply contains a command in ``<action>``, or the calls of an environment of tools, and predictions where
+they are asked for.
 
 >>> episode = ChatEpisode("RoleAgent/Toy-v0", hints=False)
 >>> system, first = episode.reset("bring-egg-tray-1")
@@ -13,6 +14,7 @@ observations. A reply contains a command in ``<action>``, and predictions where 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from threading import Lock
@@ -23,7 +25,8 @@ import gymnasium
 from roleagent.env_spec import instructions_of
 from roleagent.envs.adapters.splits import Splits, Wrapper, load_function
 from roleagent.envs.wrappers.predicted_state import PredictedState
-from roleagent.envs.wrappers.tags import Think, parse
+from roleagent.envs.wrappers.tags import Tags, Think
+from roleagent.envs.wrappers.tool_tags import ToolTags, read_replies
 from roleagent.markers import escape_markers
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Sampler, Task, Trajectory, Turn
 from roleagent.types import grouping_state as grouping_state_of
@@ -82,7 +85,8 @@ class ChatEpisode:
         self._horizon, self._hints = horizon, hints
         self.weights = {"task": 1.0} if weights is None else dict(weights)
         self._on_episode = None if on_episode is None else load_function(on_episode)
-        self._env: gymnasium.Env | None = None
+        self._env: Tags | ToolTags | None = None
+        self._ahead = 0  # steps that a reply predicts
         self._first = ""
         self._turns: list[Turn] = []
         self.info: dict[str, Any] = {}
@@ -109,6 +113,8 @@ class ChatEpisode:
             env = self._splits(split)
             if self._horizon != 0 and not env.has_wrapper_attr("horizon"):
                 env = PredictedState(env, self._horizon)
+            self._ahead = env.get_wrapper_attr("horizon") if env.has_wrapper_attr("horizon") else 0
+            env = read_replies(env, self._think, self._ahead)
             text, self.info = env.reset(seed=seed, options={} if task_id is None else {"task_id": task_id})
         self._env, self._first, self._turns = env, text, []
         self.commands, self.rewards, self.step_rewards, self.scores = [], {}, {}, []
@@ -116,7 +122,7 @@ class ChatEpisode:
         goal = str(self.info.get("goal", ""))
         task = f"\n\nYour task is to: {escape_markers(goal, 'tool_call', 'think')}" if goal not in text else ""
         return [
-            {"role": "system", "content": f"{instructions_of(env).rules}\n\n{self._reply_format()}"},
+            {"role": "system", "content": "\n\n".join(self._instructions(env))},
             {"role": "user", "content": f"{self._shown(text)}{task}"},
         ]
 
@@ -129,25 +135,22 @@ class ChatEpisode:
         """
         if self.over or self._env is None:
             raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
-        parsed = parse(reply, horizon=self._steps_ahead, think=self._think)
-        predicts = self._steps_ahead > 0
-        action = {"command": parsed.command, "predictions": parsed.predictions} if predicts else parsed.command
-        before = self.info
+        before, parsed = self.info, self._env.reader.read(reply)
         try:
             with _ONE_AT_A_TIME:
-                text, reward, terminated, truncated, info = self._env.step(action)
+                text, reward, terminated, truncated, self.info = self._env.step(reply)
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
             self._end("error", False, False)
             raise
-        self.info = {**info, "format_error": parsed.error}
+        info = self.info
         self.step_rewards = dict(info.get("rewards", {"task": float(reward)}))
         for name, value in self.step_rewards.items():
             self.rewards[name] = self.rewards.get(name, 0.0) + value
         self.commands.append(parsed.command)
         self.scores += info.get("prediction_scores", ())
         state = before.get("state", self._turns[-1].observation if self._turns else self._first)
-        prediction = Prediction((), None, parsed.predictions) if predicts else None
+        prediction = Prediction((), None, parsed.predictions) if self._ahead else None
         grouping_state = grouping_state_of({"state": state, **before})
         self._turns.append(
             Turn((), _WITHOUT_TOKENS, parsed.command, text, state, prediction, self.step_rewards, info, grouping_state)
@@ -178,7 +181,7 @@ class ChatEpisode:
         figures["invalid"] = float(sum(not turn.info.get("valid_action", True) for turn in self._turns))
         terms = {**dict.fromkeys(self.weights, 0.0), **self.rewards}
         figures |= {f"reward_{name}": float(value) for name, value in sorted(terms.items())}
-        if self._steps_ahead:
+        if self._ahead:
             made = [score.score for score in self.scores if not score.absent]
             figures["prediction_similarity"] = sum(made) / max(1, len(made))
             figures["predictions_absent"] = 1 - len(made) / max(1, len(self.scores))
@@ -194,25 +197,24 @@ class ChatEpisode:
         self.finish()
         self._splits.close()
 
-    @property
-    def _steps_ahead(self) -> int:
-        env = self._env
-        return env.get_wrapper_attr("horizon") if env is not None and env.has_wrapper_attr("horizon") else 0
-
-    def _reply_format(self) -> str:
+    def _instructions(self, env: Tags | ToolTags) -> list[str]:
+        """The system message: the environment's instructions, its tools, and the form of a reply."""
         thought = {
             "none": "Do not write anything else.",
             "optional": "You may think first, between <think> and </think>.",
             "required": "Think first, between <think> and </think>.",
         }[self._think]
-        sentences = [f"Each of your replies is one command, written as <action>command</action>. {thought}"]
-        if ahead := self._steps_ahead:
-            forms = " ".join(f'<prediction h="{h}">…</prediction>' for h in range(1, ahead + 1))
-            what = "observation" if ahead == 1 else f"{ahead} observations"
+        form = env.reader.form or "Each of your replies is one command, written as <action>command</action>."
+        sentences = [f"{form} {thought}"]
+        if self._ahead:
+            forms = " ".join(f'<prediction h="{h}">…</prediction>' for h in range(1, self._ahead + 1))
+            what = "observation" if self._ahead == 1 else f"{self._ahead} observations"
             sentences.append(
-                f"After the command, write down the next {what} exactly as you expect the world to word them: {forms}"
+                f"After it, write down the next {what} exactly as you expect the world to word them: {forms}"
             )
-        return "\n".join(sentences)
+        tools = [json.dumps(tool, ensure_ascii=False) for tool in self.info.get("tools", ())]
+        described = [escape_markers("\n".join(("The tools:", *tools)), "tool_call", "think")] if tools else []
+        return [instructions_of(env.unwrapped).rules, *described, "\n".join(sentences)]
 
     def _shown(self, text: str) -> str:
         """What the model reads. Its markers are replaced: other trainers recognize special tokens in it."""

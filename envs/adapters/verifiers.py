@@ -15,14 +15,15 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.envs.adapters.chat import ChatEpisode
+from roleagent.envs.adapters.chat import ChatEpisode, Message
 from roleagent.envs.adapters.splits import Splits
 
 try:
     import verifiers as vf
     from datasets import Dataset
 
-    _ = vf.MultiTurnEnv
+    _ = vf.MultiTurnEnv  # not from 0.4 on
+    from verifiers.types import SystemMessage, UserMessage
 except (ImportError, AttributeError) as error:
     raise DependencyNotInstalled(
         f"verifiers with MultiTurnEnv is not installed ({error}): pip install 'roleagent[verifiers]'"
@@ -53,14 +54,14 @@ class TextEnv(vf.MultiTurnEnv):
             messages = episode.reset(**(state.get("info") or {}))
         except Exception as error:
             raise vf.Error(f"{type(error).__name__}: {error}") from error
-        state["input"] = {**state["input"], "prompt": [dict(message) for message in messages]}
+        state["input"] = {**state["input"], "prompt": [_message(message) for message in messages]}
         return state
 
     async def env_response(self, messages: Any, state: vf.State, **unused: Any) -> Any:
         """Plays the last reply; the response is the observation."""
         episode: ChatEpisode = state["episode"]
         try:
-            message = dict(episode.step(_text(messages[-1])))
+            message = _message(episode.step(_text(messages[-1])))
         except Exception as error:  # an error of the environment is no outcome: verifiers drops the rollout
             raise vf.Error(f"{type(error).__name__}: {error}") from error
         if episode.over:
@@ -148,6 +149,10 @@ def _figure(name: str) -> Any:
 
     figure.__name__ = name
     return figure
+
+
+def _message(message: Message) -> Any:
+    return (SystemMessage if message["role"] == "system" else UserMessage)(content=message["content"])
 
 
 def _text(message: Any) -> str:
