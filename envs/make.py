@@ -10,6 +10,7 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
 import roleagent  # noqa: F401  (registers the environments)
+from roleagent.envs.tools.views import VIEWS, ToolView
 from roleagent.options import ConfigError
 
 _EXPECTED = (gymnasium.error.Error, TypeError, ValueError, OSError, ImportError, RuntimeError)
@@ -21,14 +22,20 @@ def make(env_id: str, arguments: Mapping[str, Any], prefix: str = "") -> gymnasi
 
     Args:
         env_id: a Gymnasium id; ``module:id`` imports the module first.
+        arguments: of the environment. ``view="tools"`` or ``"fine"`` is that of
+            :class:`~roleagent.envs.tools.views.ToolView`.
         prefix: what an error puts before the name of an argument.
 
     Raises:
         ConfigError: there is no such environment, it has no such argument, or it lacks data or a package.
     """
+    view = arguments.get("view")
+    if view in VIEWS:
+        arguments = {name: value for name, value in arguments.items() if name != "view"}
     try:
         arguments = _checked(env_id, arguments, prefix)
-        return gymnasium.make(env_id, disable_env_checker=True, **arguments)
+        env = gymnasium.make(env_id, disable_env_checker=True, **arguments)
+        return ToolView(env, fine=view == "fine") if view in VIEWS else env
     except ConfigError:
         raise
     except Exception as error:  # whatever a module or constructor raises that the user has named

@@ -62,7 +62,7 @@ class OracleAgent:
     """Plays the environment's own walkthrough: an upper bound with privileged information."""
 
     def __init__(self, env: gymnasium.Env):
-        self._walkthrough = env.unwrapped.walkthrough  # type: ignore[attr-defined]
+        self._walkthrough = env.get_wrapper_attr("walkthrough")
         self._plan: list[str] = []
 
     def reset(self, observation: str, info: Mapping[str, Any]) -> None:

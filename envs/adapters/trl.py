@@ -1,8 +1,9 @@
 """RoleAgent's environments for TRL: ``GRPOTrainer(environment_factory=…)``.
 
-TRL plays an episode as a conversation with tool calls. The tools of an environment are the public methods of the
-classes here; the dataset says which task a row plays, so that the G rollouts of a group play the same one; the reward
-of an episode is the sum of its ``task`` terms. Nothing of TRL is imported.
+TRL plays an episode as a conversation with tool calls, and finds the tools of an environment in the public methods of
+its class. Here they are those of the environment's view (:class:`~roleagent.envs.tools.views.ToolView`), or the
+environment's own tools and an answer. The dataset names the task of a row, so that the G rollouts of a group play the
+same one; the reward of an episode is the sum of its ``task`` terms. Nothing of TRL is imported.
 
     trainer = GRPOTrainer(
         model="Qwen/Qwen3-0.6B",
@@ -14,18 +15,30 @@ of an episode is the sum of its ``task`` terms. Nothing of TRL is imported.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from functools import lru_cache, partial
 from typing import Any
 
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.env_spec import spec_of
+from roleagent.env_spec import instructions_of
 from roleagent.envs.adapters.splits import Splits
+from roleagent.envs.tools.command import answer_command, call_command
 from roleagent.markers import escape_markers
+from roleagent.tools import Call
 
 OVER = "The episode is over."
+_TYPES: dict[Any, type] = {
+    "string": str,
+    "integer": int,
+    "number": float,
+    "boolean": bool,
+    "array": list,
+    "object": dict,
+}
 
 
 class Episodes:
@@ -34,23 +47,19 @@ class Episodes:
     Every public method of a subclass is a tool, except those that TRL knows: ``reset`` and ``get_reward``.
 
     Args:
-        env_id: a Gymnasium id.
-        arguments: of the environment.
+        splits: the environments.
         hints: whether observations end with what can be done now, where the environment lists it.
 
     Attributes:
         info: what the environment last reported (see :mod:`roleagent.types`).
-        commands: what was done in this episode so far.
+        commands: what was done in this episode so far: of a view the environment's commands, else the calls.
         rewards: the sum of each named reward term.
         over: whether the episode has ended.
         failure: what the environment raised, if it has failed; None otherwise.
-        prompt: the instruction that a row of the dataset begins with.
     """
 
-    prompt = "Solve the task that you are given. Act one command at a time, and look at what happens."
-
-    def __init__(self, env_id: str, arguments: dict[str, Any], hints: bool = True):
-        self._splits, self._hints = Splits(env_id, arguments), hints
+    def __init__(self, splits: Splits, hints: bool = True):
+        self._splits, self._hints = splits, hints
         self._env: gymnasium.Env | None = None
         self.info: dict[str, Any] = {}
         self.commands: list[str] = []
@@ -77,16 +86,16 @@ class Episodes:
         """
         return None if self.failure is not None else float(self.rewards.get("task", 0.0))
 
-    def _do(self, command: str) -> str:
+    def _do(self, action: str) -> str:
         if self.over or self._env is None:
             return OVER
-        self.commands.append(command)
         try:
-            text, reward, terminated, truncated, self.info = self._env.step(command)
+            text, reward, terminated, truncated, self.info = self._env.step(action)
         except Exception as error:
             self.over, self.failure = True, f"{type(error).__name__}: {error}"
             gymnasium.logger.warn(f"{self.info.get('task_id')} has failed: {self.failure}")
             raise
+        self.commands.append(self.info.get("command", action))
         for name, value in self.info.get("rewards", {"task": float(reward)}).items():
             self.rewards[name] = self.rewards.get(name, 0.0) + value
         self.over = bool(terminated or truncated)
@@ -94,27 +103,13 @@ class Episodes:
 
     def _shown(self, text: str) -> str:
         """What the model reads. Its markers are replaced: TRL recognizes special tokens in it."""
-        commands = self._possible() if self._hints and not self.over else []
+        commands = self._possible() if self._hints and not self.over else ()
         hints = f"\nPossible now: {', '.join(commands)}" if commands else ""
         return escape_markers(text + hints, "tool_call", "think") + (f"\n{OVER}" if self.over else "")
 
     def _possible(self) -> list[str]:
-        return list(self.info.get("admissible_actions", ()))
-
-
-class CommandEpisodes(Episodes):
-    """One tool for every command."""
-
-    def act(self, command: str) -> str:
-        """Carry out one command in the world, and see what happens.
-
-        Args:
-            command: The command, for instance "go to desk 1" or "take mug 1 from desk 1".
-
-        Returns:
-            What you see then.
-        """
-        return self._do(command)
+        env = self._env
+        return env.get_wrapper_attr("hints")(self.info) if env is not None and env.has_wrapper_attr("hints") else []
 
 
 def environment_factory(env_id: str, *, hints: bool = True, **arguments: Any) -> Callable[[], Episodes]:
@@ -129,7 +124,67 @@ def environment_factory(env_id: str, *, hints: bool = True, **arguments: Any) ->
     >>> print(episodes.reset("bring-egg-tray-1")[:20], "|", episodes.act("look")[:34])
     You are in a kitchen | You are in the middle of the kitch
     """
-    return partial(_tools(env_id), env_id, arguments, hints)
+    return partial(_episodes, env_id, arguments, hints)
+
+
+def _episodes(env_id: str, arguments: Mapping[str, Any], hints: bool) -> Episodes:
+    splits = _splits(env_id, arguments)
+    env = splits()
+    tools = [(tool.name, tool.description, json.dumps(tool.parameters)) for tool in env.get_wrapper_attr("tools")]
+    if not env.has_wrapper_attr("hints"):  # no view: the environment's own tools
+        about = {"type": "object", "properties": {"text": {"type": "string", "description": "As short as possible."}}}
+        tools.append(("answer", "Give the answer, which ends the task.", json.dumps(about)))
+    name = f"{env_id.rpartition('/')[2].partition('-')[0]}Episodes"
+    return _class(name, tuple(tools))(splits, hints)
+
+
+def _splits(env_id: str, arguments: Mapping[str, Any]) -> Splits:
+    """The environments, each with tools."""
+    splits = Splits(env_id, dict(arguments))
+    return splits if splits().has_wrapper_attr("tools") else Splits(env_id, {**arguments, "view": "tools"})
+
+
+@lru_cache(maxsize=64)
+def _class(name: str, tools: tuple[tuple[str, str, str], ...]) -> type[Episodes]:
+    """Episodes with a method for every tool: its name, its description, and its schema as JSON."""
+    methods = {tool: _method(tool, description, json.loads(schema)) for tool, description, schema in tools}
+    if strange := next((tool for tool in methods if tool in dir(Episodes) or not tool.isidentifier()), None):
+        raise ValueError(f"TRL cannot offer a tool of the name {strange!r}: rename it")
+    return type(name, (Episodes,), {**methods, "__doc__": Episodes.__doc__, "__module__": __name__})
+
+
+def _method(name: str, description: str, schema: Mapping[str, Any]) -> Callable[..., str]:
+    """A method as TRL describes it to a model: by its signature and its docstring."""
+    properties: Mapping[str, Any] = schema.get("properties", {})
+    required = schema.get("required", list(properties))
+
+    def method(self: Episodes, *given: Any, **named: Any) -> str:
+        values = signature.bind(self, *given, **named).arguments
+        arguments = {key: value for key, value in values.items() if key != "self"}
+        if name == "answer" and not self._env.has_wrapper_attr("hints"):  # type: ignore[union-attr]
+            return self._do(answer_command(str(arguments["text"])))
+        return self._do(call_command([Call(name, arguments)]))
+
+    kinds = {key: _TYPES.get(str(about.get("type")), str) for key, about in properties.items()}
+    order = sorted(properties, key=lambda key: key not in required)
+    parameters = [
+        inspect.Parameter(
+            key,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            annotation=kinds[key],
+            default=inspect.Parameter.empty if key in required else properties[key].get("default"),
+        )
+        for key in order
+    ]
+    receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    signature = inspect.Signature([receiver, *parameters], return_annotation=str)
+    lines = [f"    {key}: {properties[key].get('description') or key}" for key in order]
+    about = ["Args:", *lines, ""] if lines else []
+    method.__name__, method.__qualname__ = name, name
+    method.__doc__ = "\n".join([description, "", *about, "Returns:", "    What happens."])
+    method.__annotations__ = {**kinds, "return": str}
+    method.__signature__ = signature  # type: ignore[attr-defined]
+    return method
 
 
 def tasks_dataset(env_id: str, *, split: str | None = None, limit: int | None = None, **arguments: Any) -> Any:
@@ -152,18 +207,14 @@ def tasks_dataset(env_id: str, *, split: str | None = None, limit: int | None = 
         raise DependencyNotInstalled(
             f"TRL's datasets are not installed ({error}): pip install 'roleagent[trl]'"
         ) from error
-    splits = Splits(env_id, arguments)
-    task_split = splits.task_split(split)
+    splits = _splits(env_id, arguments)
+    task_split, guide = splits.task_split(split), instructions_of(splits())
     splits.close()
-    prompt = [{"role": "user", "content": _tools(env_id).prompt + "\n\n"}]
+    prompt = [{"role": "user", "content": f"{guide.rules}\n\n"}]
     rows = [
         {"prompt": prompt, "task_id": task_id, "split": task_split.split} for task_id in task_split.task_ids[:limit]
     ]
     return Dataset.from_list(rows)
 
 
-def _tools(env_id: str) -> type[Episodes]:
-    return spec_of(env_id).load("trl_tools") or CommandEpisodes
-
-
-__all__ = ["CommandEpisodes", "Episodes", "environment_factory", "tasks_dataset"]
+__all__ = ["Episodes", "environment_factory", "tasks_dataset"]

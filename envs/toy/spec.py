@@ -9,4 +9,5 @@ SPEC = EnvSpec(
     expert="roleagent.envs.toy.expert:make_expert",
     scripted_failures="roleagent.envs.toy.scripted_failures:SCRIPTED_FAILURES",
     failure_modes="roleagent.envs.alfworld.failures:FAILURE_MODES",
+    command_tools="roleagent.envs.toy.tools:TOOLS",
 )

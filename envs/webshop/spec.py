@@ -10,7 +10,7 @@ SPEC = EnvSpec(
     scripted_failures="roleagent.envs.webshop.scripted_failures:SCRIPTED_FAILURES",
     failure_modes="roleagent.envs.webshop.failures:FAILURE_MODES",
     command_forms="roleagent.envs.webshop.instructions:COMMAND_FORMS",
-    trl_tools="roleagent.envs.webshop.trl_tools:ShopEpisodes",
+    command_tools="roleagent.envs.webshop.tools:TOOLS",
     agentgym="roleagent.envs.webshop.agentgym:WebShopFormat",
     data_status="roleagent.envs.webshop.data_status:data_status",
 )

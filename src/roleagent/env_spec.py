@@ -41,7 +41,7 @@ class EnvSpec:
         scripted_failures: by mode, a function that plays a :class:`~roleagent.envs.failures.ScriptedEpisode` and
             fails by that mode.
         command_forms: a sequence of :class:`CommandForm`: commands that ``admissible_actions`` cannot list.
-        trl_tools: a subclass of :class:`~roleagent.envs.adapters.trl.Episodes`.
+        command_tools: a :class:`~roleagent.envs.tools.command_tools.CommandTools`: the commands as tools.
         agentgym: a subclass of :class:`~roleagent.envs.adapters.agentgym.WireFormat`.
         data_status: a function that yields :class:`DataStatus`, for ``roleagent doctor``.
         splits: names of the splits; the first that the data have is the one to try.
@@ -54,7 +54,7 @@ class EnvSpec:
     failure_modes: str = ""
     scripted_failures: str = ""
     command_forms: str = ""
-    trl_tools: str = ""
+    command_tools: str = ""
     agentgym: str = ""
     data_status: str = ""
     splits: tuple[str, ...] = ("train",)
@@ -209,12 +209,15 @@ def make_expert(env: gymnasium.Env, rng: Generator) -> Expert:
     make = spec_of(env).load("expert")
     if make is None:
         raise ValueError(f"the environment {spec_of(env).env_id or env} has no scripted expert")
-    return make(env, rng)
+    expert = make(env, rng)
+    return env.get_wrapper_attr("calling_expert")(expert) if env.has_wrapper_attr("calling_expert") else expert
 
 
 def instructions_of(env: gymnasium.Env | str) -> Instructions:
     """The environment's instructions, or :data:`UNKNOWN`; of an environment also the number of its steps."""
     found = spec_of(env).load("instructions") or UNKNOWN
+    if not isinstance(env, str) and env.has_wrapper_attr("instructions"):  # of a view
+        found = env.get_wrapper_attr("instructions")
     most = None if isinstance(env, str) else getattr(env.unwrapped, "max_steps", None)
     return replace(found, rules=f"{found.rules}\n\nYou have {most} commands.") if isinstance(most, int) else found
 

@@ -18,7 +18,7 @@ from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.rendering import STYLES, renderer_of
 from roleagent.agents.rollout import Rollout
 from roleagent.analyst_format import FIELDS, read_reflection, write_reflection
-from roleagent.envs.adapters.trl import CommandEpisodes
+from roleagent.envs.adapters.trl import environment_factory
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.learners.sft.analyst import AnalystExample, tokenize_examples
@@ -310,7 +310,7 @@ def test_what_others_encode_has_no_markers(text):
         talk = [{"role": role, "content": text} for role in ("system", "user", "assistant")]
         endpoint.chat([talk], max_tokens=5, temperature=0.0)
         endpoint.close()
-    episodes = CommandEpisodes("RoleAgent/Toy-v0", {})
+    episodes = environment_factory("RoleAgent/Toy-v0")()
     sent = [*(message["content"] for message in fake.asked[0]["messages"]), episodes._shown(text)]
     assert not any(mark in said for said in sent for mark in ("<|", "|>", "tool_response>"))
 

@@ -1,0 +1,145 @@
+"""Existing environments as tools: the same episodes, played by calls."""
+
+import json
+import pickle
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+
+from roleagent.agents.evaluation.baselines import build_agent
+from roleagent.agents.evaluation.play import evaluate_agent
+from roleagent.config import ConfigError
+from roleagent.env_spec import UNKNOWN, instructions_of, make_expert, spec_of
+from roleagent.envs.make import make
+from roleagent.envs.tools.command import answer_command, call_command
+from roleagent.envs.tools.command_tools import CommandTool
+from roleagent.envs.tools.views import ToolView
+from roleagent.envs.wrappers import PredictedState, ToolTags
+from roleagent.tools import Call
+
+OPTIONS = {
+    "Toy": {},
+    "ALFWorld": {"size": "small", "data_dir": "generated"},
+    "WebShop": {"data_dir": "generated", "num_products": 200},
+    "SearchQA": {"data_dir": "generated"},
+}
+NAMES = {"Toy": {"act"}, "ALFWorld": {"act"}, "WebShop": {"search", "click"}, "SearchQA": {"search", "answer"}}
+each_view = pytest.mark.parametrize(
+    ("name", "fine"), [*((name, False) for name in OPTIONS), ("Toy", True), ("ALFWorld", True)]
+)
+
+
+def view_of(name, fine=False, **options):
+    return make(f"RoleAgent/{name}-v0", {**OPTIONS[name], **options, "view": "fine" if fine else "tools"})
+
+
+@each_view
+def test_every_walkthrough_wins_with_the_same_rewards_and_steps(name, fine):
+    view, env = view_of(name, fine), make(f"RoleAgent/{name}-v0", OPTIONS[name])
+    assert view.unwrapped.task_split.digest == env.unwrapped.task_split.digest
+    for task_id in view.unwrapped.task_split.task_ids[:25]:
+        text, info = env.reset(options={"task_id": task_id})
+        seen, told = view.reset(options={"task_id": task_id})
+        assert seen == text and told.items() >= info.items()
+        offered = {tool["function"]["name"] for tool in told["tools"]}
+        assert offered == NAMES[name] or (fine and {"goto", "take", "put"} <= offered)
+        plan, calls = env.unwrapped.walkthrough(), view.walkthrough()
+        for command, action in zip(plan, calls, strict=True):
+            returned, report = env.step(command), view.step(action)
+            assert report[:4] == returned[:4]
+            assert report[4]["command"] == command and report[4]["state"] == returned[4]["state"]
+        assert not plan or returned[4]["won"]
+
+
+@each_view
+def test_experts_play_views_as_they_play_environments(name, fine):
+    def played(env):
+        expert = make_expert(env, np.random.default_rng(1))
+        text, info = env.reset(options={"task_id": env.unwrapped.task_split.task_ids[3]})
+        expert.reset(info["goal"], text)
+        seen = [text]
+        for _ in range(60):
+            action = expert.act()
+            text, reward, terminated, truncated, _ = env.step(action)
+            expert.observe(action, text)
+            seen += [text, reward]
+            if terminated or truncated:
+                break
+        return seen
+
+    assert played(view_of(name, fine)) == played(make(f"RoleAgent/{name}-v0", OPTIONS[name]))
+
+
+@pytest.mark.filterwarnings("ignore:.*different from the unwrapped")
+def test_oracle_and_contract():
+    view = view_of("Toy", fine=True)
+    check_env(view, skip_render_check=True)
+    agent = build_agent("oracle", view, np.random.default_rng(0))
+    assert all(record.won for record in evaluate_agent(view, agent, view.unwrapped.task_split.task_ids[:5]))
+    view.reset(seed=1)
+    copy = pickle.loads(pickle.dumps(view))
+    for action in view.walkthrough():
+        assert copy.step(action)[:4] == view.step(action)[:4]
+
+
+def test_replies_play_through_tags():
+    env = ToolTags(PredictedState(view_of("ALFWorld", fine=True), 1), horizon=1)
+    _, info = env.reset(seed=1)
+    [goto, *_] = [tool["function"] for tool in info["tools"] if tool["function"]["name"] == "goto"]
+    places = goto["parameters"]["properties"]["place"]["enum"]
+    assert {f"go to {place}" for place in places} <= set(info["admissible_actions"])
+    call = json.dumps({"name": "goto", "arguments": {"place": places[0]}})
+    text, _, _, _, info = env.step(f'<tool_call>{call}</tool_call><prediction h="1">You arrive.</prediction>')
+    assert text == info["calls"][0]["result"] and text.startswith("You arrive at")
+    assert info["prediction_scores"] and info["calls"][0]["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("action", "reason"),
+    [
+        (call_command([Call("goto", {"place": "the moon"})]), "'the moon' is not one of"),
+        (call_command([Call("goto", {})]), "place is missing"),
+        (call_command([Call("fly", {})]), "there is no tool 'fly'"),
+        (answer_command("egg"), "nothing to answer"),
+        ('{"error": "The reply is malformed."}', "malformed"),
+        (None, "Nothing happens"),
+    ],
+)
+def test_a_refused_call_costs_a_step_and_is_answered(action, reason):
+    view = view_of("Toy", fine=True, max_steps=2)
+    view.reset(seed=1)
+    text, reward, terminated, truncated, info = view.step(action)
+    assert reason in text and (reward, terminated, truncated) == (0.0, False, False)
+    assert not info["valid_action"] and info["command"] == ""
+    assert view.step(action)[3]  # it has taken two steps
+
+
+def test_one_call_for_each_step_and_no_breaks_in_a_command():
+    view = view_of("SearchQA")
+    view.reset(seed=1)
+    calls = [Call("search", {"query": "a\nb"}), Call("search", {"query": "c"})]
+    text, _, _, _, info = view.step(call_command(calls))
+    assert info["command"] == "search[a b]" and "not run: one call at a time" in text
+    assert [call["error"] for call in info["calls"]] == [None, "not_run"] and info["counters"]["not_run"] == 1
+
+
+def test_a_command_of_two_wordings():
+    put = CommandTool("put", "", ("move {thing} to {place}", "put {thing} in/on {place}"), {"thing": "", "place": ""})
+    given = {"thing": "mug 1", "place": "desk 2"}
+    assert put.command(given) == "move mug 1 to desk 2"
+    assert put.command(given, ["put mug 1 in/on desk 2"]) == "put mug 1 in/on desk 2"
+    assert put.arguments_of("put mug 1 in/on desk 2") == put.arguments_of("move mug 1 to desk 2") == given
+
+
+def test_instructions_and_wrong_views():
+    rules = instructions_of(view_of("SearchQA")).rules
+    assert "search[" not in rules and "4 commands" in rules and spec_of(view_of("Toy")).env_id == "RoleAgent/Toy-v0"
+    assert instructions_of(make("RoleAgent/Toy-v0", {})).rules != UNKNOWN.rules
+    with pytest.raises(ConfigError, match="no tools for each verb"):
+        view_of("WebShop", fine=True)
+    with pytest.raises(ConfigError, match="view"):
+        make("RoleAgent/Toy-v0", {"view": "window"})
+    with pytest.raises(ValueError, match="leave the view out"):
+        ToolView(ToolView(gymnasium.make("RoleAgent/Toy-v0")))
