@@ -255,6 +255,10 @@ class ToolEnv(TaskSplitEnv):
         answer = self._task.answer[0] if isinstance(self._task.answer, list | tuple) else self._task.answer
         return (*calls, answer_command(str(answer) if isinstance(answer, str | int | float) else "done"))
 
+    def task(self, task_id: str) -> ToolTask:
+        """A task, without playing it."""
+        return self._tasks.by_id[task_id]
+
     def task_type(self, task_id: str) -> str:
         """The type of a task, without playing it."""
         return self._tasks.by_id[task_id].type

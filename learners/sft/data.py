@@ -16,7 +16,7 @@ from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.analyst import AnalystExample, analyst_examples, collect_failures, tokenize_examples
 from roleagent.learners.sft.demonstrations import Demonstration, collect_demonstrations, texts_of
-from roleagent.learners.sft.tokenization import tokenize
+from roleagent.learners.sft.tokenization import check_reply_lengths, tokenize
 from roleagent.types import Segment, Trajectory
 
 
@@ -57,8 +57,13 @@ class SFTData:
         return build_policy(config.policy, tokenizer, generator)
 
     def tokenize(self, policy: HFPolicy) -> list[Segment]:
-        """The data as segments."""
+        """The data as segments.
+
+        Raises:
+            ConfigError: most demonstrations have replies that the policy could not finish.
+        """
         config, run = self.run.config, self.run
+        check_reply_lengths(self.split, policy, self.demonstrations)
         segments = tokenize(self.split, policy, self.demonstrations, run.stream(7))
         if self.failures:
             analyst = model_analyst(config, policy)

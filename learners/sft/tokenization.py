@@ -12,7 +12,9 @@ import numpy as np
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy
+from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
+from roleagent.config import ConfigError
 from roleagent.envs.failures.command_noise import verb_of
 from roleagent.learners.batch import segments_of
 from roleagent.learners.prediction_targets import draw_turns, prediction_reply, prediction_text, text_reply
@@ -49,6 +51,25 @@ def tokenize(
 
     rows = map(segments, demonstrations)
     return [segment for row in rows for segment in row if len(segment) <= policy.context_length]
+
+
+def check_reply_lengths(split: EnvSplit, policy: Policy, demonstrations: Sequence[Demonstration]) -> None:
+    """Refuses demonstrations most of which have a reply beyond ``rollout.action_tokens``: it would never be finished.
+
+    Raises:
+        ConfigError: one line with the length of the longest reply.
+    """
+    reader, limit = split.reader, split.config.rollout.action_tokens
+    longest = [
+        max(len(policy.encode(reader.write(step.command, policy.literal))) for step in demonstration.steps)
+        for demonstration in demonstrations
+    ]
+    late = sum(length > limit for length in longest)
+    if 2 * late > len(longest):
+        raise ConfigError(
+            f"{late} of {len(longest)} demonstrations have replies that do not fit into rollout.action_tokens={limit}: "
+            f"the longest has {max(longest)} tokens"
+        )
 
 
 def _predicted_step(demonstration: Demonstration, rng: np.random.Generator) -> int | None:

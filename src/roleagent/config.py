@@ -25,6 +25,7 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from roleagent.env_spec import spec_of
 from roleagent.methods import METHODS
 from roleagent.options import ConfigError, shown
 from roleagent.settings import (
@@ -107,12 +108,16 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
         path: a YAML file with any subset of the keys. A path such as ``configs/toy.yaml`` that does not exist is looked
             for among the configurations of the package. The key ``base`` names another file, relative to this one, on
             which it is built: an ablation is then the one line in which it differs.
-        overrides: strings ``dotted.key=value``; values are read as YAML (``on``/``off`` are booleans).
+        overrides: strings ``dotted.key=value``; values are read as YAML (``on``/``off`` are booleans). Another
+            ``env.id`` than the file's drops the file's ``env`` section, which belongs to its own environment.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type, or an unreadable file.
     """
+    overrides = list(overrides)
     tree = {} if path is None else _read(_find(Path(path)), ())
+    for env_id in [text for key, _, text in (override.partition("=") for override in overrides) if key == "env.id"]:
+        tree = _for_environment(tree, env_id)
     for override in overrides:
         key, separator, text = override.partition("=")
         if not separator or not key:
@@ -125,6 +130,20 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
             raise ConfigError(f"no option lies as deep as {shown(key)}")
         tree = _replaced(tree, key.split("."), value)
     return from_dict(tree)
+
+
+def _for_environment(tree: dict[str, Any], env_id: str) -> dict[str, Any]:
+    """The tree for another environment than the file's, whose arguments and splits do not fit.
+
+    >>> _for_environment({"env": {"kwargs": {"size": "tiny"}}}, "RoleAgent/ToolEnv-v0")
+    {'env': {'train_split': 'train', 'eval_split': 'valid'}}
+    """
+    section = tree.get("env")
+    if not isinstance(section, Mapping) or section.get("id", EnvConfig.id) == env_id:
+        return tree
+    train, *others = spec_of(env_id).splits
+    held_out = EnvConfig.eval_split if EnvConfig.eval_split in others or not others else others[0]
+    return {**tree, "env": {"train_split": train, "eval_split": held_out}}
 
 
 def _find(path: Path) -> Path:

@@ -1,0 +1,72 @@
+"""The expert of tool environments, and a run that learns from it."""
+
+import gymnasium
+import numpy as np
+import pytest
+
+from roleagent.config import ConfigError, load
+from roleagent.env_spec import make_expert
+from roleagent.envs.tools.command import answer_command, call_command
+from roleagent.envs.tools.expert import GIVEN_UP
+from roleagent.tools import Call
+
+PLAN = [{"name": "convert", "arguments": {"amount": number, "unit": "km"}} for number in (1, 2)]
+TASKS = [{"id": "a", "prompt": "How far?", "answer": 2000, "calls": PLAN}, {"id": "b", "prompt": "And now?"}]
+
+
+def make(tasks):
+    arguments = {"tools": "roleagent.envs.tools.examples", "tasks": tasks, "judge": "number", "split": "all"}
+    return gymnasium.make("RoleAgent/ToolEnv-v0", **arguments)
+
+
+def test_the_expert_makes_the_calls_of_the_task_and_repeats_what_was_not_played():
+    env = make(TASKS)
+    expert = make_expert(env, np.random.default_rng(0))
+    text, info = env.reset(options={"task_id": "a"})
+    expert.reset(info["goal"], text)
+    slip, played, rewards = call_command([Call("convert", {"amount": -1, "unit": "km"})]), [], []
+    for command in (slip, None, None, None):
+        played.append(command or expert.act())
+        text, reward, *_ = env.step(played[-1])
+        expert.observe(played[-1], text)
+        rewards.append(reward)
+    assert played[1:] == list(env.unwrapped.walkthrough()) and rewards == [0.0, 0.0, 0.0, 1.0]
+    text, info = env.reset(options={"task_id": "b"})
+    expert.reset(info["goal"], text)
+    assert expert.given_up and expert.act() == answer_command(GIVEN_UP)
+
+
+def test_tasks_without_calls_have_no_expert():
+    with pytest.raises(
+        ValueError, match=r'no task of the split \'all\' brings calls.* add "calls" .* or set policy.pa'
+    ):
+        make_expert(make(TASKS[1:]), np.random.default_rng(0))
+
+
+def test_another_environment_takes_neither_arguments_nor_splits_of_the_file():
+    given = ["env.kwargs.tools=my_tools.py", "env.id=RoleAgent/ToolEnv-v0"]
+    env = load("configs/default.yaml", given).env
+    assert (env.train_split, env.eval_split, dict(env.kwargs)) == ("train", "valid", {"tools": "my_tools.py"})
+    assert load("configs/default.yaml", ["env.id=RoleAgent/ALFWorld-v0"]).env == load("configs/default.yaml").env
+    assert load("configs/default.yaml", [*given, "env.eval_split=test"]).env.eval_split == "test"
+
+
+def test_replies_that_the_policy_could_not_finish_are_refused():
+    from roleagent.agents.builders import EnvSplit
+    from roleagent.learners.sft.demonstrations import Demonstration, Step
+    from roleagent.learners.sft.tokenization import check_reply_lengths
+    from roleagent.types import Task
+
+    class Letters:
+        literal, encode = staticmethod(str), staticmethod(list)
+
+    split = EnvSplit.open(load(overrides=["env.id=RoleAgent/ToolEnv-v0", "rollout.action_tokens=40"]), "train")
+    plans = [answer_command("5"), call_command([Call("convert", {"amount": 1, "unit": "km"})])]
+    short, long = (
+        Demonstration(Task("RoleAgent/ToolEnv-v0", "a"), "", {}, (Step(plan, True, "", {}),)) for plan in plans
+    )
+    check_reply_lengths(split, Letters(), [short, long])
+    with pytest.raises(
+        ConfigError, match=r"2 of 3 demonstrations .* rollout.action_tokens=40: the longest has \d+ tok"
+    ):
+        check_reply_lengths(split, Letters(), [short, long, long])
