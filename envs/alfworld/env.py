@@ -24,6 +24,7 @@ from roleagent.envs.alfworld.planner import plan
 from roleagent.envs.alfworld.simulator import NOTHING, Simulator
 from roleagent.envs.alfworld.tasks import task_type_of
 from roleagent.envs.alfworld.textworld import TextWorldEngine
+from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit, TaskSplitEnv
 
@@ -50,7 +51,7 @@ def load_game(folder: Path | None, task_id: str) -> Game:
     return Game.from_source(load_source(folder, task_id))
 
 
-class ALFWorldEnv(TaskSplitEnv):
+class ALFWorldEnv(Restorable, TaskSplitEnv):
     """ALFWorld's six kinds of household task; reward 1 on the step that solves the task, else 0.
 
     Observations are exactly those of TextWorld; the first one ends with the task. An episode ends when the task is
@@ -76,6 +77,7 @@ class ALFWorldEnv(TaskSplitEnv):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+    episode_attributes = ("_source", "_engine", "_text", "_situation", "_steps")
 
     def __init__(
         self,
@@ -157,6 +159,12 @@ class ALFWorldEnv(TaskSplitEnv):
             return plan(load_game(self._folder, self._source.task_id))
         except UnknownDialect:
             return ()
+
+    def snapshot(self) -> dict[str, Any]:
+        """See :class:`~roleagent.sharing.Restorable`; only the native engine has snapshots."""
+        if self._engine is not None and self._engine is self._textworld:
+            raise NotImplementedError("TextWorld has no snapshots: replay the commands, or use engine='native'")
+        return super().snapshot()
 
     def task_type(self, task_id: str) -> str:
         """The type of a task, without playing it."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any
 
 from roleagent.envs.alfworld.game import Game
@@ -49,6 +50,13 @@ class Simulator:
         self._admissible: list[str] | None = None
         self.won = game.won.holds(self.facts)
         return f"{BANNER}{self._view(game.appliances)}\n\nYour task is to: {game.source.goal}."
+
+    def copy(self) -> Simulator:
+        """A second player of the same game, in the same state."""
+        other = copy(self)
+        other.facts, other.contents = self.facts.copy(), [objects.copy() for objects in self.contents]
+        other._moved = self._moved.copy()
+        return other
 
     def step(self, command: str) -> str:
         """Carries out a command and returns what is seen; :data:`NOTHING` if it cannot be done now."""

@@ -14,6 +14,7 @@ from roleagent.envs.searchqa.dataset import open_archive
 from roleagent.envs.searchqa.questions import Question
 from roleagent.envs.searchqa.scoring import Score, judge
 from roleagent.envs.searchqa.text import read_command
+from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit, TaskSplitEnv
 
@@ -24,7 +25,7 @@ WORDS = 375
 """Words of an observation at most: 500 tokens at three words to four tokens, which is usual for English text."""
 
 
-class SearchQAEnv(TaskSplitEnv):
+class SearchQAEnv(Restorable, TaskSplitEnv):
     """Answer a question with what a search engine finds: ``search[query]`` or ``answer[text]``.
 
     A search shows the best passages between ``<information>`` and ``</information>``, a line each:
@@ -64,6 +65,7 @@ class SearchQAEnv(TaskSplitEnv):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+    episode_attributes = ("_question", "_text", "_situation", "_steps")
 
     def __init__(
         self,

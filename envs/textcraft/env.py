@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import os
-from typing import Any, NamedTuple
+from typing import Any
 
 import gymnasium
 
 from roleagent.envs.textcraft.data.dataset import open_book, recipe_folder
 from roleagent.envs.textcraft.engine.crafting import Crafting
 from roleagent.envs.textcraft.engine.tasks import ENV_ID, CraftingTask, full_name, open_task, task_splits
+from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit, TaskSplitEnv
 
 
-class Snapshot(NamedTuple):
-    """The state of an episode; immutable."""
-
-    task: CraftingTask | None
-    carried: tuple[tuple[str, int], ...]
-    won: bool
-    text: str
-    steps: int | None
-
-
-class TextCraftEnv(TaskSplitEnv):
+class TextCraftEnv(Restorable, TaskSplitEnv):
     """TextCraft (Prasad et al. 2023): ``get 2 ash log``, ``craft 4 ash board using 1 ash log``, ``inventory``.
 
     Reward 1 on the step that crafts the goal, else 0. The first observation lists crafting commands: all that the goal
@@ -49,6 +40,7 @@ class TextCraftEnv(TaskSplitEnv):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+    episode_attributes = ("_task", "_game", "_text", "_steps")
 
     def __init__(
         self,
@@ -111,19 +103,6 @@ class TextCraftEnv(TaskSplitEnv):
         """The depth of a task's goal, without playing it."""
         return f"depth_{self.book.depths[full_name(self.book, task_id)]}"
 
-    def snapshot(self) -> Snapshot:
-        """The state of the episode, for :meth:`restore`; the generator of random tasks is not part of it."""
-        carried, won = (tuple(self._game.carried.items()), self._game.won) if self._game else ((), False)
-        return Snapshot(self._task, carried, won, self._text, self._steps)
-
-    def restore(self, snapshot: Snapshot) -> None:
-        """Goes back to a state of any episode of this environment; the next step is as it was then."""
-        self._task, carried, won, self._text, self._steps = snapshot
-        self._game = None
-        if self._task is not None:
-            self._game = Crafting(self.book, self._task.goal)
-            self._game.carried, self._game.won = dict(carried), won
-
     def _find_task_split(self, split: str) -> TaskSplit:
         found = task_splits(self.book)
         if split not in found:
@@ -147,4 +126,4 @@ class TextCraftEnv(TaskSplitEnv):
         }
 
 
-__all__ = ["Snapshot", "TextCraftEnv"]
+__all__ = ["TextCraftEnv"]

@@ -14,6 +14,7 @@ from typing import Any
 
 import gymnasium
 
+from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit
 
@@ -54,7 +55,7 @@ def task_split(split: str, shares: Mapping[str, float] | None = None) -> TaskSpl
     return TaskSplit(ENV_ID, split, tuple(names))
 
 
-class ToyKitchen(gymnasium.Env[str, str]):
+class ToyKitchen(Restorable, gymnasium.Env[str, str]):
     """Text in, text out; reward 1 on the step that solves the task, else 0.
 
     Args:
@@ -65,6 +66,22 @@ class ToyKitchen(gymnasium.Env[str, str]):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+    episode_attributes = (
+        *(
+            "_task_id",
+            "_kind",
+            "_item",
+            "_target",
+            "_wanted",
+            "_goal",
+            "_start",
+            "_steps",
+            "_won",
+            "_text",
+            "_situation",
+        ),
+        *("_contents", "_shut", "_condition", "_here", "_carried"),
+    )
 
     def __init__(
         self,

@@ -12,13 +12,14 @@ from roleagent.envs.webshop.engine.pages import RENDERINGS
 from roleagent.envs.webshop.engine.session import Session
 from roleagent.envs.webshop.engine.shop import open_shop
 from roleagent.envs.webshop.oracle import walkthrough
+from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit, TaskSplitEnv
 
 REWARDS = ("success", "score")
 
 
-class WebShopEnv(TaskSplitEnv):
+class WebShopEnv(Restorable, TaskSplitEnv):
     """The shop of WebShop (Yao et al. 2022): ``search[words]``, ``click[name]``, until something is bought.
 
     The observations ``text`` and ``text_rich``, the clickables and, with the original's nouns, the scores are exactly
@@ -61,6 +62,7 @@ class WebShopEnv(TaskSplitEnv):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+    episode_attributes = ("_session", "_text", "_steps")
 
     def __init__(
         self,

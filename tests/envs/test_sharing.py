@@ -7,6 +7,7 @@ import multiprocessing
 import pickle
 
 import gymnasium
+import numpy as np
 import pytest
 
 import roleagent  # noqa: F401  (registers the environments)
@@ -87,6 +88,39 @@ def test_a_pickle_is_loaded_in_another_process():
             assert there == play(env, info, 12)
 
 
+SOME = ("Toy", "ALFWorld", "WebShop", "SearchQA", "TextCraft")
+
+
+@pytest.mark.parametrize("env_id", [f"RoleAgent/{name}-v0" for name in SOME])
+def test_a_restored_episode_goes_on_as_it_did(env_id):
+    """A snapshot at every step of episodes to their end: two futures of each, and the first one again; replay agrees."""
+    env, twin = (gymnasium.make(env_id, max_steps=9, **ENVS[env_id]).unwrapped for _ in range(2))
+    never = env.snapshot()
+    rng = np.random.default_rng(0)
+    for seed in range(6):
+        _, info = env.reset(seed=seed)
+        task_id, commands, states, outcomes = info["task_id"], [], [env.snapshot()], []
+        while len(outcomes) == 0 or not (outcomes[-1][2] or outcomes[-1][3]):
+            works = [*info["admissible_actions"], "look", command(info, len(commands))]
+            commands.append("no command" if rng.random() < 0.2 else works[rng.integers(len(works))])
+            outcomes.append(env.step(commands[-1]))
+            info = outcomes[-1][-1]
+            states.append(env.snapshot())
+        for place in rng.permutation(len(commands)):
+            for player in (env, twin):  # the twin gets the snapshots of the other
+                player.restore(states[place])
+                assert player.step("search[another way]")[-1]["task_id"] == task_id
+                player.restore(states[place])
+                assert [player.step(one) for one in commands[place:]] == outcomes[place:]
+                with pytest.raises(gymnasium.error.ResetNeeded):
+                    player.step("look")
+        twin.reset(options={"task_id": task_id})
+        assert [twin.step(one) for one in commands] == outcomes
+    env.restore(never)
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("look")
+
+
 def shared(env):
     """Everything within an environment that never changes."""
     env = env.unwrapped
@@ -164,3 +198,5 @@ def test_textworld_is_copied_by_its_commands(monkeypatch):
         follow = functools.partial(play, info=info, steps=4)
         assert all(other.unwrapped._engine is other.unwrapped._textworld for other in copies)
         assert [follow(other) for other in copies] == [follow(env)] * 2
+        with pytest.raises(NotImplementedError, match="replay the commands"):
+            env.unwrapped.snapshot()

@@ -18,6 +18,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from copy import copy
 from typing import NamedTuple
 
 from roleagent.envs.textcraft.data.recipes import NAMESPACE, Recipe, RecipeBook, plain_name
@@ -59,6 +60,12 @@ class Crafting:
         self.book, self.goal = book, goal
         self.carried: dict[str, int] = {}
         self.won = False
+
+    def copy(self) -> Crafting:
+        """A second player of the same game, in the same state."""
+        other = copy(self)
+        other.carried = self.carried.copy()
+        return other
 
     def act(self, command: str) -> Effect:
         """Carries out one command."""

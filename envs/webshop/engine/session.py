@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import copy
 
 from roleagent.envs.webshop.engine.goals import Goal
 from roleagent.envs.webshop.engine.pages import (
@@ -62,6 +63,12 @@ class Session:
         self.shop, self.goal = shop, goal
         self.score: Score | None = None
         self._begin()
+
+    def copy(self) -> Session:
+        """A second shopper with the same goal in the same shop, in the same state."""
+        other = copy(self)
+        other.options, other.visited = self.options.copy(), self.visited.copy()
+        return other
 
     @property
     def done(self) -> bool:
