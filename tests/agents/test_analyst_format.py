@@ -2,7 +2,6 @@
 
 import json
 import re
-import time
 
 import numpy as np
 import pytest
@@ -288,49 +287,6 @@ def test_a_reflection_that_was_written_is_read_back(mode, detail, step, lesson, 
 def test_a_selection_that_was_written_is_read_back(pairs):
     written = Selection(tuple(index for index, _ in pairs), tuple(reason for _, reason in pairs), 0, "model")
     assert read_selection(write_selection(written), 41) == written
-
-
-REPEATED = (
-    *" \n-*_([{\"'<>:：\x00\ud800",
-    *(
-        "\t\n",
-        "< ",
-        "<a ",
-        "1 ",
-        "1,",
-        "1 and ",
-        "- 1",
-        "1: ",
-        "-1\n",
-        "1:\n",
-        "9" * 50 + "\n",
-        "DETAIL: ",
-        "DETAIL:\n",
-    ),
-    *['{"a":', "<<", "</", "<|", "<|x", "|>", "1", "DETAIL", "navigation_", "a_", "循环", "é́"],
-    *["<reflection>", "</reflection>", "<reflection></reflection>", "<think>", "</think>"],
-    *("<selected_tasks>\n1: x\n", "DOMINANT_TYPE: '", 'DOMINANT_TYPE: "\n', "navigation_loop "),
-)
-
-
-@pytest.mark.parametrize("part", REPEATED, ids=ascii)
-def test_reading_takes_as_long_as_the_text_is(part):
-    """Ten times the text may take forty times the time, where a quadratic reader takes a hundred."""
-
-    def seconds(size):
-        text = (part * (size // len(part) + 1))[:size]
-        began = time.process_time()
-        for reply in (text + "x", f"<reflection>{text}", f"<selected_tasks>{text}", f"<think>x</think>{text}\n1: x"):
-            read(reply)
-            read_selection(reply, 9)
-        return time.process_time() - began
-
-    times = dict.fromkeys((2_000, 20_000, 200_000), float("inf"))
-    for _ in range(8):  # a busy machine may disturb some of the tries
-        times = {size: min(best, seconds(size)) for size, best in times.items()}
-        if times[20_000] < 40 * times[2_000] and times[200_000] < 40 * times[20_000]:
-            return
-    pytest.fail(f"the time grows faster than the text: {times}")
 
 
 # --- a curriculum that is lied to -------------------------------------------------------------------------------------

@@ -255,13 +255,6 @@ def test_rewards_by_hand():
     )
 
 
-@pytest.mark.parametrize(("step", "expected"), [(0, 1.0), (4, 0.5), (None, 1.0)])
-def test_a_step_that_the_episode_does_not_have_is_an_untrue_claim(step, expected):
-    reflection = Reflection("navigation_loop", 'it said "leave" at once', step, "Pull.", "doors")
-    *_, last = played(doors(games=1), pulls(), world(1, reflection=reflection))
-    assert last[3]["rewards"] == {"valid": 0.5 if step == 4 else 1.0, "true": expected}
-
-
 @pytest.mark.parametrize(
     ("detail", "step", "expected"),
     [
@@ -344,30 +337,7 @@ def test_the_agent_cannot_write_into_the_worlds_question():
     assert questions and all(text.count("<reflection>") == 2 and "<selected_tasks>" not in text for text in questions)
 
 
-def test_very_long_games_fit_into_a_question():
-    class Chatty(Door):
-        max_steps = 3_000
-
-        def step(self, action):
-            text, reward, _, _, info = super().step(action)
-            return text + "blah " * 2_000, reward, False, self.steps == self.max_steps, info
-
-    game = env(game=Chatty, horizon=1, games=1)
-    (question,) = [o["text"] for _, o, _, _ in played(game, pulls(), world(1)) if o["asks"] == "reflection"]
-    assert "3000> leave" in question
-
-
 # --- options and errors -----------------------------------------------------------------------------------------------
-
-
-def test_history_is_written_above_an_observation():
-    turns = played(doors(games=1, history=1), always("<action>push</action>"), world(1), task_id="door-2")
-    assert turns[1][1]["text"].splitlines() == [
-        "Your task is to: open door-2",
-        "You stand at door 2. Step 0.",
-        "> push",
-        "You stand at door 2. Step 1.",
-    ]
 
 
 @pytest.mark.parametrize(

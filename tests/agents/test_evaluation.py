@@ -325,15 +325,6 @@ def test_a_run_folder_brings_its_environment_and_its_checkpoint(here, capsys, tr
     assert again == result and (here / "records.jsonl").read_text() == whole
 
 
-def test_the_command_line_wins_over_the_run_folder(here, capsys, trained):
-    arguments = ("--agent", trained, "--tasks", 2)
-    assert measure(capsys, *arguments, "--split", "train", "--env-arg", "max_steps=2")["steps"] == 2.0
-    other = measure(
-        capsys, *arguments, "--env", "RoleAgent/ALFWorld-v0", "--split", "valid_seen", "--env-arg", "max_steps=1"
-    )
-    assert (other["kwargs"], other["steps"]) == ({"max_steps": 1}, 1.0)
-
-
 @pytest.mark.parametrize("damage", ["no checkpoint", "half the weights", "damaged configuration"])
 def test_a_damaged_run_is_one_line(here, capsys, trained, damage):
     copy = here / "run"

@@ -169,16 +169,6 @@ def test_a_server_that_cannot_be_used_is_one_line(here, capsys, monkeypatch, tro
         assert words in complaint(capsys, "--base-url", url, *name, *TOY, "--concurrency", 2)
 
 
-def test_prompting_agents_play_servers_and_say_how_often_they_tried(capsys):
-    with serving("Thought: Hm.\nAction: look", key=KEY) as fake:
-        behind = ("--base-url", fake.url, *TOY, "--tasks", 3, "--env-arg", "max_steps=2")
-        assert measure(capsys, "--agent", "react", *behind)["usage"]["answers"] == 6
-        result = measure(capsys, "--agent", "reflexion", "--agent-arg", "trials=2", *behind)
-        assert result["by_trial"] == [0.0, 0.0]
-        assert result["usage"]["answers"] == 3 * (2 + 1 + 2)
-        assert result["agent"]["arguments"] == {"trials": 2}
-
-
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 

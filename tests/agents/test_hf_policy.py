@@ -166,17 +166,6 @@ def test_a_reply_ends_at_its_limit_and_at_the_context(policy):
     check(policy, full, answers)
 
 
-def test_who_may_say_nothing_says_nothing(policy):
-    prompts = turns(policy)
-    limits = (0, 5, 1)
-    requests = [Request(tuple(prompt), slot, limits[slot], NEVER) for slot, prompt in prompts.items()]
-    answers = dict(enumerate(policy.generate(requests, 0.0)))
-    assert [len(answer.token_ids) for answer in answers.values()] == list(limits)
-    check(policy, prompts, ask(policy, prompts))
-    [answer] = policy.generate(requests[:1], 1.0)
-    assert (answer.token_ids, answer.finish_reason) == ((), "length")
-
-
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_weights_that_are_no_numbers_are_told_in_one_line(temperature):
     policy = qwen()

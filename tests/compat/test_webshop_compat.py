@@ -47,6 +47,7 @@ def test_every_recorded_step_agrees(servers, webshop_data, kind):
     assert (len(recordings), steps) == KINDS[kind]
 
 
+@pytest.mark.slow
 def test_the_html_reads_as_the_text(servers, webshop_data):
     """Read by the original's rules, the HTML gives the text, the rich text and the clickables."""
     bs4 = pytest.importorskip("bs4")

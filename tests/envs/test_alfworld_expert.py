@@ -108,38 +108,6 @@ def test_it_changes_to_the_older_format():
 # --- recovery ---------------------------------------------------------------------------------------------------------
 
 
-def test_it_tries_another_place_where_the_hand_cannot_be_freed():
-    expert = expert_in("put a hot egg in fridge", "a countertop 1, a fridge 1, a microwave 1, and a toaster 1")
-    expert.observe("inventory", "You are carrying: a pan 1.")
-    expert.observe("go to toaster 1", "You arrive at toaster 1. On the toaster 1, you see nothing.")
-    tell(
-        expert,
-        ("move pan 1 to toaster 1", "Nothing happens."),
-        ("put pan 1 in/on toaster 1", "Nothing happens."),
-        ("go to countertop 1", "You arrive at countertop 1. On the countertop 1, you see nothing."),
-        ("move pan 1 to countertop 1", "You move the pan 1 to the countertop 1."),
-    )
-
-
-def test_it_fetches_an_object_that_was_put_elsewhere_and_opens_a_door_that_was_shut():
-    expert = expert_in("put a egg in countertop")
-    expert.observe("go to fridge 1", "You arrive at fridge 1. The fridge 1 is open. In it, you see an egg 1.")
-    expert.observe("close fridge 1", "You close the fridge 1.")
-    tell(
-        expert,
-        ("open fridge 1", "You open the fridge 1. The fridge 1 is open. In it, you see a egg 1."),
-        ("take egg 1 from fridge 1", "You pick up the egg 1 from the fridge 1."),
-    )
-    expert.observe("go to cabinet 1", "You arrive at cabinet 1. The cabinet 1 is open. In it, you see nothing.")
-    expert.observe("move egg 1 to cabinet 1", "You move the egg 1 to the cabinet 1.")
-    tell(
-        expert,
-        ("take egg 1 from cabinet 1", "You pick up the egg 1 from the cabinet 1."),
-        ("go to countertop 1", "You arrive at countertop 1. On the countertop 1, you see nothing."),
-        ("move egg 1 to countertop 1", "You move the egg 1 to the countertop 1."),
-    )
-
-
 PIECES = (
     *("You arrive at cabinet 1. ", "The cabinet 1 is closed.", "You close the fridge 1.", "Nothing happens.", "\n☀ "),
     *("On the countertop 9, you see a mug 1, and a", "The fridge 1 is open. In it, you see nothing."),

@@ -1,6 +1,5 @@
 """Encoders: tf-idf from the corpus, and real transformers of the E5 kind, small and random, saved and loaded."""
 
-import json
 import pickle
 import shutil
 from collections import Counter
@@ -71,18 +70,6 @@ def test_vectors_have_length_one_or_none(fitted):
     assert np.array_equal(np.concatenate([fitted.encode_passages([text]) for text in TEXTS]), together)
 
 
-def test_seeds_and_corpora_make_other_encoders(fitted):
-    again = TfidfEncoder.fit(iter(TEXTS))
-    assert again.digest == fitted.digest
-    assert np.array_equal(again.encode_queries(TEXTS), fitted.encode_queries(TEXTS))
-    others = [TfidfEncoder.fit(TEXTS, seed=1), TfidfEncoder.fit(TEXTS[1:]), TfidfEncoder.fit(TEXTS, dimension=64)]
-    assert len({fitted.digest, *(other.digest for other in others)}) == 4
-    seeded = others[0].encode_queries(TEXTS)
-    assert abs((seeded * fitted.encode_queries(TEXTS)).sum(1)).max() < 0.3
-    # Other signs, the same cosines.
-    assert (seeded @ seeded.T)[0, 3] == pytest.approx(exact(TEXTS[0], TEXTS[3]), abs=0.15)
-
-
 def test_saved_and_opened(fitted, tmp_path):
     fitted.save(tmp_path / "encoder")
     opened = TfidfEncoder.open(tmp_path / "encoder")
@@ -137,17 +124,6 @@ def test_the_published_recipe(encoder, model):
         assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)
         for text, vector in zip(texts, vectors, strict=True):
             assert vector == pytest.approx(expected(model, prefix + text, length), abs=1e-5)
-
-
-def test_prefixes_are_stated(model):
-    bare = E5Encoder(model, query_prefix="", passage_prefix="", query_length=64, passage_length=64, device="cpu")
-    assert np.array_equal(bare.encode_queries(TEXTS), bare.encode_passages(TEXTS))
-    usual = E5Encoder(model, device="cpu")
-    assert abs(usual.encode_queries(TEXTS) - usual.encode_passages(TEXTS)).max() > 0.01
-    assert abs(usual.encode_queries(TEXTS) - bare.encode_queries(TEXTS)).max() > 0.01
-    again = open_encoder(bare.name, **json.loads(json.dumps(bare.settings)))
-    assert (again.digest, again.settings, again.name) == (bare.digest, bare.settings, bare.name)
-    assert np.array_equal(again.encode_queries(TEXTS), bare.encode_queries(TEXTS))
 
 
 def test_batches_change_nothing(encoder, monkeypatch):

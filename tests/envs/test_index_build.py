@@ -6,9 +6,6 @@ import json
 import os
 import random
 import re
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -87,46 +84,6 @@ def test_an_interrupted_build_continues(corpus, tmp_path, kind):
             assert not (out / MANIFEST).exists() and lives < 200
     assert lives > 2 * PASSAGES / CHUNK
     assert contents(out) == contents(whole)
-
-
-KILLED_PROGRAM = """
-import sys, time
-from pathlib import Path
-from roleagent.envs.retrieval import vectors
-from roleagent.envs.retrieval.build import build_index
-from roleagent.envs.retrieval.passages import Passages
-vectors.CHUNK = int(sys.argv[3])
-def tell(what, share):
-    print(what, share, flush=True)
-    time.sleep(0.02)
-build_index(Passages.open(sys.argv[1]), "tfidf", Path(sys.argv[2]), kind="hnsw", threads=1, progress=tell)
-"""
-
-
-@pytest.mark.parametrize("moment", ["counting words", "encoding 0.5", "writing 0"])
-def test_a_killed_process_loses_nothing(corpus, tmp_path, moment):
-    """The real thing: kill -9."""
-    out = tmp_path / "killed"
-    command = [sys.executable, "-c", KILLED_PROGRAM, str(corpus.path), str(out), str(CHUNK)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        for line in process.stdout:
-            if line.startswith(moment):
-                process.send_signal(signal.SIGKILL)
-                break
-        process.wait(timeout=60)
-    assert process.returncode == -signal.SIGKILL
-    assert not (out / MANIFEST).exists()
-    with pytest.raises(RetrievalError, match="holds no finished index"):
-        open_index(out)
-    seen = []
-    build_index(corpus, "tfidf", out, kind="hnsw", threads=1, progress=lambda what, share: seen.append((what, share)))
-    if not moment.startswith("counting"):
-        assert "counting words" not in dict(seen)
-    encoded = [share for what, share in seen if what == "encoding"]
-    if moment == "encoding 0.5":
-        assert 3 < len(encoded) < 12  # the half that was missing
-    build_index(corpus, "tfidf", tmp_path / "whole", kind="hnsw", threads=1)
-    assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_shards_of_several_machines(corpus, tmp_path):

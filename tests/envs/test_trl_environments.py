@@ -97,6 +97,7 @@ def test_an_environment_that_fails_has_no_reward(monkeypatch):
     assert episodes.act("look") == OVER
 
 
+@pytest.mark.slow
 def test_trl_learns_in_an_environment(tmp_path):
     """A few real steps of GRPO: every rollout of a group plays its row's task, and is paid what it earned."""
     example, batches = runpy.run_path(str(EXAMPLE)), []

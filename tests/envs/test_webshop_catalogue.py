@@ -81,18 +81,6 @@ def test_prices():
     assert clean(ENTRY | {"pricing": ["$3"]}).prices == (100.0,)
 
 
-def test_missing_fields():
-    bare = clean({"asin": "B1"})
-    assert (bare.title, bare.description, bare.bullets, bare.query) == ("", "", ("",), "")
-    assert (bare.options, bare.attributes, bare.prices, bare.instruction) == ({}, ("DUMMY_ATTR",), (100.0,), "")
-    assert bare.document == "   "
-    assert clean(ENTRY, {"attributes": []}).attributes == ()
-    assert clean(ENTRY | {"small_description": "One text."}).bullets == ("One text.",)
-    assert clean(ENTRY | {"small_description": []}).document == "oak table a table.  color: light | dark, red"
-    half = clean({"asin": "B1", "name": "half \ud83d", "customization_options": {"A": [{"value": "\udc00"}]}})
-    assert (half.title.encode().decode(), half.options) == ("half \ufffd", {"a": ("\ufffd",)})
-
-
 @pytest.mark.parametrize(
     ("entry", "reason"),
     [

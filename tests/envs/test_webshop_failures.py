@@ -8,7 +8,6 @@ import pytest
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula import RuleAnalyst
 from roleagent.envs.webshop.text import read_request, words_of
-from roleagent.envs.webshop.trace import read_trace
 from roleagent.envs.wrappers import Tags
 from roleagent.failure_modes import diagnose, taxonomy
 from roleagent.types import Completion, Task, Trajectory, Turn
@@ -141,6 +140,7 @@ def bought_unread(env, read_first):
             yield diagnose(play(env, task_id, way))
 
 
+@pytest.mark.slow
 def test_a_purchase_without_reading(env):
     """Told apart from one after reading, which is the choice of a wrong product."""
     unread = Counter(mode for mode, _ in bought_unread(env, read_first=False))
@@ -148,28 +148,6 @@ def test_a_purchase_without_reading(env):
     assert set(unread) == {"premature_purchase", "wrong_product_selection"}
     assert set(read_first) == {"wrong_product_selection"}
     assert unread["premature_purchase"] >= 10
-
-
-def test_a_trace_has_what_was_seen_and_chosen(env, goal):
-    product = env.unwrapped.shop.catalogue[goal.position]
-    name, value = next(iter(goal.options.items()))
-    way = [*opened(env, goal), "click[features]", "click[< prev]", f"click[{other_value(env, goal, name)}]"]
-    story = read_trace(play(env, goal.goal_id, [*way, f"click[{value}]", "click[buy now]"]))
-    assert story.bought is not None
-    assert (story.bought.title, story.bought.read, story.bought.price) == (product.title, True, product.prices[0])
-    assert story.bought.groups == product.options
-    assert story.bought.chosen == {name: (value, 5)}
-    assert story.cover(story.bought.page_words) == 1.0
-    assert [step.page for step in story.steps] == ["index", "results", "item", "detail", "item", "item", "item"]
-    assert story.opened == {product.asin.lower()} and len(story.listed) == 10
-
-
-def test_going_back_forgets_what_was_chosen(env, goal):
-    value = next(iter(goal.options.values()))
-    right = opened(env, goal)
-    way = [*right, f"click[{value}]", "click[< prev]", right[1], "click[buy now]"]
-    mode, _ = diagnose(play(env, goal.goal_id, way))
-    assert mode == "missing_attribute_selection"
 
 
 def test_malformed_replies_are_a_format_error(env, goal):

@@ -36,6 +36,7 @@ def test_written_files_give_the_same_catalogue(tmp_path):
     assert written.skipped == CATALOGUE.skipped == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_goal_can_be_reached_and_few_products_will_do(kind):
     """Its own product scores 1; of the ten of its kind, on average, fewer than three do, whatever is chosen."""

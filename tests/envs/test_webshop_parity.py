@@ -66,6 +66,7 @@ def read_as_the_original(bs4, session):
     return " [SEP] ".join(string.strip() for string in strings), rich
 
 
+@pytest.mark.slow
 def test_rich_text_of_every_recorded_step_is_the_originals(stage, webshop_data):
     bs4 = pytest.importorskip("bs4", reason="needs beautifulsoup4")
     recordings = read_recordings(webshop_data / "reference" / "traces_human.jsonl.gz")
@@ -118,6 +119,7 @@ def parity(*arguments):
     return done.returncode, done.stdout, done.stderr
 
 
+@pytest.mark.slow
 def test_the_program_reports_differences(webshop_data, tmp_path):
     lines = gzip.decompress((webshop_data / "reference" / "traces_human.jsonl.gz").read_bytes()).splitlines()[:4]
     episode = json.loads(lines[1])

@@ -8,13 +8,8 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.searchqa.env import INVALID
 from roleagent.envs.toy.env import NOTHING
 from roleagent.learners.returns import EstimatorConfig, states_of
-from roleagent.types import Completion, Group, Task, Trajectory, Turn, grouping_state
 
 PREVIOUS, TEXT = EstimatorConfig(), EstimatorConfig(state_of_failure="text")
-
-
-def turn(state, **others):
-    return Turn((), Completion((), (), "stop"), "", "", state, **others)
 
 
 @pytest.mark.parametrize(
@@ -40,18 +35,6 @@ def test_a_failed_command_leaves_the_grouping_state_as_it_was(name, failure, val
     assert info["valid_action"] and text == info["state"] == info["grouping_state"] != before
 
 
-def test_a_purchase_and_an_answer_have_neither_state(monkeypatch):
-    for name, last in (("SearchQA", "answer[wex]"), ("WebShop", "click[buy now]")):
-        monkeypatch.delenv(f"{name.upper()}_DATA", raising=False)
-        env = gymnasium.make(f"RoleAgent/{name}-v0")
-        _, info = env.reset(seed=0)
-        if name == "WebShop":
-            env.step("search[table]")
-            info = env.step(next(c for c in env.unwrapped._info(True, {})["admissible_actions"] if "[b0" in c))[-1]
-        *_, info = env.step(last)
-        assert info["state"] is info["grouping_state"] is None
-
-
 def test_in_a_rollout_turns_after_failures_are_compared_by_the_situation():
     """Failures of two situations are one group as published; by default each belongs to its situation."""
     replies = {0: "look", 1: "dance", 2: "go to sink", 3: "dance"}
@@ -70,12 +53,3 @@ def test_in_a_rollout_turns_after_failures_are_compared_by_the_situation():
     assert looked.next_state == NOTHING and looked.prediction.scores[0].score == 1.0  # scored by the text
     assert states_of(group, PREVIOUS) == [[0, 1, 1, 2, 2]] * 2
     assert states_of(group, TEXT) == [[0, 1, 2, 3, 2]] * 2
-
-
-def test_an_environment_that_reports_only_its_state_is_compared_by_it():
-    assert grouping_state({"state": "a"}) == "a" and grouping_state({}) is None
-    assert grouping_state({"state": "a", "grouping_state": None}) is None
-    assert turn("a").grouping_state == "a" and turn("a", grouping_state=None).grouping_state is None
-    task = Task("", "t")
-    group = Group(task, (Trajectory(task, (turn("a"), turn("b"), turn("a")), True, False, "won"),))
-    assert states_of(group, PREVIOUS) == states_of(group, TEXT) == [[0, 1, 0]]

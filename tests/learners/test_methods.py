@@ -10,7 +10,6 @@ import torch
 from programs import ROOT, SMALL, episodes_of, load, overrides, run_both
 
 from roleagent.config import from_dict
-from roleagent.learners.run import evaluation
 from roleagent.learners.run.counters import idle_mechanisms
 from roleagent.methods import METHODS
 
@@ -62,15 +61,6 @@ def rows(folder):
     found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     found = [row for row in found if row["stage"] == "train"]
     return [{k: v for k, v in row.items() if not k.endswith(("seconds", "per_second"))} for row in found]
-
-
-def test_a_policy_without_updates_is_measured_once(arguments, tmp_path, monkeypatch):
-    measured = []
-    play = evaluation.evaluate_policy
-    monkeypatch.setattr(evaluation, "evaluate_policy", lambda *given: measured.append(given) or play(*given))
-    assert train.main([*arguments, f"run_dir={tmp_path}", "train.iterations=0"]) == 0
-    assert len(measured) == 1
-    assert (tmp_path / "after.json").read_text() == (tmp_path / "before.json").read_text()
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -186,6 +186,7 @@ def test_a_disk_that_fills_up_during_a_checkpoint_costs_only_that_checkpoint(cop
     assert (copy / "result.json").exists()
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_already_is_one_line(copy, config):
     status, _, err = run(
         "train",

@@ -65,13 +65,6 @@ def test_a_person_plays_until_the_input_ends(play):
     assert "[reward 0, 13 steps left] > " in shown and "left after 2 steps, reward 0" in shown
 
 
-def test_what_is_no_command_costs_nothing(play):
-    shown = kitchen("look", "goal", "", "hint", "y", "quit", "look", play=play)
-    assert shown.count("put the egg on the table\n") == 2 and "(nothing was asked)" in shown
-    assert "go to fridge" not in shown  # commands are listed only on request
-    assert "left after 1 step" in shown
-
-
 def test_hints_win_wherever_the_player_went(capsys, typed, monkeypatch):
     """Every second command is the player's own; the others are what ``hint`` says, and it says the same twice."""
     advice, lines = [], iter(["go to sink", "hint", "hint", None, "look", *["hint", None] * 15])
