@@ -10,7 +10,7 @@ SPEC = EnvSpec(
     scripted_failures="roleagent.envs.textcraft.scripted_failures:SCRIPTED_FAILURES",
     failure_modes="roleagent.envs.textcraft.failures:FAILURE_MODES",
     command_forms="roleagent.envs.textcraft.commands:COMMAND_FORMS",
-    trl_tools="roleagent.envs.textcraft.trl_tools:CraftingEpisodes",
+    command_tools="roleagent.envs.textcraft.tools:TOOLS",
     data_status="roleagent.envs.textcraft.data_status:data_status",
     splits=("train", "valid", "test"),
 )

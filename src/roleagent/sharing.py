@@ -62,8 +62,8 @@ def _reopen(function: Callable[..., Any], arguments: tuple[Any, ...], digest: st
 class Restorable:
     """An environment that can go back to any state of its episodes, for a search over actions.
 
-    A class names the attributes that change during an episode. They are texts, numbers, immutable objects, containers of
-    these, and objects with a method ``copy()``.
+    A class names the attributes that change during an episode. They are texts, numbers, immutable objects, containers
+    of these, and objects with a method ``copy()``.
 
     >>> class Counter(Restorable):
     ...     episode_attributes = ("seen",)

@@ -93,7 +93,7 @@ SOME = ("Toy", "ALFWorld", "WebShop", "SearchQA", "TextCraft")
 
 @pytest.mark.parametrize("env_id", [f"RoleAgent/{name}-v0" for name in SOME])
 def test_a_restored_episode_goes_on_as_it_did(env_id):
-    """A snapshot at every step of episodes to their end: two futures of each, and the first one again; replay agrees."""
+    """A snapshot at every step of episodes to their end: two futures of each, and the first again; replay agrees."""
     env, twin = (gymnasium.make(env_id, max_steps=9, **ENVS[env_id]).unwrapped for _ in range(2))
     never = env.snapshot()
     rng = np.random.default_rng(0)
