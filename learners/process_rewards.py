@@ -18,13 +18,16 @@ a group without successful episodes the process terms are the only difference, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
+
+import numpy as np
 
 from roleagent.learners.advantages import has_zero_variance
 from roleagent.learners.returns import Values, returns
 from roleagent.learners.rewards import Rewards
-from roleagent.types import Group, Trajectory
+from roleagent.types import Group, Trajectory, Turn
 
 PROCESS_TERMS = ("tool", "process")
 EPSILON = 1e-6
@@ -57,15 +60,36 @@ def normalize_process(
     changed = list(groups)
     for name in weighing(weights):
         largest = max_over_ranks(max((largest_return(group, name) for group in groups), default=0.0))
-        scales = [largest if norm == "batch" else largest_return(group, name) for group in groups]
-        changed = [
-            replace(group, trajectories=tuple(_scaled(one, name, norm, scale) for one in group.trajectories))
-            for group, scale in zip(changed, scales, strict=True)
-        ]
+        for number, group in enumerate(groups):
+            scale = largest if norm == "batch" else largest_return(group, name)
+            changed[number] = _with_rewards(changed[number], partial(_scaled, name, norm, scale))
     if gate == "live":
         silent = dict.fromkeys(weighing(weights), 0.0)
-        changed = [_with(group, silent) if silent and has_zero_variance(group) else group for group in changed]
+        changed = [
+            _with_rewards(group, lambda turn, trajectory: silent) if silent and has_zero_variance(group) else group
+            for group in changed
+        ]
     return changed
+
+
+def _with_rewards(group: Group, change: Callable[[Turn, Trajectory], Mapping[str, float]]) -> Group:
+    """A group whose turns have some other rewards, by name."""
+    return replace(
+        group,
+        trajectories=tuple(
+            replace(
+                one, turns=tuple(replace(turn, rewards={**turn.rewards, **change(turn, one)}) for turn in one.turns)
+            )
+            for one in group.trajectories
+        ),
+    )
+
+
+def _scaled(name: str, norm: str, largest: float, turn: Turn, trajectory: Trajectory) -> dict[str, float]:
+    """The normalized term of a turn, if it has the term."""
+    if norm == "none" or name not in turn.rewards:
+        return {}
+    return {name: turn.rewards[name] / (len(trajectory.turns) if norm == "turns" else largest + EPSILON)}
 
 
 def largest_return(group: Group, name: str) -> float:
@@ -74,27 +98,18 @@ def largest_return(group: Group, name: str) -> float:
     return max((abs(value) for row in rows for value in returns(row, 1.0)), default=0.0)
 
 
-def _scaled(trajectory: Trajectory, name: str, norm: str, largest: float) -> Trajectory:
-    """An episode with one term normalized."""
-    if norm == "none":
-        return trajectory
-    divisor = float(len(trajectory.turns)) if norm == "turns" else largest + EPSILON
-    turns = tuple(
-        replace(turn, rewards={**turn.rewards, name: turn.rewards[name] / divisor}) if name in turn.rewards else turn
-        for turn in trajectory.turns
-    )
-    return replace(trajectory, turns=turns)
+def shuffle_process(groups: Sequence[Group], weights: Mapping[str, float], rng: np.random.Generator) -> list[Group]:
+    """The same values of each process term on other turns, among those of the batch that have the term."""
+    changed = list(groups)
+    for name in weighing(weights):
+        rewards = [turn.rewards for group in changed for one in group.trajectories for turn in one.turns]
+        values = iter(rng.permutation([row[name] for row in rewards if name in row]).tolist())
 
+        def drawn(turn: Turn, _: Trajectory, name: str = name, values: Iterator[float] = values) -> dict[str, float]:
+            return {name: next(values)} if name in turn.rewards else {}
 
-def _with(group: Group, rewards: Mapping[str, float]) -> Group:
-    """A group whose turns have other rewards of these names."""
-    return replace(
-        group,
-        trajectories=tuple(
-            replace(one, turns=tuple(replace(turn, rewards={**turn.rewards, **rewards}) for turn in one.turns))
-            for one in group.trajectories
-        ),
-    )
+        changed = [_with_rewards(group, drawn) for group in changed]
+    return changed
 
 
 def process_rewards(group: Group, weights: Mapping[str, float]) -> Values | None:
@@ -149,4 +164,12 @@ def process_counters(
     }
 
 
-__all__ = ["PROCESS_TERMS", "largest_return", "normalize_process", "process_counters", "process_rewards", "weighing"]
+__all__ = [
+    "PROCESS_TERMS",
+    "largest_return",
+    "normalize_process",
+    "process_counters",
+    "process_rewards",
+    "shuffle_process",
+    "weighing",
+]

@@ -30,7 +30,7 @@ from roleagent.learners.credit import Credit, estimator_config
 from roleagent.learners.critic import open_critic
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import Adapter, adapted
-from roleagent.learners.process_rewards import normalize_process
+from roleagent.learners.process_rewards import normalize_process, shuffle_process
 from roleagent.learners.returns import Values
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup
@@ -196,7 +196,8 @@ def dynamic_sampling(
 def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Credit]:
     """Each turn's advantage and its terms, by the configured estimator.
 
-    The control ``train.shuffle_advantages`` shuffles them over the turns.
+    The controls ``train.shuffle_advantages`` and ``train.shuffle_process`` shuffle them, or only the process rewards,
+    over the turns.
     """
     config = run.config
     with run.timer("grouping"):
@@ -204,6 +205,8 @@ def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Credit]:
         normalized = normalize_process(
             groups, options.rewards, options.process_norm, options.process_gate, run.ranks.largest
         )
+        if config.train.shuffle_process:
+            normalized = shuffle_process(normalized, options.rewards, run.own_stream(16, run.iteration))
         credits = [Credit.of(group, options.kind, estimator_config(config)) for group in normalized]
         if not config.train.shuffle_advantages:
             return credits

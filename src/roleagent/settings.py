@@ -305,6 +305,7 @@ class TrainConfig:
     keep_checkpoints: Size = 2  # how many, the newest
     token_groups: Count = 1  # groups per iteration that are written down token by token, those that teach first
     shuffle_advantages: Switch = False  # a control: credit goes to the wrong turns, so no learning is expected
+    shuffle_process: Switch = False  # a control: the rewards `tool` and `process` go to other turns of the batch
     stage: Literal["rl", "sft"] = "rl"  # a control: sft goes on imitating instead
 
 

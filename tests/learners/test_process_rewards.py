@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from roleagent.config import ConfigError, from_dict, load
 from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.credit import Credit, estimator_config
-from roleagent.learners.process_rewards import largest_return, normalize_process, process_counters, process_rewards
+from roleagent.learners.process_rewards import (
+    largest_return,
+    normalize_process,
+    process_counters,
+    process_rewards,
+    shuffle_process,
+)
 from roleagent.learners.returns import EstimatorConfig, returns
 from roleagent.learners.rewards import Rewards
 from roleagent.learners.rl import estimate_advantages
@@ -90,6 +96,17 @@ def test_the_gate_leaves_process_terms_out_where_outcomes_are_equal():
     live, dead = normalize_process(GROUPS, {"tool": 1.0}, "none", "live")
     assert live is not GROUPS[0] or terms([live]) == terms(GROUPS[:1])
     assert terms([live]) == terms(GROUPS[:1]) and terms([dead]) == [[[0] * 4, [0]]]
+
+
+def test_the_control_moves_process_rewards_to_other_turns():
+    rows = [[0.0, 1.0, 1.0, 0.25], [0.0, 0.5, 0.75]]
+    group = Group(TASK, (tools(*rows[0], task=1.0), episode({"task": 0.0}), tools(*rows[1])))
+    [moved] = shuffle_process([group], {"tool": 0.2}, np.random.default_rng(0))
+    found = [[turn.rewards.get("tool") for turn in one.turns] for one in moved.trajectories]
+    assert found[1] == [None], "a turn without the term has none afterwards"
+    assert sorted(found[0] + found[2]) == sorted(rows[0] + rows[1]) and [found[0], found[2]] != rows
+    assert [one.outcome for one in moved.trajectories] == [1.0, 0.0, 0.0]
+    assert shuffle_process([group], {}, np.random.default_rng(0)) == [group]
 
 
 EPISODES = st.lists(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6), min_size=1, max_size=5)
