@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gymnasium.error import DependencyNotInstalled
+
 from roleagent.envs.tools.function_tool import FunctionTool, as_tool, unique
 from roleagent.envs.tools.schema import SchemaRefused
 from roleagent.options import shown
@@ -81,8 +83,10 @@ def _named(source: str) -> Iterable[Tool]:
 
 
 def _served(address: str, options: dict[str, Any]) -> Iterable[Tool]:
-    from roleagent.envs.tools.mcp import load_tools as load_served  # an extra
-
+    try:
+        from roleagent.envs.tools.mcp import load_tools as load_served
+    except DependencyNotInstalled as error:
+        raise ToolsNotFound(str(error)) from error
     return [as_tool(tool) for tool in load_served(address, **options)]
 
 

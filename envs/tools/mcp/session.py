@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import shlex
 import tempfile
@@ -24,6 +25,7 @@ try:
 except ImportError as error:
     raise DependencyNotInstalled(f"MCP servers need the mcp package ({error}): pip install 'roleagent[mcp]'") from error
 
+logging.getLogger("mcp").addHandler(logging.NullHandler())  # its warnings repeat what the errors here say
 CLOSED = -32000  # JSON-RPC code of the SDK for a request whose connection has closed
 LARGEST = 64 * 2**20  # bytes of an answer over HTTP; a larger one ends the session
 PAGES = 100  # of a list of tools

@@ -1,4 +1,4 @@
-"""The expert of tool environments, and a run that learns from it."""
+"""What a training run with tools needs: demonstrations, a configuration, and one line for what is wrong with files."""
 
 import gymnasium
 import numpy as np
@@ -49,6 +49,49 @@ def test_another_environment_takes_neither_arguments_nor_splits_of_the_file():
     assert (env.train_split, env.eval_split, dict(env.kwargs)) == ("train", "valid", {"tools": "my_tools.py"})
     assert load("configs/default.yaml", ["env.id=RoleAgent/ALFWorld-v0"]).env == load("configs/default.yaml").env
     assert load("configs/default.yaml", [*given, "env.eval_split=test"]).env.eval_split == "test"
+
+
+ROW = '{"id": "a", "prompt": "Go."}'
+TOOL = "from roleagent.envs.tools import tool\n\n\n@tool\ndef go(where: str) -> str:\n    'Goes.'\n"
+
+
+@pytest.mark.parametrize(
+    "tools, tasks, problem",
+    [
+        ("import nothing_like_this", ROW, "cannot import the tools of {tools}: No module named 'nothing_like_this'"),
+        ("def go(:", ROW, "cannot import the tools of {tools}: SyntaxError: invalid syntax"),
+        ("x = 1", ROW, "{tools} has no tools: put @tool over a function in it"),
+        (
+            TOOL.replace("str)", "set[str])"),
+            ROW,
+            "{tools}: the parameter where of the tool go: set has no JSON Schema",
+        ),
+        (None, ROW, "cannot import the tools of {tools}: "),
+        (TOOL, '{"prompt": "Go."}', "{tasks}, line 1: id must be a name or a number, not None"),
+        (TOOL, f"{ROW}\n{{", "{tasks}, line 2: no JSON"),
+        (TOOL, f"{ROW}\n{ROW}", "the id 'a' occurs twice"),
+        (TOOL, "", "{tasks} holds no tasks"),
+        (TOOL, None, "cannot read the tasks {tasks}: No such file or directory"),
+        ("mcp:no-such-server --now", ROW, "MCP server 'no-such-server --now': the server does not start: FileNotFound"),
+    ],
+)
+def test_what_cannot_be_used_is_one_line_before_anything_is_played(tools, tasks, problem, tmp_path):
+    from roleagent.agents.builders import EnvSplit
+
+    names = {"tools": tmp_path / "my_tools.py", "tasks": tmp_path / "tasks.jsonl"}
+    for path, text in zip(names.values(), (tools, tasks), strict=True):
+        if text is not None:
+            path.write_text(text)
+    served = str(tools).startswith("mcp:")
+    if served:
+        pytest.importorskip("mcp", reason="needs the extra [mcp]")
+    options = [f"env.kwargs.tools={tools if served else names['tools']}", f"env.kwargs.tasks={names['tasks']}"]
+    options.append("env.id=RoleAgent/ToolEnv-v0")
+    with pytest.raises(ConfigError) as error:
+        EnvSplit.open(load("configs/default.yaml", options), "train")
+    expected = problem.format(**names)
+    assert str(error.value).startswith(f"cannot make the environment RoleAgent/ToolEnv-v0: {expected}")
+    assert "\n" not in str(error.value)
 
 
 def test_replies_that_the_policy_could_not_finish_are_refused():
