@@ -8,10 +8,11 @@ examples:
   a household task, in small rooms; in official games
       roleagent play ALFWorld --env-arg size=tiny
       roleagent play ALFWorld --env-arg data_dir=~/alfworld --env-arg split=valid_seen
-  a shop; questions for a search engine; a kitchen
+  a shop; questions for a search engine; a kitchen; your tools
       roleagent play WebShop
       roleagent play SearchQA
       roleagent play Toy
+      roleagent play ToolEnv --env-arg tools=my_tools.py --env-arg tasks=tasks.jsonl
   which tasks there are, and one of them
       roleagent play ALFWorld --list heat
       roleagent play Toy --task-id bring-egg-table-1
@@ -37,6 +38,7 @@ from roleagent.commands import Parser, pairs, printable, whole
 from roleagent.env_spec import spec_of
 from roleagent.envs.make import make
 from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.envs.wrappers import ToolReader, ToolTags
 from roleagent.reports.play_hints import Guide, columns, meant
 from roleagent.slow_notice import waiting
 
@@ -65,6 +67,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         with waiting(f"{options.env}: its games, products or passages"):
             env = make(environment_id(options.env), pairs(options.env_arg))
+            if env.has_wrapper_attr("tools"):
+                env = ToolTags(env, format="python", answer="plain", horizon=0)  # a person types name(key=value)
             task_split = getattr(env.unwrapped, "task_split", None)
             if task_split is None:
                 raise ValueError(f"{options.env} has no task_split: it is no environment of RoleAgent's kind")
@@ -125,6 +129,7 @@ class Game:
         self._env, self._observation, self._info = env, observation, info
         self._guide = Guide(env, observation, info, rng)
         self._forms = spec_of(env).load("command_forms") or ()
+        self._reader: ToolReader | None = env.reader if isinstance(env, ToolTags) else None
         self._limit: int | None = getattr(env.unwrapped, "max_steps", None)
         self._steps, self._reward, self._hints = 0, 0.0, 0
         self._offered: tuple[str, str] | None = None  # what was typed, and what was probably meant
@@ -150,6 +155,7 @@ class Game:
         left = f"You have {self._limit} steps. " if self._limit else ""
         forms = " or ".join(form.example for form in self._forms)
         commands = f"a command, e.g. {forms}" if forms else "a command"
+        commands = "a call, name(key=value), or the answer" if self._reader else commands
         lines = [
             f"{info['task_id']} ({info['task_type']}, {info['split']})",
             f"Your task: {info['goal']}",
@@ -202,7 +208,7 @@ class Game:
         """One step; whether the game is over."""
         self._observation, reward, terminated, truncated, self._info = self._env.step(command)
         self._steps, self._reward = self._steps + 1, self._reward + float(reward)
-        self._guide.observe(command, self._observation)
+        self._guide.observe(self._reader.read(command).command if self._reader else command, self._observation)
         self._show(self._observation)
         if not self._info.get("valid_action", True):
             print("(that did nothing, and cost a step; ? lists what can be done)")
@@ -221,22 +227,30 @@ class Game:
             words.append(f"{self._hints} hint{'s' if self._hints > 1 else ''}")
         print("\n" + ", ".join(words))
         if known := self._guide.walkthrough():
-            print(f"Somebody who knows everything needs {len(known)}: {'; '.join(known)}")
+            print(f"Somebody who knows everything needs {len(known)}: {'; '.join(map(self._typed, known))}")
 
     def _listed(self) -> Sequence[str]:
         return self._info.get("admissible_actions") or ()
 
+    def _typed(self, command: str) -> str:
+        """A command as the player types it."""
+        return self._reader.write(command) if self._reader else command
+
     def _list(self) -> None:
         for form in self._forms:
             print(f"{form.verb}{'[…]' if form.brackets else ' …'}  {form.description}, e.g. {form.example}")
+        for tool in self._reader.tools if self._reader else ():
+            named = ", ".join(tool.parameters.get("properties", {}))
+            print(f"{tool.name}({named})  {tool.description.partition(chr(10))[0]}")
         listed = self._listed()
         if listed:
             print(columns(listed, self._width) if self._at_terminal else "\n".join(listed))
-        elif not self._forms:
+        elif not self._forms and not self._reader:
             print("this environment does not list its commands")
 
     def _hint(self) -> None:
         command, source = self._guide.advise()
+        command = self._typed(command)
         self._hints += bool(command)
         print(f"{command}  ({source})" if command else f"no hint: {source}")
 

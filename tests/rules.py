@@ -61,6 +61,9 @@ RULES = [
     ),
     Rule(r"python examples/two_roles\.py", "quick"),
     Rule(r"roleagent play RoleAgent/ALFWorld-v0 --env-arg size=tiny", "quick", types="?\nhint\nquit\n", says="go to"),
+    Rule(r"roleagent play RoleAgent/ToolEnv-v0", "quick", types="?\nhint\nquit\n", says=r"convert\(amount"),
+    Rule(r"roleagent tools show roleagent\.envs\.tools\.examples", "quick", says="Converts a distance to meters"),
+    Rule(r"roleagent tools call roleagent\.envs\.tools\.examples convert .*", "quick", says=r"3000\.0"),
     Rule(r"roleagent games .*--out games", "slow", says="game", needs="alfworld"),
     # --- with other libraries ---
     Rule(r"python examples/vector\.py( --mode async)?", "quick", says=r"12 tasks, \d+ won; 600 steps"),

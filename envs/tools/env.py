@@ -144,6 +144,11 @@ class ToolEnv(TaskSplitEnv):
         """The tools that the current task offers; before the first task, all."""
         return tuple((self._offered or self._tools).values())
 
+    @property
+    def state(self) -> dict[str, Any]:
+        """The episode's own state, as the tools have left it; empty before the first task."""
+        return getattr(self, "_state", {})
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Begins ``options["task_id"]``, or a task of the split drawn with ``np_random``.
 

@@ -112,12 +112,16 @@ def load_module(place: str) -> ModuleType:
             finally:
                 sys.path.remove(os.getcwd())
         path = Path(place).expanduser().resolve()
+        if not path.is_file():
+            raise ToolsNotFound(f"there is no file {place}")
         key = str(path), path.stat().st_mtime_ns
         if key not in _FILES:
             _FILES[key] = _import_file(path)
         return _FILES[key]
     except SchemaRefused as error:
         raise SchemaRefused(f"{place}: {error}") from None
+    except ToolsNotFound:
+        raise
     except (Exception, SystemExit) as error:  # whatever a user's file raises
         kind = "" if isinstance(error, OSError | ModuleNotFoundError) else f"{type(error).__name__}: "
         raise ToolsNotFound(f"cannot import the tools of {place}: {kind}{' '.join(str(error).split())}") from error

@@ -82,6 +82,13 @@ def textcraft(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def tools(arguments: Sequence[str]) -> int:
+    """Show tools as a model sees them, or call one."""
+    from roleagent.envs.tools.cli import main
+
+    return main(arguments)
+
+
 def failures(arguments: Sequence[str]) -> int:
     """List, show, count, plot or export the failures of a run."""
     from roleagent.curricula.failures_cli import main
@@ -112,6 +119,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "searchqa": searchqa,
     "textcraft": textcraft,
     "index": index,
+    "tools": tools,
     "failures": failures,
     "export": export,
 }

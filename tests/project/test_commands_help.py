@@ -17,6 +17,7 @@ GROUPS = {
     "searchqa": ("generate",),
     "textcraft": ("generate",),
     "index": ("build", "serve"),
+    "tools": ("show", "call"),
     "failures": ("list", "show", "modes", "growth", "export"),
 }
 HELP = [

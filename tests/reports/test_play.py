@@ -109,6 +109,12 @@ def test_a_slip_is_not_played_but_offered(play):
         ),
         ("toy", ["help"], ["go to fridge\n", "left after 0 steps"]),
         ("searchqa", ["answer nobody", "y"], ["not solved after 1 step, reward 0, f1 0.00", "needs 2: search["]),
+        ("toolenv", ["?", "convert(amount=2"], ["convert(amount, unit)  Converts", "malformed", "4 steps left"]),
+        (
+            "toolenv",
+            ["hint", 'convert(amount=3, unit="km")', "3000"],
+            ["(amount=", "\n3000.0\n"],
+        ),
         ("alfworld", ["?", "hint"], ["\ninventory\n", "(the expert, who sees only what you see)"]),
     ],
 )
