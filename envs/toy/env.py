@@ -67,20 +67,8 @@ class ToyKitchen(Restorable, gymnasium.Env[str, str]):
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     episode_attributes = (
-        *(
-            "_task_id",
-            "_kind",
-            "_item",
-            "_target",
-            "_wanted",
-            "_goal",
-            "_start",
-            "_steps",
-            "_won",
-            "_text",
-            "_situation",
-        ),
-        *("_contents", "_shut", "_condition", "_here", "_carried"),
+        *("_task_id", "_kind", "_item", "_target", "_wanted", "_goal", "_start", "_steps", "_won", "_text"),
+        *("_situation", "_contents", "_shut", "_condition", "_here", "_carried"),
     )
 
     def __init__(
