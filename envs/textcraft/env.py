@@ -9,7 +9,7 @@ import gymnasium
 
 from roleagent.envs.textcraft.data.dataset import open_book, recipe_folder
 from roleagent.envs.textcraft.engine.crafting import Crafting
-from roleagent.envs.textcraft.engine.tasks import ENV_ID, CraftingTask, full_name, open_task, task_splits
+from roleagent.envs.textcraft.engine.tasks import DISTRACTORS, ENV_ID, CraftingTask, full_name, open_task, task_splits
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit, TaskSplitEnv
@@ -32,6 +32,8 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         data_dir: a folder with Minecraft's recipe files (``*.json``); None: what ``TEXTCRAFT_DATA`` names, else
             generated recipes; ``"generated"``, ``"official"``: the one or the other in any case.
         seed: of generated recipes.
+        max_depth: leaves out deeper goals; None: all depths, 1 to 4.
+        distractors: shown commands that cannot serve the goal, at most. The original shows 10.
         max_steps: steps until the episode is truncated, ≥ 1. Every goal of Minecraft's recipes takes at most 48.
         render_mode: ``"ansi"`` renders the last observation.
 
@@ -47,13 +49,18 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         split: str = "train",
         data_dir: str | os.PathLike[str] | None = None,
         seed: int = 0,
+        max_depth: int | None = None,
+        distractors: int = DISTRACTORS,
         max_steps: int = 50,
         render_mode: str | None = None,
     ):
-        if max_steps < 1:
-            raise ValueError(f"max_steps must be at least 1, not {max_steps}")
+        if max_steps < 1 or (max_depth is not None and max_depth < 1):
+            raise ValueError(f"max_steps and max_depth must be at least 1, not {max_steps} and {max_depth}")
+        if distractors < 0:
+            raise ValueError(f"distractors must be at least 0, not {distractors}")
         self.render_mode = check_render_mode(render_mode, self.metadata)
         self.book = open_book(recipe_folder(data_dir), seed)
+        self._max_depth, self._distractors = max_depth, distractors
         self.task_split = self._find_task_split(split)
         self.max_steps = max_steps
         self.observation_space = Unicode()
@@ -71,7 +78,7 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         """
         super().reset(seed=seed)
         task_id = self.task_split.requested(options, self.np_random)
-        self._task = open_task(self.book, self.task_split.require(task_id))
+        self._task = open_task(self.book, self.task_split.require(task_id), self._distractors)
         self._game = Crafting(self.book, self._task.goal)
         self._text = self._task.text
         self._steps = 0
@@ -104,7 +111,7 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         return f"depth_{self.book.depths[full_name(self.book, task_id)]}"
 
     def _find_task_split(self, split: str) -> TaskSplit:
-        found = task_splits(self.book)
+        found = task_splits(self.book, self._max_depth)
         if split not in found:
             raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(found)}")
         return found[split]

@@ -227,6 +227,9 @@ def test_a_task_shows_the_same_in_every_process_and_copy(tmp_path):
     assert text.startswith("Crafting commands:\ncraft ") and text.endswith("\n\nGoal: craft alder boat.")
     assert info["task_type"] == "depth_3" and info["grouping_state"] == "Inventory: You are not carrying anything."
     assert text.count("\n") == 17 and other.reset(options={"task_id": "alder_boat"})[0] != text
+    small = gymnasium.make("RoleAgent/TextCraft-v0", data_dir="generated", max_depth=2, distractors=1).unwrapped
+    assert {small.task_type(task_id) for task_id in small.task_split.task_ids} == {"depth_1", "depth_2"}
+    assert len(small.reset(options={"task_id": "alder_door"})[0].splitlines()) == 1 + 2 + 1 + 2
     assert write_recipes(tmp_path / "made", 0) == 612
     written = gymnasium.make("RoleAgent/TextCraft-v0", data_dir=tmp_path / "made")
     assert written.unwrapped.task_split == one.unwrapped.task_split

@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("trl", reason="TRL is not installed: pip install -e '.[test]'")
 from transformers.utils import get_json_schema
 
-from roleagent.env_spec import spec_of
 from roleagent.envs.adapters.trl import OVER, environment_factory, tasks_dataset
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
@@ -36,9 +35,8 @@ def tools_of(episodes):
 def call(tools, command):
     """Does with tools what a command does."""
     if "craft" in tools:
-        for tool in spec_of("RoleAgent/TextCraft-v0").load("command_tools").tools:
-            if (arguments := tool.arguments_of(command)) is not None:
-                return tools[tool.name](**arguments)
+        verb, _, rest = command.partition(" ")
+        return tools[verb](*(rest.split(" ", 1) if verb == "get" else [rest]))
     verb, _, argument = command.rstrip("]").partition("[")
     return tools[verb](argument) if verb in tools else tools["act"](command)
 

@@ -21,7 +21,8 @@ from roleagent.task_split import TaskSplit
 
 ENV_ID = "RoleAgent/TextCraft-v0"
 SPLITS = ("train", "valid", "test")
-DISTRACTORS = 10  # shown besides what the goal may need, at most
+DISTRACTORS = 10
+"""Commands that are shown besides what the goal may need, at most."""
 _USES = 10  # of one ingredient that distractors are drawn from, at most
 # Of the goals of Minecraft 1.16.5 in the order of depth and file names: the published test ids, and those that are in
 # neither published list. All others are the published training ids.
@@ -53,10 +54,10 @@ class CraftingTask(Immutable):
         text: the first observation.
     """
 
-    def __init__(self, book: RecipeBook, task_id: str):
+    def __init__(self, book: RecipeBook, task_id: str, distractors: int = DISTRACTORS):
         self.book, self.task_id = book, task_id
         self.goal = full_name(book, task_id)
-        self.shown = shown = shown_recipes(book, self.goal)
+        self.shown = shown = shown_recipes(book, self.goal, distractors)
         commands = (recipe.text for recipe in shown)
         self.text = "\n".join(("Crafting commands:", *commands, "", f"Goal: {self.sentence}."))
         named = {
@@ -89,9 +90,9 @@ class CraftingTask(Immutable):
 
 
 @lru_cache(maxsize=1024)
-def open_task(book: RecipeBook, task_id: str) -> CraftingTask:
+def open_task(book: RecipeBook, task_id: str, distractors: int) -> CraftingTask:
     """A task of a book; its environments share it."""
-    return CraftingTask(book, task_id)
+    return CraftingTask(book, task_id, distractors)
 
 
 def _filled(recipe: Recipe, game: Crafting) -> Iterator[str]:
@@ -117,10 +118,13 @@ def planner(book: RecipeBook) -> Planner:
     )
 
 
-def shown_recipes(book: RecipeBook, goal: str) -> tuple[Recipe, ...]:
+def shown_recipes(book: RecipeBook, goal: str, most: int = DISTRACTORS) -> tuple[Recipe, ...]:
     """What a task shows: every recipe that may serve the goal and a few that use the same ingredients, shuffled.
 
     The goal's name alone decides which these are, and their order.
+
+    Args:
+        most: of those that cannot serve the goal.
     """
     rng = random.Random(f"TextCraft {goal}")
     own = book.reachable(goal)
@@ -129,7 +133,7 @@ def shown_recipes(book: RecipeBook, goal: str) -> tuple[Recipe, ...]:
     for name in dict.fromkeys(one.name for recipe in own for one in recipe.ingredients):
         uses = [recipe for recipe in book.uses.get(name, ()) if recipe not in known]
         others |= dict.fromkeys(rng.sample(uses, min(_USES, len(uses))))
-    distractors = rng.sample([*others], min(DISTRACTORS, len(others)))
+    distractors = rng.sample([*others], min(most, len(others)))
     shown = [*own, *distractors]
     rng.shuffle(shown)
     return tuple(shown)
@@ -141,10 +145,13 @@ def full_name(book: RecipeBook, task_id: str) -> str:
 
 
 @lru_cache(maxsize=16)
-def task_splits(book: RecipeBook) -> Mapping[str, TaskSplit]:
+def task_splits(book: RecipeBook, max_depth: int | None = None) -> Mapping[str, TaskSplit]:
     """The splits of a book; any prefix of one mixes the depths.
 
     The 544 goals of Minecraft 1.16.5 have the published splits. Of other books every depth is divided by hash.
+
+    Args:
+        max_depth: leaves out deeper goals.
 
     Raises:
         ValueError: there are too few goals for three splits.
@@ -163,11 +170,13 @@ def task_splits(book: RecipeBook) -> Mapping[str, TaskSplit]:
                 chosen[name] |= set(left[:n])
                 left = left[n:]
     chosen["train"] = set(book.goals) - chosen["test"] - chosen["valid"]
+    deepest = max_depth or max(book.depths.values())
+    named = {
+        name: [goal for goal in sorted(chosen[name], key=_by_hash) if book.depths[goal] <= deepest] for name in SPLITS
+    }
     return {
-        name: TaskSplit(
-            ENV_ID, name, tuple(goal.removeprefix(NAMESPACE) for goal in sorted(chosen[name], key=_by_hash))
-        )
-        for name in SPLITS
+        name: TaskSplit(ENV_ID, name, tuple(goal.removeprefix(NAMESPACE) for goal in goals))
+        for name, goals in named.items()
     }
 
 
