@@ -49,7 +49,7 @@ Replies = Mapping[int, Sequence[Sequence[int]]]
 def episode(world: EnvSplit, task_id: str, rng: np.random.Generator) -> Demonstration:
     """The demonstration of an episode that a scripted agent wins."""
     expert = make_expert(world.base, rng)
-    while (shown := demonstrate(world.base, task_id, expert, 0.2, CommandNoise((), rng), rng)) is None:
+    while (shown := demonstrate(world.base, task_id, expert, 0.2, CommandNoise((), rng))) is None:
         pass
     return shown
 

@@ -117,7 +117,36 @@ class Comparison:
         return [key for *_, key in ranked]
 
 
-class FTS5:
+class _RankedIndex:
+    """An index of the database that counts and ranks the lines of a query."""
+
+    def add(self, session: Session, row: FailureRow) -> None: ...
+
+    def rebuild(self, session: Session) -> None: ...
+
+    def query(self, wanted: Sequence[Term]) -> str:
+        """Any of these terms, in the database's query language."""
+        raise NotImplementedError
+
+    def statements(self, env_id: str | None) -> tuple[str, str]:
+        """SQL for the ids of matching rows, best first, and for the number of matching lines."""
+        raise NotImplementedError
+
+    def search(
+        self,
+        session: Session,
+        wanted: list[Term],
+        k: int,
+        env_id: str | None = None,
+        among: Container[int] | None = None,
+    ) -> list[int]:
+        ranked, lines = map(sa.text, self.statements(env_id))
+        rare = _rarest(session, wanted, lambda term: session.scalar(lines, {"wanted": self.query([term])}) or 0)
+        with session.scalars(ranked, {"wanted": self.query(rare), "env_id": env_id}) as found:
+            return list(islice((key for key in found if among is None or key in among), k))
+
+
+class FTS5(_RankedIndex):
     """SQLite's full-text index, one line per entry, ranked by BM25."""
 
     def add(self, session: Session, row: FailureRow) -> None:
@@ -136,59 +165,37 @@ class FTS5:
         if lines:
             session.execute(sa.text("INSERT INTO failures_words (rowid, words) VALUES (:id, :words)"), lines)
 
-    def search(
-        self,
-        session: Session,
-        wanted: list[Term],
-        k: int,
-        env_id: str | None = None,
-        among: Container[int] | None = None,
-    ) -> list[int]:
+    def query(self, wanted: Sequence[Term]) -> str:
+        return " OR ".join(f'"{" ".join(term)}"' for term in wanted)
+
+    def statements(self, env_id: str | None) -> tuple[str, str]:
         if env_id is None:  # without a look into the rows, which takes most of the time
-            query = "SELECT rowid FROM failures_words WHERE failures_words MATCH :wanted "
+            found = "SELECT rowid FROM failures_words WHERE failures_words MATCH :wanted "
         else:
-            query = (
+            found = (
                 "SELECT failures.id FROM failures_words JOIN failures ON failures.id = failures_words.rowid "
                 "WHERE failures_words MATCH :wanted AND env_id = :env_id "
             )
-        found = sa.text(query + "ORDER BY bm25(failures_words), failures_words.rowid DESC")
-        lines = sa.text("SELECT count(*) FROM failures_words WHERE failures_words MATCH :wanted")
-
-        def match(terms: Sequence[Term]) -> str:
-            return " OR ".join(f'"{" ".join(term)}"' for term in terms)
-
-        rare = _rarest(session, wanted, lambda term: session.scalar(lines, {"wanted": match([term])}) or 0)
-        return _best(session.scalars(found, {"wanted": match(rare), "env_id": env_id}), k, among)
+        return (
+            found + "ORDER BY bm25(failures_words), failures_words.rowid DESC",
+            "SELECT count(*) FROM failures_words WHERE failures_words MATCH :wanted",
+        )
 
 
-class TSVector:
+class TSVector(_RankedIndex):
     """PostgreSQL's full-text index: a column that the server fills, so that writers need not agree about anything."""
 
-    def add(self, session: Session, row: FailureRow) -> None: ...
+    def query(self, wanted: Sequence[Term]) -> str:
+        return " | ".join("(" + " <-> ".join(f"'{word}'" for word in term) + ")" for term in wanted)
 
-    def rebuild(self, session: Session) -> None: ...
-
-    def search(
-        self,
-        session: Session,
-        wanted: list[Term],
-        k: int,
-        env_id: str | None = None,
-        among: Container[int] | None = None,
-    ) -> list[int]:
-        found = sa.text(
+    def statements(self, env_id: str | None) -> tuple[str, str]:
+        return (
             "SELECT id FROM failures AS own, to_tsquery('english', :wanted) AS wanted WHERE own.words @@ wanted "
             "AND (CAST(:env_id AS text) IS NULL OR env_id = :env_id) AND NOT EXISTS (SELECT 1 FROM failures AS later "
             "WHERE later.env_id = own.env_id AND later.mode = own.mode AND later.task_id = own.task_id "
-            "AND later.id > own.id) ORDER BY ts_rank(own.words, wanted, 1) DESC, id DESC"
+            "AND later.id > own.id) ORDER BY ts_rank(own.words, wanted, 1) DESC, id DESC",
+            "SELECT count(*) FROM failures WHERE words @@ to_tsquery('english', :wanted)",
         )
-        lines = sa.text("SELECT count(*) FROM failures WHERE words @@ to_tsquery('english', :wanted)")
-
-        def query(terms: Sequence[Term]) -> str:
-            return " | ".join("(" + " <-> ".join(f"'{word}'" for word in term) + ")" for term in terms)
-
-        rare = _rarest(session, wanted, lambda term: session.scalar(lines, {"wanted": query([term])}) or 0)
-        return _best(session.scalars(found, {"wanted": query(rare), "env_id": env_id}), k, among)
 
 
 def open_index(database: Database) -> WordIndex:
@@ -228,11 +235,6 @@ def _make(database: Database) -> None:
             table = "CREATE VIRTUAL TABLE IF NOT EXISTS failures_words USING fts5(words, tokenize = 'porter unicode61')"
             session.execute(sa.text(table))
             FTS5().rebuild(session)
-
-
-def _best(ranked: sa.ScalarResult[int], k: int, among: Container[int] | None) -> list[int]:
-    with ranked:
-        return list(islice((key for key in ranked if among is None or key in among), k))
 
 
 def _rarest(session: Session, wanted: Sequence[Term], lines: Callable[[Term], int]) -> list[Term]:

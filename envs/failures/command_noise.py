@@ -62,6 +62,15 @@ class CommandNoise:
         alike = alike or [*self._alike.get(verb, (command,))]
         return alike[int(self._rng.integers(len(alike)))]
 
+    def replace(self, right: str, rate: float, last: str, admissible: Sequence[str], offered: dict[str, None]) -> str:
+        """The right command, or at this rate another one; see :meth:`draw`.
+
+        Args:
+            offered: what was admissible so far in the episode; takes in what is now.
+        """
+        offered |= dict.fromkeys(admissible)
+        return self.draw(right, last, admissible, offered) if self._rng.random() < rate else right
+
     def play(self, env: gymnasium.Env, task_id: str) -> Trajectory | None:
         """Plays one episode of a base environment by its expert with noise; None if it was won all the same.
 
@@ -72,13 +81,9 @@ class CommandNoise:
         offered: dict[str, None] = {}
         try:
             while True:
-                admissible = episode.info["admissible_actions"]
-                offered |= dict.fromkeys(admissible)
-                command = episode.expert.act()
-                if self._rng.random() < rate:
-                    last = episode.turns[-1].action if episode.turns else ""
-                    command = self.draw(command, last, admissible, offered)
-                episode.do(command)
+                last = episode.turns[-1].action if episode.turns else ""
+                right = episode.expert.act()
+                episode.do(self.replace(right, rate, last, episode.info["admissible_actions"], offered))
         except EpisodeOver:
             return None if episode.info["won"] else episode.trajectory()
 

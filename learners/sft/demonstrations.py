@@ -56,7 +56,7 @@ def reset_to(env: gymnasium.Env, env_id: str, task_id: str) -> tuple[Task, str, 
 
 
 def demonstrate(
-    env: gymnasium.Env, task_id: str, expert: Expert, noise: float, slips: CommandNoise, rng: np.random.Generator
+    env: gymnasium.Env, task_id: str, expert: Expert, noise: float, slips: CommandNoise
 ) -> Demonstration | None:
     """One episode of the expert.
 
@@ -65,8 +65,7 @@ def demonstrate(
         task_id: the task.
         expert: plays it.
         noise: probability that a slip replaces the expert's command, in [0, 1).
-        slips: draws the slips, and learns the expert's commands of this episode.
-        rng: draws the steps that slip.
+        slips: draws the steps that slip and the slips, and learns the expert's commands of this episode.
 
     Returns:
         the episode; None if the expert did not win.
@@ -77,11 +76,9 @@ def demonstrate(
     current = info
     offered: dict[str, None] = {}
     while True:
-        admissible = current["admissible_actions"]
-        offered |= dict.fromkeys(admissible)
-        command = right = expert.act()
-        if rng.random() < noise:
-            command = slips.draw(right, steps[-1].command if steps else "", admissible, offered)
+        right = expert.act()
+        last = steps[-1].command if steps else ""
+        command = slips.replace(right, noise, last, current["admissible_actions"], offered)
         imitated = command == right
         if imitated:
             slips.learn(right)
@@ -136,7 +133,7 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
                 f"the expert won only {len(chosen)} of {attempts} tasks: set warmstart.episodes=0 and policy.path"
             )
         task_id = split.task_split.task_ids[order[attempts % len(order)]]
-        demonstration = demonstrate(split.base, task_id, expert, config.noise, slips, rng)
+        demonstration = demonstrate(split.base, task_id, expert, config.noise, slips)
         attempts += 1
         if demonstration is not None and _is_chosen(demonstration, config.shares, rng):
             chosen.append(demonstration)

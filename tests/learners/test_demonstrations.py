@@ -43,7 +43,7 @@ def env():
 def shown(env, noise=0.0, seed=0, task_id=TASK):
     rng = np.random.default_rng(seed)
     slips = CommandNoise(("go to desk 7", "take fish 3 from shelf 1"), rng)
-    return demonstrate(env, task_id, make_expert(env, rng), noise, slips, rng)
+    return demonstrate(env, task_id, make_expert(env, rng), noise, slips)
 
 
 def noisy(env):
