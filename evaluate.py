@@ -64,8 +64,8 @@ from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_targe
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.files import write_whole
-from roleagent.learners.run.display import Display
 from roleagent.learners.run.folder import CheckpointError, read_config
+from roleagent.learners.tracking.display import Display
 from roleagent.reports.eval_display import EvalProgress, report, report_comparison
 from roleagent.slow_notice import waiting
 

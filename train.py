@@ -50,13 +50,13 @@ from roleagent.learners.rl import (
     sync_weights,
     update_policy,
 )
-from roleagent.learners.run.display import Display
 from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_stage, report
 from roleagent.learners.run.iterations import Iterations
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.dagger import Corrections
 from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.imitation import imitate
+from roleagent.learners.tracking.display import Display
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
 

@@ -20,10 +20,10 @@ from roleagent.learners.credit import estimator_config
 from roleagent.learners.model.deepspeed_settings import check_deepspeed
 from roleagent.learners.model.lora import check_rank
 from roleagent.learners.run.checkpoints import CheckpointError
-from roleagent.learners.run.display import Display
 from roleagent.learners.run.distributed import Ranks
 from roleagent.learners.run.run import Run
-from roleagent.learners.run.tracking import check_trackers
+from roleagent.learners.tracking.display import Display
+from roleagent.learners.tracking.trackers import check_trackers
 from roleagent.learners.watchdog import Collapse, dump_nan_batch
 from roleagent.slow_notice import waiting
 

@@ -19,8 +19,8 @@ from roleagent.config import Config
 from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.model.engine import NotFinite
 from roleagent.learners.run import nan_dump
-from roleagent.learners.run.display import Display
 from roleagent.learners.run.run import Run
+from roleagent.learners.tracking.display import Display
 from roleagent.settings import WatchdogConfig
 
 Row = Mapping[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 
 from roleagent.agents.evaluation.records import Record, RecordFile
 from roleagent.agents.evaluation.summary import result_rows, spending
-from roleagent.learners.run.display import Display
+from roleagent.learners.tracking.display import Display
 from roleagent.task_split import TaskSplit
 
 

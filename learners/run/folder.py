@@ -3,7 +3,7 @@
 =====================  ============================================================================
 ``config.yaml``        the resolved configuration, every default written out
 ``metrics.jsonl``      one JSON object per ten updates of imitation, and per iteration
-``tensorboard/``       the same numbers for TensorBoard (:mod:`roleagent.learners.run.tracking`)
+``tensorboard/``       the same numbers for TensorBoard (:mod:`roleagent.learners.tracking.trackers`)
 ``tracking.json``      what the trackers have received
 ``trajectories/``      one file of JSON lines per iteration, packed (``zcat``), an episode a line: see
                        :mod:`roleagent.learners.run.trajectory_log`

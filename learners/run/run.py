@@ -20,10 +20,10 @@ from roleagent.files import Lock, damage, make_folder, make_whole, write_checksu
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import adapt
 from roleagent.learners.run.checkpoints import Checkpoints, Progress, save_policy
-from roleagent.learners.run.display import Display
 from roleagent.learners.run.distributed import Ranks
 from roleagent.learners.run.folder import RunFolder
-from roleagent.learners.run.tracking import Tracking
+from roleagent.learners.tracking.display import Display
+from roleagent.learners.tracking.trackers import Tracking
 from roleagent.timer import Timer
 
 _UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG)  # another name helps

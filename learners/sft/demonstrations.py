@@ -20,7 +20,7 @@ from roleagent.config import ConfigError
 from roleagent.env_spec import make_expert
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.wrappers.tags import ReplyReader
-from roleagent.learners.run.display import Display
+from roleagent.learners.tracking.display import Display
 from roleagent.types import Expert, Task
 
 

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from roleagent.learners.run.display import Display
+from roleagent.learners.tracking.display import Display
 
 
 @pytest.mark.parametrize(

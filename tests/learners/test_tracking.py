@@ -12,10 +12,10 @@ import yaml
 from programs import load as load_program
 
 from roleagent.config import load
-from roleagent.learners.run import tracking
 from roleagent.learners.run.folder import RunFolder
-from roleagent.learners.run.redact import without_secrets
-from roleagent.learners.run.tracking import TRACKERS, Tracking
+from roleagent.learners.tracking import trackers as tracking
+from roleagent.learners.tracking.redact import without_secrets
+from roleagent.learners.tracking.trackers import TRACKERS, Tracking
 from roleagent.options import ConfigError
 
 PASSWORD = "hunter2secret"

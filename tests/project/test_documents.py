@@ -37,7 +37,7 @@ def is_option(path):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_option_that_a_page_names_exists(page):
     named = set(re.findall(rf"(?<![\w./-])((?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+)(?![\w(.])", page.read_text("utf-8")))
-    others = re.compile(r".*\.(py|json|md|parquet)|env\.unwrapped(\..*)?")  # files, and the environment itself
+    others = re.compile(r".*\.(py|jsonl?|md|parquet)|env\.unwrapped(\..*)?")  # files, and the environment itself
     assert {path for path in named if not is_option(path) and not others.fullmatch(path)} == set()
 
 

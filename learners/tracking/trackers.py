@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from roleagent.config import Config, ConfigError, to_dict
 from roleagent.files import write_whole
 from roleagent.learners.run.folder import RunFolder
-from roleagent.learners.run.redact import flat, without_secrets
+from roleagent.learners.tracking.redact import flat, without_secrets
 
 _PATIENCE = 3  # failures in a row after which a tracker is left alone
 
