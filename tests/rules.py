@@ -1,5 +1,6 @@
 """How each command of the documents is run here: one rule per command, which :mod:`test_commands` holds to."""
 
+import sys
 from dataclasses import dataclass, field
 
 SMALL = (
@@ -12,6 +13,7 @@ SMALL = (
 """What makes any training run one of seconds."""
 TOY = f"--config configs/toy.yaml {SMALL} run_dir=runs/other"
 NEW = {"run_dir=runs/toy": "run_dir=runs/new"}  # the folder runs/toy lies there already
+TOOLS = {"my_tools.py": "{tools}/my_tools.py", "tasks.jsonl": "{tools}/tasks.jsonl"}
 DATA = {"alfworld": "{alfworld}", "webshop": "{webshop}", "searchqa": "{searchqa}", "recipes": "{recipes}"}
 DATA = {f"/path/to/{name}": put for name, put in DATA.items()}
 
@@ -60,6 +62,20 @@ RULES = [
         says=r"score [01] after \d+ steps; \d+ predictions, mean similarity 0\.\d+",
     ),
     Rule(r"python examples/two_roles\.py", "quick"),
+    Rule(r"python examples/plug_your_tool\.py", "quick", says="bought, 10 euros are left"),
+    Rule(r"python examples/mcp_tool\.py", "slow", says="reward 1", needs="mcp"),
+    Rule(r"roleagent tools show my_tools\.py", "quick", put=TOOLS, says="what is wanted"),
+    Rule(r"roleagent tools call my_tools\.py price .*", "quick", put=TOOLS, says="^25"),
+    Rule(
+        r"roleagent tools show mcp:python examples/mcp_tool\.py --serve",
+        "slow",
+        put={"mcp:python": f"mcp:{sys.executable}"},
+        says='"price"',
+        needs="mcp",
+    ),
+    Rule(
+        r"roleagent play RoleAgent/ToolEnv-v0 .*", "quick", put=TOOLS, types="quit\n", says="What do a .* cost together"
+    ),
     Rule(r"roleagent play RoleAgent/ALFWorld-v0 --env-arg size=tiny", "quick", types="?\nhint\nquit\n", says="go to"),
     Rule(r"roleagent play RoleAgent/ToolEnv-v0", "quick", types="?\nhint\nquit\n", says=r"convert\(amount"),
     Rule(r"roleagent tools show roleagent\.envs\.tools\.examples", "quick", says="Converts a distance to meters"),
@@ -72,6 +88,14 @@ RULES = [
     Rule(r"roleagent serve RoleAgent/ALFWorld-v0 --port 8000", "serves", put={"8000": "0"}, says="/health"),
     Rule(r"python examples/openenv_client\.py http://\S+", "slow", put={"http://127.0.0.1:8000": "{openenv}"}),
     # --- training ---
+    Rule(
+        r"python train\.py env\.id=RoleAgent/ToolEnv-v0 .*rollout\.action_tokens=40",
+        "slow",
+        more=f"{SMALL} rollout.action_tokens=60 run_dir=runs/other",
+        put=TOOLS,
+        says="success on valid",
+    ),
+    parsed(r"python train\.py env\.id=RoleAgent/ToolEnv-v0 .*policy\.path=Qwen/.*", "it takes a pretrained model"),
     Rule(r"python train\.py", "slow", more=f"{SMALL} run_dir=runs/other"),
     Rule(r"python train\.py (method|estimator)\S*=.*", "slow", more=f"{SMALL} run_dir=runs/other"),
     Rule(r"python train\.py --config configs/toy\.yaml run_dir=runs/toy", "slow", more=SMALL, put=NEW),

@@ -277,6 +277,17 @@ class Place:
         return save_model(self.folder / "e5")
 
     @cached_property
+    def tools(self):
+        """The files that docs/plug_in_a_tool.md writes."""
+        folder = self.folder / "tools"
+        folder.mkdir()
+        page = (ROOT / "docs" / "plug_in_a_tool.md").read_text("utf-8")
+        for name, block in re.findall(r"^```python\n(?:# (\S+\.py)\n)?(.*?)^```", page, re.DOTALL | re.MULTILINE):
+            (folder / (name or "program.py")).write_text(block, encoding="utf-8")
+        done(["python", "program.py"], folder)
+        return folder
+
+    @cached_property
     def openenv(self):
         serve = ["roleagent", "serve", "RoleAgent/ALFWorld-v0", "--port", "0", "--env-arg", "size=tiny"]
         return self.open.enter_context(listening(serve, self.folder, {}))
