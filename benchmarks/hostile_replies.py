@@ -137,7 +137,7 @@ def play(name: str, texts: Iterator[str], max_calls: int = 2) -> Found:
     for text in texts:
         if over:
             wrapped.reset()
-        before = len(env._state.get("ran", ()))
+        before = len(env.state.get("ran", ()))
         found.replies += 1
         try:
             _, _, over, _, info = wrapped.step(text)
@@ -146,7 +146,7 @@ def play(name: str, texts: Iterator[str], max_calls: int = 2) -> Found:
             print(f"{name}: {type(error).__name__}: {error} at {text[:200]!r}")
             continue
         ran = [call for call in info["calls"] if call["error"] in (None, "error", "refused", "timeout")]
-        found.false_runs += len(env._state.get("ran", ())) - before != len(ran)
+        found.false_runs += len(env.state.get("ran", ())) - before != len(ran)
         found.reported += len(ran)
         found.well_formed += info["format_error"] is None
         found.injected += sum(neutralize(call["result"])[1] for call in info["calls"])

@@ -12,7 +12,8 @@ Then replies that no model should write, random ones and well-formed ones with r
 format against tools that raise, return megabytes and return every marker. ``RESULT`` has ``hostile_replies``,
 ``raised`` (must be 0), ``false_runs`` (calls reported as run that were not, or the reverse: must be 0),
 ``injected_markers`` (in results: must be 0) and ``us_per_reply``, the processor time of reading a reply of a thousand
-characters in the slowest format.
+characters in the slowest format. ``injected_tokens`` are special tokens that results full of markers bring into prompts
+(must be 0).
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 
 import gymnasium
 from hostile_replies import hostile
+from injected_tokens import injected_tokens
 
 from roleagent.envs.pool import EnvPool, Outcome
 from roleagent.envs.tools import tool
@@ -129,6 +131,8 @@ def main() -> None:
     options = parser.parse_args()
     WAIT["seconds"] = options.milliseconds / 1000
     result = broker(options.episodes, options.turns) | hostile(options.random, options.mutated)
+    result["injected_tokens"] = injected_tokens()
+    print(f"{result['injected_tokens']} special tokens in prompts came from results")
     print("RESULT", json.dumps(result))
 
 
