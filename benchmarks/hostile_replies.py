@@ -140,11 +140,12 @@ def play(name: str, texts: Iterator[str], max_calls: int = 2) -> Found:
         before = len(env.state.get("ran", ()))
         found.replies += 1
         try:
-            _, _, over, _, info = wrapped.step(text)
+            _, _, terminated, truncated, info = wrapped.step(text)
         except Exception as error:
             found.raised, over = found.raised + 1, True
             print(f"{name}: {type(error).__name__}: {error} at {text[:200]!r}")
             continue
+        over = terminated or truncated
         ran = [call for call in info["calls"] if call["error"] in (None, "error", "refused", "timeout")]
         found.false_runs += len(env.state.get("ran", ())) - before != len(ran)
         found.reported += len(ran)

@@ -14,6 +14,10 @@ format against tools that raise, return megabytes and return every marker. ``RES
 ``injected_markers`` (in results: must be 0) and ``us_per_reply``, the processor time of reading a reply of a thousand
 characters in the slowest format. ``injected_tokens`` are special tokens that results full of markers bring into prompts
 (must be 0).
+
+Last, one iteration of training in ``RoleAgent/Office-v0``: ``world_loss_share`` is the share of the loss's weight on
+tokens of the world (must be 0), ``world_loss_share_unmasked`` the same without the mask, and ``world_share`` the world's
+share of tokens.
 """
 
 from __future__ import annotations
@@ -21,8 +25,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -33,6 +41,7 @@ from roleagent.envs.pool import EnvPool, Outcome
 from roleagent.envs.tools import tool
 from roleagent.envs.wrappers import ToolTags
 
+ROOT = Path(__file__).resolve().parents[1]
 WAIT = {"seconds": 0.02}
 
 
@@ -121,6 +130,27 @@ def broker(episodes: int, turns: int) -> dict[str, Any]:
     return result
 
 
+SMALL = (
+    *("method=ppo", "aiw=off", "env.kwargs={calls: [1], max_steps: 3}", "env.eval_tasks=4", "policy.vocabulary=800"),
+    *("policy.hidden_size=32", "policy.layers=1", "policy.heads=2", "policy.kv_heads=1", "policy.mlp_size=64"),
+    *("warmstart.episodes=100", "warmstart.epochs=3", "rollout.num_groups=4", "rollout.group_size=3"),
+    *("rollout.eval_sampled=off", "train.iterations=1", "train.minutes=0"),
+)
+
+
+def world_loss_share(mask: bool) -> tuple[float, float]:
+    """The world's share of the loss's weight in an iteration of training, and of the tokens behind the first reply."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "train.py", "--config", "configs/office.yaml", *SMALL]
+        command += [f"loss.action_mask={'on' if mask else 'off'}", f"run_dir={folder}/run"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        lines = (Path(folder) / "run" / "metrics.jsonl").read_text("utf-8").splitlines()
+    [row] = [row for row in map(json.loads, lines) if row["stage"] == "train"]
+    return row["world_loss_share"], row["world_share"]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--episodes", type=int, default=64, help="side by side (default 64)")
@@ -133,6 +163,12 @@ def main() -> None:
     result = broker(options.episodes, options.turns) | hostile(options.random, options.mutated)
     result["injected_tokens"] = injected_tokens()
     print(f"{result['injected_tokens']} special tokens in prompts came from results")
+    result["world_loss_share"], share = world_loss_share(mask=True)
+    unmasked, _ = world_loss_share(mask=False)
+    print(
+        f"{share:.0%} of tokens are the world's: {result['world_loss_share']:.1%} of the loss, {unmasked:.0%} unmasked"
+    )
+    result |= {"world_share": share, "world_loss_share_unmasked": unmasked}
     print("RESULT", json.dumps(result))
 
 
