@@ -56,3 +56,23 @@ def test_a_run_with_process_rewards(mask, tmp_path, capsys):
         assert (call["error"] is None) == bool(turn["rewards"]["tool"])
     cards = [turn for episode in load_run(tmp_path / "run")["episodes"] for turn in episode["turns"]]
     assert [card["calls"] for card in cards if card["calls"]][:5] == [turn["calls"] for turn in called][:5]
+
+
+@pytest.mark.slow
+def test_both_roles_play(tmp_path):
+    """The policy predicts the results of calls, and analyzes the failures of its own episodes."""
+    curriculum = {"analyst": "model", "reflection_tokens": 96, "selection_tokens": 48}
+    [row] = run(
+        tmp_path / "run",
+        policy=TREE["policy"] | {"context": 1024},
+        warmstart=TREE["warmstart"] | {"episodes": 60, "epochs": 6.0, "failures": 0.5},
+        curriculum=curriculum | {"candidates": 4, "candidate_tokens": 200},
+        rollout=TREE["rollout"] | {"prediction_tokens": 24},
+        train={"iterations": 1},
+        wia=True,
+    )
+    assert row["predictions_scored"] + row["predictions_absent"] > 0 and row["imitated_tokens"] > 0
+    assert row["curriculum_failures"] > 0
+    with gzip.open(tmp_path / "run" / "trajectories" / "iteration-000001.jsonl.gz", "rt") as lines:
+        analyses = [episode["analysis"] for line in lines if not (episode := json.loads(line))["won"]]
+    assert analyses and {one["source"] for one in analyses} <= {"model", "fallback"}
