@@ -16,8 +16,8 @@ characters in the slowest format. ``injected_tokens`` are special tokens that re
 (must be 0).
 
 Last, one iteration of training in ``RoleAgent/Office-v0``: ``world_loss_share`` is the share of the loss's weight on
-tokens of the world (must be 0), ``world_loss_share_unmasked`` the same without the mask, and ``world_share`` the world's
-share of tokens.
+tokens of the world (must be 0), ``world_loss_share_unmasked`` the same without the mask, and ``world_share`` the
+world's share of tokens.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class ToolEnv(TaskSplitEnv):
         max_steps: commands until the episode is cut off, ≥ 1.
         max_calls: calls of one command that are run, 1 to 8; the others are refused.
         max_words: of a result; a longer one is cut in its middle. At least 1.
-        timeout: seconds of a call, > 0.
+        timeout: seconds of a call, > 0. A function that takes longer goes on by itself, and may still change the state.
         format_gate: whether a malformed reply costs the outcome (Eq. 6).
         coerce: whether texts such as ``"3"`` are read as numbers where the schema wants these.
         isolation: of the tools' servers, see :mod:`roleagent.envs.tools.mcp`; ``state`` belongs to the episode anyway.
