@@ -10,6 +10,9 @@ from hypothesis import settings
 
 from roleagent import slow_notice
 
+for folder in ("ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA", "TEXTCRAFT_DATA"):
+    os.environ.pop(folder, None)  # what a newcomer sees, whatever data this machine has
+
 # A busy machine is not a failure: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")

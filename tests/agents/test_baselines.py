@@ -12,7 +12,6 @@ from fake_openai import KEY, MODEL, disturbed, error, message, serving
 from player import LESSON, learner, player
 from tiny import Script, qwen
 
-import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.chat.client import KEYS
 from roleagent.agents.chat.endpoint import Endpoint, EndpointError
 from roleagent.agents.chat.episode import Usage
@@ -43,7 +42,7 @@ NO_SYSTEM = "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no syst
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch):
-    for name in (*KEYS, "ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA"):
+    for name in KEYS:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from pettingzoo.test import api_test, parallel_api_test, seed_test
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.dual_role import env, parallel_env
 from roleagent.agents.dual_role.rewards import claims, true_to, valid
 from roleagent.analyst_format import write_reflection, write_selection
@@ -124,8 +123,7 @@ ADVICE = (  # for numbers; text has none, and the roles have their names from th
     ],
     ids=["api", "seed", "parallel"],
 )
-def test_pettingzoo_has_nothing_to_say_against_it(check, options, monkeypatch):
-    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+def test_pettingzoo_has_nothing_to_say_against_it(check, options):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         check(lambda form: form(**options))

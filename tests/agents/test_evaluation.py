@@ -14,7 +14,6 @@ import yaml
 from programs import ROOT, load, run
 from tiny import qwen
 
-import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.evaluation.baselines import build_agent
 from roleagent.agents.evaluation.play import evaluate_agent
 from roleagent.agents.evaluation.records import Record, RecordFile
@@ -194,7 +193,6 @@ def test_an_agent_without_a_local_model_loads_no_torch(tmp_path):
 def here(tmp_path, monkeypatch):
     """An empty folder to work in, and generated games."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
     return tmp_path
 
 

@@ -11,7 +11,6 @@ from fake_openai import KEY, MODEL, disturbed, error, message, serving, slowly
 from programs import load, start
 from tiny import qwen
 
-import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.chat.endpoint import Endpoint
 from roleagent.agents.evaluation.baselines import build_agent
 from roleagent.agents.policies import hf

@@ -209,8 +209,6 @@ class Echo:
 @pytest.fixture
 def world(request, monkeypatch):
     """The split of an environment, with generated data where it has data."""
-    for name in ("ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA"):
-        monkeypatch.delenv(name, raising=False)
     env_id, style, think = request.param
     kwargs = DATA.get(env_id, "{max_steps: 4}")
     options = [f"env.id={env_id}", f"env.kwargs={kwargs}", f"prompt.style={style}", f"prompt.think={think}"]

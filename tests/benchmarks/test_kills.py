@@ -6,7 +6,7 @@ import pytest
 from programs import load, run
 
 
-def test_moments_are_drawn_from_places_and_from_time(monkeypatch):
+def test_moments_are_drawn_from_places_and_from_time():
     kills = load("benchmarks/kills")
     event = kills.Event.parse
     places = ("rollout", "update", "checkpoint", "library", "log")

@@ -46,7 +46,7 @@ RETRIEVAL_QUERY: to and fro
 SELECTION = "<selected_tasks>\n1: the same\n</selected_tasks>"
 
 
-def test_a_model_behind_a_server_plays_the_environment_role(tmp_path, capsys, monkeypatch):
+def test_a_model_behind_a_server_plays_the_environment_role(tmp_path, monkeypatch):
     monkeypatch.setenv("ROLEAGENT_API_KEY", KEY)
     path = ROOT / "configs" / "toy.yaml"
     options = [*overrides(SMALL), f"run_dir={tmp_path}/run", "train.iterations=2", "curriculum.analyst=endpoint"]

@@ -30,7 +30,7 @@ def test_a_spec_is_complete(spec):
     assert isinstance(make_expert(gymnasium.make(spec.env_id, disable_env_checker=True), None), Expert)
 
 
-def test_wrappers_are_followed_and_nothing_is_guessed(tmp_path):
+def test_wrappers_are_followed_and_nothing_is_guessed():
     env = gymnasium.make("RoleAgent/Toy-v0")
     assert spec_of(gymnasium.wrappers.TimeLimit(env, 5)) == spec_of(env) == spec_of("some.module:RoleAgent/Toy-v0")
     assert spec_of(env.unwrapped.__class__()) == spec_of(env)  # made without gymnasium.make: known by its tasks

@@ -13,7 +13,6 @@ from failures import NOTHING, TOY, failed, story
 from hypothesis import given
 from hypothesis import strategies as st
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula import CurriculumSampler, FailureLibrary, RuleAnalyst, UniformSampler
 from roleagent.envs.wrappers import FailureCurriculum
 from roleagent.failure_modes import match_mode, taxonomy

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from failures import NOTHING, TOY, failed, story
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula import CurriculumSampler, RuleAnalyst
 from roleagent.curricula.task_records import TaskRecords
 from roleagent.task_split import TaskSplit

@@ -6,7 +6,6 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.alfworld.generate import split_ids
 from roleagent.envs.alfworld.official import SPLITS
 

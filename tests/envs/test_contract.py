@@ -6,7 +6,6 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.searchqa.env import INVALID
 from roleagent.task_split import assert_disjoint
 
@@ -27,12 +26,6 @@ MORE_KEYS = {
     SEARCHQA: {"question_id", "retrieved", "answer", "em", "f1", "sub_em", "golden_answers"},
 }
 each_env = pytest.mark.parametrize("env_id", OPTIONS)
-
-
-@pytest.fixture(autouse=True)
-def generated_data(monkeypatch):
-    for name in ("WEBSHOP_DATA", "SEARCHQA_DATA", "ALFWORLD_DATA", "TEXTCRAFT_DATA"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def make(env_id, **options):

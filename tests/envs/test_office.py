@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.env_spec import make_expert
 from roleagent.envs.failures import play_failures
 from roleagent.envs.office.goals import DONE, command_of, read_command, understand

@@ -118,7 +118,7 @@ def test_sessions_are_limited_and_places_come_back():
         second.close()
 
 
-def test_errors_of_a_client(monkeypatch):
+def test_errors_of_a_client():
     with serve("RoleAgent/Toy-v0") as served:
         with pytest.raises(ValueError, match="unknown split 'dev'"):
             RemoteEnv(served.url, split="dev")

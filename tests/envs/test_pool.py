@@ -3,7 +3,6 @@
 import gymnasium
 import pytest
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.pool import EnvPool
 from roleagent.spaces import Unicode
 

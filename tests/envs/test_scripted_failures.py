@@ -10,7 +10,6 @@ import pytest
 from fake_openai import serving
 from programs import load
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.alfworld.goals import parse_goal
 from roleagent.envs.alfworld.text import kind_of

@@ -5,7 +5,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.retrieval.passages import Passage, RetrievalError
 from roleagent.envs.retrieval.retriever import Hit
@@ -14,11 +13,6 @@ from roleagent.envs.searchqa.env import ANSWERED, WORDS, present
 from roleagent.envs.searchqa.questions import SPLITS
 from roleagent.envs.searchqa.text import read_command, read_information
 from roleagent.envs.wrappers import Tags
-
-
-@pytest.fixture(autouse=True)
-def generated_world(monkeypatch):
-    monkeypatch.delenv("SEARCHQA_DATA", raising=False)
 
 
 def make(**options):

@@ -5,7 +5,6 @@ from dataclasses import replace
 import gymnasium
 import pytest
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.retrieval.passages import Passage
 from roleagent.envs.retrieval.retriever import Hit

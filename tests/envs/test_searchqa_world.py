@@ -68,8 +68,7 @@ def test_the_golden_passages_hold_the_answer_and_the_question_does_not():
                 assert bridge in question.context[0] and bridge not in question.text
 
 
-def test_written_worlds_are_read_back_as_they_were(tmp_path, monkeypatch):
-    monkeypatch.delenv("SEARCHQA_DATA", raising=False)
+def test_written_worlds_are_read_back_as_they_were(tmp_path):
     world = generate(4, 20)
     paths = write_world(world, tmp_path / "new" / "folder")
     assert [path.name for path in paths] == ["corpus.jsonl", "train.jsonl", "valid.jsonl", "test.jsonl"]

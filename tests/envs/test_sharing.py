@@ -10,7 +10,6 @@ import gymnasium
 import numpy as np
 import pytest
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.webshop.cli import main as webshop
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.sharing import DataChanged
@@ -23,12 +22,6 @@ ENVS = {
     "RoleAgent/TextCraft-v0": {},
 }
 LARGEST = 100_000  # bytes of a pickle; the data of a shop or an archive have millions
-
-
-@pytest.fixture(autouse=True)
-def generated_data(monkeypatch):
-    for name in ("WEBSHOP_DATA", "SEARCHQA_DATA", "ALFWORLD_DATA", "TEXTCRAFT_DATA"):
-        monkeypatch.delenv(name, raising=False)
 
 
 def command(info, number):
@@ -188,7 +181,7 @@ def test_a_pickle_finds_its_files_and_detects_changes(files, tmp_path, monkeypat
     assert "\n" not in str(no.value) and str(files) in str(no.value)
 
 
-def test_textworld_is_copied_by_its_commands(monkeypatch):
+def test_textworld_is_copied_by_its_commands():
     pytest.importorskip("textworld", reason="needs the extra [alfworld]")
     from textworld_cached import cached_textworld
 

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from programs import load
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.env_spec import make_expert
 from roleagent.envs.textcraft.data.dataset import open_book
 from roleagent.envs.textcraft.data.generate import generate, write_recipes

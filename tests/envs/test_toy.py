@@ -5,7 +5,6 @@ import random
 import gymnasium
 import pytest
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.toy.expert import ToyExpert
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.adapters.vector import TaskVector, make_vector, merge_infos
 from roleagent.spaces import Unicode
 

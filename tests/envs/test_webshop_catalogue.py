@@ -26,11 +26,6 @@ ENTRY = {
 NOTES = {"attributes": ["solid wood"], "instruction": "Find me tables", "instruction_attributes": ["solid wood"]}
 
 
-@pytest.fixture(autouse=True)
-def no_data_of_this_machine(monkeypatch):
-    monkeypatch.delenv("WEBSHOP_DATA", raising=False)
-
-
 def write(folder, entries=(ENTRY,), notes=None, human=None, number=""):
     folder.mkdir(exist_ok=True)
     notes = {ENTRY["asin"]: NOTES} if notes is None else notes

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.retrieval.bm25 import BM25
 from roleagent.envs.webshop.data.catalogue import Catalogue, CatalogueError, MemoryShelf, load_catalogue
 from roleagent.envs.webshop.engine.goals import open_goals
@@ -20,11 +19,6 @@ from roleagent.envs.webshop.engine.session import Session, parse
 from roleagent.envs.webshop.engine.shop import Shop, open_shop
 from roleagent.envs.webshop.env import WebShopEnv
 from roleagent.envs.webshop.oracle import choose, walkthrough
-
-
-@pytest.fixture(autouse=True)
-def generated_products(monkeypatch):
-    monkeypatch.delenv("WEBSHOP_DATA", raising=False)
 
 
 def make(**options):

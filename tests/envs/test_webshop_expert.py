@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.env_spec import make_expert
 from roleagent.envs.webshop.text import read_page, read_request
 from roleagent.types import Expert

@@ -5,7 +5,6 @@ from collections import Counter
 import gymnasium
 import pytest
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula import RuleAnalyst
 from roleagent.envs.webshop.text import read_request, words_of
 from roleagent.envs.wrappers import Tags

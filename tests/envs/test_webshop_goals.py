@@ -119,7 +119,7 @@ def test_human_goals():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_ids_lead_to_goals_and_back(kind, monkeypatch):
+def test_ids_lead_to_goals_and_back(kind):
     catalogue = load_catalogue("generated")
     _, found = open_goals(catalogue, kind)
     split_ids = [task_id for tasks in reversed(task_splits(catalogue, kind).values()) for task_id in tasks.task_ids]

@@ -7,7 +7,6 @@ import pytest
 from programs import ROOT, load
 from tiny import Script
 
-import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import load as configured
 from roleagent.learners.sft.dagger import take_turns

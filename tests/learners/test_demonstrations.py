@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from tiny import TEMPLATE, Script, plain, qwen
 
-import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import load
 from roleagent.env_spec import make_expert

@@ -4,7 +4,6 @@ import gymnasium
 import pytest
 from tiny import TASKS, Script, play, world_of
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.searchqa.env import INVALID
 from roleagent.envs.toy.env import NOTHING
 from roleagent.learners.returns import EstimatorConfig, states_of
@@ -21,9 +20,7 @@ PREVIOUS, TEXT = EstimatorConfig(), EstimatorConfig(state_of_failure="text")
         ("WebShop", None, "search[table]"),
     ],
 )
-def test_a_failed_command_leaves_the_grouping_state_as_it_was(name, failure, valid, monkeypatch):
-    for folder in ("ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA"):
-        monkeypatch.delenv(folder, raising=False)
+def test_a_failed_command_leaves_the_grouping_state_as_it_was(name, failure, valid):
     env = gymnasium.make(f"RoleAgent/{name}-v0")
     before, info = env.reset(seed=0)
     assert info["state"] == info["grouping_state"] == before

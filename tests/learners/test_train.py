@@ -154,7 +154,7 @@ def test_more_imitation_goes_on_where_it_was_killed(finished, config, tmp_path, 
     assert last["step"] > done and last["seconds"] >= 60 * longer
 
 
-def test_a_finished_run_goes_on_for_longer_and_is_measured_again(copy, config, capsys):
+def test_a_finished_run_goes_on_for_longer_and_is_measured_again(copy, config):
     (copy / "after.json").write_text((copy / "before.json").read_text())
     assert train.main(["--config", str(config), f"run_dir={copy}", "--resume", "train.iterations=2"]) == 0
     assert [row["step"] for row in metrics(copy) if row["stage"] == "train"] == [1, 2]
@@ -166,7 +166,7 @@ def test_a_finished_run_goes_on_for_longer_and_is_measured_again(copy, config, c
 
 
 @pytest.mark.slow
-def test_a_disk_that_fills_up_during_a_checkpoint_costs_only_that_checkpoint(copy, config, capsys):
+def test_a_disk_that_fills_up_during_a_checkpoint_costs_only_that_checkpoint(copy, config):
     """No file of the child may grow beyond the limit: writing fails just as on a full disk, in the middle."""
     last = copy / "checkpoints" / "step-500001"
     limit = int((last / "policy" / "model.safetensors").stat().st_size * 1.5)  # of the optimizer

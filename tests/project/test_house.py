@@ -32,12 +32,6 @@ def module_names():
 MODULES = module_names()
 
 
-@pytest.fixture(autouse=True)
-def generated_games(monkeypatch):
-    """What a newcomer sees, whatever data this machine has."""
-    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
-
-
 def run(*command, cwd=ROOT, **environment):
     """A command in a process of its own; its output, or a failure that shows it."""
     done = subprocess.run(

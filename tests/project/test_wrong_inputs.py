@@ -259,7 +259,7 @@ def test_an_environment_without_what_a_run_needs_is_refused(tmp_path, monkeypatc
         assert words in line and not (tmp_path / "run").exists()
 
 
-def test_a_refused_run_leaves_what_was_in_its_folder(places, capsys):
+def test_a_refused_run_leaves_what_was_in_its_folder(places):
     """An empty folder is free again; one with something in it keeps that."""
     refused = [*TRAIN[:2], *TINY, "warmstart.shares={bring: 0, heat: 0, cool: 0, clean: 0}"]
     for name in ("folder", "run"):

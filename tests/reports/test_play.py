@@ -15,13 +15,6 @@ TASK = "bring-egg-table-1"
 PLAY = ("play", "RoleAgent/Toy-v0", "--task-id", TASK)
 
 
-@pytest.fixture(autouse=True)
-def generated(monkeypatch):
-    """The games, products and questions of a fresh clone."""
-    for name in ("ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA"):
-        monkeypatch.delenv(name, raising=False)
-
-
 @pytest.fixture
 def typed(monkeypatch):
     """What a person types, then the end of input."""

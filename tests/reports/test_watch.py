@@ -90,7 +90,7 @@ def test_a_folder_of_runs_means_the_newest_and_stays_with_it(tmp_path, run):
     assert newest_run(tmp_path / "nothing") is None
 
 
-def test_a_run_is_read_again_only_after_a_change(run, monkeypatch):
+def test_a_run_is_read_again_only_after_a_change(run):
     watcher = RunWatcher([run])
     before = files_of(run)
     stamp, first = watcher.load()
