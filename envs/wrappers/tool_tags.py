@@ -42,14 +42,13 @@ class ToolReader:
     @property
     def stops(self) -> tuple[str, ...]:
         """Closing tags that end a reply; none where it may hold several calls."""
-        tags = [tag for tag in (FORMATS[self.format].stop,) if tag]
-        tags += ["</answer>"] if self.answer == "tag" else []
-        return tuple(tags) if self.max_calls == 1 else ()
+        return self.tags[1::2] if self.max_calls == 1 else ()
 
     @property
     def tags(self) -> tuple[str, ...]:
         """What a new tokenizer has as tokens."""
-        return (*FORMATS[self.format].tags, *(("<answer>", "</answer>") if self.answer == "tag" else ()))
+        answer = ("<answer>", "</answer>") if self.answer == "tag" else ()
+        return (*FORMATS[self.format].tags(self.tools), *answer)
 
     @property
     def form(self) -> str:

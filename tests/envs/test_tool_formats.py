@@ -146,6 +146,7 @@ def test_stops_tokens_and_forms_of_a_reader():
     assert ToolReader().stops == ("</tool_call>", "</answer>") and ToolReader(max_calls=2).stops == ()
     assert ToolReader().tags == ("<tool_call>", "</tool_call>", "<answer>", "</answer>")
     assert ToolReader("python").stops == ("</answer>",) and "name(key=value, …)" in ToolReader("python").form
+    assert ToolReader("tags", tools=(search,), answer="plain").tags == ("<search>", "</search>")
     reader = ToolReader("hermes", think="required", horizon=1)
     for text, error in ((TAGGED, "no <think> block"), (f"<think>a</think>{TAGGED}", None)):
         parsed = reader.read(f'{text}<prediction h="1">so</prediction>')

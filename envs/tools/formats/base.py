@@ -53,14 +53,14 @@ class Format(ABC):
     Attributes:
         name: of the option.
         form: how a call looks, for instructions and corrections.
-        tags: the tags of a call; a new tokenizer has them as tokens.
-        stop: the tag that ends a call; empty: the end token does.
     """
 
     name: str
     form: str
-    tags: tuple[str, ...] = ()
-    stop = ""
+
+    def tags(self, tools: Sequence[Tool]) -> tuple[str, ...]:
+        """The tags of calls, opening and closing by turns; a new tokenizer has them as tokens."""
+        return tuple(tag for name in self.names(tools) for tag in (f"<{name}>", f"</{name}>"))
 
     def read(self, reply: Any, tools: Sequence[Tool] = (), plain: bool = False) -> Reading:
         """Reads a reply. Never raises.

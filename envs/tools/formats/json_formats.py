@@ -36,8 +36,6 @@ class Hermes(Format):
 
     name = "hermes"
     form = '<tool_call>{"name": …, "arguments": {…}}</tool_call>'
-    tags = ("<tool_call>", "</tool_call>")
-    stop = "</tool_call>"
 
     def names(self, tools: Sequence[Tool]) -> tuple[str, ...]:
         return ("tool_call",)
