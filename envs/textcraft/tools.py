@@ -10,6 +10,7 @@ TOOLS = CommandTools(
             "Fetch a material that no crafting command makes.",
             ("get {number} {item}",),
             {"number": "How many.", "item": 'The name, for instance "ash log".'},
+            integers=("number",),
         ),
         CommandTool(
             "craft",

@@ -19,8 +19,9 @@ class CommandTool:
         name: what a call names.
         description: what a model reads about it.
         forms: of the command, with the arguments in braces. The first is taken unless only another one is possible.
-        arguments: what each argument is, by name; all are texts.
+        arguments: what each argument is, by name; a text unless it is one of ``integers``.
         listed: arguments whose values are those that the first observation's possible commands have.
+        integers: arguments that are whole numbers.
 
     >>> take = CommandTool("take", "Takes a thing.", ("take {thing} from {place}",), {"thing": "it", "place": "where"})
     >>> take.arguments_of("take mug 1 from desk 2")
@@ -32,6 +33,7 @@ class CommandTool:
     forms: tuple[str, ...]
     arguments: Mapping[str, str] = field(default_factory=dict)
     listed: tuple[str, ...] = ()
+    integers: tuple[str, ...] = ()
 
     def schema(self, values: Mapping[str, Sequence[str]]) -> dict[str, Any]:
         """The JSON Schema of the arguments.
@@ -42,24 +44,28 @@ class CommandTool:
         properties: dict[str, Any] = {}
         for name, about in self.arguments.items():
             known = values.get(name, ()) if name in self.listed else ()
-            properties[name] = {"type": "string", **({"enum": list(known)} if known else {}), "description": about}
+            kind = "integer" if name in self.integers else "string"
+            properties[name] = {"type": kind, **({"enum": list(known)} if known else {}), "description": about}
         required = list(self.arguments)
         return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
-    def command(self, arguments: Mapping[str, str], possible: Collection[str] = ()) -> str:
+    def command(self, arguments: Mapping[str, Any], possible: Collection[str] = ()) -> str:
         """The command of a call, in one line.
 
         Args:
             possible: commands that are possible now; they choose among several forms.
         """
-        given = {name: _BREAK.sub(" ", text) for name, text in arguments.items()}
+        given = {name: _BREAK.sub(" ", str(value)) for name, value in arguments.items()}
         commands = [form.format(**given) for form in self.forms]
         return next((command for command in commands if command in possible), commands[0])
 
-    def arguments_of(self, command: str) -> dict[str, str] | None:
+    def arguments_of(self, command: str) -> dict[str, Any] | None:
         """The arguments of a command; None if it is not one of this tool."""
-        found = (_pattern(form).fullmatch(command) for form in self.forms)
-        return next((match.groupdict() for match in found if match), None)
+        found = next(filter(None, (_pattern(form).fullmatch(command) for form in self.forms)), None)
+        given: dict[str, Any] = found.groupdict() if found else {}
+        if found is None or not all(given[name].isdecimal() for name in self.integers):
+            return None
+        return given | {name: int(given[name]) for name in self.integers}
 
 
 @lru_cache(maxsize=256)

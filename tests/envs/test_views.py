@@ -24,8 +24,15 @@ OPTIONS = {
     "ALFWorld": {"size": "small", "data_dir": "generated"},
     "WebShop": {"data_dir": "generated", "num_products": 200},
     "SearchQA": {"data_dir": "generated"},
+    "TextCraft": {"data_dir": "generated"},
 }
-NAMES = {"Toy": {"act"}, "ALFWorld": {"act"}, "WebShop": {"search", "click"}, "SearchQA": {"search", "answer"}}
+NAMES = {
+    "TextCraft": {"get", "craft", "inventory"},
+    "Toy": {"act"},
+    "ALFWorld": {"act"},
+    "WebShop": {"search", "click"},
+    "SearchQA": {"search", "answer"},
+}
 each_view = pytest.mark.parametrize(
     ("name", "fine"), [*((name, False) for name in OPTIONS), ("Toy", True), ("ALFWorld", True)]
 )
