@@ -55,6 +55,10 @@ RULES = [
     parsed(r"mkdocs serve", "what it shows is built strictly by .ci/docs"),
     parsed(r"benchmarks/gpu_smoke\.sh", "it is for GPUs"),
     Rule(r"roleagent doctor", "quick", more="--quick", says="ALFWorld"),
+    parsed(
+        r"python evaluate\.py .* --env RoleAgent/(BFCL|APIBank)-v0 .*",
+        "the published data are no part of the repository; tests/envs/test_next_call.py runs it where they are",
+    ),
     # --- playing ---
     Rule(
         r"python examples/plug_your_agent\.py",
@@ -189,9 +193,11 @@ RULES = [
     # --- evaluating ---
     Rule(r"python evaluate\.py .*--agent my_module:MyAgent", "slow", more="--tasks 2"),
     Rule(r"python evaluate\.py --agent runs/toy", "slow", more="--tasks 2"),
-    Rule(r"python evaluate\.py --agent (random|oracle|expert) .*", "slow", more="--tasks 2", put=DATA),
     Rule(
-        r"python evaluate\.py --agent (plain|react|reflexion) .*--base-url \S+ .*",
+        r"python evaluate\.py --agent (random|oracle|expert) (?!.*(BFCL|APIBank)).*", "slow", more="--tasks 2", put=DATA
+    ),
+    Rule(
+        r"python evaluate\.py --agent (plain|react|reflexion) (?!.*(BFCL|APIBank)).*--base-url \S+ .*",
         "slow",
         more="--tasks 2",
         put={"http://127.0.0.1:8000/v1": "{server}"},

@@ -8,4 +8,5 @@ SPEC = EnvSpec(
     expert="roleagent.envs.tools.expert:make_expert",
     instructions="roleagent.envs.tools.instructions:INSTRUCTIONS",
     splits=("train", "valid", "test", "all"),
+    needs=("tools", "tasks"),
 )

@@ -117,7 +117,8 @@ def checks(quick: bool, full: bool, end: float) -> dict[str, list[tuple[str, Che
         "extras": [("extras", installed.extras)],
     }
     if not quick:
-        found["first games"] = [(_name_of(spec), lambda spec=spec: episode(spec, left())) for spec in registered()]
+        tried = [spec for spec in registered() if not spec.needs]
+        found["first games"] = [(_name_of(spec), lambda spec=spec: episode(spec, left())) for spec in tried]
     if not quick and installed.has_trainer():
         found[_HEAVY] = [
             ("gpu", lambda: machine.gpus(left())),

@@ -45,6 +45,7 @@ class EnvSpec:
         agentgym: a subclass of :class:`~roleagent.envs.adapters.agentgym.WireFormat`.
         data_status: a function that yields :class:`DataStatus`, for ``roleagent doctor``.
         splits: names of the splits; the first that the data have is the one to try.
+        needs: arguments without which the environment cannot be made.
     """
 
     env_id: str
@@ -58,6 +59,7 @@ class EnvSpec:
     agentgym: str = ""
     data_status: str = ""
     splits: tuple[str, ...] = ("train",)
+    needs: tuple[str, ...] = ()
 
     def load(self, field: str) -> Any:
         """The object that a field names; None if the field is empty.

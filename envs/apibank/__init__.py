@@ -1,0 +1,1 @@
+"""API-Bank (Li et al. 2023): the next call in a dialogue."""

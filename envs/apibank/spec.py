@@ -1,0 +1,11 @@
+"""The spec of API-Bank: what it offers, by import string."""
+
+from roleagent.env_spec import EnvSpec
+
+SPEC = EnvSpec(
+    "RoleAgent/APIBank-v0",
+    entry_point="roleagent.envs.apibank.env:APIBankEnv",
+    instructions="roleagent.envs.apibank.instructions:INSTRUCTIONS",
+    splits=("all",),
+    needs=("data_dir",),
+)
