@@ -8,5 +8,4 @@ SPEC = EnvSpec(
     expert="roleagent.envs.tools.expert:make_expert",
     instructions="roleagent.envs.tools.instructions:INSTRUCTIONS",
     splits=("train", "valid", "test", "all"),
-    needs=("tools", "tasks"),
 )
