@@ -5,9 +5,9 @@
 >>> expert.act()
 '{"calls": [{"name": "find", "arguments": {"name": "Mara Quill"}}]}'
 >>> expert.observe(expert.act(), "p47")
->>> expert.observe(expert.act(), "3152")
+>>> expert.observe(expert.act(), "31-52")
 >>> expert.act()
-'{"answer": "3152"}'
+'{"answer": "31-52"}'
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from roleagent.envs.office.goals import command_of, key_of, read_command, unders
 GIVEN_UP = "unknown"
 _RESULTS = {
     "find": r"[pr]\d+",
-    "detail": r"[pr]\d+|\d+|[A-Z]{3} \d+(?:, \d+)*",
+    "detail": r"[pr]\d+|\d+|\d+-\d+|[A-Z]{3}\d+|[A-Z]{3} \d+(?:, \d+)*",
     "free": r"\d+(?:, \d+)*",
     "book": r"booked .*",
-    "convert": r"[A-Z]{3} \d+",
-    "sum": r"sum: \d+",
+    "convert": r"[A-Z]{3}\d+",
+    "sum": r"\d+",
 }
 """The form of a tool's results; anything else is a refusal."""
 

@@ -32,7 +32,7 @@ _FORMS = (
     rf"What is the (?P<field>phone|size) of {_WHO}\?",
     rf"What is the (?P<field>price) of {_WHO} in {_CURRENCY}\?",
     rf"What are the (?P<field>expenses) of {_WHO}(?: in {_CURRENCY})?\?",
-    rf"What is (?P<amount>[A-Z]{{3}} \d+) in {_CURRENCY}\?",
+    rf"What is (?P<amount>[A-Z]{{3}}\d+) in {_CURRENCY}\?",
     rf"(?P<verb>Book|Meet) {_WHO} on (?P<day>\w+), "
     r"(?:(?P<end>first|last) free hour|(?P<hour>\d+):00(?P<later> or later)?)\.",
 )
@@ -120,7 +120,7 @@ class Plan:
             currency, numbers = value[:3], [int(number) for number in re.findall(r"\d+", value)]
             if missing(call := Call("sum", {"numbers": numbers})):
                 return call
-            value = f"{currency} {number_in(known[-1])}"
+            value = f"{currency}{known[-1]}"
         if self.currency:
             if missing(call := Call("convert", {"amount": value, "to": self.currency})):
                 return call
@@ -166,16 +166,6 @@ def is_id(text: str) -> bool:
     return re.fullmatch(r"[pr]\d+", text) is not None
 
 
-def number_in(text: str) -> str:
-    """The first number in a text, or ``""``.
-
-    >>> number_in("sum: 49")
-    '49'
-    """
-    found = re.search(r"\d+", text)
-    return found[0] if found else ""
-
-
 def key_of(call: Call) -> str:
     """A call as text: equal calls have equal keys, whatever the order of their arguments."""
     return f"{call.name}{json.dumps(dict(call.arguments), sort_keys=True)}"
@@ -184,8 +174,8 @@ def key_of(call: Call) -> str:
 def command_of(step: Call | str) -> str:
     """A call or an answer as the bare command of the environment, one JSON line.
 
-    >>> command_of(Call("find", {"name": "Mara Quill"})), command_of("USD 46")
-    ('{"calls": [{"name": "find", "arguments": {"name": "Mara Quill"}}]}', '{"answer": "USD 46"}')
+    >>> command_of(Call("find", {"name": "Mara Quill"})), command_of("USD46")
+    ('{"calls": [{"name": "find", "arguments": {"name": "Mara Quill"}}]}', '{"answer": "USD46"}')
     """
     if isinstance(step, str):
         return json.dumps({"answer": step})
@@ -195,8 +185,8 @@ def command_of(step: Call | str) -> str:
 def read_command(command: str) -> tuple[list[Call], str | None]:
     """The calls and the answer of a bare command; neither if it is malformed.
 
-    >>> read_command('{"answer": "USD 46"}'), read_command("find Mara")
-    (([], 'USD 46'), ([], None))
+    >>> read_command('{"answer": "USD46"}'), read_command("find Mara")
+    (([], 'USD46'), ([], None))
     """
     try:
         said = json.loads(command)
@@ -213,5 +203,5 @@ def read_command(command: str) -> tuple[list[Call], str | None]:
     return calls, answer if isinstance(answer, str) else None
 
 
-__all__ = ["DONE", "KINDS", "Plan", "Results", "command_of", "is_id", "key_of", "number_in"]
+__all__ = ["DONE", "KINDS", "Plan", "Results", "command_of", "is_id", "key_of"]
 __all__ += ["read_command", "understand"]

@@ -8,7 +8,7 @@ INSTRUCTIONS = Instructions(
     """\
 You work in an office and have tools. People and rooms have ids, such as p47 and r12, which find gives. A person has a \
 boss, a room, a phone and expenses; a room has a keeper, a price and a size. Boss, room and keeper are ids. \
-Amounts of money are written as EUR 40.
+Amounts of money are written as EUR40.
 Answer a question with its result alone: a number, or an amount with its currency. If the task is to book or to meet, \
 book the person or the room, and then answer: done.""",
     (
@@ -19,10 +19,10 @@ book the person or the room, and then answer: done.""",
         ),
         ExampleStep("r12", "Now its price.", command_of(Call("detail", {"id": "r12", "field": "price"}))),
         ExampleStep(
-            "EUR 40",
+            "EUR40",
             "The task asks for dollars.",
-            command_of(Call("convert", {"amount": "EUR 40", "to": "USD"})),
+            command_of(Call("convert", {"amount": "EUR40", "to": "USD"})),
         ),
-        ExampleStep("USD 46", "That is the answer.", command_of("USD 46")),
+        ExampleStep("USD46", "That is the answer.", command_of("USD46")),
     ),
 )

@@ -103,7 +103,7 @@ def invented_argument(episode: ScriptedEpisode) -> None:
                 continue
             _do(episode, call, name=name)
         elif call.name == "convert":
-            _do(episode, call, amount=f"{episode.pick(CURRENCIES)} {number}")
+            _do(episode, call, amount=f"{episode.pick(CURRENCIES)}{number}")
         else:
             _do(episode, call, id=f"{call.arguments['id'][0]}{number}")
         if episode.chance(0.4):
@@ -137,7 +137,7 @@ def wrong_amount(episode: ScriptedEpisode) -> None:
         numbers.remove(episode.pick(numbers))
         _do(episode, call, numbers=numbers)
         [currency, *_] = _shown(episode, "|".join(CURRENCIES)) or CURRENCIES
-        _end(episode, [f"{currency} {re.sub('[^0-9]', '', episode.observation)}"])
+        _end(episode, [f"{currency}{episode.observation}"])
     _do(episode, call, to=episode.pick([one for one in CURRENCIES if one != call.arguments["to"]]))
     _end(episode, [episode.observation])
 
@@ -161,7 +161,7 @@ def wrong_booking(episode: ScriptedEpisode) -> None:
 def premature_answer(episode: ScriptedEpisode) -> None:
     """Answers although calls are still needed: with the last result, with a number from the task, or as if done."""
     _stop_at(episode, "find", "detail", "free", "book", "convert", "sum", share=0.4)
-    seen = _shown(episode, r"[A-Z]{3} \d+|[pr]\d+|\d+")
+    seen = _shown(episode, r"[A-Z]{3}\d+|[pr]\d+|[\d-]+")
     episode.mark_failure()
     _end(episode, [*seen, "unknown"] if episode.chance(0.7) else [])
 
@@ -172,8 +172,8 @@ def misread_result(episode: ScriptedEpisode) -> None:
     right = read_command(command)[1]
     if right == DONE or not episode.turns:
         raise Impossible
-    numbers = [text.split()[-1] for text in (episode.observation,) if " " in text]
-    others = [text for text in (*_shown(episode, r"[A-Z]{3} \d+|\d+"), *numbers) if text != right]
+    numbers = re.findall(r"\d+", episode.observation)
+    others = [text for text in (*_shown(episode, r"[A-Z]{3}\d+|[\d-]+"), *numbers) if text != right]
     episode.mark_failure()
     _end(episode, others)
 

@@ -102,7 +102,7 @@ def solve(plan: Plan, office: Office) -> tuple[tuple[Call, ...], str]:
     results: dict[str, str] = {}
     while not isinstance(step := plan.next(results.get), str):
         try:
-            results[key_of(step)] = TOOLS[step.name].execute(step.arguments, state)
+            results[key_of(step)] = str(TOOLS[step.name].execute(step.arguments, state))
         except ToolError:
             return tuple(calls), ""
         calls.append(step)
@@ -140,7 +140,7 @@ def _lookup(office: Office, calls: int, rng: random.Random) -> str:
 def _price(office: Office, calls: int, rng: random.Random) -> str:
     currency = rng.choice(CURRENCIES)
     if calls == 1:
-        return f"What is {rng.choice(CURRENCIES)} {rng.randrange(20, 80)} in {currency}?"
+        return f"What is {rng.choice(CURRENCIES)}{rng.randrange(20, 80)} in {currency}?"
     if calls > 2 and rng.random() < 0.5:
         return f"What are the expenses of {_subject(office, 'person', calls - 3, rng)} in {currency}?"
     if rng.random() < 0.25:

@@ -82,24 +82,24 @@ def convert(amount: str, to: Currency, state: State) -> str:
     """Converts an amount of money, rounded to a whole number.
 
     Args:
-        amount: a currency and a number, such as EUR 40.
+        amount: a currency and a number, such as EUR40.
         to: the other currency.
     """
     rates: Mapping[str, int] = state["office"].rates
-    read = re.fullmatch(r"([A-Z]{3}) (\d{1,6})", amount.strip())
+    read = re.fullmatch(r"([A-Z]{3}) ?(\d{1,6})", amount.strip())
     if read is None or read[1] not in rates:
         raise ToolError(f"no amount: {amount[:40]}; an amount is {', '.join(rates)} and a number")
-    return f"{to} {round(int(read[2]) * rates[read[1]] / rates[to])}"
+    return f"{to}{round(int(read[2]) * rates[read[1]] / rates[to])}"
 
 
 @tool(name="sum", read_only=True)
-def add(numbers: list[int]) -> str:
+def add(numbers: list[int]) -> int:
     """Adds numbers.
 
     Args:
         numbers: the numbers, without currencies.
     """
-    return f"sum: {sum(numbers)}"
+    return sum(numbers)
 
 
 def _known(id: str, state: State) -> Mapping[str, str]:

@@ -43,7 +43,7 @@ class Step:
         """An id, name or number in the call that nothing had shown, or ``""``."""
         named = self.call.arguments if self.call else {}
         values = [value for name in _NAMING for value in _VALUE.findall(str(named.get(name, "")))]
-        return next((value for value in values if not re.search(rf"\b{value}\b", self.known)), "")
+        return next((value for value in values if not re.search(rf"(?<!\d){value}(?!\w)", self.known)), "")
 
 
 @dataclass(frozen=True)

@@ -98,13 +98,13 @@ def build_office(split: str, rng: random.Random, seed: int = 0) -> Office:
         details[id] = {
             "boss": rng.choice([other for other in person_ids if other != id]),
             "room": rng.choice(room_ids),
-            "phone": str(rng.randrange(1000, 10000)),
+            "phone": f"{rng.randrange(10, 100)}-{rng.randrange(10, 100)}",
             "expenses": f"{rng.choice(CURRENCIES)} {amounts}",
         }
     for id in room_ids:
         details[id] = {
             "keeper": rng.choice(person_ids),
-            "price": f"{rng.choice(CURRENCIES)} {rng.randrange(20, 80)}",
+            "price": f"{rng.choice(CURRENCIES)}{rng.randrange(20, 80)}",
             "size": str(rng.randrange(4, 60)),
         }
     taken = {(id, day): frozenset(rng.sample(HOURS, rng.randrange(3, 7))) for id, day in product(details, DAYS)}

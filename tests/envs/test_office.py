@@ -140,7 +140,7 @@ def test_refusals_help(env):
         assert info["rewards"]["tool_error"] == 1 and info["calls"][0]["error"] and not info["valid_action"]
     assert not env._state["bookings"]
     env.reset(options={"task_id": "book-1-400"})
-    for amount in ("40", "40 EUR", "EUR 4.5", "EUR", "XXX 40"):
+    for amount in ("40", "40 EUR", "EUR4.5", "EUR", "XXX40"):
         assert "EUR, USD, GBP" in env.step(call("convert", amount=amount, to="EUR"))[0]
 
 
@@ -178,7 +178,7 @@ def test_wrong_arguments(options, message):
 
 
 def test_goals_in_other_words_are_not_understood():
-    for goal in ("", "Book Mara on Monday.", "What is the phone of the moon of Mara Quill?", "What is EUR 4 in USD"):
+    for goal in ("", "Book Mara on Monday.", "What is the phone of the moon of Mara Quill?", "What is EUR4 in USD"):
         assert understand(goal) is None
 
 
