@@ -1,6 +1,5 @@
 """The two roles: PettingZoo's own tests, who plays what when, what is paid, and replies that are none."""
 
-import re
 import runpy
 import warnings
 from pathlib import Path
@@ -350,15 +349,6 @@ def test_the_agent_cannot_write_into_the_worlds_question():
 def test_wrong_arguments_are_named(options, message):
     with pytest.raises(ValueError, match=message):
         doors(**options)
-
-
-def test_rendering_says_what_is_asked_of_whom():
-    with pytest.raises(ValueError, match="unknown render_mode 'human'; choose 'ansi' or None"):
-        doors(render_mode="human")
-    game = doors(render_mode="ansi", games=2)
-    game.reset(seed=0)
-    assert re.fullmatch(r"\[game 1 of 2; agent: action\]\nYou stand at door \d\. Step 0\.", game.render())
-    game.close()
 
 
 # --- what is shown to people ------------------------------------------------------------------------------------------

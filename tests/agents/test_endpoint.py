@@ -361,11 +361,6 @@ def test_the_analyst_reads_what_the_server_says_and_knows_what_it_cost():
         assert set(again) == {"analysis_seconds", *costs} and not any(again.values())
 
 
-def test_a_cost_that_nobody_knows_is_not_said_to_be_nothing():
-    with serving() as fake:
-        assert "endpoint_cost" not in analyst_at(fake).costs()
-
-
 @pytest.mark.parametrize(
     "trouble", [error(500), error(401), error(400), "drop", message(None), message("<think>hm", "length")]
 )

@@ -2,6 +2,7 @@
 
 import pickle
 import random
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import yaml
 import roleagent.compat.alfworld as alfworld
 from roleagent.compat.alfworld.agents.environment import AlfredTWEnv, get_environment
 from roleagent.compat.alfworld.agents.environment.alfred_tw_env import TASK_TYPES
+from roleagent.compat.alfworld.agents.modules import generic
 from roleagent.envs.alfworld.official import list_games, read_game
 from roleagent.envs.alfworld.parity import JUNK
 
@@ -271,3 +273,15 @@ def assert_equal(ours, theirs):
     if isinstance(ours, tuple | list):
         for one, other in zip(ours, theirs, strict=True):
             assert_equal(one, other)
+
+
+def test_the_command_lines_config(tmp_path, monkeypatch, capsys):
+    path = tmp_path / "config.yaml"
+    path.write_text(CONFIG, "utf-8")
+    monkeypatch.setattr(sys, "argv", ["program", str(path), "-p", "general.training_method=dqn"])
+    assert generic.load_config()["general"]["training_method"] == "dqn"
+    for arguments in (["missing.yaml"], [str(path), "-p", "nowhere.key=1"]):
+        monkeypatch.setattr(sys, "argv", ["program", *arguments])
+        with pytest.raises(SystemExit):
+            generic.load_config()
+        assert "error: " in capsys.readouterr().err

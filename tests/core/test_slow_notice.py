@@ -2,11 +2,8 @@
 
 import io
 import json
-import os
-import pty
 import re
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -75,28 +72,6 @@ def test_a_broken_stderr_ends_nothing(monkeypatch):
     monkeypatch.setattr(sys, "stderr", Broken())
     with waiting("somebody who left"):
         until(lambda: len(tries) == 2)  # it looks on all the same
-
-
-def test_a_terminal_has_one_line_that_counts_and_goes():
-    """The real thing: a process whose stderr is a terminal."""
-    program = (
-        "from roleagent import slow_notice; import time; slow_notice.AFTER = 0.05; slow_notice._GLANCE = 0.02\n"
-        "with slow_notice.waiting('the tide'): time.sleep(0.6)\n"
-        "print('done')"
-    )
-    ours, theirs = pty.openpty()
-    done = subprocess.run([sys.executable, "-c", program], stderr=theirs, stdout=subprocess.PIPE, text=True, timeout=60)
-    os.close(theirs)
-    shown = b""
-    try:
-        while part := os.read(ours, 4096):
-            shown += part
-    except OSError:  # Linux says so at the end
-        pass
-    os.close(ours)
-    assert done.stdout == "done\n"
-    assert b"\n" not in shown and shown.count(b"waiting (0 s) for the tide") > 1
-    assert shown.endswith(b"\r\x1b[2K")  # nothing stays
 
 
 # --- workers that do not answer ---------------------------------------------------------------------------------------

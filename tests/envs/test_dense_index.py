@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from roleagent.envs.retrieval import retriever as retrieving
 from roleagent.envs.retrieval.build import build_index
-from roleagent.envs.retrieval.dense import KINDS, DenseIndex, lists_for
+from roleagent.envs.retrieval.dense import KINDS, DenseIndex
 from roleagent.envs.retrieval.fusion import fuse
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
@@ -85,18 +85,6 @@ def test_saved_and_mapped(indexes, vectors, questions, kind, tmp_path):
     size = 900 if kind == "hnsw" else COUNT
     DenseIndex.build(kind, [vectors[begin : begin + size] for begin in range(0, COUNT, size)]).save(tmp_path / "again")
     assert path.read_bytes() == (tmp_path / "again").read_bytes()
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("count", [1, 40, 300])
-def test_few_vectors(vectors, kind, count):
-    assert [lists_for(size) for size in (0, 127, 128, 200_000)] == [1, 1, 1, 1024]
-    index = DenseIndex.build(kind, [vectors[:count]])
-    scores, rows = index.search(vectors[:count], count + 3)
-    assert (rows[:, 0] == np.arange(count)).mean() > 0.9
-    assert (rows[:, count:] == -1).all()
-    assert scores.shape == rows.shape == (count, count + 3)
-    assert index.search(vectors[:0], 3)[1].shape == (0, 3)
 
 
 def test_a_graph_over_many_lists(vectors, questions, indexes, monkeypatch):

@@ -246,3 +246,19 @@ def test_muon_has_the_matrices_between_embeddings_and_head(tied):
         *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     }
     assert ("lm_head.weight" in others) == (not tied) and "model.embed_tokens.weight" in others
+
+
+def test_another_adapter_is_worn_for_a_while(tmp_path):
+    model, base = trained_adapter(tmp_path)
+    worn, own = Adapter.of(model), logprobs(model, batch(0))
+    Adapter(worn.config, {name: torch.zeros_like(weight) for name, weight in worn.weights.items()}).put_into(model)
+    without = logprobs(model, batch(0))
+    with worn.swapped_into(model):
+        assert torch.equal(logprobs(model, batch(0)), own)
+    assert torch.equal(logprobs(model, batch(0)), without)
+    torch.testing.assert_close(without, logprobs(AutoModelForCausalLM.from_pretrained(base), batch(0)))
+
+
+def test_layers_that_are_not_there_are_refused_by_name():
+    with pytest.raises(ConfigError, match=r"lora\.modules=nowhere"):
+        adapt(qwen().model, LoRAConfig(rank=2, modules="nowhere"), torch.Generator())

@@ -1,7 +1,6 @@
 """What trains predictions: four rules, their gradients against plain forward passes, and what they leave alone."""
 
 import itertools
-import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,7 +21,6 @@ from roleagent.learners.model.learner import Learner
 from roleagent.learners.policy_update import update
 from roleagent.learners.prediction_targets import with_true_states
 from roleagent.learners.returns import EstimatorConfig, prediction_mean
-from roleagent.learners.run.metrics import prediction_accuracy
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
@@ -332,15 +330,6 @@ def test_a_rule_that_cannot_work_is_refused_in_one_line(options, words):
     assert "\n" not in str(refused.value)
     check_learning(load(overrides=[*options, "wia=off"]))
     check_learning(load(overrides=[*options, "train.stage=sft"]))
-
-
-def test_accuracy_of_valid_and_invalid_turns_apart():
-    stage = Stage("loss.prediction_credit=own")
-    found = prediction_accuracy(stage.groups[0].trajectories)
-    assert found == {"prediction_accuracy_valid": 1 / 2, "prediction_accuracy_invalid": 1 / 3}
-    assert prediction_accuracy([]) == {} and not math.isnan(sum(found.values()))
-    hidden = episode(stage.rollout, [("take egg", None, "", 0.0), ("look", f" {OPEN}\n", OPEN, 1.0)], False)
-    assert prediction_accuracy([hidden]) == {"prediction_accuracy_valid": 1.0}
 
 
 def test_one_turn_of_each_episode_is_imitated_and_every_second_one_is_a_failure():

@@ -246,15 +246,6 @@ def test_a_damaged_log_is_one_line_and_nothing_is_removed(own, capsys, line, rea
     assert sorted(folder.rglob("*")) == before
 
 
-def test_a_damaged_policy_is_not_taken_elsewhere(own, tmp_path, capsys):
-    folder, _ = own
-    flip(folder / "checkpoints" / "step-500003" / "policy" / "model.safetensors")
-    assert roleagent(["export", str(folder), "--out", str(tmp_path / "policy")]) == 2
-    assert "policy/model.safetensors is damaged" in capsys.readouterr().err
-    assert load("evaluate").main(["--agent", str(folder), "--tasks", "1"]) == 2
-    assert "policy/model.safetensors is damaged" in capsys.readouterr().err
-
-
 def test_a_kill_between_a_file_and_its_checksum_leaves_both_whole(tmp_path, monkeypatch):
     (tmp_path / "state.json").write_text("old")
     write_checksums(tmp_path)

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from packaging.requirements import Requirement
@@ -97,16 +98,6 @@ def test_a_base_without_the_trainer_is_no_problem(monkeypatch):
     assert reported["trainer"][0] == "note" and "pip install 'roleagent[train]'" in reported["trainer"][1]
     assert "torch" not in reported
     assert "imports" not in doctor.checks(quick=False, full=False, end=0.0)
-
-
-def test_every_extra_says_what_it_is_for(monkeypatch):
-    reported = graded(installed.extras)
-    assert set(reported) == set(installed.ADDS)
-    monkeypatch.setattr(installed, "lacking", lambda requirement: f"{requirement.name} is not installed")
-    reported = graded(installed.extras)
-    assert reported["vllm"] == ("absent", "not installed: vLLM as the sampler | pip install 'roleagent[vllm]'")
-    monkeypatch.setattr(installed, "lacking", lambda requirement: "peft 0.1 is installed, but >=1 is required")
-    assert graded(installed.extras)["lora"][0] == "note"
 
 
 @pytest.mark.parametrize(
@@ -276,3 +267,22 @@ def test_a_game_is_played_to_its_end(monkeypatch, tmp_path):
     lost = doctor.episode(spec_of("RoleAgent/WebShop-v0"), 60)
     assert lost.grade == "problem" and "no items_shuffle" in lost.said
     assert doctor.episode(spec_of("RoleAgent/Toy-v0"), seconds=0.01).grade == "note"
+
+
+def test_folders_that_cannot_be_written_to_or_are_full(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine.shutil, "disk_usage", lambda place: SimpleNamespace(free=2**28, total=2**26))
+    told = graded(lambda: machine.disk(tmp_path))
+    assert (told["disk"][0], told["temporary"][0], told["shared memory"][0]) == ("problem", "note", "note")
+    monkeypatch.setattr(machine.os, "access", lambda place, mode: False)
+    assert "cannot be written to" in graded(lambda: machine.disk(tmp_path))["disk"][1]
+    assert machine.models({"HF_HOME": str(tmp_path / "a" / "b")}).grade == "note"
+
+
+def test_a_driver_that_answers_nonsense(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    for script in ("exit 9", "echo NVIDIA-SMI has failed"):
+        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / "nvidia-smi").chmod(0o755)
+        assert machine._driver(60) is None
+    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA RTX, big, 550.2'\n")
+    assert machine._driver(60) == {"name": "NVIDIA RTX, big", "driver": "550.2"}

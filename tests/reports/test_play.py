@@ -168,3 +168,12 @@ def test_at_a_terminal_there_are_columns_and_completion():
         type_in(b"quit\n")
         read_until("left after 1 step")
         assert process.wait(30) == 0
+
+
+def test_the_tasks_are_listed(capsys):
+    assert main(["play", "toy", "--list", "EGG"]) == 0
+    listed, said = capsys.readouterr()
+    ids = listed.splitlines()
+    assert TASK in ids and all("egg" in task_id for task_id in ids)
+    assert said.startswith(f"{len(ids)} of 432 tasks of RoleAgent/Toy-v0, split train: 18 bring")
+    assert main(["play", "toy", "--list", "unicorn"]) == 2

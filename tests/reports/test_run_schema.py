@@ -22,7 +22,8 @@ from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.files import Lock, at_work
 from roleagent.learners.batch import segments_of
-from roleagent.learners.run.trajectory_log import MOST_READ, token_texts, tokens_of
+from roleagent.learners.credit import Credit
+from roleagent.learners.run.trajectory_log import ScoredGroup, groups_with_tokens, token_texts, tokens_of
 from roleagent.reports.data.load_run import iterations_of, load_episodes, load_run
 from roleagent.reports.data.load_trajectories import RunDataError, TrajectoryReader
 from roleagent.similarity import lms
@@ -156,16 +157,6 @@ def test_the_tokens_are_those_that_are_trained(options, goes_on):
         if kind
     ]
     assert [(kind, logprob) for turn in reported for _, kind, logprob in turn if kind] == trained
-
-
-def test_long_prompts_are_cut_and_say_so():
-    policy = qwen(context=4096)
-    ids = policy.encode("egg " * 900)
-    [tokens] = tokens_of(
-        Trajectory(Task(TOY, "t"), (exchange(ids, ids[:3]),), True, False, ""), policy, configuration.load()
-    )
-    assert len(tokens) == 1 + MOST_READ + 3
-    assert tokens[0] == (f"… {len(ids) - MOST_READ:,} tokens …\n", 0, 0.0)
 
 
 TOKENIZER = tokenizer()
@@ -395,3 +386,14 @@ def test_the_report_is_written_whole_beside_the_run(run, tmp_path, capsys):
     assert roleagent(["report", str(run), str(run), "--out", str(out)]) == 0 and out.exists()
     assert roleagent(["report", str(run), "--out", str(tmp_path / "nowhere" / "x.html")]) == 2
     assert "--out" in capsys.readouterr().err
+
+
+def test_groups_that_teach_are_groups_with_tokens_first():
+    def played(*rewards, replaced=False):
+        turns = [Turn((), Completion((), (), ""), "", "", rewards={"task": reward}) for reward in rewards]
+        task = Task(TOY, "t")
+        group = Group(task, tuple(Trajectory(task, (turn,), True, False, "") for turn in turns))
+        return ScoredGroup(group, Credit([], []), [], replaced)
+
+    groups = [played(0.0, 0.0), played(1.0, 0.0), played(1.0, 0.0, replaced=True), played(0.0, 1.0)]
+    assert [groups_with_tokens(groups, most) for most in (0, 1, 3, 9)] == [set(), {1}, {0, 1, 3}, {0, 1, 3}]

@@ -14,6 +14,7 @@ from http.client import HTTPConnection
 
 import pytest
 
+from roleagent.cli import main
 from roleagent.files import Lock
 from roleagent.reports.data.run_watcher import RunWatcher, fingerprint, newest_run
 from roleagent.reports.web.live_server import LiveServer
@@ -225,3 +226,13 @@ def test_a_browser_follows_a_run_from_before_its_beginning(tmp_path, chromium):
         until("/iteration 2 of 4/.test(document.getElementById('live').textContent)", True)
         assert [line["message"] for line in chromium.get_log("browser")] == []
         chromium.get("about:blank")  # or it would go on asking
+
+
+def test_a_port_that_is_taken_is_passed_over_unless_it_was_asked_for(run, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with LiveServer(RunWatcher([run]), port=port, tries=5) as server:
+            assert port < server.server_port <= port + 5
+        assert main(["watch", str(run), "--port", str(port)]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"roleagent watch: cannot listen on 127.0.0.1:{port}") and "--port" in line
