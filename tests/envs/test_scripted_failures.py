@@ -22,7 +22,8 @@ WEBSHOP = taxonomy("RoleAgent/WebShop-v0")
 SEARCH = taxonomy("RoleAgent/SearchQA-v0")
 OFFICE = taxonomy("RoleAgent/Office-v0")
 CRAFTING = taxonomy("RoleAgent/TextCraft-v0")
-MODES = {"webshop": WEBSHOP, "search": SEARCH, "office": OFFICE, "textcraft": CRAFTING}
+TOOLS = taxonomy("RoleAgent/ToolEnv-v0")
+MODES = {"webshop": WEBSHOP, "search": SEARCH, "office": OFFICE, "textcraft": CRAFTING, "tools": TOOLS}
 
 WORLDS = {
     "toy": ("RoleAgent/Toy-v0", {}),
@@ -32,6 +33,7 @@ WORLDS = {
     "search": ("RoleAgent/SearchQA-v0", {"data_dir": "generated"}),
     "office": ("RoleAgent/Office-v0", {}),
     "textcraft": ("RoleAgent/TextCraft-v0", {"data_dir": "generated"}),
+    "tools": ("RoleAgent/ToolEnv-v0", {}),
 }
 HOUSES = ("toy", "tiny", "standard")
 N = 12  # episodes per mode and world
