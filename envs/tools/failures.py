@@ -36,7 +36,9 @@ def _answered(trajectory: Trajectory) -> bool:
 
 def action_format_error(trajectory: Trajectory) -> Finding | None:
     """At least a quarter of the replies held neither a call nor an answer."""
-    return unreadable_replies([is_malformed(turn) for turn in trajectory.turns])
+    neither = [turn.info.get("counters", {}).get("malformed", 0) for turn in trajectory.turns]
+    malformed = [is_malformed(turn) or bool(count) for turn, count in zip(trajectory.turns, neither, strict=True)]
+    return unreadable_replies(malformed)
 
 
 def failed_call(trajectory: Trajectory) -> Finding | None:
