@@ -1,6 +1,7 @@
 """How much faster are the drop-in interfaces than the originals, and do they return the same?
 
     python benchmarks/dropin.py [--games 8] [--steps 20] [--episodes 50]
+    python benchmarks/dropin.py --only-adapters --python /path/to/venv/bin/python
 
 ALFWorld: the batched environments of ``alfworld`` and ``roleagent.compat.alfworld`` play the same generated games with
 the same commands, 8 at a time. ``alfworld_mismatches`` is the number of batched answers that differ, ``alfworld_ratio``
@@ -12,6 +13,9 @@ WebShop: the original cannot be installed everywhere. Its environment parses eve
 the clickables and for the observation. ``webshop_ratio`` is the CPU time of this parsing over that of all of
 ``WebAgentTextEnv`` on the same pages; the whole original is slower still. ``webshop_mismatches`` counts the steps at
 which what is parsed differs from what ``WebAgentTextEnv`` returns.
+
+``adapters`` is the number of adapters whose example ran to its end with the expected output, each with the really
+installed package: in this environment, or in that of a ``--python``. ``.ci/adapters`` makes those and passes them all.
 """
 
 from __future__ import annotations
@@ -23,10 +27,14 @@ import json
 import multiprocessing
 import os
 import random
+import re
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 CONFIG: dict[str, Any] = {
@@ -39,6 +47,18 @@ CONFIG: dict[str, Any] = {
     },
     "general": {"training_method": "dqn"},
     "rl": {"training": {"max_nb_steps_per_episode": 50}},
+}
+EXAMPLES = Path(__file__).parents[1] / "examples"
+# name: the module that must be installed, the example and its arguments, what it prints, the protocol that is served
+ADAPTERS: dict[str, tuple[str, list[str], str, str]] = {
+    "gymnasium.vector": ("gymnasium", ["vector.py"], r"12 tasks, \d+ won; 600 steps", ""),
+    "TRL": ("trl", ["trl_grpo.py"], r"step +10: reward (0\.9|1)", ""),
+    "OpenEnv": ("openenv", ["openenv_client.py", "URL"], r"Gymnasium: .*\nOpenEnv: .*reward", "openenv"),
+    "AgentGym": ("starlette", ["agentgym_client.py", "URL"], r"reward [01] after \d+ steps; closed", "agentgym"),
+    "verifiers": ("verifiers.envs.multiturn_env", ["verifiers_eval.py"], r"8 rollouts of 4 tasks", ""),
+    "SkyRL": ("skyrl_gym", ["skyrl_env.py"], r"mean of 4 episodes: .*'prediction_similarity': 0\.[1-9]", ""),
+    "Tinker": ("tinker_cookbook", ["tinker_group.py"], r"(?s)(rewards \[.*'predictions_absent'.*){2}", ""),
+    "verl": ("verl.experimental.agent_loop", ["verl_agent_loop.py"], r"(?s)(reward 0, \d+ of \d+ tokens.*){2}", ""),
 }
 REPEATS = 20
 HIDDEN = {"style", "script", "head", "title", "meta", "[document]"}
@@ -163,15 +183,64 @@ def clickables(page: Any) -> list[str]:
     return names + [radio.get("value") for radio in page.select('input[type="radio"]')]
 
 
+def adapters(pythons: list[str]) -> int:
+    """How many adapters pass: each example in the first of the environments that has its package."""
+    passed = 0
+    for name, (module, (program, *arguments), expected, protocol) in ADAPTERS.items():
+        python = next((path for path in pythons if _has(path, module)), None)
+        if python is None:
+            print(f"adapter {name}: its package is not installed")
+            continue
+        with tempfile.TemporaryDirectory() as folder, _served(python, protocol) as url:
+            command = [python, str(EXAMPLES / program), *(url if word == "URL" else word for word in arguments)]
+            done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
+        sound = done.returncode == 0 and re.search(expected, done.stdout) is not None
+        print(f"adapter {name}: {'passed' if sound else 'FAILED: ' + (done.stderr or done.stdout)[-500:]}")
+        passed += sound
+    return passed
+
+
+def _has(python: str, module: str) -> bool:
+    """Whether an environment has a module."""
+    found = f"import importlib.util as u; raise SystemExit(u.find_spec({module!r}) is None)"
+    return subprocess.run([python, "-c", found], capture_output=True).returncode == 0
+
+
+@contextlib.contextmanager
+def _served(python: str, protocol: str) -> Iterator[str]:
+    """The address of a server in a protocol; ``""`` without one."""
+    if not protocol:
+        yield ""
+        return
+    serve = "import sys; from roleagent.cli import main; sys.exit(main())"
+    command = [python, "-c", serve, "serve", "RoleAgent/ALFWorld-v0", "--port", "0", "--protocol", protocol]
+    with subprocess.Popen([*command, "--env-arg", "size=tiny"], stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            found = next((match for line in server.stdout if (match := re.search(r"http://\S+", line))), None)
+            yield found[0] if found else ""
+        finally:
+            server.terminate()
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--games", type=int, default=8, help="of ALFWorld, played at a time")
     parser.add_argument("--steps", type=int, default=20, help="of ALFWorld, per game")
     parser.add_argument("--episodes", type=int, default=50, help="of WebShop")
+    parser.add_argument("--only-adapters", action="store_true", help="compare no speeds")
+    parser.add_argument(
+        "--python", action="append", default=[], metavar="PATH", help="of an environment with a trainer's package"
+    )
     options = parser.parse_args()
     if min(options.games, options.steps, options.episodes) < 1:
         parser.error("--games, --steps and --episodes must be at least 1")
-    print("RESULT", json.dumps(alfworld(options.games, options.steps) | webshop(options.episodes)))
+    compared: dict[str, Any] = {}
+    if not options.only_adapters:
+        compared = alfworld(options.games, options.steps) | webshop(options.episodes)
+    print(
+        "RESULT", json.dumps(compared | {"adapters": adapters([sys.executable, *map(os.path.abspath, options.python)])})
+    )
     return 0
 
 
