@@ -25,7 +25,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 class TinyModel:
-    """Samples replies that nobody can read."""
+    """Samples replies of random bytes."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerFast, seed: int = 0):
         torch.manual_seed(seed)

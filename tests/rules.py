@@ -30,7 +30,7 @@ class Rule:
         put: what takes the place of words, or of parts of words. ``{…}`` names something that the tests make.
         says: a regular expression that its output must have somewhere; of a server, a page that it has.
         types: what a person types.
-        needs: an extra without which it is not run, named as its package.
+        needs: a package without which it is not run (not read, if it is only parsed).
     """
 
     pattern: str
@@ -91,6 +91,25 @@ RULES = [
     parsed(r"python examples/trl_grpo\.py --model .*", "it takes a pretrained model"),
     Rule(r"roleagent serve RoleAgent/ALFWorld-v0 --port 8000", "serves", put={"8000": "0"}, says="/health"),
     Rule(r"python examples/openenv_client\.py http://\S+", "slow", put={"http://127.0.0.1:8000": "{openenv}"}),
+    *(
+        Rule(
+            pattern, "parsed", why="the trainer has an environment of its own, where .ci/adapters runs it", needs=needs
+        )
+        for pattern, needs in (
+            (r"vf-eval roleagent\.envs\.adapters\.verifiers .*", "verifiers"),
+            (r"python examples/verifiers_eval\.py", "verifiers"),
+            (r"python examples/skyrl_env\.py", "skyrl_gym"),
+            (r"python examples/tinker_group\.py", "tinker_cookbook"),
+            (r"python examples/verl_agent_loop\.py", "verl"),
+        )
+    ),
+    Rule(
+        r"roleagent serve RoleAgent/ALFWorld-v0 --protocol agentgym --port 36001",
+        "serves",
+        put={"36001": "0"},
+        says="/list_envs",
+    ),
+    Rule(r"python examples/agentgym_client\.py http://\S+", "slow", put={"http://127.0.0.1:36001": "{agentgym}"}),
     # --- training ---
     Rule(
         r"python train\.py env\.id=RoleAgent/ToolEnv-v0 .*rollout\.action_tokens=40",

@@ -1,6 +1,6 @@
 """RoleAgent's environments for verl's multi-turn rollout: an interaction, which verl has up to version 0.7.
 
-    interaction:                                   # the file that rollout.multi_turn.interaction_config_path names
+    interaction:                                   # the file that multi_turn.interaction_config_path names
       - name: alfworld
         class_name: roleagent.envs.adapters.verl.Interaction
         config: {env: RoleAgent/ALFWorld-v0}

@@ -20,6 +20,7 @@ SMALL = {
     "RoleAgent/ALFWorld-v0": {"size": "tiny", "data_dir": "generated", "games": 3},
     "RoleAgent/WebShop-v0": {"data_dir": "generated", "num_products": 200},
     "RoleAgent/SearchQA-v0": {"data_dir": "generated"},
+    "RoleAgent/TextCraft-v0": {"data_dir": "generated"},
 }
 
 
@@ -92,6 +93,7 @@ class TextCraftClient(ALFWorldClient):
 
 CLIENTS = {
     "RoleAgent/Toy-v0": TextCraftClient,
+    "RoleAgent/TextCraft-v0": TextCraftClient,
     "RoleAgent/ALFWorld-v0": ALFWorldClient,
     "RoleAgent/WebShop-v0": lambda url: NumberedClient(url, "session_id", "state", {}),
     "RoleAgent/SearchQA-v0": lambda url: NumberedClient(url, "id", "observation", {"id": 0}),

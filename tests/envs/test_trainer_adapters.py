@@ -25,6 +25,7 @@ ENVS = {
     "RoleAgent/ALFWorld-v0": {"size": "tiny", "data_dir": "generated"},
     "RoleAgent/WebShop-v0": {"data_dir": "generated", "num_products": 200},
     "RoleAgent/SearchQA-v0": {"data_dir": "generated"},
+    "RoleAgent/TextCraft-v0": {"data_dir": "generated"},
 }
 
 

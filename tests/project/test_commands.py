@@ -6,6 +6,7 @@ of a real run.
 
 import argparse
 import configparser
+import json
 import os
 import re
 import runpy
@@ -17,6 +18,7 @@ import sys
 import urllib.request
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
+from importlib.util import find_spec
 
 import pytest
 import yaml
@@ -114,6 +116,8 @@ def read_command(words, read):
     program, *arguments = words
     if program == "pip":
         read_pip(words)
+    elif program == "vf-eval":
+        assert find_spec(arguments[0]) and "env" in json.loads(arguments[arguments.index("-a") + 1])
     elif program in ("pytest", "mkdocs"):
         assert all((ROOT / word).exists() for word in arguments if word.startswith("tests/"))
     elif program.endswith(".sh") or program.startswith(".ci/"):
@@ -168,6 +172,8 @@ def filled(command, rule, place=None):
 @pytest.mark.parametrize("command", DIFFERENT, ids=str)
 def test_a_command_can_be_read(command, read, tmp_path, monkeypatch):
     (rule,) = rules_of(command)
+    if rule.how == "parsed" and rule.needs:
+        pytest.importorskip(rule.needs, reason=f"needs {rule.needs}: .ci/adapters")
     _lay_out(tmp_path)
     shutil.copy(ROOT / "configs" / "toy.yaml", tmp_path / "run.yaml")
     monkeypatch.chdir(tmp_path)
@@ -291,6 +297,11 @@ class Place:
     def openenv(self):
         serve = ["roleagent", "serve", "RoleAgent/ALFWorld-v0", "--port", "0", "--env-arg", "size=tiny"]
         return self.open.enter_context(listening(serve, self.folder, {}))
+
+    @cached_property
+    def agentgym(self):
+        serve = ["roleagent", "serve", "RoleAgent/ALFWorld-v0", "--port", "0", "--protocol", "agentgym"]
+        return self.open.enter_context(listening([*serve, "--env-arg", "size=tiny"], self.folder, {}))
 
     @cached_property
     def index(self):
