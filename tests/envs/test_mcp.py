@@ -138,6 +138,21 @@ def test_a_server_that_fails_is_restarted_once_and_then_ends_the_episode(how):
             tools["misbehave"]({"how": how})
 
 
+def test_a_session_in_which_an_episode_only_read_serves_the_next():
+    starts = []
+    client = MCPClient("shelf", transport=in_memory(starts), timeout=0.3, allow=["put"])
+    for isolation, first, expected in (
+        ("episode", ("look", {}), 2),  # the list of tools, and one session for both episodes
+        ("session", ("look", {}), 2 + 2),
+        ("episode", ("put", {"thing": "egg"}), 4 + 1),  # the first has an unchanged session, the second needs another
+    ):
+        with episode(client, isolation) as tools:
+            tools[first[0]](first[1])
+        with episode(client, isolation) as tools:
+            assert tools["look"]({}).text == "empty"
+        assert len(starts) == expected
+
+
 def test_one_episode_does_not_end_a_shared_session_of_others():
     starts = []
     client = MCPClient("shelf", transport=in_memory(starts), timeout=0.3)
@@ -160,7 +175,7 @@ def test_a_command_that_dies_is_started_again(tmp_path):
 def test_no_server_outlives_its_episode(tmp_path):
     starts = tmp_path / "starts"
     client = MCPClient(shlex.join([*SCRIPT, str(starts)]))
-    with episode(client) as tools:
+    with episode(client, "session") as tools:
         tools["look"]({})
     processes = [Path("/proc", pid) for pid in starts.read_text().split()]
     if not Path("/proc/self").exists():

@@ -76,27 +76,36 @@ class MCPClient:
             raise self._error(str(error)) from error
         self.tools, self.refused = self._offered(described, tuple(allow), only)
         self._shared: Connection | None = None
-        self._episodes: dict[int, Episode] = {}
+        self._episodes: dict[int, tuple[Episode, str]] = {}
+        self._unchanged: list[Connection] = []
 
     def begin(self, number: int, isolation: str) -> Episode:
         """The episode with a number; all tools of the server share it.
 
         Args:
-            isolation: ``episode`` or ``session``: a session per episode; a command then runs once per episode.
-                ``process``: the same, and refuses a URL, whose server may keep a state that all sessions share.
-                ``shared``: one session for all episodes; an episode can then see what another one did.
+            isolation: ``episode``: a session that no other episode uses, and in which earlier ones have only called
+                read-only tools. ``session``: a new session; a command then runs once per episode. ``process``: the
+                same, and refuses a URL, whose server may keep a state that all sessions share. ``shared``: one session
+                for all episodes; an episode can then see what another one did.
 
         Raises:
             MCPError: the isolation does not fit.
         """
         self.check_isolation(isolation)
         if number not in self._episodes:
-            own, connection = isolation != "shared", Connection(self.server, self.start_timeout)
-            if not own:
-                connection = self._shared = self._shared or connection
-            name = self.name or self.server.address
-            self._episodes[number] = Episode(name, connection, own, self.timeout, self.cache, self.cache_only)
-        return self._episodes[number]
+            connection = self._connection(isolation)
+            name, own = self.name or self.server.address, connection is not self._shared
+            episode = Episode(name, connection, own, self.timeout, self.cache, self.cache_only)
+            self._episodes[number] = episode, isolation
+        return self._episodes[number][0]
+
+    def _connection(self, isolation: str) -> Connection:
+        if isolation == "episode" and self._unchanged:
+            return self._unchanged.pop()
+        connection = Connection(self.server, self.start_timeout)
+        if isolation == "shared":
+            connection = self._shared = self._shared or connection
+        return connection
 
     def check_isolation(self, isolation: str) -> None:
         """Raises :class:`MCPError` where :meth:`begin` would."""
@@ -106,9 +115,13 @@ class MCPClient:
             raise self._error("isolation=process needs a command: the server behind a URL is one process")
 
     def end(self, number: int) -> None:
-        """Ends an episode and its own session; a command ends in the background."""
+        """Ends an episode and its own session, unless another episode can use it; a command ends in the background."""
         if number in self._episodes:
-            self._episodes.pop(number).close()
+            episode, isolation = self._episodes.pop(number)
+            if isolation == "episode" and episode.unchanged:
+                self._unchanged.append(episode.connection)
+            else:
+                episode.close()
 
     def _error(self, problem: str) -> MCPError:
         return MCPError(f"MCP server {self.server.address!r}: {problem}")

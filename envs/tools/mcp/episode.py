@@ -42,7 +42,8 @@ class Episode:
         cache: ResultCache | None,
         cache_only: bool,
     ):
-        self._name, self._connection, self._own, self._timeout = name, connection, own, timeout
+        self.connection = connection
+        self._name, self._own, self._timeout = name, own, timeout
         self._cache, self._cache_only = cache, cache_only
         self._failures, self._changed = 0, False
 
@@ -56,14 +57,14 @@ class Episode:
             EpisodeError: that happened three times in a row, or a server died that the episode had changed.
         """
         cache = self._cache if read_only and not self._changed else None
-        found = cache.get(self._connection.server.address, tool, arguments) if cache else None
+        found = cache.get(self.connection.server.address, tool, arguments) if cache else None
         if found is None and self._cache_only:
             asked = json.dumps(arguments, ensure_ascii=False)[:200]
             raise EpisodeError(f"{self._name}: the cache has no result of {tool} {asked}")
         if found is None:
             found = plain_result(await self._ask(tool, arguments, read_only))
             if cache:
-                found = cache.put(self._connection.server.address, tool, arguments, found)
+                found = cache.put(self.connection.server.address, tool, arguments, found)
         return Result(found["text"], found["success"], images=tuple(found["images"]))
 
     async def _ask(self, tool: str, arguments: Mapping[str, Any], read_only: bool) -> dict[str, Any]:
@@ -71,11 +72,11 @@ class Episode:
         changed, self._changed = self._changed, self._changed or not read_only
         for _ in range(2):
             try:
-                answer = await self._connection.call(tool, arguments, self._timeout)
+                answer = await self.connection.call(tool, arguments, self._timeout)
             except SessionLost as error:
                 self._failures += 1
                 if self._own or error.dead:
-                    await self._connection.restart()
+                    await self.connection.restart()
                 if self._failures >= FAILURES or changed:
                     raise EpisodeError(f"{self._name}: {error}") from error
                 if self._failures > 1 or not read_only:
@@ -85,10 +86,15 @@ class Episode:
                 return answer
         raise AssertionError("the second failure raises")
 
+    @property
+    def unchanged(self) -> bool:
+        """Whether all calls were read-only, and the last one was answered."""
+        return not self._changed and not self._failures
+
     def close(self) -> None:
         """Ends the episode's own session; a command ends in the background."""
         if self._own:
-            background_loop(os.getpid()).submit(self._connection.restart())
+            background_loop(os.getpid()).submit(self.connection.restart())
 
 
 class Connection:
