@@ -22,20 +22,20 @@ def make(env_id: str, arguments: Mapping[str, Any], prefix: str = "") -> gymnasi
 
     Args:
         env_id: a Gymnasium id; ``module:id`` imports the module first.
-        arguments: of the environment. ``view="tools"`` or ``"fine"`` is that of
-            :class:`~roleagent.envs.tools.views.ToolView`.
+        arguments: of the environment. ``view="tools"`` or ``"fine"`` makes a
+            :class:`~roleagent.envs.tools.views.ToolView`, which also has the argument ``format_gate``.
         prefix: what an error puts before the name of an argument.
 
     Raises:
         ConfigError: there is no such environment, it has no such argument, or it lacks data or a package.
     """
-    view = arguments.get("view")
+    view, gate = arguments.get("view"), arguments.get("format_gate", False)
     if view in VIEWS:
-        arguments = {name: value for name, value in arguments.items() if name != "view"}
+        arguments = {name: value for name, value in arguments.items() if name not in ("view", "format_gate")}
     try:
         arguments = _checked(env_id, arguments, prefix)
         env = gymnasium.make(env_id, disable_env_checker=True, **arguments)
-        return ToolView(env, fine=view == "fine") if view in VIEWS else env
+        return ToolView(env, fine=view == "fine", format_gate=bool(gate)) if view in VIEWS else env
     except ConfigError:
         raise
     except Exception as error:  # whatever a module or constructor raises that the user has named

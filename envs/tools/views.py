@@ -50,6 +50,8 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     Args:
         env: an environment, or a Gymnasium id.
         fine: whether there is a tool for each verb.
+        format_gate: whether a malformed reply or a missing answer costs the outcome (Eq. 6 of Agent-R1): the last step
+            has the term ``format``, as in ``ToolEnv``, and ``task`` counts only where it is 0.
         options: of :func:`gymnasium.make`, for an id.
 
     Raises:
@@ -64,8 +66,8 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
 
     max_calls = 1
 
-    def __init__(self, env: gymnasium.Env | str, fine: bool = False, **options: Any):
-        gymnasium.utils.RecordConstructorArgs.__init__(self, fine=fine)
+    def __init__(self, env: gymnasium.Env | str, fine: bool = False, format_gate: bool = False, **options: Any):
+        gymnasium.utils.RecordConstructorArgs.__init__(self, fine=fine, format_gate=format_gate)
         env = gymnasium.make(env, disable_env_checker=True, **options) if isinstance(env, str) else env
         gymnasium.Wrapper.__init__(self, env)
         if env.has_wrapper_attr("tools"):
@@ -73,7 +75,7 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         found: CommandTools = spec_of(env).load("command_tools") or DEFAULT
         if fine and not found.fine:
             raise ValueError(f"{spec_of(env).env_id or env} has no tools for each verb: say view=tools")
-        self.fine, self._view = fine, found
+        self.fine, self.format_gate, self._view = fine, format_gate, found
         self._commands = found.fine if fine else found.tools
         self._by_name = {tool.name: tool for tool in self._commands}
         self._offer({})
@@ -123,6 +125,7 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         observation, info = self.env.reset(seed=seed, options=options)
         self._offer(info)
         self._calls = StepCalls(self._tools, self._checks)
+        self._malformed = 0
         text, _ = neutralize(observation, tuple(self._tools))
         return text, self._info(info, "")
 
@@ -139,6 +142,11 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         elif not command:
             info = {**info, "valid_action": False}
         rewards = {**info.get("rewards", {"task": float(reward)}), **calls.terms}
+        self._malformed += calls.counters["malformed"]
+        if self.format_gate and (terminated or truncated):
+            form = (bool(terminated) + (self._malformed == 0)) / 2 - 1
+            reward = reward if form == 0 else 0.0
+            rewards |= {"format": form, "task": rewards["task"] if form == 0 else 0.0}
         return text, reward, terminated, truncated, self._info({**info, "rewards": rewards}, command)
 
     def _read(self, action: Any) -> tuple[Command, str]:

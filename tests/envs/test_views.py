@@ -150,3 +150,16 @@ def test_instructions_and_wrong_views():
         make("RoleAgent/Toy-v0", {"view": "window"})
     with pytest.raises(ValueError, match="leave the view out"):
         ToolView(ToolView(gymnasium.make("RoleAgent/Toy-v0")))
+
+
+@pytest.mark.parametrize(("malformed", "answered", "form"), [(0, True, 0.0), (1, True, -0.5), (1, False, -1.0)])
+def test_the_gate_of_the_format(malformed, answered, form):
+    """Eq. 6 of Agent-R1: one half for each fault, and the outcome only without one."""
+    view = view_of("SearchQA", format_gate=True, max_steps=3)
+    view.reset(seed=1)
+    *_, answer = view.walkthrough()
+    search = call_command([Call("search", {"query": "x"})])
+    plan = ['{"error": "malformed"}'] * malformed + [search] * (2 - malformed) + [answer if answered else search]
+    for action in plan:
+        _, reward, _, _, info = view.step(action)
+    assert info["rewards"]["format"] == form and reward == info["rewards"]["task"] == float(form == 0)
