@@ -36,7 +36,8 @@ def call(tools, command):
     """Does with tools what a command does."""
     if "craft" in tools:
         verb, _, rest = command.partition(" ")
-        return tools[verb](*(rest.split(" ", 1) if verb == "get" else [rest]))
+        number, _, item = rest.partition(" ")
+        return tools[verb](int(number), item) if verb == "get" else tools[verb](*([rest] if rest else []))
     verb, _, argument = command.rstrip("]").partition("[")
     return tools[verb](argument) if verb in tools else tools["act"](command)
 
