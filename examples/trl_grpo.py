@@ -102,7 +102,7 @@ def main():
         env_id, tasks = "RoleAgent/SearchQA-v0", 1
         tokenizer = toy_tokenizer(toy_calls(env_id))
         model = toy_model(tokenizer)
-        settings = {"num_generations": 16, "per_device_train_batch_size": 16, "learning_rate": 0.05}
+        settings = {"num_generations": 16, "per_device_train_batch_size": 16, "learning_rate": 0.03}
         settings |= {"max_completion_length": 60, "max_tool_calling_iterations": 1, "use_cpu": True, "bf16": False}
     trainer = train(model, tokenizer, env_id, tasks, options.steps, options.output, **settings)
     steps = [entry for entry in trainer.state.log_history if "reward" in entry]

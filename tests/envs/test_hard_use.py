@@ -1,6 +1,6 @@
 """Hard use: random and hostile actions, many of them, long ones, many environments, for a long time.
 
-A few hundred actions in every environment; ``pytest -m slow`` plays 4,000, and ``ROLEAGENT_HARD=100000`` with it as
+A few hundred actions in every environment; ``pytest -m slow`` plays 2,000, and ``ROLEAGENT_HARD=100000`` with it as
 many as that says.
 """
 
@@ -37,7 +37,7 @@ from roleagent.failure_modes import taxonomy
 from roleagent.similarity import lms
 from roleagent.types import Reflection
 
-FEW, MANY = 400, int(os.environ.get("ROLEAGENT_HARD", "4000"))  # actions
+FEW, MANY = 400, int(os.environ.get("ROLEAGENT_HARD", "2000"))  # actions
 LENGTH = 25  # actions of a script
 INFO_KEYS = set(re.findall(r"^``(\w+)`` ", roleagent.types.__doc__, re.MULTILINE))
 WORDS = ("red mug", "wenda pruitt", "the", "shoes for men", "upper gorve carpenter", "zzz")
