@@ -213,8 +213,12 @@ RULES = [
     Rule(r"python evaluate\.py .*--agent my_module:MyAgent", "slow", more="--tasks 2"),
     Rule(r"python evaluate\.py --agent runs/toy", "slow", more="--tasks 2"),
     Rule(
-        r"python evaluate\.py --agent (random|oracle|expert) (?!.*(BFCL|APIBank)).*", "slow", more="--tasks 2", put=DATA
+        r"python evaluate\.py --agent (random|oracle|expert) (?!.*(BFCL|APIBank|ScienceWorld)).*",
+        "slow",
+        more="--tasks 2",
+        put=DATA,
     ),
+    Rule(r"python evaluate\.py --agent oracle .*ScienceWorld.*", "slow", more="--tasks 2", needs="scienceworld"),
     Rule(
         r"python evaluate\.py --agent (plain|react|reflexion) (?!.*(BFCL|APIBank)).*--base-url \S+ .*",
         "slow",

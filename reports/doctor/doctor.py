@@ -68,6 +68,9 @@ def episode(spec: EnvSpec, seconds: float) -> Finding:
         advice = "large data take long to load the first time: roleagent play shows what it waits for"
         return Finding(name, "note", str(error), advice)
     except RuntimeError as error:
+        if "pip install 'roleagent[" in str(error):  # it needs an extra
+            reason, _, advice = str(error).partition(": pip")
+            return Finding(name, "note", reason, f"to play it: pip{advice}")
         return Finding(name, "problem", str(error), "fix the named cause, or unset the data variable")
     if found["steps"] and not found["won"]:
         return Finding(

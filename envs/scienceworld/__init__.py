@@ -1,0 +1,1 @@
+"""ScienceWorld: elementary science in ten rooms, simulated in Scala by the package ``scienceworld``."""
