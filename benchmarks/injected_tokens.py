@@ -46,7 +46,7 @@ def prompt(policy: HFPolicy, page: str, raw: bool, style: str) -> tuple[int, ...
     Args:
         raw: whether the result reaches the prompt as the tool returned it, not neutralized by the environment.
     """
-    env = ToolTags(ToolEnv([read], [{"id": "a", "prompt": "Read the page."}], split="all"))
+    env = ToolTags(ToolEnv([read], [{"id": "a", "prompt": "Read the page.", "answer": "a pan"}], split="all"))
     observation, info = env.reset()
     conversation: Any = STYLES[style](renderer_of(policy), 0, "none", observation, info, 2)
     reply = policy.encode(env.reader.write(f'{{"calls": [{{"name": "read", "arguments": {{"page": "{page}"}}}}]}}'))

@@ -55,7 +55,7 @@ def call(arguments: Sequence[str]) -> int:
     try:
         made = Call(options.name, _object("arguments", options.arguments))
         task = {"id": "call", "prompt": "One call.", "state": _object("--state", options.state)}
-        env = ToolEnv(options.source, [task], split="all", max_steps=1, timeout=options.timeout)
+        env = ToolEnv(options.source, [task], _unjudged, "all", max_steps=1, timeout=options.timeout)
         try:
             env.reset()
             text, _, _, _, info = env.step(call_command([made]))
@@ -69,6 +69,10 @@ def call(arguments: Sequence[str]) -> int:
     if options.state != "{}":
         print(f"state: {json.dumps(env.state, ensure_ascii=False, default=repr)}")
     return int(failed)
+
+
+def _unjudged(task: Any, episode: Any) -> float:
+    return 0.0
 
 
 def _object(name: str, text: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from roleagent.envs.tools.broker import CallResult, PreparedCall, shared_broker
 from roleagent.envs.tools.command import INVALID, Command, answer_command, call_command, read_command
 from roleagent.envs.tools.examples import EXAMPLES, example_tasks
 from roleagent.envs.tools.function_tool import function_schema
-from roleagent.envs.tools.judges import Episode, Judge, judge_of, score_of, terms_of
+from roleagent.envs.tools.judges import JUDGES, Episode, Judge, check_answer, judge_of, score_of, terms_of
 from roleagent.envs.tools.load import load_tools
 from roleagent.envs.tools.schema import ArgumentCheck
 from roleagent.envs.tools.step_calls import COUNTERS, StepCalls
@@ -131,13 +131,12 @@ class ToolEnv(TaskSplitEnv):
         self._default_judge = judge_of(judge)
 
     def _check_tasks(self) -> None:
-        """Refuses tasks with a tool or a judge that does not exist."""
+        """Refuses tasks with a tool or a judge that does not exist, or without the answer that the judge needs."""
         for task in self._tasks.by_id.values():
             for name in task.tools:
                 if name not in self._tools:
                     raise ValueError(f"the task {task.id!r} has the tool {name!r}; there are {', '.join(self._tools)}")
-            if task.judge:
-                judge_of(task.judge)
+            check_answer(task, task.judge or str(self._judge))
 
     @property
     def tools(self) -> tuple[Tool, ...]:
@@ -243,7 +242,7 @@ class ToolEnv(TaskSplitEnv):
 
     def _outcome(self, task: ToolTask, episode: Episode) -> dict[str, float]:
         """The terms of the last step."""
-        judge = judge_of(task.judge) if task.judge else self._default_judge
+        judge = JUDGES[task.judge] if task.judge else self._default_judge
         terms = terms_of(judge(task, episode))
         if self.format_gate:
             form = ((episode.answer is not None) + (episode.malformed == 0)) / 2 - 1

@@ -173,6 +173,34 @@ JUDGES: dict[str, Judge] = {one.__name__: one for one in (exact_match, f1, sub_e
 """The judges by name."""
 
 
+def check_answer(task: ToolTask, name: str) -> None:
+    """Refuses a task whose answer a judge cannot use.
+
+    Args:
+        name: of the judge; one that is not ours is not asked.
+
+    Raises:
+        ValueError: one line.
+    """
+    if task.judge and task.judge not in JUDGES:  # a data file names no code
+        raise ValueError(f"the task {task.id!r} has the judge {task.judge!r}; there are {', '.join(JUDGES)}")
+    answer: Any = task.answer
+    if name == "state" and not (isinstance(answer, Mapping) and answer):
+        raise ValueError(
+            f'the task {task.id!r} needs conditions as answer, {{"path.to.value": …}}, for the judge state'
+        )
+    if name == "calls" and not (isinstance(answer, list | tuple) and all(map(_is_accepted, answer))):
+        form = '[{"function": {"parameter": [accepted values]}}]'
+        raise ValueError(f"the task {task.id!r} needs calls as answer, {form}, for the judge calls")
+    if name in ("exact_match", "f1", "sub_em", "number") and answer in (None, "", [], ()):
+        raise ValueError(f"the task {task.id!r} has no answer, which the judge {name} needs")
+
+
+def _is_accepted(call: Any) -> bool:
+    parts = list(call.values()) if isinstance(call, Mapping) else []
+    return len(parts) == 1 and isinstance(parts[0], Mapping) and all(isinstance(one, list) for one in parts[0].values())
+
+
 def judge_of(judge: str | Judge) -> Judge:
     """A judge by its name, by ``module:function`` or ``file.py:function``, or the function itself.
 
@@ -207,4 +235,4 @@ def terms_of(judged: float | Terms) -> dict[str, float]:
     return {name: float(value) for name, value in terms.items()}
 
 
-__all__ = ["JUDGES", "Episode", "Judge", "judge_of", "score_of", "terms_of"]
+__all__ = ["JUDGES", "Episode", "Judge", "check_answer", "judge_of", "score_of", "terms_of"]

@@ -36,7 +36,7 @@ class ToolTask:
         state: the state at the beginning, an object; every episode has a copy.
         tools: names of the tools that are offered; empty: all.
         type: for the curriculum and reports.
-        judge: of this task; empty: the environment's.
+        judge: of this task, a name of :data:`~roleagent.envs.tools.judges.JUDGES`; empty: the environment's.
         calls: calls that solve it, for the walkthrough: ``{"name": …, "arguments": {…}}``.
     """
 

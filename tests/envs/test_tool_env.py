@@ -176,6 +176,19 @@ def test_the_gate_of_equation_6(replies, task, form):
             {"tasks": [{"id": 1, "prompt": "x", "tools": ["fly"]}], "split": "all"},
             "the tool 'fly'; there are calculate",
         ),
+        (
+            {"tasks": [{"id": 1, "prompt": "x", "judge": "os:system"}], "split": "all"},
+            "the judge 'os:system'; there are",
+        ),
+        (
+            {"tasks": [{"id": 1, "prompt": "x"}], "split": "all"},
+            "the task '1' has no answer, which the judge number needs",
+        ),
+        ({"tasks": [{"id": 1, "prompt": "x", "judge": "state"}], "split": "all"}, "needs conditions as answer"),
+        (
+            {"tasks": [{"id": 1, "prompt": "x", "judge": "calls", "answer": [{"f": {"a": 1}}]}], "split": "all"},
+            "needs calls as answer",
+        ),
         ({"tasks": "nowhere.jsonl"}, "cannot read the tasks .*nowhere.jsonl: No such file"),
         ({"tasks": TASKS[:1], "split": "valid"}, "the split 'valid' has no tasks"),
         ({"judge": "vibes"}, "there is no judge 'vibes': choose exact_match"),
