@@ -280,3 +280,16 @@ def test_an_environment_with_a_server(url):
     pool.close()
     with pytest.raises(MCPError, match="isolation=process needs a command"):
         ToolEnv(tools=f"mcp:{url}", tasks=SERVED, isolation="process")
+
+
+def test_a_lost_server_is_an_error_of_its_episode_alone():
+    client = MCPClient("shelf", transport=in_memory([]), timeout=0.3)
+    pool = EnvPool(lambda: ToolEnv(tools=client.tools, tasks=SERVED, split="all", max_steps=9))
+    [pool.reset(index) for index in range(2)]
+    turn = {0: call_command([Call("misbehave", {"how": "hang"})]), 1: call_command([Call("add", {"a": 2, "b": 3})])}
+    first, second = pool.step_many(turn), pool.step_many(turn)
+    assert (first[0].error, first[0].observation) == (None, "the server gave no answer in 0.3 s")
+    assert second[0].error == "EpisodeError: shelf: the server gave no answer in 0.3 s"
+    assert [outcomes[1].observation for outcomes in (first, second)] == ["5", "5"]
+    assert pool.reset(0).error is None and pool.step_many({0: turn[1]})[0].observation == "5"
+    pool.close()
