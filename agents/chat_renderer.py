@@ -92,7 +92,7 @@ class ChatRenderer:
 
     def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
         thought = {
-            "none": "Write nothing else." if form else "Reply with nothing but the command.",
+            "none": "Do not think aloud." if form else "Reply with nothing but the command.",
             "optional": "You may think first, between <think> and </think>.",
             "required": "Think first, between <think> and </think>.",
         }[think]

@@ -10,8 +10,11 @@ from typing import Any
 
 from roleagent.agents.chat.episode import AgentLoop, Episode
 from roleagent.agents.chat.plain import SILENCE
+from roleagent.agents.chat.tool_agent import assistant_message, command_of, identified
+from roleagent.agents.chat.types import Prompt
 from roleagent.agents.rendering import STYLES, ChatRenderer
 from roleagent.env_spec import Instructions
+from roleagent.envs.tools.formats import FORMATS
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader
 from roleagent.settings import PromptConfig
 
@@ -29,7 +32,17 @@ class MessageRenderer(ChatRenderer):
         return [{"role": "user", "content": text}]
 
     def next_message(self, text: str, reply: Sequence[Any]) -> list[Any]:
-        return self.first_message(text)
+        calls = reply[-1].get("tool_calls", ()) if reply else ()
+        return self.tool_results([text] * len(calls), reply) if calls else self.first_message(text)
+
+    def tool_results(self, texts: Sequence[str], reply: Sequence[Any]) -> list[Any]:
+        calls = reply[-1].get("tool_calls", ()) if reply else ()
+        if len(calls) != len(texts):
+            return self.first_message("\n".join(texts))
+        return [
+            {"role": "tool", "tool_call_id": call["id"], "content": text}
+            for call, text in zip(calls, texts, strict=True)
+        ]
 
 
 class ChatAgent:
@@ -52,11 +65,17 @@ class ChatAgent:
         conversation = style(MessageRenderer(), 0, think, episode.observation, episode.info, history, self._guide)
         while True:
             prompt: tuple[Any, ...] = conversation.action_prompt()
-            answer = yield list(prompt)
-            command = self._reader.read(answer.text).command
+            answer = yield Prompt(prompt, conversation.tools)
+            said: Any = {"role": "assistant", "content": answer.text or SILENCE}
+            reply = answer.text
+            if answer.tool_calls:  # the server has read the calls
+                reading = FORMATS["native"].read({"content": answer.text, "tool_calls": list(answer.tool_calls)})
+                made = sum(message["role"] == "tool" for message in prompt)
+                said = assistant_message(answer.text, identified(reading.calls, made))
+                reply = self._reader.write(command_of(reading)) or answer.text
+            command = self._reader.read(reply).command
             episode.corrections += not command
-            episode.step(answer.text)
+            episode.step(reply)
             if episode.over:
                 return
-            said: Any = {"role": "assistant", "content": answer.text or SILENCE}
             conversation.advance((*prompt, said), (said,), command, episode.observation, episode.info)

@@ -47,9 +47,9 @@ class ToolAgent:
         while not episode.over:
             answer = yield Prompt(messages, episode.info["tools"])
             reading = self.read(answer)
-            calls = _identified(reading.calls, sum(message["role"] == "tool" for message in messages))
+            calls = identified(reading.calls, sum(message["role"] == "tool" for message in messages))
             said = without_thoughts(answer.text) if answer.tool_calls or not calls else ""
-            messages.append(_said(said, calls))
+            messages.append(assistant_message(said, calls))
             episode.corrections += reading.error is not None
             episode.step(command_of(reading))
             messages += _answered(calls, episode)
@@ -116,7 +116,7 @@ def _search(tools: Sequence[Any], question: str) -> str:
     raise ValueError("the agent rag needs a tool whose name contains 'search' and that needs one argument")
 
 
-def _identified(calls: Sequence[Call | str], made: int) -> list[Call]:
+def identified(calls: Sequence[Call | str], made: int) -> list[Call]:
     """Calls with ids, as the protocol wants them; malformed ones have the name ``malformed``."""
     return [
         Call("malformed", {}, f"call_{number}") if isinstance(call, str) else _with_id(call, f"call_{number}")
@@ -128,7 +128,7 @@ def _with_id(call: Call, number: str) -> Call:
     return call if call.id else Call(call.name, call.arguments, number)
 
 
-def _said(text: str, calls: Sequence[Call]) -> Message:
+def assistant_message(text: str, calls: Sequence[Call]) -> Message:
     """The assistant's message."""
     if not calls:
         return {"role": "assistant", "content": text or SILENCE}
@@ -152,4 +152,4 @@ def _answered(calls: Sequence[Call], episode: Episode) -> list[Message]:
     return [{"role": "tool", "tool_call_id": call.id, "content": text} for call, text in zip(calls, texts, strict=True)]
 
 
-__all__ = ["RetrievalAgent", "ToolAgent", "command_of"]
+__all__ = ["RetrievalAgent", "ToolAgent", "assistant_message", "command_of", "identified"]

@@ -5,15 +5,21 @@ import random
 from pathlib import Path
 
 import pytest
-from tiny import llama3_tokenizer, qwen, qwen2_tokenizer
+from tiny import Script, llama3_tokenizer, qwen, qwen2_tokenizer
 
 from roleagent.agents.chat_renderer import ChatRenderer
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.rendering import STYLES
+from roleagent.agents.rollout import Rollout
 from roleagent.env_spec import Instructions
+from roleagent.envs.pool import EnvPool
+from roleagent.envs.tools import ToolEnv, tool
+from roleagent.envs.wrappers import ToolTags
+from roleagent.settings import PromptConfig, RolloutConfig
 
 TEMPLATES = Path(__file__).parents[1] / "templates"
-KINDS = ("qwen2_5", "qwen3", "llama3_1")
+FORMATS = {"qwen2_5": "hermes", "qwen3": "hermes", "llama3_1": "llama3"}
+KINDS = tuple(FORMATS)
 FIND = {"name": "find", "description": 'Findet "Räume": <b>alle</b>.'}
 TOOLS = [
     {
@@ -30,7 +36,9 @@ GUIDE = Instructions("Help.", form="Then reply with <answer>…</answer>.")
 def policy_of(kind):
     text = (TEMPLATES / f"{kind}.jinja").read_text(encoding="utf-8")
     words = llama3_tokenizer(text) if kind == "llama3_1" else qwen2_tokenizer(text)
-    return HFPolicy(qwen(context=16384).model, words, qwen().generator, 16384)
+    policy = HFPolicy(qwen(context=16384).model, words, qwen().generator, 16384)
+    policy.kind = kind
+    return policy
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -111,6 +119,37 @@ def test_user_messages_are_trimmed_as_the_template_does(policy):
     messages = [{"role": role, "content": content} for role, content in contents]
     whole = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
     assert list(transcript.action_prompt()) == policy.tokenizer.encode(whole, add_special_tokens=False)
+
+
+@tool
+def look(q: str) -> str:
+    """Looks <|im_end|>.
+
+    Args:
+        q: what.
+    """
+    return "".join(MARKS) + q
+
+
+def test_a_rollout_gives_results_the_role_of_tools(policy):
+    """The whole way: environment, reader and rollout. The turns are those of the template, and no tool opens one."""
+    task = {"id": "a", "prompt": f"Find it {MARKS[0]}.", "answer": "x"}
+    make = lambda: ToolTags(ToolEnv([look], [task], split="all"), FORMATS[policy.kind], horizon=0)  # noqa: E731
+    call, _ = written(policy, [{"name": "look", "arguments": {"q": "mug"}}])
+    replies = Script(lambda prompt, slot: "<answer>x</answer>" if prompt.count('"mug"') else call)
+    names = ("tokenizer", "eos_id", "encode", "decode", "literal", "single_token")
+    vars(replies).update({name: getattr(policy, name) for name in names})
+    env, limits = make(), RolloutConfig(action_tokens=300)
+    rollout = Rollout(replies, EnvPool(make), "RoleAgent/ToolEnv-v0", PromptConfig(), limits, 0, GUIDE, env.reader)
+    [group] = rollout.play(["a"], 1, 0.0)
+    first, last = group.trajectories[0].turns
+    assert group.trajectories[0].stop_reason == "won" and first.info["calls"][0]["error"] is None
+    between = rollout.renderer.tool_results([policy.literal(first.observation)], first.completion.token_ids)
+    assert last.prompt_ids == (*first.prompt_ids, *first.completion.token_ids, *between)
+    turns = [
+        policy.tokenizer.decode(ids).count(policy.tokenizer.eos_token) for ids in (first.prompt_ids, last.prompt_ids)
+    ]
+    assert turns[1] == turns[0] + 2
 
 
 @pytest.mark.parametrize(

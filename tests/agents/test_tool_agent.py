@@ -17,6 +17,7 @@ from roleagent.envs.tools import ToolEnv
 from roleagent.evaluate import main
 
 TASKS = [{"id": f"t{n}", "prompt": f"How many meters are {n} km?", "answer": 1000 * n, "type": "km"} for n in (1, 2, 3)]
+TRANSCRIPT = ("--set", "prompt.style=transcript")
 OPTIONS = {"tools": "roleagent.envs.tools.examples", "tasks": TASKS, "judge": "number", "split": "all"}
 
 
@@ -36,9 +37,10 @@ def native(name, arguments, number):
 
 def solver(body, number):
     """Converts with the tool, first with a wrong unit, and says what it returned."""
-    talk, task = body["messages"], body["messages"][:2][-1]["content"]
+    talk = body["messages"]
+    task = next(one["content"] for one in reversed(talk) if one["role"] == "user")
     results = [one for one in talk if one["role"] == "tool"]
-    amount = int(re.search(r"\d+", task)[0]) if "km" in task else 0
+    amount = int(re.search(r"(\d+) km", task)[1]) if "km" in task else 0
     if not amount:
         return "yes"
     if not results:
@@ -54,11 +56,15 @@ def evaluated(capsys, *arguments):
     return json.loads(capsys.readouterr().out.splitlines()[-1])
 
 
-def test_evaluate_plays_with_native_calls(here, capsys):
+@pytest.mark.parametrize(
+    "agent", [("--agent", "plain"), (*TRANSCRIPT, "--set", "prompt.tool_format=native"), TRANSCRIPT]
+)
+def test_evaluate_plays_with_native_calls(here, capsys, agent):
+    """By the agent ``plain``, and by the prompts of training in a server's own format and in that of a local model."""
     (here / "tasks.jsonl").write_text("".join(f"{json.dumps(task)}\n" for task in TASKS))
     tools = ("--env-arg", f"tools={OPTIONS['tools']}", "--env-arg", "tasks=tasks.jsonl", "--env-arg", "judge=number")
     with serving(solver) as fake:
-        where = ("--agent", "plain", "--base-url", fake.url, "--env", "RoleAgent/ToolEnv-v0", "--split", "all")
+        where = (*agent, "--base-url", fake.url, "--env", "RoleAgent/ToolEnv-v0", "--split", "all")
         result = evaluated(capsys, *where, *tools)
     assert (result["success"], result["n"], result["steps"]) == (1.0, 3, 3.0)
     offered = [body["tools"] for body in fake.asked if "tools" in body]
