@@ -66,7 +66,7 @@ TOOL = "from roleagent.envs.tools import tool\n\n\n@tool\ndef go(where: str) -> 
             ROW,
             "{tools}: the parameter where of the tool go: set has no JSON Schema",
         ),
-        (None, ROW, "cannot import the tools of {tools}: "),
+        (None, ROW, "there is no file {tools}"),
         (TOOL, '{"prompt": "Go."}', "{tasks}, line 1: id must be a name or a number, not None"),
         (TOOL, f"{ROW}\n{{", "{tasks}, line 2: no JSON"),
         (TOOL, f"{ROW}\n{ROW}", "the id 'a' occurs twice"),
