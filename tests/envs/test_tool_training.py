@@ -11,7 +11,10 @@ from roleagent.envs.tools.expert import GIVEN_UP
 from roleagent.tools import Call
 
 PLAN = [{"name": "convert", "arguments": {"amount": number, "unit": "km"}} for number in (1, 2)]
-TASKS = [{"id": "a", "prompt": "How far?", "answer": 2000, "calls": PLAN}, {"id": "b", "prompt": "And now?"}]
+TASKS = [
+    {"id": "a", "prompt": "How far?", "answer": 2000, "calls": PLAN},
+    {"id": "b", "prompt": "And now?", "answer": 1},
+]
 
 
 def make(tasks):
@@ -71,6 +74,7 @@ TOOL = "from roleagent.envs.tools import tool\n\n\n@tool\ndef go(where: str) -> 
         (TOOL, f"{ROW}\n{{", "{tasks}, line 2: no JSON"),
         (TOOL, f"{ROW}\n{ROW}", "the id 'a' occurs twice"),
         (TOOL, "", "{tasks} holds no tasks"),
+        (TOOL, ROW, "the task 'a' has no answer, which the judge exact_match needs"),
         (TOOL, None, "cannot read the tasks {tasks}: No such file or directory"),
         ("mcp:no-such-server --now", ROW, "MCP server 'no-such-server --now': the server does not start: FileNotFound"),
     ],
