@@ -295,7 +295,7 @@ class Rollout:
             Turn(
                 prompt,
                 action,
-                reply.command,
+                info.get("command", reply.command),  # of a view: the environment's own, for detectors and reports
                 outcome.observation,
                 state=episode.state,
                 prediction=prediction,

@@ -7,16 +7,21 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from tiny import Script
 
 from roleagent.agents.evaluation.baselines import build_agent
 from roleagent.agents.evaluation.play import evaluate_agent
+from roleagent.agents.rollout import Rollout
 from roleagent.config import ConfigError
+from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.env_spec import UNKNOWN, instructions_of, make_expert, spec_of
 from roleagent.envs.make import make
+from roleagent.envs.pool import EnvPool
 from roleagent.envs.tools.command import answer_command, call_command
 from roleagent.envs.tools.command_tools import CommandTool
 from roleagent.envs.tools.views import ToolView
-from roleagent.envs.wrappers import PredictedState, ToolTags
+from roleagent.envs.wrappers import PredictedState, Tags, ToolTags
+from roleagent.settings import PromptConfig, RolloutConfig
 from roleagent.tools import Call
 
 OPTIONS = {
@@ -163,3 +168,23 @@ def test_the_gate_of_the_format(malformed, answered, form):
     for action in plan:
         _, reward, _, _, info = view.step(action)
     assert info["rewards"]["format"] == form and reward == info["rewards"]["task"] == float(form == 0)
+
+
+def test_failures_in_a_view_are_those_of_the_environment():
+    """Detectors read the environment's own commands."""
+    commands = ["go to counter", "look", "look", "look", "go to table", "go to counter"]
+
+    def mode(env, reply):
+        replies = iter([reply(command) for command in commands] + [reply("look")] * 40)
+        script = Script(lambda prompt, slot: next(replies))
+        make, limits = (lambda: env), RolloutConfig(action_tokens=100)
+        rollout = Rollout(script, EnvPool(make), "RoleAgent/Toy-v0", PromptConfig(), limits, 0, None, env.reader)
+        [group] = rollout.play(["bring-egg-tray-1"], 1, 0.0)
+        [failed] = group.trajectories
+        assert [turn.action for turn in failed.turns[:6]] == commands
+        return RuleAnalyst().reflect([failed])[0].mode
+
+    view = ToolTags(view_of("Toy"), horizon=0)
+    seen = mode(view, lambda command: view.reader.write(view.get_wrapper_attr("call_of")(command)))
+    plain = mode(Tags(make("RoleAgent/Toy-v0", {}), horizon=0), lambda command: f"<action>{command}</action>")
+    assert seen == plain != "unknown"
