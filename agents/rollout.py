@@ -209,8 +209,10 @@ class Rollout:
             replies = [self._reply(*parts) for parts in zip(actions, predicted, strict=True)]
             indices = [episode.index for episode in acting]
             outcomes = self.pool.step_many(dict(zip(indices, replies, strict=True)))
-            for episode, *parts, text in zip(acting, prompts, actions, predicted, replies, strict=True):
-                self._record(episode, *parts, text, outcomes[episode.index])
+            for episode, prompt, action, followup, text in zip(
+                acting, prompts, actions, predicted, replies, strict=True
+            ):
+                self._record(episode, prompt, action, followup, text, outcomes[episode.index])
             # An environment that failed has taken its part of the sum along.
             self.watch.move(max(0.0, self.pool.scoring_seconds - scored), "scoring")
 
