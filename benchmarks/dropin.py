@@ -195,7 +195,9 @@ def adapters(pythons: list[str]) -> int:
             command = [python, str(EXAMPLES / program), *(url if word == "URL" else word for word in arguments)]
             done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=600)
         sound = done.returncode == 0 and re.search(expected, done.stdout) is not None
-        print(f"adapter {name}: {'passed' if sound else 'FAILED: ' + (done.stderr or done.stdout)[-500:]}")
+        print(f"adapter {name}: {'passed' if sound else f'FAILED ({done.returncode})'}")
+        if not sound:
+            print(done.stdout[-500:], done.stderr[-500:])
         passed += sound
     return passed
 
