@@ -8,8 +8,17 @@ from typing import Any
 import gymnasium
 
 from roleagent.envs.textcraft.data.dataset import open_book, recipe_folder
+from roleagent.envs.textcraft.data.recipes import RecipeBook
 from roleagent.envs.textcraft.engine.crafting import Crafting
-from roleagent.envs.textcraft.engine.tasks import DISTRACTORS, ENV_ID, CraftingTask, full_name, open_task, task_splits
+from roleagent.envs.textcraft.engine.tasks import (
+    DISTRACTORS,
+    ENV_ID,
+    CraftingTask,
+    full_name,
+    open_task,
+    task_splits,
+    training_split,
+)
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit, TaskSplitEnv
@@ -32,6 +41,8 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         data_dir: a folder with Minecraft's recipe files (``*.json``); None: what ``TEXTCRAFT_DATA`` names, else
             generated recipes; ``"generated"``, ``"official"``: the one or the other in any case.
         seed: of generated recipes.
+        worlds: of ``train``: tasks of so many generated worlds, with the seeds from ``seed`` on. A small policy that
+            trains in one world learns its recipes by heart.
         max_depth: leaves out deeper goals; None: all depths, 1 to 4.
         distractors: shown commands that cannot serve the goal, at most. The original shows 10.
         max_steps: steps until the episode is truncated, ≥ 1. Every goal of Minecraft's recipes takes at most 48.
@@ -42,13 +53,14 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
-    episode_attributes = ("_task", "_game", "_text", "_steps")
+    episode_attributes = ("_task_id", "_task", "_game", "_text", "_steps")
 
     def __init__(
         self,
         split: str = "train",
         data_dir: str | os.PathLike[str] | None = None,
         seed: int = 0,
+        worlds: int = 1,
         max_depth: int | None = None,
         distractors: int = DISTRACTORS,
         max_steps: int = 50,
@@ -59,12 +71,17 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         if distractors < 0:
             raise ValueError(f"distractors must be at least 0, not {distractors}")
         self.render_mode = check_render_mode(render_mode, self.metadata)
-        self.book = open_book(recipe_folder(data_dir), seed)
+        folder = recipe_folder(data_dir)
+        if worlds < 1 or (worlds > 1 and folder is not None):
+            raise ValueError(f"worlds must be at least 1, and 1 with recipe files, not {worlds}")
+        self.book = open_book(folder, seed)
+        self._books = (self.book, *(open_book(folder, seed + n) for n in range(1, worlds if split == "train" else 1)))
         self._max_depth, self._distractors = max_depth, distractors
         self.task_split = self._find_task_split(split)
         self.max_steps = max_steps
         self.observation_space = Unicode()
         self.action_space = Unicode()
+        self._task_id = ""
         self._task: CraftingTask | None = None
         self._game: Crafting | None = None
         self._text = ""
@@ -78,8 +95,9 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         """
         super().reset(seed=seed)
         task_id = self.task_split.requested(options, self.np_random)
-        self._task = open_task(self.book, self.task_split.require(task_id), self._distractors)
-        self._game = Crafting(self.book, self._task.goal)
+        self._task_id = self.task_split.require(task_id)
+        self._task = open_task(*self._find(self._task_id), self._distractors)
+        self._game = Crafting(self._task.book, self._task.goal)
         self._text = self._task.text
         self._steps = 0
         return self._text, self._info(True, {})
@@ -108,9 +126,17 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
 
     def task_type(self, task_id: str) -> str:
         """The depth of a task's goal, without playing it."""
-        return f"depth_{self.book.depths[full_name(self.book, task_id)]}"
+        book, name = self._find(task_id)
+        return f"depth_{book.depths[full_name(book, name)]}"
+
+    def _find(self, task_id: str) -> tuple[RecipeBook, str]:
+        """The book of a task, and its name there."""
+        name, _, number = task_id.partition(".")
+        return self._books[int(number or 0)], name
 
     def _find_task_split(self, split: str) -> TaskSplit:
+        if len(self._books) > 1:
+            return training_split(self._books, self._max_depth)
         found = task_splits(self.book, self._max_depth)
         if split not in found:
             raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(found)}")
@@ -120,9 +146,9 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         task, game = self._task, self._game
         assert task is not None and game is not None
         return {
-            "task_id": task.task_id,
+            "task_id": self._task_id,
             "goal": task.sentence,
-            "task_type": self.task_type(task.task_id),
+            "task_type": self.task_type(self._task_id),
             "split": self.task_split.split,
             "admissible_actions": task.admissible(game),
             "won": game.won,

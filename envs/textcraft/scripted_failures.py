@@ -23,7 +23,7 @@ class Crafter:
         self.episode, self._base = episode, episode.env.unwrapped
         base: Any = self._base
         self.task: CraftingTask = base._task
-        self.book = base.book
+        self.book = self.task.book
         self.planner = planner(self.book)
         self.needed = self.planner.needed(self.task.goal)
         self.own = [recipe for recipe in self.task.shown if recipe.product in self.needed]

@@ -208,6 +208,7 @@ def test_splits_are_disjoint_and_environments_share_them(env_id):
         (SEARCHQA, {"retriever": "google"}, "google"),
         (TEXTCRAFT, {"split": "dev"}, "unknown split 'dev'.*train, valid, test"),
         (TEXTCRAFT, {"data_dir": "/nowhere"}, "there is no folder /nowhere: set TEXTCRAFT_DATA"),
+        (TEXTCRAFT, {"worlds": 0}, "worlds must be at least 1"),
         (TEXTCRAFT, {"distractors": -1}, "distractors must be at least 0"),
         (TEXTCRAFT, {"data_dir": "official"}, "needs TEXTCRAFT_DATA"),
         *((env_id, {"max_steps": 0}, "at least 1") for env_id in OPTIONS),

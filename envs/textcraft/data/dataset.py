@@ -30,7 +30,7 @@ def recipe_folder(data_dir: str | os.PathLike[str] | None) -> Path | None:
     return folder / "recipes" if (folder / "recipes").is_dir() else folder
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=128)
 def open_book(folder: Path | None, seed: int) -> RecipeBook:
     """The recipes of a folder, or generated ones; read once per process.
 

@@ -1,7 +1,8 @@
 """Generated recipes: a world of its own in the file format of Minecraft's recipes.
 
-Families of things come in many materials ("alder door", "elm door"). Materials, families and ingredients are fixed; the
-numbers depend on the seed. In size, depths and kinds of recipes the world resembles Minecraft's.
+Families of things come in many materials ("alder door", "elm door"). Families and ingredients are fixed; the numbers
+depend on the seed. Under other seeds than 0, which material is a wood, a stone, a metal and so on does, too. In size,
+depths and kinds of recipes the world resembles Minecraft's.
 
 >>> files = dict(generate())
 >>> len(files), files["alder_board.json"]["result"], files["alder_board.json"]["group"]
@@ -13,6 +14,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -105,17 +107,18 @@ _FEW_YIELDS = (1, 1, 2, 3, 4)
 def generate(seed: int = 0) -> Iterator[tuple[str, Any]]:
     """Name and content of every file, in the order of the names."""
     files: dict[str, Any] = {}
+    materials = _materials(seed)
     for noun, group, *recipes in FAMILIES:
         rng = random.Random(f"{seed} {noun}")
         many = rng.choice(_FEW_YIELDS if noun in PARTS | LATE_PARTS else _YIELDS)
         for number, words in enumerate(recipes):
             counts = _counts(words.split(), rng)
-            for material in MATERIALS[group].split() if group else [""]:
+            for material in materials[group] if group else [""]:
                 name = f"{material}_{noun}".lstrip("_")
                 source = f"_from_{words.split()[0].lstrip('~*')}" if number else ""
                 inputs = [(_ingredient(word, material), count) for word, count in counts]
                 files[f"{name}{source}.json"] = _recipe(name, many, inputs, noun if group else "")
-    for metal in MATERIALS["metal"].split():  # a block taken apart is no recipe of the game; the format has such files
+    for metal in materials["metal"]:  # a block taken apart is no recipe of the game; the format has such files
         files[f"{metal}_bar_from_block.json"] = _recipe(f"{metal}_bar", 9, [(_ingredient("~block", metal), 1)], "bar")
     yield from sorted(files.items())
 
@@ -127,6 +130,15 @@ def write_recipes(folder: Path, seed: int = 0) -> int:
     for name, content in files:
         (folder / name).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
     return len(files)
+
+
+def _materials(seed: int) -> dict[str, list[str]]:
+    """The materials of each kind."""
+    names = [name for many in MATERIALS.values() for name in many.split()]
+    if seed:
+        random.Random(f"{seed} materials").shuffle(names)
+    left = iter(names)
+    return {kind: list(islice(left, len(many.split()))) for kind, many in MATERIALS.items()}
 
 
 def _counts(words: list[str], rng: random.Random) -> list[tuple[str, int]]:

@@ -180,6 +180,22 @@ def task_splits(book: RecipeBook, max_depth: int | None = None) -> Mapping[str, 
     }
 
 
+@lru_cache(maxsize=16)
+def training_split(books: tuple[RecipeBook, ...], max_depth: int | None = None) -> TaskSplit:
+    """The training tasks of several books, mixed; those of the n-th are named ``goal.n``.
+
+    A goal that the first book holds out, in ``valid`` or ``test``, is in none of them.
+    """
+    first, *others = books
+    splits = task_splits(first, max_depth)
+    held_out = {task_id for name in ("valid", "test") for task_id in splits[name].task_ids}
+    names = list(splits["train"].task_ids)
+    for number, book in enumerate(others, start=1):
+        found = task_splits(book, max_depth)["train"].task_ids
+        names += [f"{task_id}.{number}" for task_id in found if task_id not in held_out]
+    return TaskSplit(ENV_ID, "train", tuple(sorted(names, key=_by_hash)))
+
+
 def _by_hash(goal: str) -> str:
     return hashlib.sha256(goal.encode()).hexdigest()
 
@@ -194,4 +210,5 @@ __all__ = [
     "planner",
     "shown_recipes",
     "task_splits",
+    "training_split",
 ]
