@@ -129,7 +129,7 @@ RULES = [
         more=f"{SMALL} train.iterations=3",
     ),
     Rule(
-        r"python train\.py --config configs/(webshop|searchqa)\.yaml",
+        r"python train\.py --config configs/(webshop|searchqa|office)\.yaml",
         "slow",
         more=f"{SMALL} rollout.action_tokens=32 run_dir=runs/other",
     ),
