@@ -135,6 +135,8 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
 def _for_environment(tree: dict[str, Any], env_id: str) -> dict[str, Any]:
     """The tree for another environment than the file's, whose arguments and splits do not fit.
 
+    An environment whose spec names no held-out split keeps the file's splits.
+
     >>> _for_environment({"env": {"kwargs": {"size": "tiny"}}}, "RoleAgent/ToolEnv-v0")
     {'env': {'train_split': 'train', 'eval_split': 'valid'}}
     """
@@ -142,7 +144,9 @@ def _for_environment(tree: dict[str, Any], env_id: str) -> dict[str, Any]:
     if not isinstance(section, Mapping) or section.get("id", EnvConfig.id) == env_id:
         return tree
     train, *others = spec_of(env_id).splits
-    held_out = EnvConfig.eval_split if EnvConfig.eval_split in others or not others else others[0]
+    if not others:
+        return {**tree, "env": {key: section[key] for key in ("train_split", "eval_split") if key in section}}
+    held_out = EnvConfig.eval_split if EnvConfig.eval_split in others else others[0]
     return {**tree, "env": {"train_split": train, "eval_split": held_out}}
 
 
