@@ -24,7 +24,7 @@ class ToolAgent:
 
     Args:
         guide: the instructions of the environment.
-        format: of calls in a text, a name of :data:`~roleagent.envs.tools.formats.FORMATS`.
+        format: of calls in a text, a name of ``roleagent.envs.tools.formats.FORMATS``.
     """
 
     def __init__(self, guide: Instructions, format: str = "hermes"):

@@ -24,7 +24,7 @@ class ToolReader:
     """Reads and writes replies in one format (see :class:`~roleagent.envs.wrappers.tags.ReplyReader`).
 
     Attributes:
-        format: a name of :data:`~roleagent.envs.tools.formats.FORMATS`.
+        format: a name of ``roleagent.envs.tools.formats.FORMATS``.
         think: whether a thought is forbidden, allowed or demanded.
         answer: whether an answer needs its tag, or any reply without calls is one.
         horizon: predictions read from a reply.
