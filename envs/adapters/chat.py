@@ -42,6 +42,12 @@ class Message(TypedDict):
     content: str
 
 
+PROMPT_TO_COME: tuple[Message, ...] = (
+    {"role": "user", "content": "The environment writes this prompt when the episode begins."},
+)
+"""The prompt in a trainer's data, which :meth:`ChatEpisode.reset` replaces."""
+
+
 class ChatEpisode:
     """An environment that plays one episode after the other as a chat.
 
@@ -275,4 +281,4 @@ class GroupObserver:
             self.sampler.observe([Group(group[0].task, tuple(group)) for group in sound if group])
 
 
-__all__ = ["ChatEpisode", "GroupObserver", "Message"]
+__all__ = ["PROMPT_TO_COME", "ChatEpisode", "GroupObserver", "Message"]

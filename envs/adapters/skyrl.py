@@ -18,16 +18,14 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.envs.adapters.chat import ChatEpisode
-from roleagent.envs.adapters.splits import Splits
+from roleagent.envs.adapters.chat import PROMPT_TO_COME, ChatEpisode
+from roleagent.envs.adapters.splits import Splits, chosen
 
 try:
     import skyrl_gym
     from skyrl_gym.envs.base_text_env import BaseTextEnv, BaseTextEnvStepOutput, ConversationType
 except ImportError as error:
     raise DependencyNotInstalled(f"skyrl-gym is not installed ({error}): pip install 'roleagent[skyrl]'") from error
-
-PLACEHOLDER = "The environment writes this prompt when the episode begins."
 
 
 class TextEnv(BaseTextEnv):
@@ -55,7 +53,7 @@ class TextEnv(BaseTextEnv):
         super().__init__()
         row = dict(extras or {})
         self.max_turns = row.get("max_turns")
-        self._row = {key: row[key] for key in ("task_id", "split", "seed") if row.get(key) is not None}
+        self._row = chosen(row)
         self.episode = ChatEpisode(env, arguments, **options)
 
     def init(self, prompt: ConversationType) -> tuple[ConversationType, dict[str, Any]]:
@@ -114,9 +112,9 @@ def rows(
         split, limit, draws: which tasks (:meth:`~roleagent.envs.adapters.splits.Splits.rows`).
     """
     splits = Splits(env, arguments or {})
-    prompt = [{"role": "user", "content": PLACEHOLDER}]
     found = [
-        {"prompt": prompt, "env_class": name, "data_source": env, **row} for row in splits.rows(split, limit, draws)
+        {"prompt": list(PROMPT_TO_COME), "env_class": name, "data_source": env, **row}
+        for row in splits.rows(split, limit, draws)
     ]
     splits.close()
     return found

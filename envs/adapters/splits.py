@@ -85,6 +85,15 @@ class Splits:
             self._envs.popitem()[1].close()
 
 
+def chosen(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of ``reset`` in a trainer's row, which may have other columns and empty ones.
+
+    >>> chosen({"task_id": None, "seed": 3, "split": "train", "data_source": "toy"})
+    {'split': 'train', 'seed': 3}
+    """
+    return {key: row[key] for key in ("task_id", "split", "seed") if row.get(key) is not None}
+
+
 def load_function(named: Callable[..., Any] | str) -> Callable[..., Any]:
     """A function, or the one that ``module:function`` names.
 
@@ -100,4 +109,4 @@ def load_function(named: Callable[..., Any] | str) -> Callable[..., Any]:
     return loaded
 
 
-__all__ = ["Splits", "Wrapper", "load_function"]
+__all__ = ["Splits", "Wrapper", "chosen", "load_function"]

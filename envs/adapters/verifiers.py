@@ -15,7 +15,7 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.envs.adapters.chat import ChatEpisode, Message
+from roleagent.envs.adapters.chat import PROMPT_TO_COME, ChatEpisode, Message
 from roleagent.envs.adapters.splits import Splits
 
 try:
@@ -28,8 +28,6 @@ except (ImportError, AttributeError) as error:
     raise DependencyNotInstalled(
         f"verifiers with MultiTurnEnv is not installed ({error}): pip install 'roleagent[verifiers]'"
     ) from error
-
-PLACEHOLDER = "The environment writes this prompt when the episode begins."
 
 
 class TextEnv(vf.MultiTurnEnv):
@@ -131,8 +129,7 @@ def load_environment(
 
 
 def _dataset(rows: list[dict[str, Any]]) -> Dataset:
-    prompt = [{"role": "user", "content": PLACEHOLDER}]
-    return Dataset.from_list([{"prompt": prompt, "answer": "", "info": row} for row in rows])
+    return Dataset.from_list([{"prompt": list(PROMPT_TO_COME), "answer": "", "info": row} for row in rows])
 
 
 def _term(name: str) -> Any:

@@ -18,15 +18,13 @@ from uuid import uuid4
 
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.envs.adapters.chat import ChatEpisode
-from roleagent.envs.adapters.splits import Splits
+from roleagent.envs.adapters.chat import PROMPT_TO_COME, ChatEpisode
+from roleagent.envs.adapters.splits import Splits, chosen
 
 try:
     from verl.experimental.agent_loop.agent_loop import AgentLoopBase, AgentLoopMetrics, AgentLoopOutput
 except ImportError as error:
     raise DependencyNotInstalled(f"verl is not installed ({error}): pip install 'roleagent[verl]'") from error
-
-PLACEHOLDER = "The environment writes this prompt when the episode begins."
 
 
 class TextAgentLoop(AgentLoopBase):
@@ -64,8 +62,7 @@ class TextAgentLoop(AgentLoopBase):
             ValueError: the split has no such task.
             Exception: the environment failed.
         """
-        wanted = row.get("extra_info") or {}
-        wanted = {key: wanted[key] for key in ("task_id", "split", "seed") if wanted.get(key) is not None}
+        wanted = chosen(row.get("extra_info") or {})
         episode = ChatEpisode(self._env, self._arguments, **self._options)
         try:
             return await self._play(episode, wanted, sampling_params)
@@ -139,11 +136,10 @@ def rows(
         split, limit, draws: which tasks (:meth:`~roleagent.envs.adapters.splits.Splits.rows`).
     """
     splits = Splits(env, arguments or {})
-    prompt = [{"role": "user", "content": PLACEHOLDER}]
     made = {
         "data_source": env,
         "agent_name": name,
-        "prompt": prompt,
+        "prompt": list(PROMPT_TO_COME),
         "reward_model": {"style": "rule", "ground_truth": ""},
     }
     found = [{**made, "extra_info": row} for row in splits.rows(split, limit, draws)]
