@@ -10,9 +10,9 @@ two characters, which most Chinese words are, and makes an index of Latin texts 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
 from itertools import accumulate, islice, pairwise
-from typing import Protocol
 
 import sqlalchemy as sa
 from rapidfuzz import fuzz, process
@@ -66,17 +66,16 @@ def spaced(text: str) -> str:
     return " ".join(words)
 
 
-class WordIndex(Protocol):
+class WordIndex(ABC):
     """Finds entries by their words."""
 
     def add(self, session: Session, row: FailureRow) -> None:
         """Takes in a new row, which has its id."""
-        ...
 
     def rebuild(self, session: Session) -> None:
         """Begins anew: rows have been deleted."""
-        ...
 
+    @abstractmethod
     def search(
         self,
         session: Session,
@@ -86,15 +85,10 @@ class WordIndex(Protocol):
         among: Container[int] | None = None,
     ) -> list[int]:
         """Ids of the newest rows of the ``k`` best entries, best first: of an environment, or of those ``among``."""
-        ...
 
 
-class Comparison:
+class Comparison(WordIndex):
     """No index: compares the words of all entries. For a few thousand entries, where SQLite has no FTS5."""
-
-    def add(self, session: Session, row: FailureRow) -> None: ...
-
-    def rebuild(self, session: Session) -> None: ...
 
     def search(
         self,
@@ -117,20 +111,16 @@ class Comparison:
         return [key for *_, key in ranked]
 
 
-class _RankedIndex:
+class _RankedIndex(WordIndex):
     """An index of the database that counts and ranks the lines of a query."""
 
-    def add(self, session: Session, row: FailureRow) -> None: ...
-
-    def rebuild(self, session: Session) -> None: ...
-
+    @abstractmethod
     def query(self, wanted: Sequence[Term]) -> str:
         """Any of these terms, in the database's query language."""
-        raise NotImplementedError
 
+    @abstractmethod
     def statements(self, env_id: str | None) -> tuple[str, str]:
         """SQL for the ids of matching rows, best first, and for the number of matching lines."""
-        raise NotImplementedError
 
     def search(
         self,
