@@ -69,10 +69,10 @@ def spaced(text: str) -> str:
 class WordIndex(ABC):
     """Finds entries by their words."""
 
-    def add(self, session: Session, row: FailureRow) -> None:
+    def add(self, session: Session, row: FailureRow) -> None:  # noqa: B027  (an index of the server keeps itself)
         """Takes in a new row, which has its id."""
 
-    def rebuild(self, session: Session) -> None:
+    def rebuild(self, session: Session) -> None:  # noqa: B027
         """Begins anew: rows have been deleted."""
 
     @abstractmethod
