@@ -58,10 +58,11 @@ def normalize_process(
         max_over_ranks: the maximum of a number over all ranks; ``batch`` calls it on every rank.
     """
     changed = list(groups)
-    for name in weighing(weights):
-        largest = max_over_ranks(max((largest_return(group, name) for group in groups), default=0.0))
-        for number, group in enumerate(groups):
-            scale = largest if norm == "batch" else largest_return(group, name)
+    for name in weighing(weights) if norm != "none" else ():
+        largest = [largest_return(group, name) for group in groups]
+        if norm == "batch":
+            largest = [max_over_ranks(max(largest, default=0.0))] * len(groups)
+        for number, scale in enumerate(largest):
             changed[number] = _with_rewards(changed[number], partial(_scaled, name, norm, scale))
     if gate == "live":
         silent = dict.fromkeys(weighing(weights), 0.0)
@@ -87,7 +88,7 @@ def _with_rewards(group: Group, change: Callable[[Turn, Trajectory], Mapping[str
 
 def _scaled(name: str, norm: str, largest: float, turn: Turn, trajectory: Trajectory) -> dict[str, float]:
     """The normalized term of a turn, if it has the term."""
-    if norm == "none" or name not in turn.rewards:
+    if name not in turn.rewards:
         return {}
     return {name: turn.rewards[name] / (len(trajectory.turns) if norm == "turns" else largest + EPSILON)}
 
