@@ -10,9 +10,9 @@ from jinja2 import TemplateError
 
 from roleagent.agents.analysts.prompts import PromptKind
 from roleagent.agents.policies.protocol import Policy
+from roleagent.envs.wrappers.tags import COMMAND_FORM, THOUGHTS, prediction_forms
 
 Message = dict[str, Any]
-_FORM = "Each of your replies is one command, written as <action>command</action>."
 
 
 class ChatRenderer:
@@ -91,19 +91,14 @@ class ChatRenderer:
         return self._after_reply(self._results(texts), reply)
 
     def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
-        thought = {
-            "none": "Do not think aloud." if form else "Reply with nothing but the command.",
-            "optional": "You may think first, between <think> and </think>.",
-            "required": "Think first, between <think> and </think>.",
-        }[think]
-        return f"{rules}\n\n{form or _FORM} {thought}"
+        alone = "Do not think aloud." if form else "Reply with nothing but the command."
+        return f"{rules}\n\n{form or COMMAND_FORM} {THOUGHTS.get(think, alone)}"
 
     def prediction_request(self, horizon: int) -> str:
-        forms = " ".join(f'<prediction h="{h}">…</prediction>' for h in range(1, horizon + 1))
         steps = "observation" if horizon == 1 else f"{horizon} observations"
         return (
             f"You have not seen yet what your command does. Write down the next {steps} exactly as you expect the "
-            f"world to word them: {forms}"
+            f"world to word them: {prediction_forms(horizon)}"
         )
 
     def analyst_prompt(self, text: str, kind: PromptKind) -> list[int]:

@@ -25,7 +25,7 @@ import gymnasium
 from roleagent.env_spec import instructions_of
 from roleagent.envs.adapters.splits import Splits, Wrapper, load_function
 from roleagent.envs.wrappers.predicted_state import PredictedState
-from roleagent.envs.wrappers.tags import Tags, Think
+from roleagent.envs.wrappers.tags import COMMAND_FORM, THOUGHTS, Tags, Think, prediction_forms
 from roleagent.envs.wrappers.tool_tags import ToolTags, read_replies
 from roleagent.markers import escape_markers
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Sampler, Task, Trajectory, Turn
@@ -205,15 +205,10 @@ class ChatEpisode:
 
     def _instructions(self, env: Tags | ToolTags) -> list[str]:
         """The system message: the environment's instructions, its tools, and the form of a reply."""
-        thought = {
-            "none": "Do not write anything else.",
-            "optional": "You may think first, between <think> and </think>.",
-            "required": "Think first, between <think> and </think>.",
-        }[self._think]
-        form = env.reader.form or "Each of your replies is one command, written as <action>command</action>."
-        sentences = [f"{form} {thought}"]
+        thought = THOUGHTS.get(self._think, "Do not write anything else.")
+        sentences = [f"{env.reader.form or COMMAND_FORM} {thought}"]
         if self._ahead:
-            forms = " ".join(f'<prediction h="{h}">…</prediction>' for h in range(1, self._ahead + 1))
+            forms = prediction_forms(self._ahead)
             what = "observation" if self._ahead == 1 else f"{self._ahead} observations"
             sentences.append(
                 f"After it, write down the next {what} exactly as you expect the world to word them: {forms}"

@@ -132,6 +132,24 @@ def _without_break(blanks: re.Match[str]) -> str:
     return " " if "\n" in blanks[0] or "\r" in blanks[0] else blanks[0]
 
 
+COMMAND_FORM = "Each of your replies is one command, written as <action>command</action>."
+"""The form of a reply, for prompts: that of :class:`Tags`."""
+THOUGHTS = {
+    "optional": "You may think first, between <think> and </think>.",
+    "required": "Think first, between <think> and </think>.",
+}
+"""What a prompt says about thoughts."""
+
+
+def prediction_forms(horizon: int) -> str:
+    """How predictions are written, for prompts.
+
+    >>> prediction_forms(2)
+    '<prediction h="1">…</prediction> <prediction h="2">…</prediction>'
+    """
+    return " ".join(f'<prediction h="{h}">…</prediction>' for h in range(1, horizon + 1))
+
+
 class ReplyReader(Protocol):
     """Reads and writes replies; the attribute ``reader`` of the outermost wrapper.
 
@@ -193,6 +211,19 @@ class TagReader:
         return f"<{self.action_tag}>{literal(command)}</{self.action_tag}>"
 
 
+def predictions_of(env: gymnasium.Env, horizon: int | None) -> tuple[bool, int]:
+    """Whether an environment's actions hold predictions, and how many to read from a reply.
+
+    Args:
+        horizon: that many; None: as many as an action holds, else the default horizon.
+    """
+    parts = env.action_space.spaces if isinstance(env.action_space, gymnasium.spaces.Dict) else {}
+    taken = parts.get("predictions") if "command" in parts else None
+    if not isinstance(taken, gymnasium.spaces.Tuple):
+        return False, default_horizon(step_limit(env) or 1) if horizon is None else horizon
+    return True, len(taken) if horizon is None else horizon
+
+
 class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     """Lets a model's raw reply be the action.
 
@@ -218,15 +249,7 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
             raise ValueError(f"{action_tag!r} cannot be the action tag: it must be one word, not think or prediction")
         self.think: Think = think
         self.action_tag = action_tag
-        space = env.action_space
-        parts = space.spaces if isinstance(space, gymnasium.spaces.Dict) else {}
-        predicted = parts.get("predictions") if "command" in parts else None
-        self._predictions = isinstance(predicted, gymnasium.spaces.Tuple)
-        if horizon is None and isinstance(predicted, gymnasium.spaces.Tuple):
-            horizon = len(predicted)
-        elif horizon is None:
-            horizon = default_horizon(step_limit(env) or 1)
-        self.horizon = horizon
+        self._predictions, self.horizon = predictions_of(env, horizon)
         self.action_space = Unicode()
 
     @property

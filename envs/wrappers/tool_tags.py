@@ -11,8 +11,7 @@ import gymnasium
 from roleagent.envs.tools.broker import PreparedCall, prepared_calls
 from roleagent.envs.tools.command import answer_command, call_command, error_command, read_command
 from roleagent.envs.tools.formats import FORMATS, Reading, answer_text
-from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
-from roleagent.envs.wrappers.tags import Parsed, Tags, Think
+from roleagent.envs.wrappers.tags import Parsed, Tags, Think, predictions_of
 from roleagent.spaces import Unicode
 from roleagent.tools import Call, Tool
 
@@ -135,14 +134,8 @@ class ToolTags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
                 raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
         if not env.has_wrapper_attr("tools"):
             raise ValueError(f"{env} has no tools: Tags is the wrapper for other commands")
-        space = env.action_space
-        predicted = space.spaces.get("predictions") if isinstance(space, gymnasium.spaces.Dict) else None
-        self._predictions = isinstance(predicted, gymnasium.spaces.Tuple)
-        if horizon is None and isinstance(predicted, gymnasium.spaces.Tuple):
-            horizon = len(predicted)
-        elif horizon is None:
-            horizon = default_horizon(step_limit(env) or 1)
-        self.format, self.horizon = format, horizon
+        self.format = format
+        self._predictions, self.horizon = predictions_of(env, horizon)
         self.think: Think = think
         self.answer: Answer = answer
         self.action_space = Unicode()
