@@ -11,6 +11,7 @@ from jinja2 import TemplateError
 from roleagent.agents.analysts.prompts import PromptKind
 from roleagent.agents.policies.protocol import Policy
 from roleagent.envs.wrappers.tags import COMMAND_FORM, THOUGHTS, prediction_forms
+from roleagent.markers import map_texts
 
 Message = dict[str, Any]
 
@@ -71,16 +72,8 @@ class ChatRenderer:
         return self._policy.literal(text)
 
     def first_message(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
-        offered = [self._literal_schema(tool) for tool in tools]
+        offered = [map_texts(self.literal, tool) for tool in tools]
         return self._policy.encode(self._render([{"role": "user", "content": text}], offered))
-
-    def _literal_schema(self, value: Any) -> Any:
-        """A JSON value from outside, as :meth:`literal`."""
-        if isinstance(value, str):
-            return self.literal(value)
-        if isinstance(value, Mapping):
-            return {self._literal_schema(name): self._literal_schema(one) for name, one in value.items()}
-        return [self._literal_schema(one) for one in value] if isinstance(value, list | tuple) else value
 
     def next_message(self, text: str, reply: Sequence[int]) -> list[int]:
         return self._after_reply([{"role": "user", "content": text}], reply)

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx2
 
 from roleagent.agents.chat.types import Answer, EndpointError, Message, OverlongError, RefusedError, UnansweredError
-from roleagent.markers import escape_markers
+from roleagent.markers import escape_markers, map_texts
 
 KEYS = ("ROLEAGENT_API_KEY", "OPENAI_API_KEY")
 """Environment variables that may hold the server's key; the first that is set counts."""
@@ -98,8 +98,8 @@ class ChatServer:
             RefusedError: it will not answer this conversation.
             UnansweredError: it did not answer this time.
         """
-        said = [_sendable(message) for message in messages]
-        if tools := [_sendable(tool) for tool in getattr(messages, "tools", ())]:
+        said = [map_texts(_sendable, message) for message in messages]
+        if tools := [map_texts(_sendable, tool) for tool in getattr(messages, "tools", ())]:
             options = {**options, "tools": tools}
         for _ in range(3):  # both parameters may have to change
             named = {self._renamed.get(name, name): value for name, value in options.items()}
@@ -239,16 +239,12 @@ def _key() -> tuple[str, str]:
     return key, name
 
 
-def _sendable(value: Any) -> Any:
-    """A JSON value without halves of surrogate pairs, which cannot be sent, and without chat markers in its texts.
+def _sendable(text: str) -> str:
+    """A text without halves of surrogate pairs, which cannot be sent, and without chat markers.
 
     The server encodes messages and tools, and recognizes special tokens in them.
     """
-    if isinstance(value, str):
-        return escape_markers(value.encode("utf-8", "replace").decode())
-    if isinstance(value, Mapping):
-        return {_sendable(name): _sendable(one) for name, one in value.items()}
-    return [_sendable(one) for one in value] if isinstance(value, list | tuple) else value
+    return escape_markers(text.encode("utf-8", "replace").decode())
 
 
 def _text(content: Any) -> str:

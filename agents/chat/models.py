@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 from jinja2 import TemplateError
 
 from roleagent.agents.chat.types import OVERLONG, Answer, Message
 from roleagent.agents.policies.protocol import Policy
-from roleagent.markers import escape_markers
+from roleagent.markers import escape_markers, map_texts
 from roleagent.similarity import common_prefix
 from roleagent.types import Completion, Request
 
@@ -102,7 +102,7 @@ class PolicyChatModel:
         encodable: list[Message] = [
             {**self._calls(message), "role": message["role"], "content": self._content(message)} for message in messages
         ]
-        tools = [self._literal(tool) for tool in getattr(messages, "tools", ())]
+        tools = [map_texts(self.policy.literal, tool) for tool in getattr(messages, "tools", ())]
         if not self._template:
             return self.policy.encode(plain_prompt(_in_words(encodable, tools)))
         try:
@@ -117,21 +117,13 @@ class PolicyChatModel:
         assert isinstance(text, str)
         return text
 
-    def _literal(self, value: Any) -> Any:
-        """A JSON value without special tokens."""
-        if isinstance(value, str):
-            return self.policy.literal(value)
-        if isinstance(value, Mapping):
-            return {self._literal(name): self._literal(one) for name, one in value.items()}
-        return [self._literal(one) for one in value] if isinstance(value, list | tuple) else value
-
     def _calls(self, message: Message) -> Message:
         """What a message has besides role and text; templates want a call's arguments as an object."""
         if "tool_calls" not in message:
             return {name: value for name, value in message.items() if name == "tool_call_id"}
         functions = [call["function"] for call in message["tool_calls"]]
         made = [{"name": one["name"], "arguments": json.loads(one["arguments"])} for one in functions]
-        return {"tool_calls": [{"type": "function", "function": self._literal(one)} for one in made]}
+        return {"tool_calls": [{"type": "function", "function": map_texts(self.policy.literal, one)} for one in made]}
 
     def _content(self, message: Message) -> str:
         role, text = message["role"], message["content"]

@@ -10,11 +10,10 @@ from typing import Any
 
 from roleagent.agents.chat.episode import AgentLoop, Episode
 from roleagent.agents.chat.plain import SILENCE
-from roleagent.agents.chat.tool_agent import assistant_message, command_of, identified
+from roleagent.agents.chat.tool_agent import assistant_message, command_of, identified, native_reading
 from roleagent.agents.chat.types import Prompt
 from roleagent.agents.rendering import STYLES, ChatRenderer
 from roleagent.env_spec import Instructions
-from roleagent.envs.tools.formats import FORMATS
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader
 from roleagent.settings import PromptConfig
 
@@ -69,7 +68,7 @@ class ChatAgent:
             said: Any = {"role": "assistant", "content": answer.text or SILENCE}
             reply = answer.text
             if answer.tool_calls:  # the server has read the calls
-                reading = FORMATS["native"].read({"content": answer.text, "tool_calls": list(answer.tool_calls)})
+                reading = native_reading(answer)
                 made = sum(message["role"] == "tool" for message in prompt)
                 said = assistant_message(answer.text, identified(reading.calls, made))
                 reply = self._reader.write(command_of(reading)) or answer.text

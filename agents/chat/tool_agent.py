@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from roleagent.agents.chat.plain import SILENCE, without_thoughts
 from roleagent.agents.chat.types import Answer, Message, Prompt
 from roleagent.env_spec import Instructions
 from roleagent.envs.tools.command import answer_command, call_command, error_command
-from roleagent.envs.tools.formats import FORMATS, Reading
+from roleagent.envs.tools.formats import FORMATS, Reading, native_calls
 from roleagent.tools import Call
 
 
@@ -57,8 +56,7 @@ class ToolAgent:
     def read(self, answer: Answer) -> Reading:
         """The calls or the answer of a reply."""
         if answer.tool_calls:
-            reply = {"content": answer.text, "tool_calls": list(answer.tool_calls)}
-            return FORMATS["native"].read(reply, plain=True)
+            return native_reading(answer, plain=True)
         return FORMATS[self.format].read(answer.text, plain=True)
 
 
@@ -99,6 +97,11 @@ class RetrievalAgent(ToolAgent):
         episode.step(f"answer[{text}]" if tools is None else command_of(reading))
 
 
+def native_reading(answer: Answer, plain: bool = False) -> Reading:
+    """The calls that a server has read from a reply."""
+    return FORMATS["native"].read({"content": answer.text, "tool_calls": list(answer.tool_calls)}, plain=plain)
+
+
 def command_of(reading: Reading) -> str:
     """The command of a reply for an environment of tools."""
     if reading.error:
@@ -132,15 +135,7 @@ def assistant_message(text: str, calls: Sequence[Call]) -> Message:
     """The assistant's message."""
     if not calls:
         return {"role": "assistant", "content": text or SILENCE}
-    made = [
-        {
-            "id": call.id,
-            "type": "function",
-            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
-        }
-        for call in calls
-    ]
-    return {"role": "assistant", "content": text, "tool_calls": made}
+    return {"role": "assistant", "content": text, "tool_calls": native_calls(calls)}
 
 
 def _answered(calls: Sequence[Call], episode: Episode) -> list[Message]:
@@ -152,4 +147,4 @@ def _answered(calls: Sequence[Call], episode: Episode) -> list[Message]:
     return [{"role": "tool", "tool_call_id": call.id, "content": text} for call, text in zip(calls, texts, strict=True)]
 
 
-__all__ = ["RetrievalAgent", "ToolAgent", "assistant_message", "command_of", "identified"]
+__all__ = ["RetrievalAgent", "ToolAgent", "assistant_message", "command_of", "identified", "native_reading"]

@@ -8,7 +8,9 @@ recognizes them. Text that goes there has its markers replaced.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from functools import lru_cache
+from typing import Any
 
 _NAMES = ("s", "bos", "eos", "(?:start|end)_of_turn", "tool_response")
 
@@ -36,4 +38,17 @@ def escape_markers(text: str, *tags: str) -> str:
     return _pattern(tags).sub(lambda found: f"‹{found[1] or found[2] or found[3]}›", text)  # removed, it may leave one
 
 
-__all__ = ["escape_markers"]
+def map_texts(change: Callable[[str], str], value: Any) -> Any:
+    """A JSON value with changed texts, its keys included.
+
+    >>> map_texts(str.upper, {"a": ["b", 1]})
+    {'A': ['B', 1]}
+    """
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, Mapping):
+        return {map_texts(change, name): map_texts(change, one) for name, one in value.items()}
+    return [map_texts(change, one) for one in value] if isinstance(value, list | tuple) else value
+
+
+__all__ = ["escape_markers", "map_texts"]

@@ -2,11 +2,11 @@
 
 from roleagent.envs.tools.formats.base import Format, Reading, answer_text
 from roleagent.envs.tools.formats.json_formats import Hermes, Json, Llama3
-from roleagent.envs.tools.formats.native import Native
+from roleagent.envs.tools.formats.native import Native, native_calls
 from roleagent.envs.tools.formats.python_calls import Python
 from roleagent.envs.tools.formats.tool_tags import Tags
 
 FORMATS: dict[str, Format] = {one.name: one for one in (Hermes(), Json(), Python(), Llama3(), Tags(), Native())}
 """The formats by name."""
 
-__all__ = ["FORMATS", "Format", "Reading", "answer_text"]
+__all__ = ["FORMATS", "Format", "Reading", "answer_text", "native_calls"]

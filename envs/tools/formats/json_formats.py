@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from roleagent.envs.tools.formats.base import Format, Malformed
@@ -13,13 +14,13 @@ from roleagent.envs.tools.formats.scan import ANSWER, Scanned
 from roleagent.tools import Call, Tool
 
 
-def _each(values: Sequence[Any], key: str = "arguments") -> tuple[tuple[Call | str, ...], int]:
-    """Calls of JSON values; a text in place of each that is malformed."""
+def _each(values: Iterable[Any], read: Callable[[Any], tuple[Call, bool]]) -> tuple[tuple[Call | str, ...], int]:
+    """The calls of values, and how many were repaired; a text in place of each that is malformed."""
     calls: list[Call | str] = []
     count = 0
     for value in values:
         try:
-            call, repaired = call_of(value, key)
+            call, repaired = read(value)
             calls.append(call)
             count += repaired
         except ValueError as error:
@@ -41,17 +42,8 @@ class Hermes(Format):
         return ("tool_call",)
 
     def calls(self, found: Scanned, tools: Sequence[Tool], plain: bool) -> tuple[tuple[Call | str, ...], int]:
-        calls: list[Call | str] = []
-        count = 0
-        for name, content in found.blocks:
-            if name == "tool_call":
-                try:
-                    call, repaired = call_of(read_json(content))
-                    calls.append(call)
-                    count += repaired
-                except ValueError as error:
-                    calls.append(f"malformed call: {error}")
-        return tuple(calls), count
+        contents = (content for name, content in found.blocks if name == "tool_call")
+        return _each(contents, lambda content: call_of(read_json(content)))
 
     def write(self, calls: Sequence[Call], tools: Sequence[Tool] = (), literal: Callable[[str], str] = str) -> str:
         return "".join(f"<tool_call>{literal(_json(call))}</tool_call>" for call in calls)
@@ -78,7 +70,7 @@ class Json(Format):
             value = read_json(text)
         except ValueError as error:
             raise Malformed(f"malformed call: {error}") from None
-        calls, repaired = _each(value if isinstance(value, list) else [value])
+        calls, repaired = _each(value if isinstance(value, list) else [value], call_of)
         return calls, repaired + (fenced is not None)
 
     def write(self, calls: Sequence[Call], tools: Sequence[Tool] = (), literal: Callable[[str], str] = str) -> str:
@@ -108,7 +100,7 @@ class Llama3(Format):
             raise Malformed(f"malformed call: {error}") from None
         if len(values) == 1 and isinstance(values[0], list):
             values = values[0]
-        return _each(values, "parameters")
+        return _each(values, partial(call_of, key="parameters"))
 
     def write(self, calls: Sequence[Call], tools: Sequence[Tool] = (), literal: Callable[[str], str] = str) -> str:
         return literal("; ".join(_json(call, "parameters") for call in calls))

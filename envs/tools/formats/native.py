@@ -44,15 +44,20 @@ class Native(Format):
         return (), 0
 
     def write(self, calls: Sequence[Call], tools: Sequence[Tool] = (), literal: Callable[[str], str] = str) -> str:
-        made = [
-            {
-                "id": call.id or f"call_{number}",
-                "type": "function",
-                "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
-            }
-            for number, call in enumerate(calls)
-        ]
-        return literal(json.dumps({"role": "assistant", "content": None, "tool_calls": made}, ensure_ascii=False))
+        made = {"role": "assistant", "content": None, "tool_calls": native_calls(calls)}
+        return literal(json.dumps(made, ensure_ascii=False))
+
+
+def native_calls(calls: Sequence[Call]) -> list[dict[str, Any]]:
+    """Calls as the ``tool_calls`` of an assistant's message; one without an id is named by its place."""
+    return [
+        {
+            "id": call.id or f"call_{number}",
+            "type": "function",
+            "function": {"name": call.name, "arguments": json.dumps(call.arguments, ensure_ascii=False)},
+        }
+        for number, call in enumerate(calls)
+    ]
 
 
 def _message(reply: Any) -> Mapping[str, Any]:
@@ -75,15 +80,10 @@ def _native_call(value: Any) -> Call | str:
     try:
         if not isinstance(function, Mapping):
             raise ValueError("no function is named")
-        call, _ = call_of(json_safe(dict(function)))
+        call, _ = call_of({**function, "arguments": function.get("arguments") or {}})
         return Call(call.name, call.arguments, number if isinstance(number, str) else None)
     except ValueError as error:
         return f"malformed call: {error}"
 
 
-def json_safe(function: dict[str, Any]) -> dict[str, Any]:
-    """A server's function call; empty arguments are no arguments."""
-    return {**function, "arguments": function.get("arguments") or {}}
-
-
-__all__ = ["Native"]
+__all__ = ["Native", "native_calls"]
