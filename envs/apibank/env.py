@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from roleagent.envs.searchqa.scoring import judge
-from roleagent.envs.tools.next_call import CallTask, CallTasks, DescribedTool, NextCallEnv, read_files
+from roleagent.envs.tools.function_tool import DescribedTool
+from roleagent.envs.tools.next_call import CallTask, CallTasks, NextCallEnv, json_rows, read_files
 from roleagent.tools import Call
 
 ENV_ID = "RoleAgent/APIBank-v0"
@@ -32,8 +32,8 @@ class APIBankEnv(NextCallEnv):
     The publisher runs the call and compares results, for which the 71 tools and their databases would have to be here.
     """
 
-    def open_tasks(self, data_dir: str | os.PathLike[str] | None) -> CallTasks:
-        return load(None if data_dir is None else str(Path(data_dir).expanduser().resolve()))
+    def open_tasks(self, data_dir: str | None) -> CallTasks:
+        return load(data_dir)
 
     def problem(self, task: CallTask, calls: Sequence[Call | str]) -> str | None:
         [gold] = task.gold
@@ -93,23 +93,16 @@ def load(data_dir: str | None) -> CallTasks:
     """
     files = read_files(data_dir, ARCHIVE, SOURCE)
     described = next((path for path in files if path.endswith("api_schemas.jsonl")), "")
-    schemas = {row["name"]: row for row in _rows(files, described)}
+    schemas = {row["name"]: row for row in json_rows(files, described)}
     tasks: list[CallTask] = []
     for level, folder in LEVELS.items():
         for path in sorted(path for path in files if folder in Path(path).parts):
-            tasks += _dialogue(level, Path(path).stem, _rows(files, path), schemas)
+            tasks += _dialogue(level, Path(path).stem, json_rows(files, path), schemas)
     if not tasks or not schemas:
         raise FileNotFoundError(f"{data_dir} lacks api_schemas.jsonl or the dialogues ({SOURCE})")
     found = CallTasks(tasks, ENV_ID)
     found.origin = (load, (data_dir,))
     return found
-
-
-def _rows(files: Mapping[str, bytes], path: str) -> list[dict[str, Any]]:
-    try:
-        return [json.loads(line) for line in files.get(path, b"").splitlines() if line.strip()]
-    except ValueError as error:
-        raise ValueError(f"{path} is broken: {error}") from error
 
 
 def _dialogue(

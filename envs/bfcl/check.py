@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from roleagent.envs.bfcl.schema import plain_name
+from roleagent.envs.tools.judges import listed, plain_text
 from roleagent.tools import Call
 
-_IGNORED = re.compile(r"[ ,./\-_*^]")
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("string", "String", "char", "any"), str),
     **dict.fromkeys(("integer", "long", "short", "byte", "Bigint"), int),
@@ -124,19 +124,15 @@ def _accepted(value: Any, accepted: Sequence[Any], kind: type, inner: type | Non
 def _object_fits(value: Any, accepted: Mapping[str, Any]) -> bool:
     if not isinstance(value, Mapping) or any(key not in accepted for key in value):
         return False
-    listed = {key: one if isinstance(one, list) else [one] for key, one in accepted.items()}
-    if any(key not in value and "" not in one for key, one in listed.items()):
+    values = listed(accepted)
+    if any(key not in value and "" not in one for key, one in values.items()):
         return False
-    return all(_plain(one) in [_plain(other) for other in listed[key]] for key, one in value.items())
+    return all(_plain(one) in [_plain(other) for other in values[key]] for key, one in value.items())
 
 
 def _plain(value: Any) -> Any:
-    """A text in the form in which texts are compared.
-
-    >>> _plain("April 1, 2024") == _plain("april 1 2024")
-    True
-    """
-    return _IGNORED.sub("", value).lower().replace("'", '"') if isinstance(value, str) else value
+    """A value as it is compared."""
+    return plain_text(value) if isinstance(value, str) else value
 
 
 _NUMBER = re.compile(r"-?\d+(\.\d+)?[lLfFdD]?")
@@ -198,8 +194,7 @@ def gold_calls(wanted: Sequence[Mapping[str, Accepted]], functions: Sequence[Map
 def _first(value: Any) -> Any:
     """An accepted value; in an object every key has a list of them."""
     if isinstance(value, Mapping):
-        listed = {key: one if isinstance(one, list) else [one] for key, one in value.items()}
-        return {key: _some(one) for key, one in listed.items() if _some(one) is not None}
+        return {key: _some(one) for key, one in listed(value).items() if _some(one) is not None}
     return [_first(one) for one in value] if isinstance(value, list) else value
 
 

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from roleagent.envs.bfcl.check import gold_calls, problem_of
 from roleagent.envs.bfcl.schema import tool_of
-from roleagent.envs.tools.next_call import CallTask, CallTasks, NextCallEnv, read_files
+from roleagent.envs.tools.next_call import CallTask, CallTasks, NextCallEnv, json_rows, read_files
 from roleagent.tools import Call
 
 ENV_ID = "RoleAgent/BFCL-v0"
@@ -35,10 +32,8 @@ class BFCLEnv(NextCallEnv):
         left_out: ids of the tasks that no call can solve by the publisher's check, and that are in no split.
     """
 
-    def open_tasks(self, data_dir: str | os.PathLike[str] | None) -> CallTasks:
-        tasks, self.mapped, self.left_out = load(
-            None if data_dir is None else str(Path(data_dir).expanduser().resolve())
-        )
+    def open_tasks(self, data_dir: str | None) -> CallTasks:
+        tasks, self.mapped, self.left_out = load(data_dir)
         return tasks
 
     def problem(self, task: CallTask, calls: Sequence[Call | str]) -> str | None:
@@ -85,11 +80,8 @@ def _tasks(data_dir: str | None) -> CallTasks:
 
 
 def _rows(files: Mapping[str, bytes], name: str, answers: bool = False) -> list[dict[str, Any]]:
-    path = next((path for path in files if path.endswith(name) and ("possible_answer" in path) == answers), None)
-    try:
-        return [json.loads(line) for line in files[path].splitlines() if line.strip()] if path else []
-    except (ValueError, KeyError) as error:
-        raise ValueError(f"{path} is broken: {error}") from error
+    path = next((path for path in files if path.endswith(name) and ("possible_answer" in path) == answers), "")
+    return json_rows(files, path)
 
 
 def _task(row: Mapping[str, Any], category: str, wanted: Sequence[Any], mapped: Counter[str]) -> CallTask:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from roleagent.envs.tools.next_call import DescribedTool
+from roleagent.envs.tools.function_tool import DescribedTool
 
 _JSON = {"string", "integer", "number", "boolean", "array", "object", "null"}
 _TYPES = {

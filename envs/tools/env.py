@@ -17,7 +17,7 @@ from roleagent.envs.tools.function_tool import function_schema
 from roleagent.envs.tools.judges import JUDGES, Episode, Judge, check_answer, judge_of, score_of, terms_of
 from roleagent.envs.tools.load import load_tools
 from roleagent.envs.tools.schema import ArgumentCheck
-from roleagent.envs.tools.step_calls import COUNTERS, StepCalls
+from roleagent.envs.tools.step_calls import COUNTERS, StepCalls, task_report
 from roleagent.envs.tools.tasks import Tasks, ToolTask, open_tasks
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit, TaskSplitEnv
@@ -313,22 +313,9 @@ class ToolEnv(TaskSplitEnv):
     def _info(self, rewards: dict[str, float], **report: Any) -> dict[str, Any]:
         task = self._task
         assert task is not None
-        return {
-            "task_id": task.id,
-            "goal": task.prompt,
-            "task_type": task.type,
-            "split": self.task_split.split,
-            "admissible_actions": [],
-            "won": False,
-            "valid_action": True,
-            "rewards": rewards,
-            "tools": [self._schemas[name] for name in self._offered],
-            "calls": [],
-            "answer": "",
-            **Score()._asdict(),
-            "counters": dict.fromkeys(COUNTERS, 0),
-            **report,
-        }
+        tools = [self._schemas[name] for name in self._offered]
+        known = task_report(task, self.task_split.split, tools, COUNTERS)
+        return {**known, "rewards": rewards, **Score()._asdict(), **report}
 
 
 __all__ = ["ANSWERED", "ToolEnv"]

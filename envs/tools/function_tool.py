@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, get_type_hints, overload
 
 import docstring_parser
@@ -18,7 +19,7 @@ from roleagent.envs.tools.schema import (
     schema_of,
     with_default,
 )
-from roleagent.tools import Tool
+from roleagent.tools import Result, Tool, ToolError
 
 STATE = "state"
 """The parameter that receives the episode's own state; it is no argument of the tool."""
@@ -159,6 +160,24 @@ def _parameters(
     return schema, converters
 
 
+@dataclass
+class DescribedTool:
+    """A tool of which only the description is known: its environment does without running it.
+
+    Attributes:
+        name, description, parameters: see :class:`~roleagent.tools.Tool`.
+        refusal: what a call of it says.
+    """
+
+    name: str
+    description: str
+    parameters: Mapping[str, Any]
+    refusal: str = "this function is only described and cannot be run"
+
+    def execute(self, arguments: Mapping[str, Any], state: Any) -> Result:
+        raise ToolError(self.refusal)
+
+
 def as_tool(thing: Any) -> Tool:
     """A tool, a class of tools or a function as a tool.
 
@@ -205,4 +224,4 @@ def unique(tools: Iterable[Tool]) -> tuple[Tool, ...]:
     return tuple(found.values())
 
 
-__all__ = ["STATE", "FunctionTool", "as_tool", "function_schema", "tool", "unique"]
+__all__ = ["STATE", "DescribedTool", "FunctionTool", "as_tool", "function_schema", "tool", "unique"]

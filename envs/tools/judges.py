@@ -152,18 +152,28 @@ def fits(arguments: Mapping[str, Any], accepted: Mapping[str, Sequence[Any]]) ->
 _IGNORED = re.compile(r"[ ,./\-_*^]")
 
 
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
+    """A text in the form in which BFCL compares texts.
+
+    >>> plain_text("April 1, 2024") == plain_text("april 1 2024")
+    True
+    """
     return _IGNORED.sub("", text).lower().replace("'", '"')
+
+
+def listed(accepted: Mapping[str, Any]) -> dict[str, list[Any]]:
+    """The accepted values of an object's keys; one that is no list is the only value."""
+    return {key: values if isinstance(values, list) else [values] for key, values in accepted.items()}
 
 
 def _same(given: Any, wanted: Any) -> bool:
     """Whether a value is the accepted one; in objects each accepted value is a list again."""
     if isinstance(given, str) and isinstance(wanted, str):
-        return _plain(given) == _plain(wanted)
+        return plain_text(given) == plain_text(wanted)
     if isinstance(given, bool) or isinstance(wanted, bool):
         return given is wanted
     if isinstance(given, Mapping) and isinstance(wanted, Mapping):
-        return fits(given, {name: values if isinstance(values, list) else [values] for name, values in wanted.items()})
+        return fits(given, listed(wanted))
     if isinstance(given, list | tuple) and isinstance(wanted, list | tuple):
         return len(given) == len(wanted) and all(map(_same, given, wanted))
     return type(given) in (int, float, type(None)) and given == wanted
@@ -235,4 +245,14 @@ def terms_of(judged: float | Terms) -> dict[str, float]:
     return {name: float(value) for name, value in terms.items()}
 
 
-__all__ = ["JUDGES", "Episode", "Judge", "check_answer", "judge_of", "score_of", "terms_of"]
+__all__ = [
+    "JUDGES",
+    "Episode",
+    "Judge",
+    "check_answer",
+    "judge_of",
+    "listed",
+    "plain_text",
+    "score_of",
+    "terms_of",
+]

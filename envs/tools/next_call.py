@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import tarfile
 from collections.abc import Mapping, Sequence
@@ -13,28 +14,17 @@ from typing import Any
 import gymnasium
 
 from roleagent.envs.tools.command import INVALID, answer_command, call_command, read_command
-from roleagent.envs.tools.function_tool import function_schema
+from roleagent.envs.tools.function_tool import DescribedTool, function_schema
 from roleagent.envs.tools.shown_text import neutralize
+from roleagent.envs.tools.step_calls import call_record, task_report
 from roleagent.sharing import Opened
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit, TaskSplitEnv
-from roleagent.tools import Call, Result, ToolError
+from roleagent.tools import Call
 
 MOST_CALLS = 64
 """Calls of a reply that are judged."""
 DONE = "The calls were taken."
-
-
-@dataclass
-class DescribedTool:
-    """A function of which only the description is known (:class:`~roleagent.tools.Tool`)."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-
-    def execute(self, arguments: Mapping[str, Any], state: Any) -> Result:
-        raise ToolError("this function is only described and cannot be run")
 
 
 @dataclass(frozen=True)
@@ -105,7 +95,7 @@ class NextCallEnv(TaskSplitEnv):
         render_mode: str | None = None,
     ):
         self.render_mode = check_render_mode(render_mode, self.metadata)
-        self.tasks = self.open_tasks(data_dir)
+        self.tasks = self.open_tasks(None if data_dir is None else str(Path(data_dir).expanduser().resolve()))
         self.task_split = self._find_task_split(split)
         self.observation_space = Unicode()
         self.action_space = Unicode()
@@ -113,8 +103,8 @@ class NextCallEnv(TaskSplitEnv):
         self._over = True
         self._text = ""
 
-    def open_tasks(self, data_dir: str | os.PathLike[str] | None) -> CallTasks:
-        """The questions."""
+    def open_tasks(self, data_dir: str | None) -> CallTasks:
+        """The questions in a folder or an archive, whose path is absolute."""
         raise NotImplementedError
 
     def problem(self, task: CallTask, calls: Sequence[Call | str]) -> str | None:
@@ -154,10 +144,7 @@ class NextCallEnv(TaskSplitEnv):
         won = problem is None
         self._text = DONE if read.error is None else read.error
         calls = [
-            {"name": "", "arguments": {}, "id": None, "error": call, "result": call, "seconds": 0.0, "reward": None}
-            if isinstance(call, str)
-            else {**_described(call), "error": None, "result": "", "seconds": 0.0, "reward": None}
-            for call in read.calls
+            call_record(Call("", {}), call, call) if isinstance(call, str) else call_record(call) for call in read.calls
         ]
         report = {"won": won, "valid_action": read.error != INVALID, "calls": calls, "answer": read.answer or ""}
         counters = {"calls": len(calls), "malformed": int(read.error is not None)}
@@ -185,31 +172,12 @@ class NextCallEnv(TaskSplitEnv):
     def _info(self, rewards: dict[str, float], **report: Any) -> dict[str, Any]:
         task = self._task
         assert task is not None
-        return {
-            "task_id": task.id,
-            "goal": task.prompt,
-            "task_type": task.type,
-            "split": self.task_split.split,
-            "admissible_actions": [],
-            "won": False,
-            "valid_action": True,
-            "state": None,
-            "grouping_state": None,
-            "rewards": rewards,
-            "tools": [function_schema(tool) for tool in task.tools],
-            "calls": [],
-            "answer": "",
-            "counters": {"calls": 0, "malformed": 0},
-            "problem": "",
-            **report,
-        }
+        tools = [function_schema(tool) for tool in task.tools]
+        known = task_report(task, self.task_split.split, tools, ("calls", "malformed"))
+        return {**known, "rewards": rewards, "state": None, "grouping_state": None, "problem": "", **report}
 
 
-def _described(call: Call) -> dict[str, Any]:
-    return {"name": call.name, "arguments": dict(call.arguments), "id": call.id}
-
-
-def read_files(data_dir: str | os.PathLike[str] | None, archive: str, source: str) -> dict[str, bytes]:
+def read_files(data_dir: str | None, archive: str, source: str) -> dict[str, bytes]:
     """The JSON files of a benchmark by their path, from its archive or from a folder.
 
     Args:
@@ -222,7 +190,7 @@ def read_files(data_dir: str | os.PathLike[str] | None, archive: str, source: st
     """
     if data_dir is None:
         raise FileNotFoundError(f"no data: give data_dir, the folder of {archive} or of its files ({source})")
-    path = Path(data_dir).expanduser()
+    path = Path(data_dir)
     packed = path if path.is_file() else path / archive
     if packed.is_file():
         return _unpacked(packed)
@@ -230,6 +198,18 @@ def read_files(data_dir: str | os.PathLike[str] | None, archive: str, source: st
     if not files:
         raise FileNotFoundError(f"{path} holds neither {archive} nor its files ({source})")
     return {file.relative_to(path).as_posix(): file.read_bytes() for file in files}
+
+
+def json_rows(files: Mapping[str, bytes], path: str) -> list[dict[str, Any]]:
+    """The rows of a JSON-lines file among those of :func:`read_files`; none where it is missing.
+
+    Raises:
+        ValueError: the file is broken.
+    """
+    try:
+        return [json.loads(line) for line in files.get(path, b"").splitlines() if line.strip()]
+    except ValueError as error:
+        raise ValueError(f"{path} is broken: {error}") from error
 
 
 def _unpacked(path: Path) -> dict[str, bytes]:
@@ -242,4 +222,4 @@ def _unpacked(path: Path) -> dict[str, bytes]:
         raise FileNotFoundError(f"{path} is no archive that can be read: {error}") from error
 
 
-__all__ = ["CallTask", "CallTasks", "DescribedTool", "NextCallEnv", "read_files"]
+__all__ = ["CallTask", "CallTasks", "NextCallEnv", "json_rows", "read_files"]

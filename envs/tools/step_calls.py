@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -162,17 +162,48 @@ class StepCalls:
     def described(self) -> list[dict[str, Any]]:
         """The calls for ``info``."""
         return [
-            {
-                "name": record.call.name,
-                "arguments": dict(record.call.arguments),
-                "id": record.call.id,
-                "error": record.error,
-                "result": record.text,
-                "seconds": record.seconds,
-                "reward": record.reward,
-            }
+            call_record(record.call, record.error, record.text, record.seconds, record.reward)
             for record in self._records
         ]
 
 
-__all__ = ["COUNTERS", "StepCalls"]
+def call_record(
+    call: Call, error: str | None = None, text: str = "", seconds: float = 0.0, reward: float | None = None
+) -> dict[str, Any]:
+    """A call in ``info["calls"]``."""
+    return {
+        "name": call.name,
+        "arguments": dict(call.arguments),
+        "id": call.id,
+        "error": error,
+        "result": text,
+        "seconds": seconds,
+        "reward": reward,
+    }
+
+
+def task_report(task: Any, split: str, tools: Sequence[Mapping[str, Any]], counters: Iterable[str]) -> dict[str, Any]:
+    """What ``info`` says of a task before anything is played.
+
+    Args:
+        task: has ``id``, ``prompt`` and ``type``.
+        split: of the task.
+        tools: that are offered, as :func:`~roleagent.envs.tools.function_tool.function_schema` describes them.
+        counters: names of the counters.
+    """
+    return {
+        "task_id": task.id,
+        "goal": task.prompt,
+        "task_type": task.type,
+        "split": split,
+        "admissible_actions": [],
+        "won": False,
+        "valid_action": True,
+        "tools": list(tools),
+        "calls": [],
+        "answer": "",
+        "counters": dict.fromkeys(counters, 0),
+    }
+
+
+__all__ = ["COUNTERS", "StepCalls", "call_record", "task_report"]

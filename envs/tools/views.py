@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import gymnasium
@@ -12,28 +12,17 @@ from roleagent.env_spec import Instructions, spec_of
 from roleagent.envs.tools.broker import CallResult
 from roleagent.envs.tools.command import INVALID, Command, answer_command, call_command, read_command
 from roleagent.envs.tools.command_tools import DEFAULT, CommandTools
-from roleagent.envs.tools.function_tool import function_schema
+from roleagent.envs.tools.function_tool import DescribedTool, function_schema
 from roleagent.envs.tools.schema import ArgumentCheck
 from roleagent.envs.tools.shown_text import neutralize
 from roleagent.envs.tools.step_calls import StepCalls
-from roleagent.tools import Call, Result, ToolError
+from roleagent.tools import Call, Result
 from roleagent.types import Expert
 
 VIEWS = ("tools", "fine")
 """Values of ``env.kwargs.view``: a few general tools, or one for each verb."""
+_REFUSAL = "only the environment can carry out its commands"
 _UNCUT = 10**9  # words: an environment limits its own observations
-
-
-@dataclass
-class ViewTool:
-    """A :class:`~roleagent.envs.tools.command_tools.CommandTool` as a :class:`~roleagent.tools.Tool`."""
-
-    name: str
-    description: str
-    parameters: Mapping[str, Any]
-
-    def execute(self, arguments: Mapping[str, Any], state: Any) -> Result:
-        raise ToolError("only the environment can carry out its commands")
 
 
 class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
@@ -81,7 +70,7 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         self._offer({})
 
     @property
-    def tools(self) -> tuple[ViewTool, ...]:
+    def tools(self) -> tuple[DescribedTool, ...]:
         """The tools of the current task."""
         return tuple(self._tools.values())
 
@@ -173,7 +162,8 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
                     values.setdefault(name, {})[found[name]] = None  # type: ignore[index]
         known = {name: list(found) for name, found in values.items()}
         self._tools = {
-            name: ViewTool(name, tool.description, tool.schema(known)) for name, tool in self._by_name.items()
+            name: DescribedTool(name, tool.description, tool.schema(known), _REFUSAL)
+            for name, tool in self._by_name.items()
         }
         self._checks = {name: ArgumentCheck(tool.parameters) for name, tool in self._tools.items()}
         self._schemas = [function_schema(tool) for tool in self._tools.values()]
@@ -210,4 +200,4 @@ class _CallingExpert:
         self._expert.observe(self._view.command_of(command), observation)
 
 
-__all__ = ["VIEWS", "ToolView", "ViewTool"]
+__all__ = ["VIEWS", "ToolView"]
