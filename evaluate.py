@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import sys
 import warnings
@@ -64,6 +63,7 @@ from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_targe
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.files import write_whole
+from roleagent.imports import searched_first
 from roleagent.learners.run.folder import CheckpointError, read_config
 from roleagent.learners.tracking.display import Display
 from roleagent.reports.eval_display import EvalProgress, report, report_comparison
@@ -287,10 +287,9 @@ def run_comparison(options: argparse.Namespace) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     options = options_of(sys.argv[1:] if arguments is None else arguments, __doc__)
-    here = os.getcwd()
-    sys.path.insert(0, here)  # where module:Class is looked for first
     try:
-        result = (run_comparison if options.compare else evaluate)(options)
+        with searched_first():  # module:Class is looked for in the working directory
+            result = (run_comparison if options.compare else evaluate)(options)
     except (ConfigError, CheckpointError, PolicyError, EndpointError, ValueError, OSError) as error:
         print(f"evaluate.py: {error}", file=sys.stderr)
         return 2
@@ -303,8 +302,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("evaluate.py: stopped; the same command continues", file=sys.stderr)
         return 130
-    finally:
-        sys.path.remove(here)
     print(json.dumps(result))
     return 0
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 import random
-import sys
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,7 @@ from roleagent.envs.make import make
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, ReplyReader, read_replies
 from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
+from roleagent.imports import searched_first
 from roleagent.task_split import TaskSplit
 from roleagent.types import Analyst
 
@@ -65,13 +64,11 @@ def load_class(name: str, *methods: str) -> type:
         ConfigError: the class cannot be imported or lacks a method.
     """
     module, _, attribute = name.partition(":")
-    sys.path.insert(0, os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        with searched_first():
+            found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
         raise ConfigError(f"cannot load {name!r}: {error}") from error
-    finally:
-        sys.path.remove(os.getcwd())
     missing = [method for method in methods if not callable(getattr(found, method, None))]
     if not isinstance(found, type):
         raise ConfigError(f"{name!r} is not a class")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.tools.function_tool import FunctionTool, as_tool, unique
 from roleagent.envs.tools.schema import SchemaRefused
+from roleagent.imports import searched_first
 from roleagent.options import shown
 from roleagent.tools import Tool
 
@@ -106,11 +106,8 @@ def load_module(place: str) -> ModuleType:
     """
     try:
         if not place.endswith(".py"):
-            sys.path.insert(0, os.getcwd())
-            try:
+            with searched_first():
                 return importlib.import_module(place)
-            finally:
-                sys.path.remove(os.getcwd())
         path = Path(place).expanduser().resolve()
         if not path.is_file():
             raise ToolsNotFound(f"there is no file {place}")
@@ -133,14 +130,12 @@ def _import_file(path: Path) -> ModuleType:
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses look their module up
-    sys.path.insert(0, str(path.parent))  # modules beside it
     try:
-        spec.loader.exec_module(module)
+        with searched_first(str(path.parent)):  # modules beside it
+            spec.loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
-    finally:
-        sys.path.remove(str(path.parent))
     return module
 
 
