@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import gymnasium
@@ -165,7 +167,7 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
             name: DescribedTool(name, tool.description, tool.schema(known), _REFUSAL)
             for name, tool in self._by_name.items()
         }
-        self._checks = {name: ArgumentCheck(tool.parameters) for name, tool in self._tools.items()}
+        self._checks = {name: _check(json.dumps(tool.parameters)) for name, tool in self._tools.items()}
         self._schemas = [function_schema(tool) for tool in self._tools.values()]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -173,12 +175,17 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._checks = {name: ArgumentCheck(tool.parameters) for name, tool in self._tools.items()}
+        self._checks = {name: _check(json.dumps(tool.parameters)) for name, tool in self._tools.items()}
 
     def _info(self, info: Mapping[str, Any], command: str) -> dict[str, Any]:
         self._possible = info.get("admissible_actions") or ()
         report = {"tools": self._schemas, "calls": self._calls.described, "command": command}
         return {**info, **report, "counters": {**info.get("counters", {}), **self._calls.counters}}
+
+
+@lru_cache(maxsize=1024)  # the tools of most tasks are those of others, and a check is slow to make
+def _check(schema: str) -> ArgumentCheck:
+    return ArgumentCheck(json.loads(schema))
 
 
 class _CallingExpert:
