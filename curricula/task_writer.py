@@ -1,0 +1,187 @@
+"""Asks a simulator for tasks and checks what it writes, until enough tasks are accepted (GenEnv)."""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.random import Generator
+
+from roleagent.curricula.simulators import StaticSimulator
+from roleagent.task_grammar import REFUSALS, Refused, TaskGrammar, TaskSpec
+from roleagent.task_simulator import Simulator, Situation
+
+_MOST_SHOWN = 400  # characters of a proposal in the log
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A task that a simulator wrote and that was accepted.
+
+    Attributes:
+        spec: the task.
+        task_id: its id.
+        situation: what the simulator had read.
+        context: the number of that situation in the iteration.
+        plan_length: commands of its plan.
+        varied: whether it changes one field of the situation's task, instead of being written by the simulator.
+    """
+
+    spec: TaskSpec
+    task_id: str
+    situation: Situation
+    context: int
+    plan_length: int
+    varied: bool = False
+
+
+class TaskWriter:
+    """Writes accepted tasks.
+
+    A proposal is checked in the order of :data:`~roleagent.task_grammar.REFUSALS`. What is refused is counted by its
+    reason, and written anew up to ``attempts`` times.
+
+    Args:
+        grammar: checks the proposals.
+        simulator: writes them.
+        attempts: proposals per wanted task, ≥ 1.
+        novelty: iterations in which the same field values are not accepted twice; 0: they may be.
+        variation_share: of the wanted tasks, those that change one field of their situation's task.
+
+    Attributes:
+        counters: proposals, and what happened to them, since they were last cleared.
+        events: one line per proposal since they were last cleared (``tasks.jsonl`` of a run folder).
+    """
+
+    def __init__(
+        self,
+        grammar: TaskGrammar,
+        simulator: Simulator,
+        attempts: int = 4,
+        novelty: int = 8,
+        variation_share: float = 0.2,
+    ):
+        self.grammar, self.simulator = grammar, simulator
+        self.attempts, self.novelty, self.variation_share = attempts, novelty, variation_share
+        self.counters: Counter[str] = Counter()
+        self.events: list[dict[str, Any]] = []
+        self.accepted: dict[tuple[str, ...], int] = {}  # field values → the iteration that last accepted them
+
+    def write(
+        self,
+        situations: Sequence[Situation],
+        counts: Sequence[int],
+        variable: Sequence[bool],
+        iteration: int,
+        rng: Generator,
+        taken: Collection[str] = (),
+    ) -> list[Written]:
+        """As many accepted tasks for each situation as wanted, or fewer.
+
+        Args:
+            situations: what the simulator reads.
+            counts: tasks wanted for each situation.
+            variable: for each situation, whether its task may be varied.
+            iteration: the number of the iteration.
+            rng: draws the variations and what no field says.
+            taken: ids that are not accepted.
+        """
+        taken = set(taken)
+        self.accepted = {values: last for values, last in self.accepted.items() if last > iteration - self.novelty}
+        wanted = [number for number, count in enumerate(counts) for _ in range(count)]
+        varied = [variable[number] and rng.random() < self.variation_share for number in wanted]
+        written: dict[int, Written] = {}
+        for _ in range(self.attempts):
+            missing = [slot for slot in range(len(wanted)) if slot not in written]
+            if not missing:
+                break
+            lines = self._propose(situations, [wanted[slot] for slot in missing if not varied[slot]], rng)
+            for slot in missing:
+                number = wanted[slot]
+                proposal = self._vary(situations[number], rng) if varied[slot] else lines[number].pop(0)
+                found = self._accept(proposal, situations[number], number, iteration, rng, taken)
+                if found is not None:
+                    written[slot] = found
+                    taken.add(found.task_id)
+        return [written[slot] for slot in sorted(written)]
+
+    def _propose(self, situations: Sequence[Situation], wanted: Sequence[int], rng: Generator) -> dict[int, list[Any]]:
+        """A line for every wanted task, by the number of its situation; None where the simulator wrote fewer."""
+        counts = Counter(wanted)
+        if not counts:
+            return {}
+        most = max(counts.values())
+        answers = self.simulator.propose([situations[number] for number in counts], most, rng)
+        found = {}
+        for place, (number, count) in enumerate(counts.items()):
+            lines = answers[place] if isinstance(answers, Sequence) and place < len(answers) else ()
+            lines = list(lines)[:count] if isinstance(lines, list | tuple) else []
+            found[number] = lines + [None] * (count - len(lines))
+        return found
+
+    def _vary(self, situation: Situation, rng: Generator) -> TaskSpec | None:
+        """The situation's task with one field changed; None if no change fits."""
+        self.counters["variations"] += 1
+        try:
+            return self.grammar.vary(situation.seed_task, rng) if situation.seed_task else None
+        except Refused:
+            return None
+
+    def _accept(
+        self, proposal: Any, situation: Situation, context: int, iteration: int, rng: Generator, taken: Collection[str]
+    ) -> Written | None:
+        """The task of a proposal (a line, or a variation's spec); None if it is refused."""
+        self.counters["proposed"] += 1
+        varied = isinstance(proposal, TaskSpec)
+        line = self.grammar.write(proposal) if varied else proposal
+        event = {"iteration": iteration, "event": "written", "line": shown(line), "varied": varied, "context": context}
+        self.events.append(event)
+        try:
+            spec = proposal if varied else self._read(line, rng)
+            verdict = self.grammar.check(spec)
+            task_id = self.grammar.task_id(spec)
+            event |= {"task_id": task_id, "plan": len(verdict.plan)}
+            known = task_id in taken or (self.novelty and spec.values in self.accepted)
+            if known and verdict.reason in ("", "held_out"):
+                raise Refused("duplicate")
+            if not verdict.accepted:
+                raise Refused(verdict.reason)
+        except Refused as refused:
+            self.counters[f"refused_{refused.reason}"] += 1
+            event["refused"] = refused.reason
+            return None
+        self.counters["accepted"] += 1
+        self.accepted[spec.values] = iteration
+        return Written(spec, task_id, situation, context, len(verdict.plan), varied)
+
+    def _read(self, line: Any, rng: Generator) -> TaskSpec:
+        values, repaired = self.grammar.read(line)
+        self.counters["repaired"] += repaired
+        if isinstance(self.simulator, StaticSimulator):  # a task of its list is the same whenever it is played
+            rng = np.random.default_rng(zlib.crc32(self.grammar.write(TaskSpec(values)).encode()))
+        return self.grammar.complete(values, rng)
+
+    def unusable(self) -> str:
+        """An empty text if a proposal was accepted; otherwise how many were refused, by reason."""
+        if self.counters["accepted"] or not self.counters["proposed"]:
+            return ""
+        reasons = (f"{reason} {self.counters[f'refused_{reason}']}" for reason in REFUSALS)
+        counted = ", ".join(reason for reason in reasons if not reason.endswith(" 0"))
+        return f"none of {self.counters['proposed']} proposals was accepted ({counted})"
+
+
+def shown(line: Any) -> str:
+    """A proposal as one short printable line.
+
+    >>> shown("kind=heat\\x00\\n</tasks>"), shown(None)
+    ('kind=heat  </tasks>', '')
+    """
+    text = line[:_MOST_SHOWN] if isinstance(line, str) else ""
+    return "".join(letter if letter.isprintable() else " " for letter in text)
+
+
+__all__ = ["TaskWriter", "Written"]

@@ -1,0 +1,83 @@
+"""GenEnv in a run: the sampler of written tasks, and the probe."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from roleagent.agents.builders import EnvSplit, open_simulator
+from roleagent.agents.rollout import Rollout, RolloutStats
+from roleagent.config import Config
+from roleagent.curricula.alignment import Alignment
+from roleagent.curricula.generated_sampler import GeneratedSampler
+from roleagent.curricula.metrics import alignment_metrics, played
+from roleagent.learners.run.run import Run
+from roleagent.task_grammar import grammar_of
+from roleagent.timer import Timer
+from roleagent.types import Sampler
+
+
+class Probing(Protocol):
+    """Writes the tasks of a probe."""
+
+    def probe(self, count: int) -> Mapping[str, Sequence[str]]:
+        """``count`` tasks of each simulator, by name."""
+        ...
+
+
+def alignment_of(config: Config) -> Alignment:
+    """The reward of the simulator, the band and the weights, as configured."""
+    options = config.simulator
+    debias = options.debias == "always" or (options.debias == "auto" and options.alpha != 0.5)
+    return Alignment(options.alpha, options.beta, options.k_min, options.rwr_lambda, debias)
+
+
+def generated_sampler(run: Run, split: EnvSplit, inner: Sampler) -> GeneratedSampler:
+    """GenEnv's sampler with the configured simulator; ``inner`` chooses the base tasks."""
+    options = run.config.simulator
+    grammar = grammar_of(split.base, plan_share=options.plan_share)
+    return GeneratedSampler(
+        inner,
+        grammar,
+        open_simulator(run.config, grammar, len(split.task_split), run.stream(17)),
+        run.stream(18),
+        alignment_of(run.config),
+        fresh=options.fresh,
+        replay=options.replay,
+        variations=options.variations,
+        variation_share=options.variation_share,
+        attempts=options.attempts,
+        novelty=options.novelty,
+        window=options.window,
+        update_every=options.update_every,
+        credit=options.credit,
+        shuffle_rewards=options.shuffle_rewards,
+        relabel=options.relabel,
+    )
+
+
+def play_probe(run: Run, rollout: Rollout, sampler: Probing) -> dict[str, float]:
+    """Plays tasks of the initial and of the present simulator with the same weights; every rank must call it.
+
+    It separates "the tasks fit the agent" from "the agent improved". Nothing is trained on these episodes. They are
+    played every ``train.evaluate_every`` iterations, ``simulator.probe`` tasks of each simulator.
+
+    Returns:
+        on the first rank ``genenv_probe_<simulator>_<metric>`` (:func:`alignment_metrics`); nothing if none is due.
+    """
+    options, every = run.config.simulator, run.config.train.evaluate_every
+    if not (run.config.genenv and options.probe and every and run.iteration % every == 0):
+        return {}
+    found = {}
+    stats, watch = rollout.stats, rollout.watch
+    with run.timer("simulator"):
+        rollout.stats, rollout.watch = RolloutStats(), Timer()
+        rollout.policy.reseed(int(run.own_stream(20, run.iteration).integers(2**62)))
+        for name, task_ids in sampler.probe(options.probe).items():
+            rollouts = run.config.rollout
+            groups = rollout.play(run.ranks.share(task_ids), rollouts.group_size, rollouts.temperature)
+            groups = [group for group in run.ranks.collect(groups) if played(group)]
+            metrics = alignment_metrics(groups, alignment_of(run.config))
+            found |= {f"genenv_probe_{name}_{metric}": value for metric, value in metrics.items()}
+        rollout.stats, rollout.watch = stats, watch
+    return found

@@ -1,0 +1,183 @@
+"""Written tasks of ALFWorld: what their fields change, their ids, and that listed games stay as they are."""
+
+import copy
+import pickle
+from contextlib import suppress
+from itertools import product
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.utils.env_checker import check_env
+from hostile import NOT_TEXT, ODD
+
+from roleagent.envs.alfworld.game import Game
+from roleagent.envs.alfworld.generate import generate
+from roleagent.envs.alfworld.goals import parse_goal
+from roleagent.envs.alfworld.layout import SIZES
+from roleagent.envs.alfworld.official import list_games, split_folder
+from roleagent.envs.alfworld.official_tasks import NewGoal
+from roleagent.envs.alfworld.tasks import TaskName, scene_of, split_ids
+from roleagent.task_grammar import Refused, grammar_of
+
+ALFWORLD = "RoleAgent/ALFWorld-v0"
+HELD_OUT = 40  # of the 140 games are for evaluation in the folder of the tests
+
+
+def make(size="tiny", **options):
+    return gymnasium.make(ALFWORLD, data_dir="generated", size=size, generated_tasks=True, **options)
+
+
+def written(grammar, count, seed=0):
+    """Base tasks, and tasks with fields drawn at random."""
+    rng = np.random.default_rng(seed)
+    while count:
+        spec = grammar.base(rng)
+        try:
+            for _ in range(int(rng.integers(3))):
+                spec = grammar.vary(spec, rng)
+        except Refused:
+            continue
+        yield spec
+        count -= 1
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_fields_describe_the_game(size):
+    """Whether what is wanted lies behind doors, how much of it there is, and the size of the room."""
+    grammar = grammar_of(env := make(size))
+    for spec in written(grammar, 60):
+        fields = dict(zip(grammar.fields, spec.values, strict=True))
+        game = Game.from_source(generate(grammar.task_id(spec)))
+        here = [
+            game.openable[r]
+            for r, contents in enumerate(game.contents)
+            for o in contents
+            if game.objects[o].split()[0] == fields["object"].lower()
+        ]
+        assert len(here) == int(fields["spare"]) + 1 + fields["type"].startswith("pick_two")
+        assert set(here) == {fields["door"] == "yes"}
+        assert game.source.goal in env.reset(options={"task_id": game.source.task_id})[0]
+        assert TaskName.parse(grammar.task_id(spec)).size == fields.get("size", size)
+
+
+def test_hostile_ids_end_in_one_line():
+    env = make(games=20)
+    grammar = grammar_of(env)
+    good = grammar.task_id(grammar.base(np.random.default_rng(0)))
+    task, _, number = good.rpartition("_")
+    kind, _, scene = task.partition("/")[0].rpartition("-")
+    suffix = task.partition("/")[2]
+    bad = [
+        *(f"{task}_{other}" for other in ("1", "0000001", "-00001", "１２３４５６", number + " ", number + "\n")),
+        *(f"{kind}-{other}/{suffix}_{number}" for other in (f"0{scene}", "61", "99", "150", "9" * 5000, "-1")),
+        *(good.replace("+d", other) for other in ("+d2", "+D", "+x", "", "+d1s0+d")),
+        *(good.replace("gen_tiny", other) for other in ("gen_standard", "gen_huge", "GEN_tiny", "gen_")),
+        *(good.upper(), "", good + good, split_ids("valid_unseen", "tiny")[0]),
+    ]
+    for task_id in (*bad, *ODD, *NOT_TEXT[1:]):
+        assert task_id not in env.unwrapped.task_split
+        for read in (grammar.spec, lambda task_id: env.reset(options={"task_id": task_id})):
+            with pytest.raises(ValueError) as error:
+                read(task_id)
+            assert "\n" not in str(error.value)
+
+
+# --- new goals in official rooms --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(official_games, tmp_path_factory):
+    """Official games as training and evaluation splits."""
+    games = split_folder(official_games["current"], "valid_seen")
+    root = tmp_path_factory.mktemp("split")
+    for number, task in enumerate(sorted({task_id.partition("/")[0] for task_id in list_games(games)})):
+        split = root / ("valid_seen" if number < HELD_OUT else "train")
+        split.mkdir(exist_ok=True)
+        (split / task).symlink_to(games / task)
+    return root
+
+
+@pytest.fixture
+def official(folder):
+    return gymnasium.make(ALFWORLD, data_dir=folder, generated_tasks=True)
+
+
+def check_new_goals(grammar, env, count):
+    accepted = refused = 0
+    for spec in written(grammar, count):
+        task_id = grammar.task_id(spec)
+        assert grammar.spec(task_id) == spec and task_id in env.unwrapped.task_split
+        found = grammar.check(spec)
+        if not found.accepted:
+            refused += 1
+            continue
+        accepted += 1
+        text, info = env.reset(options={"task_id": task_id})
+        goal = parse_goal(text)
+        assert (goal.task_type, goal.obj, goal.place) == tuple(map(str.lower, spec.values)) and not info["won"]
+        assert info["task_type"] == grammar.task_type(spec) == env.unwrapped.task_type(task_id)
+        infos = [env.step(command)[-1] for command in found.plan]
+        assert infos[-1]["won"] and all(info["valid_action"] for info in infos)
+        assert scene_of(task_id) == scene_of(task_id.partition("+")[2])
+    assert refused < accepted / 5
+
+
+def test_new_goals_are_won_by_their_plans(official):
+    check_new_goals(grammar_of(official), official, 60)
+
+
+@pytest.mark.slow
+def test_a_thousand_new_goals_are_won_by_their_plans(official):
+    check_new_goals(grammar_of(official), official, 1100)
+
+
+def test_a_task_of_an_evaluation_split_is_refused(folder, official):
+    """Written into another game of the same scene, it has the same name."""
+    grammar = grammar_of(official)
+    held_out = grammar.held_out_contents()
+    assert len(held_out) == HELD_OUT
+    reasons = set()
+    for name, game in product(held_out, official.unwrapped.task_split.task_ids):
+        task_type, obj, _, place, scene = name.split("-")
+        goal = NewGoal(task_type, obj, place, game)
+        with suppress(ValueError):  # nothing else asks for such a thing
+            if scene_of(game) == scene:
+                reasons.add(grammar.check(grammar.spec(goal.task_id)).reason)
+    assert "held_out" in reasons and "" not in reasons
+
+
+def test_hostile_new_goals_end_in_one_line(official):
+    grammar = grammar_of(official)
+    good = grammar.task_id(grammar.base(np.random.default_rng(0)))
+    goal, _, game = good.partition("/")
+    kind, obj, _, place, scene = goal.split("-")
+    bad = [
+        *(f"{goal}/{other}" for other in ("../../etc+passwd", "trial+x", f"{game}+{game}", "", game + "\n")),
+        *(f"{kind}-{obj}-None-{place}-{other}/{game}" for other in (f"0{scene}", "1000", "", "-1")),
+        *(f"{kind}-{other}-None-{place}-{scene}/{game}" for other in ("Unicorn", "(", ".*", obj * 500)),
+        *(f"juggle-{obj}-None-{place}-{scene}/{game}", f"look_at_obj_in_light-{obj}-None-Fridge-{scene}/{game}"),
+        official.unwrapped.task_split.task_ids[0].partition("/")[0],
+    ]
+    for task_id in (*bad, *ODD, *NOT_TEXT[1:]):
+        with pytest.raises(ValueError) as error:
+            official.reset(options={"task_id": task_id})
+        assert "\n" not in str(error.value)
+        if task_id not in official.unwrapped.task_split:
+            with pytest.raises(ValueError):
+                grammar.spec(task_id)
+
+
+def test_official_games_stay_as_they_are(folder, official):
+    closed = gymnasium.make(ALFWORLD, data_dir=folder)
+    assert official.unwrapped.task_split.manifest() == closed.unwrapped.task_split.manifest()
+    assert official.reset(seed=1) == closed.reset(seed=1)
+    grammar = grammar_of(official)
+    task_id = grammar.task_id(next(written(grammar, 1)))
+    with pytest.raises(ValueError, match="unknown task id"):
+        closed.reset(options={"task_id": task_id})
+    first = official.reset(options={"task_id": task_id})
+    for other in (copy.deepcopy(official), pickle.loads(pickle.dumps(official))):
+        assert other.step("look") == copy.deepcopy(official).step("look")
+        assert other.reset(options={"task_id": task_id}) == first
+    check_env(official.unwrapped)

@@ -1,0 +1,102 @@
+"""Runs with genenv=on: what they leave, resumed in the same bits, and in two processes."""
+
+import gzip
+import json
+import shutil
+
+import pytest
+import yaml
+from programs import TOY_RUN, load, run_both
+
+differences = load("benchmarks/run_differences").differences
+train = load("train")
+
+GENENV = {
+    **TOY_RUN,
+    "genenv": True,
+    # Groups of two: the band is as wide as possible, so that every record trains the table.
+    "simulator": {"kind": "table", "probe": 2, "variations": 2, "fresh": 0.67, "replay": 0.33, "k_min": 0.5},
+    "curriculum": {"analyst": "rule"},
+    "train": {"iterations": 3, "evaluate_every": 2, "keep_checkpoints": 20},
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "genenv.yaml"
+    path.write_text(yaml.safe_dump(GENENV))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    assert train.main(["--config", str(config), f"run_dir={folder}"]) == 0
+    return folder
+
+
+def trained(folder):
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row for row in rows if row["stage"] == "train"]
+
+
+def events(folder, iteration):
+    packed = (folder / "tasks" / f"iteration-{iteration:06d}.jsonl.gz").read_bytes()
+    return [json.loads(line) for line in gzip.decompress(packed).splitlines()]
+
+
+@pytest.mark.slow
+def test_a_run_writes_plays_and_replays_tasks_and_learns_from_them(whole):
+    rows = trained(whole)
+    assert [row["genenv_fresh"] for row in rows] == [2, 2, 2] and rows[-1]["genenv_replayed"] == 1
+    assert rows[-1]["genenv_pool"] == 6 and rows[-1]["genenv_kl"] > 0 and rows[-1]["simulator_seconds"] > 0
+    assert {"genenv_probe_initial_success", "genenv_probe_present_live"} <= rows[1].keys()
+    assert "genenv_probe_initial_success" not in rows[0]
+    for number in (1, 2, 3):
+        lines = events(whole, number)
+        written = {line["task_id"] for line in lines if line["event"] == "written" and "refused" not in line}
+        assert written == {line["task_id"] for line in lines if line["event"] == "fresh"} and len(written) == 2
+    first = {line["task_id"] for line in events(whole, 1)}
+    assert {line["task_id"] for line in events(whole, 2) if line["event"] == "replayed"} <= first
+    counters = json.loads((whole / "result.json").read_text())["counters"]
+    assert counters["genenv_accepted"] == counters["genenv_fresh"] == 6
+
+
+@pytest.mark.slow
+def test_a_run_that_lost_its_last_iterations_ends_in_the_same_bits(config, whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "killed")
+    for number in (2, 3):  # as if it had been killed in its second iteration, when it had logged already
+        shutil.rmtree(folder / "checkpoints" / f"step-50000{number}")
+    for name in ("after.json", "result.json"):
+        (folder / name).unlink()
+    assert train.main(["--config", str(config), f"run_dir={folder}", "--resume"]) == 0
+    assert differences(whole, folder) == []
+
+
+@pytest.mark.slow
+def test_two_processes_play_the_tasks_that_one_would(config, whole, tmp_path):
+    folder = tmp_path / "both"
+    said = run_both("--config", config, f"run_dir={folder}")
+    assert [status for status, _, _ in said] == [0, 0], said
+    written = [[line for line in events(run, 1) if line["event"] == "written"] for run in (whole, folder)]
+    assert written[0] == written[1]
+    for number, row in enumerate(trained(folder), start=1):
+        assert row["genenv_fresh"] == 2
+        played = [line["task_id"] for line in events(folder, number) if line["event"] != "written"]
+        assert len(played) == len(set(played)) == row["genenv_fresh"] + row["genenv_replayed"]
+    assert trained(folder)[-1]["genenv_pool"] == 6 and "genenv_probe_present_live" in trained(folder)[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["env.id=RoleAgent/TextCraft-v0"], "no task grammar"),
+        (["simulator.fresh=0.8", "simulator.replay=0.3"], "their sum must be at most 1"),
+        (["simulator.kind=tabel"], "must be one of model, table, base, static, endpoint or module:Class"),
+        (["simulator.relabel=on"], "not kind=table"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line(config, tmp_path, capsys, options, words):
+    assert train.main(["--config", str(config), f"run_dir={tmp_path / 'run'}", *options]) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert words in line
