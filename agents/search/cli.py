@@ -1,0 +1,93 @@
+"""``roleagent trees <verb>``: shows the search trees of a run (``method=agent_r``)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from roleagent.commands import Parser, natural, printable
+from roleagent.options import ConfigError
+
+EXAMPLES = """\
+examples:
+  roleagent trees list runs/agent_r
+  roleagent trees list runs/agent_r --iteration 2
+  roleagent trees show runs/agent_r 2.17
+  roleagent trees show runs/agent_r 2.17 --depth 3"""
+VERBS = {
+    "list": "List the trees: task, nodes, leaves, best outcome, Q of the root.",
+    "show": "Show one tree: each reply with N, Q, its command and the observation.",
+}
+_WIDTH = 100  # characters of an observation
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The group of verbs; returns the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        for line in _listed(options) if options.verb == "list" else _shown(options):
+            print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except ConfigError as error:
+        print(f"roleagent trees: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser("roleagent trees", "Show the search trees of a run.", epilog=EXAMPLES, allow_abbrev=False)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    for verb, summary in VERBS.items():
+        own = verbs.add_parser(verb, help=summary, description=summary, epilog=EXAMPLES)
+        own.add_argument("run", type=Path, metavar="RUN", help="a run folder")
+        if verb == "list":
+            own.add_argument("--iteration", type=natural, metavar="N", help="of this iteration alone")
+        else:
+            own.add_argument("tree", metavar="TREE", help="its name, as list shows it, e.g. 2.17")
+            own.add_argument("--depth", type=natural, default=99, metavar="N", help="most replies of a path")
+    return parser
+
+
+def _listed(options: argparse.Namespace) -> Iterator[str]:
+    from roleagent.agents.search.storage import stored_trees
+
+    yield "tree     nodes  leaves  best  Q     descents  task"
+    found = False
+    for name, tree in stored_trees(options.run, options.iteration):
+        found, leaves = True, tree.leaves()
+        best = max((leaf.outcome for leaf in leaves), default=0.0)
+        numbers = f"{name:<7}{len(tree.nodes):>7}{len(leaves):>8}{best:>6.2f}{tree.root.value or 0.0:>6.2f}"
+        yield f"{numbers}{tree.descents:>10}  {printable(tree.error or tree.task.task_id)}"
+    if not found:
+        raise ConfigError(f"{options.run} has no search trees: they come with method=agent_r")
+
+
+def _shown(options: argparse.Namespace) -> Iterator[str]:
+    from roleagent.agents.search.storage import stored_trees
+
+    iteration = options.tree.partition(".")[0]
+    trees = stored_trees(options.run, int(iteration) if iteration.isdecimal() else None)
+    tree = next((tree for name, tree in trees if name == options.tree), None)
+    if tree is None:
+        raise ConfigError(f"{options.run} has no tree {options.tree!r}; roleagent trees list {options.run} lists them")
+    yield printable(f"{tree.task.task_id}: {tree.task.goal}")
+    yield printable(tree.root.observation)
+    waiting = list(reversed(tree.root.children))
+    while waiting:
+        node = waiting.pop()
+        times = f" ×{node.multiplicity}" if node.multiplicity > 1 else ""
+        value = "-" if node.value is None else f"{node.value:.2f}"
+        end = f" [{node.stop_reason} {node.outcome:g}]" if node.is_leaf else ""
+        command = printable(node.command) or f"(malformed) {printable(node.reply)}"
+        seen = printable(node.observation)[:_WIDTH]
+        yield f"{'  ' * node.depth}{node.number} N={node.visits} Q={value} {command}{times}{end} → {seen}"
+        if node.depth < options.depth:
+            waiting += reversed(node.children)
+
+
+__all__ = ["main"]

@@ -1,0 +1,307 @@
+"""The search of Agent-R: many trees side by side, with one batched call of the policy per level.
+
+Each descent goes from the root of a tree to a leaf. It expands the nodes on its way: the policy samples ``width``
+replies, and those with the same command are one child. Each child is played at once. Every new leaf adds its outcome to
+all nodes above it.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import gymnasium
+import numpy as np
+
+from roleagent.agents.builders import EnvSplit, make_wrapped
+from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.rendering import Conversation
+from roleagent.agents.rollout import Rollout
+from roleagent.agents.search.tree import Node, Tree
+from roleagent.agents.search.uct import select
+from roleagent.config import ConfigError
+from roleagent.envs.restoring import RecordedStep, Restorer
+from roleagent.revision_settings import SearchConfig
+from roleagent.types import Completion, Request, Task
+
+
+@dataclass
+class SearchStats:
+    """Counters of searches.
+
+    Attributes:
+        calls: batched calls of the policy.
+        requests: sampled replies; one call each is what a sequential search makes.
+        tokens: sampled tokens.
+        snapshots, replays, mismatches: of :class:`~roleagent.envs.restoring.Restorer`.
+        errors: trees whose environment failed.
+    """
+
+    trees: int = 0
+    descents: int = 0
+    expansions: int = 0
+    chosen: int = 0
+    chosen_by_uct: int = 0
+    leaves: int = 0
+    calls: int = 0
+    requests: int = 0
+    tokens: int = 0
+    snapshots: int = 0
+    replays: int = 0
+    mismatches: int = 0
+    errors: int = 0
+
+    @property
+    def uct_share(self) -> float:
+        """Selections between children that had all been visited, of all selections."""
+        return self.chosen_by_uct / self.chosen if self.chosen else 0.0
+
+    def add(self, **numbers: int) -> None:
+        """Adds to counters."""
+        for name, number in numbers.items():
+            setattr(self, name, getattr(self, name) + number)
+
+
+@dataclass(frozen=True)
+class _Expansion:
+    node: Node
+    width: int
+    simulated: bool
+
+
+class _World:
+    """The environment of one tree, and the node whose state it is in."""
+
+    def __init__(self, env: gymnasium.Env, env_id: str):
+        self.env, self.env_id = env, env_id
+        self.restorer = Restorer(env)
+        self._task_id = ""
+        self._at: Node | None = None
+
+    def begin(self, task_id: str) -> Tree:
+        """A new tree of a task."""
+        self._task_id = task_id
+        observation, info = self.env.reset(options={"task_id": task_id})
+        root = Node(observation=observation, info=info)
+        root.snapshot = self.restorer.save()
+        self._at = root
+        return Tree(Task.of(self.env_id, task_id, info), root)
+
+    def play(self, node: Node, child: Node) -> None:
+        """Plays the child's reply in the state of the node, and records the result in the child."""
+        if self._at is not node:
+            steps = [
+                RecordedStep(step.reply, step.observation, step.reward, step.terminated or step.truncated)
+                for step in node.path()
+            ]
+            self.restorer.restore(node.snapshot, self._task_id, steps)
+        self._at = None
+        child.observation, reward, terminated, truncated, child.info = self.env.step(child.reply)
+        child.reward, child.terminated, child.truncated = float(reward), bool(terminated), bool(truncated)
+        child.outcome = node.outcome + float(child.info.get("rewards", {}).get("task", 0.0))
+        child.command = child.info.get("command", child.command)
+        if terminated or truncated:
+            child.stop_reason = "won" if child.info.get("won") else "lost" if terminated else "max_steps"
+        else:
+            child.snapshot, self._at = self.restorer.save(), child
+
+
+class Search:
+    """Searches tasks of a split.
+
+    Args:
+        rollout: gives policy, prompts, reader and token limits; its horizon is 0.
+        make: builds an environment with its wrappers, as of the rollout.
+        options: of the search.
+        pairs: counts the usable pairs of a tree, for ``search.enough``.
+
+    Attributes:
+        stats: counters since the search was made.
+    """
+
+    def __init__(
+        self,
+        rollout: Rollout,
+        make: Callable[[], gymnasium.Env],
+        options: SearchConfig,
+        pairs: Callable[[Tree], int] | None = None,
+    ):
+        if rollout.horizon:
+            raise ConfigError("a search has no predictions: set wia=off")
+        self.rollout, self.options, self.stats = rollout, options, SearchStats()
+        self._make, self._pairs = make, pairs
+        self._worlds: list[_World] = []
+
+    @classmethod
+    def open(cls, split: EnvSplit, policy: Policy, pairs: Callable[[Tree], int] | None = None) -> Search:
+        """The configured search on a split."""
+        plain = replace(split, horizon=0)
+        make = partial(make_wrapped, split.config, split.task_split.split, 0)
+        return cls(plain.rollout(policy), make, split.config.search, pairs)
+
+    def wave(
+        self,
+        task_ids: Sequence[str],
+        rngs: Sequence[np.random.Generator],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[Tree]:
+        """Searches some tasks side by side.
+
+        Args:
+            task_ids: one tree each.
+            rngs: of each tree's draws.
+            progress: called after every call of the policy with (finished, all) trees.
+
+        Returns:
+            the trees in order, without snapshots and conversations. That of a failed environment has an ``error``.
+        """
+        while len(self._worlds) < len(task_ids):
+            self._worlds.append(_World(self._make(), self.rollout.env_id))
+        trees = [_begin(world, task_id) for world, task_id in zip(self._worlds, task_ids, strict=False)]
+        for tree in trees:
+            if not tree.error:
+                tree.root.conversation = self.rollout.open(tree.root.observation, tree.root.info)
+        steps = [self._descents(tree, rng) for tree, rng in zip(trees, rngs, strict=True)]
+        waiting = {place: found for place, step in enumerate(steps) if (found := next(step, None)) is not None}
+        while waiting:
+            replies = iter(self._sample(waiting))
+            for place, expansion in list(waiting.items()):
+                self._expand(
+                    self._worlds[place], trees[place], expansion, [next(replies) for _ in range(expansion.width)]
+                )
+                following = None if trees[place].error else next(steps[place], None)
+                if following is None:
+                    del waiting[place]
+                else:
+                    waiting[place] = following
+            if progress is not None:
+                progress(len(trees) - len(waiting), len(trees))
+        self.rollout.policy.clear_cache()
+        self._count(trees)
+        return trees
+
+    def close(self) -> None:
+        """Closes the environments."""
+        for world in self._worlds:
+            world.env.close()
+        self._worlds = []
+
+    def _descents(self, tree: Tree, rng: np.random.Generator) -> Iterator[_Expansion]:
+        """Yields the nodes to expand; the children are there when it goes on."""
+        options = self.options
+        exploration = options.uct if options.selection == "uct" else None
+        while not (tree.error or tree.root.exhausted or tree.descents >= options.descents):
+            node: Node | None = tree.root
+            while node is not None:
+                fresh = not node.expanded
+                if fresh:
+                    yield from self._expansion(tree, node, options.width, simulated=False)
+                    if node.is_leaf:  # no room for another reply
+                        break
+                chosen = select(tree, node, exploration, rng)
+                if chosen is not None and fresh and options.simulation == "rollout":
+                    yield from self._simulate(tree, chosen)
+                    break
+                node = chosen
+            tree.descents += 1
+            if options.enough and self._pairs is not None and self._pairs(tree) >= options.enough:
+                return
+
+    def _simulate(self, tree: Tree, node: Node) -> Iterator[_Expansion]:
+        """One reply after another down to a leaf."""
+        while not node.is_leaf:
+            yield from self._expansion(tree, node, 1, simulated=True)
+            node = node if node.is_leaf else node.children[-1]
+
+    def _expansion(self, tree: Tree, node: Node, width: int, simulated: bool) -> Iterator[_Expansion]:
+        prompt = self._conversation(node).action_prompt()
+        policy, limit = self.rollout.policy, self.rollout.config.action_tokens
+        if len(prompt) + limit > policy.context_length:
+            node.stop_reason, node.truncated = "context", True
+            node.back_up()
+            return
+        tree.expansions += 1
+        yield _Expansion(node, width, simulated)
+
+    def _conversation(self, node: Node) -> Conversation:
+        if node.conversation is None:
+            assert node.parent is not None
+            assert node.completion is not None
+            conversation = copy.copy(self._conversation(node.parent))
+            stream = (*node.prompt_ids, *node.completion.token_ids)
+            command = self.rollout.reader.read(node.reply).command
+            conversation.advance(stream, node.completion.token_ids, command, node.observation, node.info)
+            node.conversation = conversation
+        return node.conversation
+
+    def _sample(self, waiting: dict[int, _Expansion]) -> list[Completion]:
+        """The replies of all waiting trees, in order. The siblings of a tree have neighboring slots."""
+        requests = []
+        for place, expansion in waiting.items():
+            prompt = self._conversation(expansion.node).action_prompt()
+            first, limit = place * self.options.width, self.rollout.config.action_tokens
+            requests += [
+                Request(prompt, first + copy, limit, self.rollout.action_stops) for copy in range(expansion.width)
+            ]
+        completions = self.rollout.policy.generate(requests, self.options.temperature)
+        tokens = sum(len(completion.token_ids) for completion in completions)
+        self.stats.add(calls=1, requests=len(requests), tokens=tokens)
+        return completions
+
+    def _expand(self, world: _World, tree: Tree, expansion: _Expansion, completions: Sequence[Completion]) -> None:
+        """Adds a node's children, one for each command, and plays them."""
+        node, prompt = expansion.node, self._conversation(expansion.node).action_prompt()
+        by_command: dict[str, Node] = {}
+        for completion in completions:
+            reply = self.rollout.policy.decode(completion.token_ids)
+            command = self.rollout.reader.read(reply).command
+            if command in by_command:
+                by_command[command].multiplicity += 1
+                continue
+            child = Node(parent=node, command=command, reply=reply, prompt_ids=prompt, completion=completion)
+            child.simulated = expansion.simulated
+            by_command[command] = child
+        for child in by_command.values():
+            try:
+                world.play(node, child)
+            except (Exception, SystemExit) as error:  # whatever an environment raises
+                tree.error = " ".join(f"{type(error).__name__}: {error}".split())
+                return
+            tree.add(child)
+            if not child.is_leaf and child.depth >= self.options.depth:
+                child.stop_reason = "depth"
+            if child.is_leaf:
+                child.snapshot = None
+                child.back_up()
+        if not expansion.simulated:
+            node.snapshot = None  # nothing else is played from here
+
+    def _count(self, trees: Sequence[Tree]) -> None:
+        for tree in trees:
+            tree.release()
+            self.stats.add(
+                trees=1,
+                descents=tree.descents,
+                expansions=tree.expansions,
+                chosen=tree.chosen,
+                chosen_by_uct=tree.chosen_by_uct,
+                leaves=len(tree.leaves()),
+                errors=bool(tree.error),
+            )
+        for world in self._worlds:
+            restorer = world.restorer
+            self.stats.add(snapshots=restorer.snapshots, replays=restorer.replays, mismatches=restorer.mismatches)
+            world.restorer = Restorer(world.env, restorer.replay)
+
+
+def _begin(world: _World, task_id: str) -> Tree:
+    try:
+        return world.begin(task_id)
+    except (Exception, SystemExit) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return Tree(Task(world.env_id, task_id), Node(), error=reason)
+
+
+__all__ = ["Search", "SearchStats"]

@@ -1,0 +1,109 @@
+"""Search trees on disk: a compressed file of JSON lines per wave, in the folder ``search`` of a run.
+
+A file is written atomically, so a wave is there as a whole or not at all, and a resumed run repeats only a wave without
+a file. A stored tree has everything but prompts, log-probabilities and snapshots: they are made again where they are
+needed.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from roleagent.agents.search.tree import Node, Tree
+from roleagent.files import make_folder, write_whole
+from roleagent.options import ConfigError
+from roleagent.types import Completion, Task
+
+FOLDER = "search"
+_PLAIN = (
+    *("number", "depth", "command", "reply", "observation", "info", "reward", "outcome", "terminated", "truncated"),
+    *("stop_reason", "multiplicity", "visits", "value_sum", "simulated", "exhausted"),
+)
+_COUNTS = ("descents", "expansions", "chosen", "chosen_by_uct", "error")
+
+
+class StoredTree(NamedTuple):
+    """A tree of a run, and its name: ``ITERATION.NUMBER``, both from 1."""
+
+    name: str
+    tree: Tree
+
+
+def wave_file(run: Path, iteration: int, wave: int) -> Path:
+    """The file of a wave; iterations count from 1, waves from 0."""
+    return run / FOLDER / f"iteration-{iteration:04d}" / f"wave-{wave:04d}.jsonl.gz"
+
+
+def write_trees(path: Path, trees: Sequence[Tree]) -> None:
+    """Writes a wave."""
+    lines = "".join(f"{json.dumps(_described(tree), default=str)}\n" for tree in trees)
+    make_folder(path.parent)
+    write_whole(path, gzip.compress(lines.encode("utf-8", "replace"), mtime=0))
+
+
+def read_trees(path: Path) -> list[Tree]:
+    """Reads a wave.
+
+    Raises:
+        ConfigError: the file is damaged; one line.
+    """
+    try:
+        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
+        return [_tree(json.loads(line)) for line in lines]
+    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise ConfigError(f"{path} cannot be read as search trees: {error}") from error
+
+
+def stored_trees(run: Path, iteration: int | None = None) -> Iterator[StoredTree]:
+    """The trees of a run in order; of one iteration, or of all.
+
+    Raises:
+        ConfigError: a file is damaged.
+    """
+    folders = sorted((run / FOLDER).glob("iteration-*"))
+    for folder in folders:
+        of = int(folder.name.rpartition("-")[2])
+        if iteration not in (None, of):
+            continue
+        number = 0
+        for path in sorted(folder.glob("wave-*.jsonl.gz")):
+            for tree in read_trees(path):
+                number += 1
+                yield StoredTree(f"{of}.{number}", tree)
+
+
+def _described(tree: Tree) -> dict[str, Any]:
+    counts = {name: getattr(tree, name) for name in _COUNTS}
+    return {"task": asdict(tree.task), **counts, "nodes": [_node(node) for node in tree.nodes]}
+
+
+def _node(node: Node) -> dict[str, Any]:
+    described = {name: getattr(node, name) for name in _PLAIN}
+    described["parent"] = None if node.parent is None else node.parent.number
+    if node.completion is not None:
+        described["tokens"] = list(node.completion.token_ids)
+        described["finish"] = node.completion.finish_reason
+        described["version"] = node.completion.policy_version
+    return described
+
+
+def _tree(described: dict[str, Any]) -> Tree:
+    nodes: list[Node] = []
+    for one in described["nodes"]:
+        node = Node(**{name: one[name] for name in _PLAIN})
+        if one["parent"] is not None:
+            node.parent = nodes[one["parent"]]
+            node.parent.children.append(node)
+            tokens = tuple(one["tokens"])
+            node.completion = Completion(tokens, (0.0,) * len(tokens), one["finish"], one["version"])
+        nodes.append(node)
+    counts = {name: described[name] for name in _COUNTS}
+    return Tree(Task(**described["task"]), nodes[0], nodes, **counts)
+
+
+__all__ = ["FOLDER", "StoredTree", "read_trees", "stored_trees", "wave_file", "write_trees"]

@@ -1,0 +1,275 @@
+"""From search trees to examples: pairs, verdicts, splices that the world confirms, and their tokens.
+
+Everything is drawn from the stream of the tree, so its examples depend neither on the other trees nor on the number of
+ranks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from roleagent.agents.builders import EnvSplit
+from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.search.tree import Tree
+from roleagent.envs.failures.command_noise import verb_of
+from roleagent.learners.revision.examples import Example
+from roleagent.learners.revision.pairs import (
+    Pair,
+    distinct,
+    good_leaves,
+    is_good,
+    is_separated,
+    judged_path,
+    leaves_of,
+    make_pairs,
+)
+from roleagent.learners.revision.splice import (
+    Splice,
+    continued,
+    has_too_many_notes,
+    search_on,
+    signal_of,
+    splice,
+    whole,
+)
+from roleagent.learners.revision.thoughts import read_thoughts
+from roleagent.learners.sft.demonstrations import Demonstration
+from roleagent.learners.sft.tokenization import segments_from
+from roleagent.markers import escape_markers
+from roleagent.types import Analyst, Reflection, Trajectory
+from roleagent.verdicts import Judge, Verdict, transition_point
+
+
+@dataclass
+class TreeData:
+    """What one tree gives.
+
+    Attributes:
+        task: of the tree, with its environment.
+        examples: good and revision trajectories.
+        leaves: the distinct leaves: whether each won, and for the failure library the bad ones with their analysis.
+        counts: of this tree, by name.
+    """
+
+    tree: Tree
+    examples: list[Example] = field(default_factory=list)
+    leaves: list[dict[str, Any]] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def to_json(self) -> dict[str, Any]:
+        """The tree's data for a file."""
+        return {
+            "task": asdict(self.tree.task),
+            "leaves": self.leaves,
+            "counts": dict(self.counts),
+            "examples": [example.to_json() for example in self.examples],
+        }
+
+
+@dataclass
+class _Cut:
+    """A pair with its transition point t′ and what the splice is made of."""
+
+    data: TreeData
+    pair: Pair
+    bad: Trajectory
+    good: Trajectory
+    cut: int
+    verdict: Verdict
+    thought: str
+
+
+class RevisionData:
+    """Makes examples of trees.
+
+    Args:
+        split: the training tasks.
+        actor: the acting policy: it tokenizes, judges and, with ``revision.splice=searched``, plays.
+        judge: finds the transition points.
+        analyst: names the failure modes of bad leaves; None: there is no failure library.
+        alpha: of the iteration.
+    """
+
+    def __init__(self, split: EnvSplit, actor: Policy, judge: Judge, analyst: Analyst | None, alpha: float):
+        self.split, self.judge, self.analyst, self.alpha = split, judge, analyst, alpha
+        self.options = split.config.revision
+        self.rollout = replace(split, horizon=0).rollout(actor)
+        self.thoughts = read_thoughts(self.options.thoughts)
+        self.stops = self.rollout.action_stops
+
+    def make(self, trees: Sequence[Tree], streams: Sequence[np.random.Generator]) -> list[TreeData]:
+        """The data of some trees; ``streams`` has a generator for each."""
+        found = [TreeData(tree) for tree in trees]
+        cuts = self._cuts(found, streams)
+        for data in found:
+            self._add_good(data)
+        false = [cut for cut in cuts if not self._add_splice(cut)]
+        if self.options.splice == "searched":
+            self._search(false)
+        self._add_leaves(found, cuts)
+        return found
+
+    def _cuts(self, found: Sequence[TreeData], streams: Sequence[np.random.Generator]) -> list[_Cut]:
+        """The pairs of all trees with their transition points. All verdicts are one call of the judge."""
+        pairs: list[tuple[TreeData, Pair, np.random.Generator]] = []
+        for data, rng in zip(found, streams, strict=True):
+            leaves = leaves_of(data.tree)
+            good = good_leaves(leaves, self.alpha)
+            made = make_pairs(data.tree, self.options, self.alpha, rng) if self.options.share else []
+            data.counts.update(
+                trees=1, leaves=len(leaves), good_leaves=len(good), pairs=len(made), without_good=not good,
+                without_bad=len(good) == len(leaves),
+            )  # fmt: skip
+            pairs += [(data, pair, rng) for pair in made]
+        judged = self.judge.judge([self._numbered(data, pair, found) for data, pair, _ in pairs])
+        cuts, seen = [], set()
+        for (data, pair, rng), verdicts in zip(pairs, judged, strict=True):
+            thought = self.thoughts[int(rng.integers(len(self.thoughts)))]
+            steps = pair.bad.path()[pair.shared :]
+            fresh = [verdict for node, verdict in zip(steps, verdicts, strict=True) if id(node) not in seen]
+            seen |= set(map(id, steps))
+            data.counts.update(f"verdict_{verdict.kind}" for verdict in fresh)
+            data.counts.update(f"verdict_source_{verdict.source}" for verdict in fresh)
+            data.counts.update(verdict_repaired=sum(verdict.repaired for verdict in fresh))
+            cut = transition_point(pair.shared, verdicts)
+            if cut is None:
+                data.counts.update(dropped_no_verdict=1)
+            elif self.options.pairing == "adjacent" and cut != pair.shared + 1:
+                data.counts.update(dropped_not_adjacent=1)
+            else:
+                verdict = verdicts[cut - pair.shared - 1]
+                said = verdict.reason if self.options.thought == "reason" and verdict.reason else thought
+                bad, good_path = data.tree.trajectory(pair.bad), data.tree.trajectory(pair.good)
+                cuts.append(_Cut(data, pair, bad, good_path, cut, verdict, said))
+        return cuts
+
+    def _numbered(self, data: TreeData, pair: Pair, found: Sequence[TreeData]) -> Any:
+        """What the judge is given; the edges of different trees have different numbers."""
+        path = judged_path(data.tree, pair)
+        place = next(number for number, one in enumerate(found) if one is data)
+        return replace(path, edges=tuple(edge * len(found) + place for edge in path.edges))
+
+    # --- good trajectories ---
+
+    def _add_good(self, data: TreeData) -> None:
+        leaves = good_leaves(leaves_of(data.tree), self.alpha, self.options.loops == "drop")
+        if self.options.share == 1:
+            return
+        for leaf in sorted(distinct(leaves), key=lambda leaf: (-leaf.outcome, leaf.depth, leaf.number)):
+            demonstration = whole(self.split.base, data.tree.trajectory(leaf))
+            self._add(data, demonstration, -1, {"outcome": leaf.outcome}, leaf.depth)
+
+    # --- revision trajectories ---
+
+    def _add_splice(self, cut: _Cut) -> bool:
+        """Adds a revision trajectory; False if the world refutes it and the search may look for another."""
+        data, options = cut.data, self.options
+        signal = signal_of(options.form, cut.thought, self.rollout)
+        published = options.splice == "published"
+        made = splice(self.split.base, cut.bad, cut.good, cut.pair.shared, cut.cut, signal, not published)
+        over = made.over and made.truth == "false"
+        data.counts.update(splices=1, splice_false_over=over, **{f"splice_{made.truth}": 1})
+        data.counts[f"truth/{verb_of(made.bad_step) or '(malformed)'}/{made.truth}"] += 1
+        if made.truth == "false" and not published:
+            data.counts.update(dropped_false=options.splice == "verified")
+            return False
+        self._keep(cut, made, {"truth": made.truth})
+        return True
+
+    def _search(self, cuts: Sequence[_Cut]) -> None:
+        """Where the world refutes a splice, the policy goes on from the bad state; the first good end is the suffix."""
+        search = self.split.config.search
+        signals = [signal_of(self.options.form, cut.thought, self.rollout) for cut in cuts]
+        asked = [(cut.bad, cut.cut, signal) for cut, signal in zip(cuts, signals, strict=True)]
+        played = search_on(self.rollout, asked, search.width, search.temperature)
+        for cut, signal, episodes in zip(cuts, signals, played, strict=True):
+            cut.data.counts.update(searched=1, searched_episodes=len(episodes))
+            good = [one for one in episodes if self._recovers(cut, one)]
+            if good:
+                made = continued(self.split.base, good[0], cut.cut, signal is not None)
+                cut.data.counts.update(splice_searched=1)
+                self._keep(cut, made, {"truth": "searched"})
+            else:
+                cut.data.counts.update(dropped_false=1)
+
+    def _recovers(self, cut: _Cut, episode: Trajectory) -> bool:
+        good = is_good(episode.outcome, self.alpha) and is_separated(cut.bad.outcome, episode.outcome, self.options)
+        return good and len(episode.turns) > cut.cut + (self.options.form != "none")
+
+    def _keep(self, cut: _Cut, made: Splice, found: dict[str, Any]) -> None:
+        if self.options.form == "note" and has_too_many_notes(made.demonstration.steps, self.options.most):
+            cut.data.counts.update(dropped_notes=1)
+            return
+        nodes = cut.pair.bad.path()
+        about = {
+            "cut": cut.cut,
+            "shared": cut.pair.shared,
+            "bad_steps": len(nodes),
+            "outcome": made.outcome,
+            "bad_outcome": cut.bad.outcome,
+            "judge": cut.verdict.source,
+            "reason": cut.verdict.reason,
+            **found,
+        }
+        self._add(cut.data, made.demonstration, nodes[cut.cut - 1].number, about, len(made.demonstration.steps))
+
+    def _add(self, data: TreeData, demonstration: Demonstration, edge: int, about: dict[str, Any], length: int) -> None:
+        """Adds an example, unless it does not fit into the context or holds a marker of a chat template."""
+        segments = segments_from(demonstration, self.rollout)
+        if any(len(segment) > self.rollout.policy.context_length for segment in segments):
+            data.counts.update(dropped_context=1)
+        elif self._has_marker(demonstration):
+            data.counts.update(dropped_marker=1)
+        elif segments:
+            steps = [[step.command, step.observation, int(step.imitated)] for step in demonstration.steps]
+            text = {**about, "length": length, "first": demonstration.observation, "steps": steps}
+            part = "good" if edge < 0 else "revision"
+            data.examples.append(Example(part, data.tree.task.task_id, edge, text, tuple(segments)))
+
+    def _has_marker(self, demonstration: Demonstration) -> bool:
+        policy, texts = self.rollout.policy, [demonstration.observation]
+        for step in demonstration.steps:
+            ids = step.reply.token_ids if step.reply is not None else ()
+            said = policy.decode(ids[:-1] if ids and ids[-1] in self.stops else ids)
+            texts += [step.command, step.observation, said]
+        return any(escape_markers(text) != text for text in texts)
+
+    # --- failures ---
+
+    def _add_leaves(self, found: Sequence[TreeData], cuts: Sequence[_Cut]) -> None:
+        """The outcomes for the sampler, and bad leaves with their analysis; their critical step is t′."""
+        points = {(id(cut.data), cut.pair.bad.number): cut.cut - 1 for cut in reversed(cuts)}
+        failed: list[tuple[TreeData, Trajectory, int | None]] = []
+        for data in found:
+            for leaf in distinct(leaves_of(data.tree)):
+                trajectory = data.tree.trajectory(leaf)
+                if trajectory.success or self.analyst is None:
+                    data.leaves.append({"won": trajectory.success, "outcome": trajectory.outcome})
+                else:
+                    failed.append((data, trajectory, points.get((id(data), leaf.number))))
+        reflections = (
+            self.analyst.reflect([trajectory for _, trajectory, _ in failed]) if self.analyst and failed else []
+        )
+        for (data, trajectory, step), reflection in zip(failed, reflections, strict=True):
+            known = reflection if step is None else replace(reflection, critical_step=step)
+            data.leaves.append(_failure(trajectory, known))
+
+
+def _failure(trajectory: Trajectory, reflection: Reflection) -> dict[str, Any]:
+    turns = [[turn.action, turn.observation, turn.rewards.get("task", 0.0)] for turn in trajectory.turns]
+    return {
+        "won": False,
+        "outcome": trajectory.outcome,
+        "first": trajectory.initial_observation,
+        "stop_reason": trajectory.stop_reason,
+        "turns": turns,
+        "reflection": asdict(reflection),
+    }
+
+
+__all__ = ["RevisionData", "TreeData"]

@@ -1,0 +1,301 @@
+"""The iterations of Agent-R (arXiv 2501.11425): search, judge and splice, imitate, measure.
+
+Everything lies in the folder ``revision/`` of the run:
+
+==============================  =====================================================================================
+``iteration-001/tasks.json``    the tasks that are searched
+``iteration-001/search-….json`` what the search of a wave cost
+``iteration-001/wave-….gz``     JSON lines: the examples and leaves of a wave of trees, a tree a line
+``iteration-001.json``          counts: trees, pairs, verdicts, splices, what was dropped, tokens
+``after-001.json``              the evaluation after the iteration
+==============================  =====================================================================================
+
+A wave is the unit of ``--resume``: it is there as a whole, or it is searched again and gives the same trees.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from roleagent.agents.analysts.judges import open_judge
+from roleagent.agents.builders import EnvSplit, open_analyst
+from roleagent.agents.policies.hf import HFPolicy
+from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.search.search import Search
+from roleagent.agents.search.storage import read_trees, wave_file, write_trees
+from roleagent.agents.search.tree import Tree
+from roleagent.config import ConfigError
+from roleagent.learners.loss import MetricSums
+from roleagent.learners.model.learner import Learner
+from roleagent.learners.model.token_logprobs import TokenScores
+from roleagent.learners.revision.data import RevisionData
+from roleagent.learners.revision.examples import Example, read_lines, select, write_lines
+from roleagent.learners.revision.general import read_conversations, tokenize_conversations
+from roleagent.learners.revision.loss import AGENT, Member, batches, part_shares, weights_of
+from roleagent.learners.revision.metrics import counts_of, idle_mechanisms, shares_of
+from roleagent.learners.rl import RankSampler
+from roleagent.learners.run.run import Run
+from roleagent.learners.sft.imitation import CHUNK, with_text
+from roleagent.types import Completion, Group, Reflection, Segment, Task, Trajectory, Turn
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Trees that are searched side by side.
+
+    Attributes:
+        iteration: from 1.
+        number: of the wave in its iteration, from 0.
+        first: number of the wave's first tree in the iteration.
+        task_ids: a tree each, of all ranks.
+        path: of its file.
+    """
+
+    iteration: int
+    number: int
+    first: int
+    task_ids: tuple[str, ...]
+    path: Path
+
+
+def iterations(run: Run) -> Iterator[int]:
+    """The numbers of the iterations that are left."""
+    run.begin(run.config.revision.iterations)
+    while run.progress.revisions < run.config.revision.iterations:
+        yield run.progress.revisions + 1
+
+
+def waves(run: Run, sampler: RankSampler, iteration: int) -> Iterator[Wave]:
+    """The waves of an iteration that are not in the run folder. The sampler chooses the tasks."""
+    if run.progress.searched >= iteration:  # a resumed run has done it
+        return
+    options, folder = run.config.search, _folder(run, iteration)
+    drawn = sampler.sample_all(options.tasks)
+    saved = run.ranks.once(lambda: run.folder.read_json(f"{_name(iteration)}/tasks.json"))
+    tasks = drawn if saved is None else list(saved["tasks"])
+    if saved is None:
+        run.ranks.once(lambda: _write_tasks(run, iteration, tasks))
+    size = options.side_by_side * run.ranks.size
+    run.display.stage(f"search {iteration}", len(tasks))
+    for number, first in enumerate(range(0, len(tasks), size)):
+        wave = Wave(
+            iteration, number, first, tuple(tasks[first : first + size]), folder / f"wave-{number:03d}.jsonl.gz"
+        )
+        if not run.ranks.once(wave.path.exists):
+            yield wave
+        run.display.advance(first + len(wave.task_ids))
+
+
+def search(run: Run, searcher: Search, wave: Wave) -> list[Tree]:
+    """This rank's trees of a wave; those of all ranks are written to the run folder."""
+    path = wave_file(run.folder.path, wave.iteration, wave.number)
+    if run.ranks.once(path.exists):  # a resumed run has searched it
+        return run.ranks.share(read_trees(path))
+    policy, own = searcher.rollout.policy, run.ranks.share(range(len(wave.task_ids)))
+    policy.reseed(int(run.own_stream(20, wave.iteration, wave.number).integers(2**62)))
+    streams = [run.stream(26, wave.iteration, wave.first + place) for place in own]
+    before = asdict(searcher.stats)
+    with run.timer("generation"):
+        trees = searcher.wave([wave.task_ids[place] for place in own], streams, partial(run.display.inner, "trees"))
+    found = run.ranks.collect(trees)
+    spent = run.ranks.gather({name: number - before[name] for name, number in asdict(searcher.stats).items()})
+    run.ranks.once(lambda: write_trees(path, found))
+    run.ranks.once(lambda: _write_counts(run, wave, spent))
+    return trees
+
+
+def make_examples(run: Run, split: EnvSplit, actor: Policy, wave: Wave, trees: Sequence[Tree]) -> None:
+    """Judges and splices the trees of this rank, and writes the wave's file."""
+    config = run.config
+    alpha = config.revision.of_iteration("alpha", wave.iteration)
+    actor.reseed(int(run.own_stream(22, wave.iteration, wave.number).integers(2**62)))
+    judge = open_judge(config, actor, run.own_stream(23, wave.iteration, wave.number))
+    data = RevisionData(split, actor, judge, open_analyst(config, actor) if config.aiw else None, alpha)
+    numbers = run.ranks.share(range(wave.first, wave.first + len(wave.task_ids)))
+    streams = [run.stream(21, wave.iteration, number) for number in numbers]
+    with run.timer("analysis"):
+        found = run.ranks.collect([one.to_json() for one in data.make(trees, streams)])
+    run.ranks.once(lambda: write_lines(wave.path, found))
+
+
+def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
+    """The iteration's examples, the same on every rank; bad leaves go to the failure library.
+
+    Raises:
+        ConfigError: there is nothing to imitate.
+    """
+    rows = run.ranks.once(lambda: [row for path in _waves_of(run, iteration) for row in read_lines(path)])
+    found = [Example.from_json(one) for row in rows for one in row["examples"]]
+    examples, dropped = select(found, run.config.revision, run.stream(24, iteration))
+    if run.config.revision.keep == "all":
+        examples = [*(one for past in range(1, iteration) for one in _selected(run, past)), *examples]
+    if not examples:
+        raise ConfigError(
+            f"none of the {len(rows)} trees of iteration {iteration} has a path to imitate: raise search.descents, "
+            "lower revision.alpha, or imitate more demonstrations first (warmstart.epochs)"
+        )
+    if run.progress.searched < iteration:
+        _observe(run, sampler, rows)
+        counts: Counter[str] = Counter()
+        for row in rows:
+            counts.update(row["counts"])
+        for spent in run.ranks.once(lambda: _spent(run, iteration)):
+            counts.update({f"search_{name}": number for name, number in spent.items()})
+        counts.update({f"dropped_{name}": number for name, number in dropped.items()})
+        counts.update(counts_of(examples))
+        for name, number in counts.items():
+            run.progress.counters[name] = run.progress.counters.get(name, 0.0) + number
+        summary = {**counts, **shares_of(counts, examples)}
+        run.ranks.once(lambda: run.folder.write_json(f"{_name(iteration)}.json", summary))
+        run.progress.searched, run.progress.began = iteration, run.progress.step
+    return examples
+
+
+def learn(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Sequence[Segment]) -> Learner:
+    """Imitates the examples for the iteration's epochs; continues a resumed run. The learner is to be closed.
+
+    Args:
+        policy: is trained.
+        examples: of :func:`collect`.
+        replayed: segments of the warm start.
+    """
+    config, options = run.config, run.config.revision
+    iteration, began = run.progress.searched, run.progress.began
+    learner = Learner(policy, config, options.lr or config.warmstart.lr, optimizer=config.warmstart.optimizer)
+    if run.progress.step > began:
+        run.restore(learner)
+    else:
+        run.save(learner)  # the trees are searched: a resumed run goes on from here
+    parts: dict[str, Sequence[Segment]] = {
+        name: [segment for one in examples if one.part == name for segment in one.segments] for name in AGENT
+    }
+    parts["general"] = tokenize_conversations(read_conversations(options.general), policy) if options.general else []
+    parts["replay"] = replayed
+    shares, tokens = part_shares(parts, options), options.batch_tokens or config.warmstart.batch_tokens
+    epoch = sum(1 for _ in batches(parts, shares, tokens, run.stream(25, iteration, 0)))
+    updates = max(1, round(epoch * options.of_iteration("epochs", iteration)))
+    order = (one for number in count() for one in batches(parts, shares, tokens, run.stream(25, iteration, number)))
+    run.display.stage(f"imitate {iteration}", updates, run.progress.step - began)
+    for number, batch in zip(range(1, updates + 1), order, strict=False):
+        if began + number <= run.progress.step:
+            continue
+        learner.share = number / updates
+        metrics = imitation_step(learner, run.ranks.share(batch), shares)
+        run.progress.step = began + number
+        if number % 10 == 0:
+            run.log({"revision": iteration, **metrics}, **{"imitation loss": metrics["loss"]})
+        if run.progress.step % CHUNK == 0 and number < updates:
+            run.save(learner)
+    return learner
+
+
+def imitation_step(learner: Learner, batch: Sequence[Member], shares: Mapping[str, float]) -> dict[str, float]:
+    """One update towards the examples (Eq. 6).
+
+    Returns:
+        ``loss``, ``grad_norm`` and, per part of the loss, its tokens and their mean negative log-likelihood.
+    """
+    config, ranks = learner.config, learner.ranks
+    true_text = config.revision.splice != "published" and not config.policy.path
+    text_weight = config.warmstart.text_weight if true_text else 0.0
+    members = [Member(part, with_text(segment) if text_weight else segment) for part, segment in batch]
+    weights = weights_of(
+        members, shares, config.revision.balance, config.loss.prediction_weight, text_weight, ranks.sum
+    )
+    names = [*shares]
+    part_of = [np.full(len(segment), names.index(part), np.float64) for part, segment in members]
+    sums = MetricSums()
+
+    def objective(tokens: TokenScores) -> torch.Tensor:
+        loss = -(tokens.columns["weights"] * tokens.logprobs).sum()
+        found = {"loss": loss}
+        for number, name in enumerate(names):
+            chosen = (tokens.columns["part"] == number) & (tokens.columns["weights"] > 0)
+            found |= {name: torch.where(chosen, -tokens.logprobs, 0.0).sum(), f"{name}_tokens": chosen.sum()}
+        sums.add(found)
+        return loss
+
+    segments = [segment for _, segment in members]
+    norm = learner.update(segments, {"weights": weights, "part": part_of}, objective, temperature=1.0)
+    total = sums.over_ranks(ranks)
+    losses = {f"{name}_loss": total[name] / max(1.0, total[f"{name}_tokens"]) for name in names}
+    tokens = {f"{name}_tokens": total[f"{name}_tokens"] for name in names}
+    return {"loss": total["loss"], **losses, **tokens, "grad_norm": norm}
+
+
+def finish(run: Run, learner: Learner, result: Mapping[str, Any]) -> None:
+    """Logs the iteration with its evaluation, and saves it."""
+    iteration = run.progress.searched
+    summary = run.ranks.once(lambda: run.folder.read_json(f"{_name(iteration)}.json")) or {}
+    run.log({"revision": iteration, **summary, "success": result["success"]})
+    run.progress.revisions = iteration
+    run.save(learner)
+    learner.close()
+    if iteration == run.config.revision.iterations:
+        for warning in idle_mechanisms(run.config, run.progress.counters):
+            run.display.warn(warning)
+
+
+def _observe(run: Run, sampler: RankSampler, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Gives the outcomes and the analyzed failures to the sampler."""
+    groups, reflections = [], []
+    for row in rows:
+        task = Task(**row["task"])
+        groups.append(Group(task, tuple(_trajectory(task, leaf, run.progress.version) for leaf in row["leaves"])))
+        reflections += [Reflection(**leaf["reflection"]) for leaf in row["leaves"] if "reflection" in leaf]
+    sampler.observe_analyzed(groups, reflections)
+
+
+def _trajectory(task: Task, leaf: Mapping[str, Any], version: int) -> Trajectory:
+    """A leaf from a wave's file: its text and its outcome."""
+    said, info = Completion((), (), "stop", version), {"won": leaf["won"]}
+    steps = leaf.get("turns") or [["", "", leaf["outcome"]]]
+    turns = tuple(Turn((), said, action, text, rewards={"task": reward}, info=info) for action, text, reward in steps)
+    return Trajectory(task, turns, True, False, leaf.get("stop_reason", "won"), leaf.get("first", ""))
+
+
+def _selected(run: Run, iteration: int) -> list[Example]:
+    """The examples of an earlier iteration."""
+    rows = run.ranks.once(lambda: [row for path in _waves_of(run, iteration) for row in read_lines(path)])
+    found = [Example.from_json(one) for row in rows for one in row["examples"]]
+    return select(found, run.config.revision, run.stream(24, iteration))[0]
+
+
+def _write_counts(run: Run, wave: Wave, spent: Sequence[Mapping[str, int]]) -> None:
+    total = {name: sum(part[name] for part in spent) for name in spent[0]}
+    run.folder.write_json(f"{_name(wave.iteration)}/search-{wave.number:03d}.json", total)
+
+
+def _write_tasks(run: Run, iteration: int, tasks: Sequence[str]) -> None:
+    _folder(run, iteration).mkdir(parents=True, exist_ok=True)
+    run.folder.write_json(f"{_name(iteration)}/tasks.json", {"tasks": list(tasks)})
+
+
+def _spent(run: Run, iteration: int) -> list[dict[str, Any]]:
+    """What the searches of an iteration counted, wave by wave."""
+    names = [f"{_name(iteration)}/{path.name}" for path in sorted(_folder(run, iteration).glob("search-*.json"))]
+    return [run.folder.read_json(name) or {} for name in names]
+
+
+def _waves_of(run: Run, iteration: int) -> list[Path]:
+    return sorted(_folder(run, iteration).glob("wave-*.jsonl.gz"))
+
+
+def _folder(run: Run, iteration: int) -> Path:
+    return run.folder.path / _name(iteration)
+
+
+def _name(iteration: int) -> str:
+    return f"revision/iteration-{iteration:03d}"
+
+
+__all__ = ["Wave", "collect", "finish", "imitation_step", "iterations", "learn", "make_examples", "search", "waves"]

@@ -1,0 +1,65 @@
+"""Figures of an iteration of Agent-R, and warnings about mechanisms that had no effect."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from roleagent.learners.revision.examples import Example
+
+if TYPE_CHECKING:
+    from roleagent.config import Config
+
+
+def counts_of(examples: Sequence[Example]) -> dict[str, int]:
+    """By part the number of the imitated examples (``examples_…``) and of their trained tokens (``tokens_…``)."""
+    found = {}
+    for part in ("good", "revision"):
+        own = [example for example in examples if example.part == part]
+        found |= {f"examples_{part}": len(own), f"tokens_{part}": sum(one.trained_tokens for one in own)}
+    return found
+
+
+def shares_of(counts: Mapping[str, float], examples: Sequence[Example]) -> dict[str, float]:
+    """Shares and means of an iteration.
+
+    Returns:
+        ``without_good_share`` and ``without_bad_share`` of the trees, ``uct_share`` of the selections,
+        ``false_splice_share`` of the splices; of the revision trajectories ``revision_length``, the mean t′, and
+        ``revision_length_share``, the mean t′/T_b.
+    """
+
+    def share(part: str, whole: str) -> float:
+        return counts.get(part, 0) / max(1, counts.get(whole, 0))
+
+    found = {
+        "without_good_share": share("without_good", "trees"),
+        "without_bad_share": share("without_bad", "trees"),
+        "uct_share": share("search_chosen_by_uct", "search_chosen"),
+        "false_splice_share": share("splice_false", "splices"),
+    }
+    cut = [example.text for example in examples if example.part == "revision"]
+    if cut:
+        found["revision_length"] = sum(text["cut"] for text in cut) / len(cut)
+        found["revision_length_share"] = sum(text["cut"] / text["bad_steps"] for text in cut) / len(cut)
+    return found
+
+
+def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
+    """A warning for each mechanism that is switched on and had no effect."""
+    options = config.revision
+    expected = {"examples_good": "no tree had a good path"} if options.share < 1 else {}
+    if options.share:
+        expected["pairs"] = "no tree had a good and a bad path, so no revision was ever imitated"
+        expected["verdict_bad"] = "the judge never called an action bad, so no revision was ever imitated"
+        expected["examples_revision"] = "no revision trajectory was ever imitated"
+    if options.splice == "searched" and counters.get("searched"):
+        expected["splice_searched"] = "revision.splice=searched, but no search behind a bad step ever ended well"
+    idle = [text for name, text in expected.items() if not counters.get(name)]
+    read, unread = (counters.get(f"verdict_source_{name}", 0.0) for name in ("model", "fallback"))
+    if unread and not read:
+        idle.append("none of the judge's answers could be read: no action was ever called bad")
+    return idle
+
+
+__all__ = ["counts_of", "idle_mechanisms", "shares_of"]

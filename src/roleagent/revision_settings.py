@@ -1,0 +1,92 @@
+"""The options of Agent-R (arXiv 2501.11425): pairs, the transition point, splices, the revision signal and the loss."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+from pydantic.dataclasses import dataclass
+
+from roleagent.settings import KNOWN_KEYS, Amount, Count, Length, Rate, Share, ShareAbove0, check_name
+from roleagent.validation import OFF_IS_NONE, Number, Text
+
+JUDGES = ("auto", "step", "reflection", "rule", "value", "last", "random")
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class SearchConfig:
+    """Agent-R: the search trees of an iteration."""
+
+    tasks: Length = 48  # trees
+    width: Length = 4  # replies sampled where a tree is expanded
+    descents: Length = 8  # from the root of a tree to a leaf
+    depth: Length = 20  # most replies of a path
+    uct: Amount = 0.25  # weight of exploration, c_uct (Eq. 5)
+    temperature: Annotated[Number, Field(gt=0, le=100)] = 1.0  # of the replies
+    selection: Literal["uct", "random"] = "uct"  # of the child that a descent goes on with
+    simulation: Literal["descend", "rollout"] = "descend"  # the chosen child is expanded, too, down to a leaf; or one
+    # reply after another is sampled from it, on a path of its own
+    side_by_side: Length = 32  # trees that sample together
+    enough: Count = 0  # pairs of a bad and a good leaf at which a tree ends; 0: never early
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class RevisionConfig:
+    """Agent-R: which paths are good and bad, who finds the mistake, and what is imitated (``train.stage=revise``)."""
+
+    iterations: Length = 3  # search, judge, splice, imitate, measure: so often
+    alpha: tuple[Share, ...] = (0.5, 0.7, 1.0)  # by iteration, least reward of a good path; the last one from then on
+    beta: ShareAbove0 = 0.2  # what separates bad from good, on the same scale as alpha
+    bad: Literal["gap", "bound"] = "gap"  # beta is the least difference of a pair, or a bound between both (Eq. 4)
+    pairing: Literal["deepest", "adjacent", "any"] = "deepest"  # the good path with the longest common part; only one
+    # through the parent of the first bad step; or any, drawn
+    pairs_per_bad: Length = 1  # good paths of a bad one
+    pairs_per_tree: Length = 40  # most pairs of a tree
+    per_task: Length = 12  # most revision trajectories of a task
+    judge: Text = "auto"  # step (the policy, step by step), reflection (the analyst), rule, value (of the tree), last,
+    # random, or module:Class; auto: step with policy.path, else rule, or value where an environment has no rules
+    verdict_tokens: Length = 160  # most tokens of a verdict by the policy
+    splice: Literal["verified", "searched", "published"] = "verified"  # what the world refutes is dropped; searched
+    # anew from the bad state; or nothing is tested
+    form: Annotated[Literal["none", "note", "action"], OFF_IS_NONE] = "none"  # of the revision signal: nothing, a reply
+    # <revise>…</revise> that goes to no environment, or the command `wait`, as published
+    most: Length = 5  # notes of an episode
+    thought: Literal["drawn", "reason"] = "drawn"  # what a revision says: one of ten thoughts, or the judge's reason
+    thoughts: Text = ""  # a file of thoughts, one a line; empty: our own ten
+    share: Share = 0.5  # of revision trajectories in the loss of agent data; the rest are good trajectories
+    balance: Literal["parts", "tokens"] = "parts"  # each of both has its own mean, or all tokens of agent data have one
+    eta: ShareAbove0 = 0.2  # share of agent data in the loss, with general data
+    general: Text = ""  # a file of conversations, one JSON object a line; empty: none, and eta is 1
+    replay: Share = 0.2  # share of the loss for the data of the warm start
+    tokens: Count = 0  # most trained tokens of agent data per iteration; 0: all
+    loops: Literal["keep", "drop"] = "keep"  # good paths that repeat a state and a command
+    epochs: tuple[Annotated[Number, Field(gt=0, le=1000)], ...] = (3.0, 1.0, 1.0)  # by iteration, passes over its data
+    lr: Rate = 0.0  # peak; 0: that of the warm start
+    batch_tokens: Count = 0  # tokens per update; 0: those of the warm start
+    start: Literal["previous", "base"] = "previous"  # the weights that an iteration begins with
+    keep: Literal["own", "all"] = "own"  # whether an iteration imitates its own data alone, or earlier data as well
+
+    @model_validator(mode="after")
+    def _lists(self) -> RevisionConfig:
+        check_name("revision.judge", self.judge, *JUDGES)
+        for name in ("alpha", "epochs"):
+            if not getattr(self, name):
+                raise ValueError(f"revision.{name} needs at least one number")
+        return self
+
+    def of_iteration(self, name: Literal["alpha", "epochs"], iteration: int) -> float:
+        """α or the epochs of an iteration, numbered from 1.
+
+        >>> RevisionConfig().of_iteration("alpha", 2), RevisionConfig().of_iteration("epochs", 9)
+        (0.7, 1.0)
+        """
+        values: tuple[float, ...] = getattr(self, name)
+        return values[min(iteration, len(values)) - 1]
+
+    @property
+    def notes(self) -> int:
+        """Notes that an episode may have; 0 where replies have none."""
+        return self.most if self.form == "note" else 0
+
+
+__all__ = ["JUDGES", "RevisionConfig", "SearchConfig"]

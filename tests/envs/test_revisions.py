@@ -1,0 +1,111 @@
+"""`<revise>` notes: the world never sees them, and without them nothing is different."""
+
+import gymnasium
+import pytest
+from tiny import TAGS, Script, play, world_of
+
+from roleagent.agents.builders import EnvSplit, make_wrapped
+from roleagent.config import ConfigError, load
+from roleagent.envs.wrappers import Tags, parse
+from roleagent.failure_modes import diagnose
+
+NOTE, LOOK = "<revise>That was a mistake. I go another way.</revise>", "<action>look</action>"
+
+
+def kitchen(**options):
+    env = Tags(gymnasium.make("RoleAgent/Toy-v0", max_steps=4), "none", horizon=0, **options)
+    return env, *env.reset(options={"task_id": "bring-egg-table-1"})
+
+
+def test_a_note_never_reaches_the_world():
+    env, _, first = kitchen(revisions=5)
+    before = env.unwrapped.snapshot()
+    text, reward, terminated, truncated, info = env.step(NOTE)
+    assert (text, reward, terminated, truncated) == ("OK.", 0.0, False, False)
+    assert env.unwrapped.snapshot() == before
+    assert info["revision"]
+    assert info["valid_action"]
+    assert info["state"] is None
+    assert info["rewards"] == {}
+    assert info["format_error"] is None
+    assert info["admissible_actions"] == first["admissible_actions"]
+    assert info["grouping_state"] == first["grouping_state"]
+
+
+def test_notes_take_none_of_the_worlds_steps():
+    env, *_ = kitchen(revisions=5)
+    ends = []
+    for reply in [LOOK, NOTE] * 3 + [LOOK]:
+        *_, truncated, _ = env.step(reply)
+        ends.append(truncated)
+    assert ends == [False] * 6 + [True]
+
+
+@pytest.mark.parametrize(
+    ("replies", "errors"),
+    [
+        ([NOTE, NOTE, NOTE], [None, "a note after a note", None]),
+        ([NOTE, LOOK, NOTE, LOOK, NOTE], [None, None, None, None, "more than 2 notes"]),
+        (["<revise> </revise>", NOTE + LOOK], ["the command is empty", "2 action blocks"]),
+    ],
+)
+def test_too_many_notes_are_malformed_and_cost_a_step(replies, errors):
+    env, *_ = kitchen(revisions=2)
+    infos = [env.step(reply)[-1] for reply in replies]
+    assert [info["format_error"] for info in infos] == errors
+    assert [bool(info.get("revision")) for info in infos] == [
+        error is None and "revise" in reply for reply, error in zip(replies, errors, strict=True)
+    ]
+    _, info = env.reset(options={"task_id": "bring-egg-table-1"})
+    assert not info.get("revision")
+    assert env.step(NOTE)[-1]["revision"], "an episode begins without notes"
+
+
+def test_a_note_needs_no_thought_before_it():
+    assert parse(NOTE, horizon=0, think="required", revise=True).is_note
+    assert parse(f"<think>Hm.</think>{NOTE}", horizon=0, think="required", revise=True).is_note
+
+
+def test_without_notes_nothing_is_different():
+    """Off unless asked for: the same tags and stop tokens, and `<revise>` is text like any other."""
+    plain, noted = (
+        Tags(gymnasium.make("RoleAgent/Toy-v0"), "none", horizon=1, revisions=most).reader for most in (0, 5)
+    )
+    assert plain.tags == TAGS[:2]
+    assert plain.stops == ("</action>",)
+    assert noted.tags == (*plain.tags, "<revise>", "</revise>")
+    assert parse(NOTE).error == "no <action> block"
+    assert parse(f"{NOTE}{LOOK}").command == "look"
+    assert plain.write("revise[x]") == "<action>revise[x]</action>"
+    assert noted.read(noted.write(noted.read(NOTE).command)) == noted.read(NOTE)
+    assert load().revision.notes == 0
+    assert load(overrides=["method=agent_r"]).revision.notes == 5
+
+
+@pytest.mark.parametrize("style", ["transcript", "window"])
+def test_an_episode_with_notes_is_played_and_diagnosed(style):
+    replies = iter([LOOK, NOTE, LOOK, "<action>go to table</action>", *[LOOK] * 20])
+    policy = Script(lambda prompt, slot: next(replies))
+    split = world_of("method=agent_r", f"prompt.style={style}", "rollout.action_tokens=80")
+    rollout, [group] = play(policy, split, copies=1)
+    [trajectory] = group.trajectories
+    note = trajectory.turns[1]
+    assert note.action == "revise[That was a mistake. I go another way.]"
+    assert note.observation == "OK."
+    assert len(trajectory.turns) == 16, "fifteen steps of the world, and the note"
+    assert trajectory.turns[2].state == trajectory.turns[1].state, "the world is where it was"
+    shown = policy.prompts[2]
+    assert "That was a mistake" in shown
+    assert "OK." in shown
+    assert rollout.stats.turns == 16
+    _, finding = diagnose(trajectory)
+    assert finding.step is None or not trajectory.turns[finding.step].info.get("revision")
+
+
+def test_calls_of_tools_have_no_notes():
+    config = load(overrides=["method=agent_r", "env.id=RoleAgent/Office-v0", "env.eval_split=test"])
+    split = EnvSplit.open(config, "train")
+    with pytest.raises(ConfigError, match=r"revision\.form=none"):
+        make_wrapped(config, "train", 0)
+    with pytest.raises(ConfigError, match=r"revision\.form=none"):
+        _ = split.reader

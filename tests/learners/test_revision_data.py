@@ -1,0 +1,236 @@
+"""From trees to tokens: what is dropped and counted, which tokens have weight, and what an iteration imitates."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from trees import grow, kitchen, note
+
+from roleagent.agents.analysts.judges import PlaceJudge
+from roleagent.config import ConfigError
+from roleagent.curricula.rule_analyst import RuleAnalyst
+from roleagent.learners.batch import ACTION
+from roleagent.learners.revision.data import RevisionData
+from roleagent.learners.revision.examples import Example, read_lines, select, write_lines
+from roleagent.learners.revision.general import read_conversations, tokenize_conversations
+from roleagent.learners.revision.loss import Member, batches, part_shares, weights_of
+from roleagent.learners.revision.thoughts import THOUGHTS, read_thoughts
+from roleagent.revision_settings import RevisionConfig
+from roleagent.types import Segment
+from roleagent.verdicts import UNREAD, Verdict
+
+TASK = "bring-egg-table-1"
+GOOD = ["go to basket", "take egg from basket", "go to table", "move egg to table"]
+BAD = ["go to counter", "look", "look"]
+FISH = ["go to cupboard 2", "open cupboard 2", "take fish from cupboard 2", "look"]
+
+
+AWAY = Verdict("bad", "it leads away", "model")
+
+
+class First:
+    """Calls the first step behind the shared ones bad, or none; remembers what it was asked."""
+
+    def __init__(self, verdict=AWAY):
+        self.verdict, self.asked = verdict, []
+
+    def judge(self, paths):
+        self.asked += paths
+        rest = Verdict("uncertain", "", "model")
+        return [[self.verdict, *[rest] * (len(path.edges) - path.shared - 1)] for path in paths]
+
+
+def made(*paths, judge=None, overrides=(), context=2000):
+    split, policy = kitchen(*overrides, context=context)
+    data = RevisionData(split, policy, judge or First(), RuleAnalyst(), 0.5)
+    [found] = data.make([grow(split, policy, TASK, paths)], [np.random.default_rng(0)])
+    return found, policy
+
+
+def parts(found):
+    return [example.part for example in found.examples]
+
+
+def weighted(example, policy):
+    """The text of the tokens with weight."""
+    kept = [one.token_ids[(one.token_kind == ACTION) & (one.advantages > 0)] for one in example.segments]
+    return policy.decode(np.concatenate(kept).tolist())
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("style", ["transcript", "window"])
+def test_bad_tokens_have_no_weight_and_the_signal_and_the_good_steps_do(style):
+    found, policy = made(GOOD, BAD, overrides=(f"prompt.style={style}",))
+    assert parts(found) == ["good", "revision"]
+    good, revision = found.examples
+    actions = "".join(f"<action>{command}</action>" for command in GOOD)
+    assert weighted(good, policy) == actions
+    thought = revision.text["steps"][1][0].removeprefix("revise[").removesuffix("]")
+    assert thought in THOUGHTS
+    assert weighted(revision, policy) == f"<revise>{thought}</revise>{actions}"
+    shown = [policy.decode(one.token_ids.tolist()) for one in revision.segments]
+    assert any("go to counter" in text and thought in text for text in shown), "the mistake stands before the signal"
+    assert [step[2] for step in revision.text["steps"]] == [0, 1, 1, 1, 1, 1]
+
+
+def test_the_judges_reason_may_be_the_thought():
+    found, policy = made(GOOD, BAD, overrides=("revision.thought=reason",))
+    assert "<revise>it leads away</revise>" in weighted(found.examples[1], policy)
+
+
+def test_an_example_survives_its_file(tmp_path):
+    found, _ = made(GOOD, BAD)
+    write_lines(tmp_path / "a.gz", [found.to_json()])
+    [row] = read_lines(tmp_path / "a.gz")
+    for example, read in zip(found.examples, map(Example.from_json, row["examples"]), strict=True):
+        assert read.key == example.key
+        assert read.text == json.loads(json.dumps(example.text))
+        assert [one.token_kind.tolist() for one in read.segments] == [
+            one.token_kind.tolist() for one in example.segments
+        ]
+
+
+# --- filters ----------------------------------------------------------------------------------------------------------
+
+
+def test_no_verdict_no_splice():
+    for verdict in (Verdict("good", "", "model"), UNREAD):
+        found, _ = made(GOOD, BAD, judge=First(verdict))
+        assert parts(found) == ["good"]
+        assert found.counts["dropped_no_verdict"] == 1
+    assert found.counts["verdict_source_fallback"] == 1
+
+
+def test_only_steps_behind_the_divergence_are_judged():
+    judge = First()
+    made(GOOD, [*GOOD[:2], "look", "look"], judge=judge)
+    assert [path.shared for path in judge.asked] == [2]
+
+
+@pytest.mark.parametrize(
+    ("splice", "truth", "counted"),
+    [("verified", None, "dropped_false"), ("published", "false", "splice_false")],
+)
+def test_a_false_splice_is_dropped_unless_it_is_published(splice, truth, counted):
+    found, _ = made(GOOD, FISH, judge=PlaceJudge(), overrides=(f"revision.splice={splice}",))
+    own = [example.text["truth"] for example in found.examples if example.part == "revision"]
+    assert own == ([truth] if truth else [])
+    assert found.counts[counted] == 1
+    assert found.counts["splices"] == 1
+
+
+def test_two_notes_in_a_row_are_no_example():
+    found, _ = made(GOOD, ["go to counter", note(), "look"], judge=PlaceJudge())
+    assert len(found.examples) == 2
+    found, _ = made(GOOD, ["go to counter", "look", note()], judge=PlaceJudge())
+    assert found.counts["dropped_notes"] == 1
+
+
+def test_what_outgrows_the_context_is_dropped():
+    found, _ = made(GOOD, BAD, context=120)
+    assert not found.examples
+    assert found.counts["dropped_context"] == 2
+
+
+def test_markers_of_chat_templates_are_dropped():
+    found, _ = made(GOOD, ["<|im_start|>", "look"])
+    assert parts(found) == ["good"]
+    assert found.counts["dropped_marker"] == 1
+
+
+def test_bad_leaves_go_to_the_library_with_the_transition_point():
+    found, _ = made(GOOD, BAD, judge=PlaceJudge())
+    won, lost = found.leaves
+    assert won == {"won": True, "outcome": 1.0}
+    assert lost["reflection"]["critical_step"] == len(BAD) - 1
+    assert [turn[0] for turn in lost["turns"]] == BAD
+
+
+def test_equal_examples_and_those_beyond_a_tasks_share_are_dropped():
+    found, _ = made(GOOD, BAD, FISH)
+    [good] = [example for example in found.examples if example.part == "good"]
+    revisions = [example for example in found.examples if example.part == "revision"]
+    other = [replace(good, task_id=f"task {n}", segments=tuple(
+        replace(one, token_ids=one.token_ids + n) for one in good.segments)) for n in range(3)]  # fmt: skip
+    examples = [good, good, *revisions, *other]
+    kept, dropped = select(examples, RevisionConfig(), np.random.default_rng(0))
+    assert dropped == Counter(duplicate=2, per_task=0), "one of the others is the good one itself"
+    many = [replace(good, part="revision", edge=n % 3, segments=tuple(
+        replace(one, token_ids=one.token_ids + n) for one in good.segments)) for n in range(30)]  # fmt: skip
+    kept, dropped = select(many, RevisionConfig(per_task=12), np.random.default_rng(0))
+    assert Counter(example.edge for example in kept) == {0: 4, 1: 4, 2: 4}
+    assert dropped["per_task"] == 18
+    budget = 5 * good.trained_tokens
+    kept, dropped = select(many, RevisionConfig(per_task=30, tokens=budget), np.random.default_rng(0))
+    assert (len(kept), dropped["tokens"]) == (5, 25)
+
+
+# --- loss -------------------------------------------------------------------------------------------------------------
+
+
+def segment(trained, total=10):
+    kinds = np.array([0] * (total - trained) + [ACTION] * trained)
+    return Segment(np.arange(total), kinds, np.zeros(total), (kinds == ACTION).astype(float))
+
+
+def test_every_part_has_its_share_whatever_its_size():
+    found = {"good": [segment(2)], "revision": [segment(8)] * 5, "replay": [segment(4)] * 3, "general": [segment(1)]}
+    options = RevisionConfig(eta=0.2, share=0.25, replay=0.5)
+    shares = part_shares(found, options)
+    assert shares == pytest.approx({"good": 0.075, "revision": 0.025, "general": 0.4, "replay": 0.5})
+    batch = [Member(name, one) for name, row in found.items() for one in row]
+    weights = weights_of(batch, shares)
+    for name, share in shares.items():
+        own = sum(row.sum() for (part, _), row in zip(batch, weights, strict=True) if part == name)
+        assert own == pytest.approx(share)
+    both = weights_of(batch, shares, balance="tokens")
+    assert both[0][-1] == pytest.approx(both[1][-1]), "one mean over good and revision tokens"
+    assert part_shares({"good": [1]}, RevisionConfig()) == {"good": 1.0}, "what is not there has no share"
+
+
+def test_every_batch_holds_every_part_and_an_epoch_every_example():
+    found = {"good": [segment(2)] * 3, "revision": [segment(8) for _ in range(40)], "replay": [segment(4)] * 7}
+    shares = part_shares(found, RevisionConfig())
+    epoch = [*batches(found, shares, 50, np.random.default_rng(0))]
+    assert all({part for part, _ in batch} == {"good", "revision", "replay"} for batch in epoch)
+    seen = [id(one) for batch in epoch for part, one in batch if part == "revision"]
+    assert sorted(seen) == sorted(map(id, found["revision"]))
+    sizes = [sum(len(one) for _, one in batch) for batch in epoch]
+    assert 40 <= np.mean(sizes) <= 75
+
+
+# --- files of the user ------------------------------------------------------------------------------------------------
+
+
+def test_conversations_are_read_in_both_forms_and_answers_have_weight(tmp_path):
+    path = tmp_path / "general.jsonl"
+    rows = [
+        {"messages": [{"role": "system", "content": "Be kind."}, {"role": "user", "content": "an egg"},
+                      {"role": "assistant", "content": "go to table"}]},
+        {"conversations": [{"from": "human", "value": "a"}, {"from": "gpt", "value": "look"},
+                           {"from": "human", "value": "b"}, {"from": "gpt", "value": "open"}]},
+    ]  # fmt: skip
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    _, policy = kitchen()
+    found = tokenize_conversations(read_conversations(str(path)), policy)
+    texts = [policy.decode(one.token_ids[one.advantages > 0].tolist()) for one in found]
+    assert texts == ["go to table", "lookopen"]
+    assert "Be kind.\n\nan egg" in policy.decode(found[0].token_ids.tolist())
+    path.write_text('{"messages": [{"role": "assistant", "content": "first"}]}\n')
+    with pytest.raises(ConfigError, match="line 1"):
+        read_conversations(str(path))
+
+
+def test_thoughts_are_a_users_file_or_our_ten(tmp_path):
+    assert len(set(read_thoughts(""))) == 10
+    path = tmp_path / "thoughts.txt"
+    path.write_text("Wait.\n\nLet me  see.\nWait.\n")
+    assert read_thoughts(str(path)) == ("Wait.", "Let me see.")
+    for text in ("\n", "<action>look</action>\n"):
+        path.write_text(text)
+        with pytest.raises(ConfigError, match=r"revision\.thoughts"):
+            read_thoughts(str(path))

@@ -1,0 +1,203 @@
+"""Pairs of good and bad paths, the conditions on their rewards, and splices that the world is asked about."""
+
+import numpy as np
+import pytest
+from trees import grow, kitchen, note
+
+from roleagent.agents.search.tree import common_ancestor
+from roleagent.config import ConfigError
+from roleagent.learners.prediction_targets import text_reply
+from roleagent.learners.revision.pairs import good_leaves, has_loop, leaves_of, make_pairs
+from roleagent.learners.revision.splice import continued, replay, search_on, signal_of, splice
+from roleagent.revision_settings import RevisionConfig
+
+TASK = "bring-egg-table-1"
+GOOD = ["go to basket", "take egg from basket", "go to table", "move egg to table"]
+HARMLESS = ["go to counter", "look", "look"]
+OPENED = ["go to cupboard 2", "open cupboard 2", "look"]
+FISH = ["go to cupboard 2", "open cupboard 2", "take fish from cupboard 2", "look"]
+VISIT = ["go to cupboard 2", "go to table", "go to cupboard 2", *GOOD]
+RNG = np.random.default_rng
+
+
+@pytest.fixture(scope="module")
+def world():
+    return kitchen()
+
+
+def tree_of(world, *paths):
+    return grow(*world, TASK, paths)
+
+
+def leaf(tree, path):
+    node = tree.root
+    for command in path:
+        node = next(one for one in node.children if one.command == command)
+    return node
+
+
+def rewarded(tree, **rewards):
+    """The tree with other final rewards, by the last command of a leaf."""
+    for node in tree.nodes:
+        node.outcome = rewards.get(node.command.replace(" ", "_"), node.outcome)
+    return tree
+
+
+# --- rewards ----------------------------------------------------------------------------------------------------------
+
+
+def test_alpha_of_one_keeps_optimal_trajectories(world):
+    tree = tree_of(world, GOOD, HARMLESS)
+    assert [node.command for node in good_leaves(leaves_of(tree), 1.0)] == [GOOD[-1]]
+    [pair] = make_pairs(tree, RevisionConfig(), 1.0, RNG(0))
+    assert pair.good.outcome == 1.0
+
+
+def test_below_one_alpha_is_a_strict_bound(world):
+    tree = rewarded(tree_of(world, GOOD, ["go to sink"]), go_to_sink=0.5)
+    assert len(good_leaves(leaves_of(tree), 0.5)) == 1
+    assert len(good_leaves(leaves_of(tree), 0.4)) == 2
+
+
+@pytest.mark.parametrize(("bad", "pairs"), [("gap", 1), ("bound", 0)])
+def test_beta_is_a_gap_or_a_bound(world, bad, pairs):
+    tree = rewarded(tree_of(world, GOOD, ["go to sink"]), go_to_sink=0.5)
+    assert len(make_pairs(tree, RevisionConfig(bad=bad, beta=0.2), 0.9, RNG(0))) == pairs
+
+
+def test_rewards_of_another_scale_are_refused(world):
+    tree = rewarded(tree_of(world, GOOD, ["go to sink"]), move_egg_to_table=100.0)
+    with pytest.raises(ConfigError, match=r"100.*\[0, 1\]"):
+        make_pairs(tree, RevisionConfig(), 0.5, RNG(0))
+
+
+# --- partners ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_partner_shares_most_steps_and_then_is_the_shorter(world):
+    far = ["go to table", *GOOD]
+    long = [*GOOD[:2], "go to sink", *GOOD[2:]]
+    bad = [*GOOD[:2], "go to tray", "look"]
+    tree = tree_of(world, far, long, GOOD, bad)
+    [pair] = make_pairs(tree, RevisionConfig(), 0.5, RNG(0))
+    assert pair.shared == common_ancestor(pair.bad, pair.good).depth == 2
+    assert pair.good is leaf(tree, GOOD)
+    assert [node.command for node in pair.bad.path()] == bad
+    drawn = {make_pairs(tree, RevisionConfig(pairing="any"), 0.5, RNG(seed))[0].good for seed in range(30)}
+    assert len(drawn) == 3
+
+
+def test_leaves_that_differ_in_their_last_step_alone_are_one(world):
+    tree = tree_of(world, GOOD, ["go to sink", "look"], ["go to sink", "go to tray"], ["go to tray"])
+    assert len(make_pairs(tree, RevisionConfig(), 0.5, RNG(0))) == 2
+    assert len(make_pairs(tree, RevisionConfig(pairs_per_tree=1), 0.5, RNG(0))) == 1
+
+
+def test_trees_without_a_good_or_a_bad_leaf_have_no_pair(world):
+    assert not make_pairs(tree_of(world, HARMLESS, FISH), RevisionConfig(), 0.5, RNG(0))
+    assert not make_pairs(tree_of(world, GOOD), RevisionConfig(), 0.5, RNG(0))
+
+
+def test_a_loop_is_the_same_command_in_the_same_state(world):
+    looping = ["go to sink", "look", "look", "look", *GOOD]
+    tree = tree_of(world, GOOD, looping)
+    assert has_loop(leaf(tree, looping))
+    assert not has_loop(leaf(tree, GOOD))
+    assert good_leaves(leaves_of(tree), 0.5, drop_loops=True) == [leaf(tree, GOOD)]
+
+
+# --- splices ----------------------------------------------------------------------------------------------------------
+
+
+def spliced(world, bad, good, cut, played=True, form="note"):
+    split, policy = world
+    tree = tree_of(world, bad, good)
+    signal = signal_of(form, "I look again.", split.rollout(policy))
+    pair = leaf(tree, bad), leaf(tree, good)
+    return splice(split.base, *map(tree.trajectory, pair), common_ancestor(*pair).depth, cut, signal, played)
+
+
+@pytest.mark.parametrize(
+    ("bad", "good", "cut", "truth", "outcome"),
+    [
+        (HARMLESS, GOOD, 1, "same", 1.0),
+        (OPENED, VISIT, 2, "valid", 1.0),
+        (FISH, VISIT, 3, "false", 0.0),
+        (["look"] * 12, GOOD, 12, "false", 0.0),  # three steps are left, and the good path needs four
+    ],
+)
+def test_the_world_is_asked_whether_a_splice_is_true(world, bad, good, cut, truth, outcome):
+    made = spliced(world, bad, good, cut)
+    assert (made.truth, made.outcome) == (truth, outcome)
+    if truth == "same":
+        assert [step.command for step in made.demonstration.steps] == [*bad[:cut], note(), *good]
+
+
+def test_kept_splices_replay_to_their_reward_with_the_observations_that_come(world):
+    for bad, good, cut in ((HARMLESS, GOOD, 1), (OPENED, VISIT, 2)):
+        made = spliced(world, bad, good, cut)
+        env, steps, total = world[0].base, made.demonstration.steps, 0.0
+        env.reset(options={"task_id": TASK})
+        for step in steps:
+            if not step.info.get("revision"):
+                observation, reward, *_ = env.step(step.command)
+                assert observation == step.observation
+                total += reward
+        assert total == made.outcome == 1.0
+
+
+def test_bad_steps_are_shown_and_the_signal_and_the_good_ones_imitated(world):
+    made = spliced(world, FISH, VISIT, 3, played=False)
+    assert [step.imitated for step in made.demonstration.steps] == [False] * 3 + [True] * (len(VISIT))
+    assert [step.command for step in made.demonstration.steps][3] == note()
+    recorded = [step.observation for step in made.demonstration.steps[4:]]
+    tree = tree_of(world, VISIT)
+    assert recorded == [turn.observation for turn in tree.trajectory(leaf(tree, VISIT)).turns[1:]], "as published"
+    assert made.truth == "false", "what is published is known to be false here"
+
+
+def test_the_cut_lies_behind_the_divergence(world):
+    with pytest.raises(ValueError, match=r"\(1, 4\]"):
+        spliced(world, FISH, VISIT, 1)
+
+
+@pytest.mark.parametrize(("form", "command", "answer"), [("note", note(), "OK."), ("action", "wait", "ok.")])
+def test_forms_of_the_signal(world, form, command, answer):
+    step = spliced(world, HARMLESS, GOOD, 1, form=form).demonstration.steps[1]
+    assert (step.command, step.observation, step.imitated) == (command, answer, True)
+    assert len(spliced(world, HARMLESS, GOOD, 1, form="none").demonstration.steps) == 5
+
+
+def test_a_note_on_a_path_is_replayed_without_the_world(world):
+    path = ["go to counter", note(), *GOOD]
+    tree = tree_of(world, path)
+    turns = tree.trajectory(leaf(tree, path)).turns
+    assert turns[1].observation == "OK."
+    found = replay(world[0].base, "RoleAgent/Toy-v0", TASK, turns)
+    assert [answer for answer, _ in found.answers] == [turn.observation for turn in turns]
+    assert found.outcome == 1.0
+
+
+def test_a_false_splice_is_searched_on_from_the_true_state(world, monkeypatch):
+    """The policy puts the fish down and then wins: a recovery that happened."""
+    split, policy = world
+    rollout = split.rollout(policy)
+    tree = tree_of(world, FISH, VISIT)
+    bad = tree.trajectory(leaf(tree, FISH))
+    signal = signal_of("note", "I look again.", rollout)
+    way = iter(["go to tray", "move fish to tray", *GOOD])
+    asked = []
+
+    def generate(requests, temperature):
+        asked.append(len(requests))
+        text = rollout.reader.write(next(way))
+        return [text_reply(text, policy, rollout.action_stops) for _ in requests]
+
+    monkeypatch.setattr(policy, "generate", generate)
+    [[episode]] = search_on(rollout, [(bad, 3, signal)], 1, 1.0)
+    assert asked == [1] * 6, "the bad steps and the signal are given, not sampled"
+    assert episode.success
+    made = continued(split.base, episode, 3, True)
+    assert [step.imitated for step in made.demonstration.steps] == [False] * 3 + [True] * 7
+    assert made.demonstration.steps[3].observation == "OK."
+    assert made.bad_step == "take fish from cupboard 2"
