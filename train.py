@@ -36,9 +36,12 @@ with waiting("PyTorch and transformers to load"):
 
 from roleagent.agents.builders import EnvSplit, open_rollout_policy
 from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.search.search import Search
 from roleagent.config import Config, load, to_dict
+from roleagent.learners.generated_tasks import play_probe
 from roleagent.learners.launch import exit_status, open_run
 from roleagent.learners.model.lora import ModuleWeights
+from roleagent.learners.revision import iterate as revision
 from roleagent.learners.rl import (
     dynamic_sampling,
     estimate_advantages,
@@ -50,19 +53,20 @@ from roleagent.learners.rl import (
     sync_weights,
     update_policy,
 )
-from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_stage, report
+from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_split, evaluate_stage, report
 from roleagent.learners.run.iterations import Iterations
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.dagger import Corrections
 from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.imitation import imitate
 from roleagent.learners.tracking.display import Display
+from roleagent.types import Segment
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
 
 
 def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
-    """A whole run, from the warm start to the evaluation on held-out tasks; returns the result."""
+    """Runs the warm start, training and the evaluation on held-out tasks; returns the result."""
     split = EnvSplit.open(config, config.env.train_split)
     held_out = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
     with open_run(config, split, display, resume) as run:
@@ -95,10 +99,36 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
         run.enter("sft")
         segments += Corrections(run, split).segments(policy)
         run.save(imitate(run, policy, segments, epochs=1e4, minutes=config.train.minutes))
+    elif config.train.stage == "revise":
+        run.enter("revise")
+        replayed = [*segments, *Corrections(run, split).segments(policy)]
+        train_revisions(run, split, held_out, policy, actor, replayed)
     else:
         train_rl(run, split, held_out, policy, actor)
     results |= evaluate_stage(run, held_out, actor, "after")
     return report(run, results)
+
+
+def train_revisions(
+    run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, actor: Policy, replayed: list[Segment]
+) -> None:
+    """Agent-R: bad paths of search trees are cut at their first mistake and go on with good ones."""
+    sampler = open_sampler(run, split, actor)
+    searcher = Search.open(split, actor)
+
+    for iteration in revision.iterations(run):
+        # Search every task as a tree; find the first mistakes, and splice good steps behind them.
+        for wave in revision.waves(run, sampler, iteration):
+            trees = revision.search(run, searcher, wave)
+            revision.make_examples(run, split, actor, wave, trees)
+
+        # Imitate good and spliced trajectories. Failures choose the next tasks.
+        examples = revision.collect(run, sampler, iteration)
+        learner = revision.learn(run, policy, examples, replayed)
+        sync_weights(run, learner, actor)
+
+        result = evaluate_split(run, held_out, actor, f"revision/after-{iteration:03d}")
+        revision.finish(run, learner, result)
 
 
 def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, actor: Policy) -> None:
@@ -125,6 +155,8 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
         # Analyze the failures: they choose the next tasks.
         scored = gather(run, rollout, groups, advantages, batch, replaced)
         analysis = sampler.observe(scored)
+
+        metrics |= play_probe(run, rollout, sampler)
 
         iterations.finish(scored, analysis, metrics, rollout.stats)
         evaluate_periodically(run, held_out, actor)

@@ -1,1 +1,1 @@
-"""Those who act: policies, prompts, rollout, baselines."""
+"""Agents: policies, prompts, rollout and baselines."""

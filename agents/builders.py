@@ -9,6 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
+from numpy.random import Generator
 
 from roleagent.agents.analysts.endpoint import EndpointAnalyst, EndpointError
 from roleagent.agents.analysts.model import ModelAnalyst
@@ -16,12 +17,15 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.env_spec import Instructions, instructions_of
+from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
+from roleagent.env_spec import Instructions, instructions_of, spec_of
 from roleagent.envs.make import make
 from roleagent.envs.pool import EnvPool
-from roleagent.envs.wrappers import PredictedState, ReplyReader, read_replies
+from roleagent.envs.wrappers import PredictedState, ReplyReader, Tags, ToolTags, read_replies
 from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
 from roleagent.imports import searched_first
+from roleagent.task_grammar import TaskGrammar
+from roleagent.task_simulator import Simulator
 from roleagent.task_split import TaskSplit
 from roleagent.types import Analyst
 
@@ -33,9 +37,15 @@ def make_base(config: Config, split: str) -> gymnasium.Env:
     """The configured base environment, on one split.
 
     Raises:
-        ConfigError: there is no such environment or split, it has no such argument, or it lacks data or a package.
+        ConfigError: there is no such environment or split, it has no such argument, or it lacks data or a package; or
+            ``genenv=on`` and it has no task grammar.
     """
-    return make(config.env.id, {"split": split, **config.env.kwargs}, "env.kwargs.")
+    arguments: dict[str, Any] = {"split": split, **config.env.kwargs}
+    if config.genenv and split == config.env.train_split:
+        if ":" not in config.env.id and not spec_of(config.env.id).task_grammar:
+            raise ConfigError(f"genenv=on writes tasks, but the environment {config.env.id} has no task grammar")
+        arguments["generated_tasks"] = True
+    return make(config.env.id, arguments, "env.kwargs.")
 
 
 def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:
@@ -43,7 +53,14 @@ def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:
     env: Any = make_base(config, split)
     if horizon:
         env = PredictedState(env, horizon)
-    return read_replies(env, config.prompt.think, horizon, config.prompt.tool_format)
+    return _read_replies(env, config, horizon)
+
+
+def _read_replies(env: gymnasium.Env, config: Config, horizon: int) -> Tags | ToolTags:
+    try:
+        return read_replies(env, config.prompt.think, horizon, config.prompt.tool_format, config.revision.notes)
+    except ValueError as error:
+        raise ConfigError(str(error)) from error
 
 
 def model_analyst(config: Config, policy: Policy) -> ModelAnalyst:
@@ -151,6 +168,30 @@ def open_analyst(config: Config, policy: Policy) -> Analyst:
     return model_analyst(config, policy)
 
 
+def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Generator) -> Simulator:
+    """The configured task simulator: a table, the base distribution, a fixed list, or ``module:Class``, called with the
+    grammar and the generator.
+
+    Args:
+        tasks: of the training split.
+        rng: draws what the simulator begins with.
+
+    Raises:
+        ConfigError: it cannot be opened; one line.
+    """
+    options = config.simulator
+    if options.kind == "table":
+        return TableSimulator(grammar, rng)
+    if options.kind == "base":
+        return BaseSimulator(grammar)
+    if options.kind == "static":
+        return StaticSimulator(grammar, max(1, round(options.static_factor * tasks)), rng)
+    if ":" in options.kind:
+        methods = ("propose", "update", "initial", "costs", "state_dict", "load_state_dict")
+        return load_class(options.kind, *methods)(grammar, rng)
+    raise ConfigError(f"simulator.kind={options.kind} is not available: choose table, base or static")
+
+
 @dataclass(frozen=True)
 class EnvSplit:
     """One split of the configured environment.
@@ -197,8 +238,7 @@ class EnvSplit:
     @property
     def reader(self) -> ReplyReader:
         """Reads and writes replies, as the outermost wrapper of the split's environments does."""
-        prompt = self.config.prompt
-        return read_replies(self.base, prompt.think, self.horizon, prompt.tool_format).reader
+        return _read_replies(self.base, self.config, self.horizon).reader
 
     @property
     def guide(self) -> Instructions:

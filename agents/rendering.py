@@ -144,7 +144,7 @@ def renderer_of(policy: Policy) -> Renderer:
 
 
 class Conversation(ABC):
-    """One episode in tokens; the base of both styles.
+    """One episode in tokens; the base of both styles. A shallow copy goes its own way.
 
     Args:
         renderer: turns messages into tokens.
@@ -257,7 +257,7 @@ class Window(Conversation):
         super().__init__(renderer, horizon, think, guide, info.get("tools", ()))
         self._goal = info.get("goal", "")
         self._history = history
-        self._steps: list[tuple[str, str]] = []  # observation, and the command given on it
+        self._steps: tuple[tuple[str, str], ...] = ()  # observation, and the command given on it
         self._write(observation, info)
 
     def _write(self, observation: str, info: Mapping[str, Any]) -> None:
@@ -273,7 +273,7 @@ class Window(Conversation):
         return self._ids
 
     def advance(self, stream, last_reply, action, observation, info) -> None:
-        self._steps.append((self._observation, action))
+        self._steps = (*self._steps, (self._observation, action))
         self._write(observation, info)
 
 

@@ -1,4 +1,4 @@
-"""Playing episodes: a policy and many environments, in lockstep over the live ones.
+"""Plays episodes of a policy in many environments, in lockstep over the live ones.
 
 One batched call of the policy per turn (two with follow-up predictions); finished episodes leave the batch. What comes
 out are :class:`~roleagent.types.Trajectory` objects with every prompt and every sampled token as they were.
@@ -67,6 +67,7 @@ class _Episode:
     index: int
     task_id: str
     task: Task
+    given: tuple[Completion, ...] = ()
     conversation: Conversation | None = None
     first: str = ""
     state: str | None = None
@@ -143,6 +144,7 @@ class Rollout:
         copies: int,
         temperature: float,
         progress: Callable[[int, int], None] | None = None,
+        openings: Sequence[Sequence[Completion]] | None = None,
     ) -> list[Group]:
         """Plays each task ``copies`` times, all side by side.
 
@@ -151,13 +153,14 @@ class Rollout:
             copies: episodes per group (G).
             temperature: of sampling.
             progress: called after every turn with (finished, all) episodes.
+            openings: for each task id, replies that its episodes begin with; none of them is sampled.
 
         Returns:
             One group per task id. Episodes whose environment failed are left out of their group and counted in
             ``stats.errors``: a crash is not a reward of 0.
         """
         episodes = [
-            self._begin(position * copies + copy, task_id)
+            self._begin(position * copies + copy, task_id, () if openings is None else tuple(openings[position]))
             for position, task_id in enumerate(task_ids)
             for copy in range(copies)
         ]
@@ -177,11 +180,11 @@ class Rollout:
             groups.append(Group((sound or members)[0].task, tuple(episode.trajectory() for episode in sound)))
         return groups
 
-    def _begin(self, index: int, task_id: str) -> _Episode:
+    def _begin(self, index: int, task_id: str, given: tuple[Completion, ...]) -> _Episode:
         with self.watch("environment"):
             outcome = self.pool.reset(index, task_id)
         info = outcome.info
-        episode = _Episode(index, task_id, Task.of(self.env_id, task_id, info))
+        episode = _Episode(index, task_id, Task.of(self.env_id, task_id, info), given)
         if outcome.error is not None:
             self._fail(episode, outcome.error)
             return episode
@@ -236,8 +239,15 @@ class Rollout:
         requests = [
             Request(prompt, episode.index, limit, self.action_stops)
             for prompt, episode in zip(prompts, acting, strict=True)
+            if len(episode.turns) >= len(episode.given)
         ]
-        return acting, prompts, self.policy.generate(requests, temperature)
+        sampled = iter(self.policy.generate(requests, temperature) if requests else ())
+        turns = [len(episode.turns) for episode in acting]
+        actions = [
+            episode.given[turn] if turn < len(episode.given) else next(sampled)
+            for episode, turn in zip(acting, turns, strict=True)
+        ]
+        return acting, prompts, actions
 
     def _predict(
         self, acting: list[_Episode], actions: list[Completion], temperature: float
@@ -306,7 +316,8 @@ class Rollout:
                 grouping_state=episode.grouping_state,
             )
         )
-        episode.state, episode.grouping_state = info.get("state"), grouping_state(info)
+        if not info.get("revision"):  # a note changes nothing
+            episode.state, episode.grouping_state = info.get("state"), grouping_state(info)
         episode.terminated, episode.truncated = outcome.terminated, outcome.truncated
         if outcome.terminated or outcome.truncated:
             won = bool(info.get("won"))

@@ -248,7 +248,7 @@ def time_shares(arm: Arm) -> dict[str, float]:
     """Time per part as shares, and the mean ``seconds`` of an iteration."""
     rows = [row for log in arm.logs.values() for row in log]
     whole = sum(row["seconds"] for row in rows)
-    parts = {name: sum(row[f"{name}_seconds"] for row in rows) / whole for name in (*PARTS, "other")}
+    parts = {name: sum(row.get(f"{name}_seconds", 0.0) for row in rows) / whole for name in (*PARTS, "other")}
     return {**parts, "seconds": whole / len(rows)}
 
 

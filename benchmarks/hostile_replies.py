@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from roleagent.envs.tools import Call, ToolEnv, tool
+from roleagent.envs.tools.calls.shown_text import neutralize
 from roleagent.envs.tools.formats import FORMATS, Format
-from roleagent.envs.tools.shown_text import neutralize
 from roleagent.envs.wrappers import ToolTags
 
 PIECES = (

@@ -36,7 +36,7 @@ from retrieval_tables import KINDS, bm25_parameters, build, exact, gold_recall, 
 
 def race(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     """The servers, side by side."""
-    from roleagent.envs.retrieval.client import HTTPRetriever
+    from roleagent.envs.retrieval.serving.client import HTTPRetriever
 
     if options.full:
         real_table(folder, KINDS)

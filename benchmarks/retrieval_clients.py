@@ -80,7 +80,7 @@ class Contestant:
 
     def measure(self, shares: Sequence[Iterator[str]], seconds: float) -> None:
         """One client per share asks, one query a request, until the time is over."""
-        from roleagent.envs.retrieval.client import HTTPRetriever
+        from roleagent.envs.retrieval.serving.client import HTTPRetriever
 
         asker = HTTPRetriever(self.url, timeout=120.0, patience=120.0)
         began = time.perf_counter()

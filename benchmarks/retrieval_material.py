@@ -130,7 +130,7 @@ def prepare(folder: Path, rows: int, dimension: int, judged: int) -> tuple[Vecto
     Returns:
         (rows, dimension) passages, (questions, dimension) questions, and the questions' texts.
     """
-    from roleagent.envs.retrieval.encoders import open_encoder
+    from roleagent.envs.retrieval.dense.encoders import open_encoder
 
     rng = random.Random(0)
     texts, records = questions(rng), real_passages()

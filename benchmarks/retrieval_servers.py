@@ -25,7 +25,7 @@ class Planned:
     """
 
     def __init__(self, folder: Path, dtype: str) -> None:
-        from roleagent.envs.retrieval.encoders import open_encoder
+        from roleagent.envs.retrieval.dense.encoders import open_encoder
 
         self._model = open_encoder(f"e5:{folder / 'model'}", dtype=dtype, device="cpu")
         self._row = {text: row for row, text in enumerate(json.loads((folder / "questions.json").read_text("utf-8")))}
@@ -91,13 +91,13 @@ def serve(options: argparse.Namespace) -> None:
 
     import uvicorn
 
-    from roleagent.envs.retrieval.batching import Batcher, sleep_between_searches
-    from roleagent.envs.retrieval.server import Server
+    from roleagent.envs.retrieval.serving.batching import Batcher, sleep_between_searches
+    from roleagent.envs.retrieval.serving.server import Server
 
     folder: Path = options.folder
     if options.serve == "ours":
         sleep_between_searches()
-        from roleagent.envs.retrieval.dense import DenseIndex
+        from roleagent.envs.retrieval.dense.index import DenseIndex
         from roleagent.envs.retrieval.passages import Passages
         from roleagent.envs.retrieval.retriever import DenseRetriever
 

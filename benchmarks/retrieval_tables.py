@@ -46,7 +46,7 @@ def shared_part(found: Sequence[Sequence[int]], truth: Sequence[Sequence[int]]) 
 
 def build(passages: Vectors, kind: str, path: Path) -> tuple[float, float]:
     """Builds an index; returns CPU seconds and bytes of its file per vector."""
-    from roleagent.envs.retrieval.dense import DenseIndex
+    from roleagent.envs.retrieval.dense.index import DenseIndex
 
     began = time.process_time()
     DenseIndex.build(kind, [passages]).save(path)
@@ -55,7 +55,7 @@ def build(passages: Vectors, kind: str, path: Path) -> tuple[float, float]:
 
 def tuned(path: Path, kind: str, asked: Vectors, truth: Sequence[Sequence[int]]) -> tuple[int | None, float]:
     """The least effort of a search that finds :data:`ENOUGH` (or else the greatest), and the share that it finds."""
-    from roleagent.envs.retrieval.dense import DenseIndex
+    from roleagent.envs.retrieval.dense.index import DenseIndex
 
     if kind == "flat":
         return None, shared_part(DenseIndex.open(path, kind).search(asked, 3)[1].tolist(), truth)
@@ -71,7 +71,7 @@ def table(passages: Vectors, asked: Vectors, kinds: Sequence[str], folder: Path)
     """Build time, memory, recall and speed of kinds of index, by themselves, searched with one thread."""
     import faiss
 
-    from roleagent.envs.retrieval.dense import DenseIndex
+    from roleagent.envs.retrieval.dense.index import DenseIndex
 
     truth, path = exact(passages, asked), folder / "one.faiss"
     print(
@@ -100,7 +100,7 @@ def table(passages: Vectors, asked: Vectors, kinds: Sequence[str], folder: Path)
 
 def real_table(folder: Path, kinds: Sequence[str]) -> None:
     """The same of real passages and questions, as the encoder that is made from them sees them."""
-    from roleagent.envs.retrieval.tfidf import TfidfEncoder
+    from roleagent.envs.retrieval.dense.tfidf import TfidfEncoder
 
     texts = [record["contents"] for record in real_passages()]
     if not texts:
@@ -120,7 +120,7 @@ def bm25_parameters(pairs: Sequence[tuple[float, float]], cuts: int = 3) -> dict
     is low, since the passages cover a part of the questions. Differences are to the first pair, question by question,
     with 95 % intervals.
     """
-    from roleagent.envs.retrieval.bm25 import BM25
+    from roleagent.envs.retrieval.lexical.bm25 import BM25
     from roleagent.envs.retrieval.passages import Passages, passage_of
     from roleagent.envs.retrieval.recall import gold_corpus, recall
     from roleagent.envs.retrieval.retriever import LexicalRetriever

@@ -1,4 +1,4 @@
-"""What to play next: the failure library, its analysts and the task samplers."""
+"""Curricula: the failure library, its analysts and the task samplers."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

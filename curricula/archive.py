@@ -1,4 +1,4 @@
-"""What people ask of a failure library: its newest entries, one in full, its modes, their growth, everything."""
+"""Queries of a failure library: its newest entries, one entry in full, its modes, their growth, and an export."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Filed:
 
 @dataclass(frozen=True, slots=True)
 class ModeCount:
-    """How much is filed under a mode.
+    """The number of entries of a mode.
 
     Attributes:
         env_id: the environment.

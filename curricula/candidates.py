@@ -1,4 +1,4 @@
-"""Which failures an analyst chooses from (Agent-In-World, step 4)."""
+"""The candidates that an analyst selects from (Agent-In-World, step 4)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def from_library(
     type_of: Callable[[str], str],
     rng: Generator,
 ) -> list[Offer]:
-    """A draw over the whole library: a third each from a search by words, from the same mode, and at random.
+    """Candidates from the whole library: a third each by full-text search, from the same mode, and at random.
 
     The random third draws a failure mode and task type first and then one of its entries, so that rare ones are seen.
     A part that runs out leaves its places to the others. The parts take turns in the list, so that a list that is cut

@@ -1,4 +1,4 @@
-"""Agent-In-World's choice of tasks: more of what has been failing (steps 3 to 5)."""
+"""Agent-In-World's task sampler: tasks that failed are sampled more often (steps 3 to 5)."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class CurriculumSampler(UniformSampler):
     # --- learning ---
 
     def observe(self, groups: Sequence[Group]) -> dict[tuple[int, int], Reflection]:
-        """Ends an iteration: forgets a little, shrinks what was solved, records and retrieves what failed.
+        """Ends an iteration: decays weights, lowers those of solved tasks, records failures and retrieves similar ones.
 
         Returns:
             the analysis of each failed trajectory, by the number of its group and its own within it.
@@ -333,14 +333,14 @@ class CurriculumSampler(UniformSampler):
         return {**super().metrics(), **now, **counts, **self._newest, **self._read}
 
     def state_dict(self) -> dict[str, Any]:
-        """Weights, what is known of the tasks, counters, generator and the library's cursor."""
+        """Weights, task records, counters, generator state and the library's cursor."""
         own = {"weights": dict(self.weights), "iteration": self.iteration, "counters": dict(self.counters)}
         seen = {"records": self.records.state_dict(), "unseen": list(self._unseen), "share": self._share}
         figures = {"newest": dict(self._newest), "read": dict(self._read)}
         return {**super().state_dict(), **own, **seen, **figures, "cursor": self.library.cursor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continues where :meth:`state_dict` was taken: what the library was given since then is forgotten.
+        """Continues from :meth:`state_dict`; later entries of the library are removed.
 
         Raises:
             ValueError: the state belongs to another split.

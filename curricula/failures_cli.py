@@ -1,4 +1,4 @@
-"""``roleagent failures <verb>``: what a run has filed, for people."""
+"""``roleagent failures <verb>``: shows the failure library of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Failures on the terminal. What a model wrote is shown as plain text: no markup, no control characters."""
+"""Failures on the terminal. Text of a model is shown without markup and control characters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``roleagent failures`` does, a function per verb. Nothing here changes a library."""
+"""The verbs of ``roleagent failures``, a function each. None changes a library."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ class FailureLibrary:
 
     @property
     def cursor(self) -> int:
-        """Where this run stands: everything it has written is at or before here. 0: nothing."""
+        """The position of this run's last entry; 0 without entries."""
         with self.database.read() as session:
             return session.scalar(sa.select(sa.func.max(FailureRow.id)).where(FailureRow.run == self.run)) or 0
 
@@ -212,7 +212,7 @@ class FailureLibrary:
             return session.scalar(query) or []
 
     def modes(self, env_id: str | None = None) -> dict[str, int]:
-        """How many tasks are kept under each mode, most first."""
+        """The number of tasks of each mode, the largest first."""
         conditions = [] if env_id is None else [FailureRow.env_id == env_id]
         entries = newest_rows(*conditions).add_columns(FailureRow.mode).subquery()
         tasks = sa.func.count()
@@ -250,7 +250,7 @@ class FailureLibrary:
     def retrievals(
         self, mode: str | None = None, task_id: str | None = None, chosen_task_id: str | None = None
     ) -> list[Retrieval]:
-        """What was chosen because of which failure, in the order of choosing; all of it, or what is asked for."""
+        """The retrievals, with the failure that led to each, in order; all, or those of some tasks."""
         asked = {"mode": mode, "task_id": task_id, "chosen_task_id": chosen_task_id}
         equal = [getattr(RetrievalRow, name) == clean(value) for name, value in asked.items() if value is not None]
         names = Retrieval.__dataclass_fields__
@@ -261,7 +261,7 @@ class FailureLibrary:
             ]
 
     def led_to(self, task_ids: Iterable[str]) -> dict[str, Retrieval]:
-        """Of each of these tasks the newest retrieval by this run that chose it; what was never chosen is left out."""
+        """The newest retrieval of each task by this run; tasks that were never retrieved are left out."""
         named = {clean(task_id): task_id for task_id in task_ids}
         if not named:
             return {}

@@ -1,11 +1,14 @@
-"""Metrics of an iteration that show whether the curriculum works."""
+"""Metrics of an iteration that show whether the curriculum works, and how well generated tasks fit the agent."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 
+from roleagent.curricula.alignment import Alignment, effective_sample_size
+from roleagent.task_simulator import SimulatorRecord
 from roleagent.types import Group, Trajectory
 
 _SPREAD = 1e-9  # outcomes that differ by less are alike
@@ -17,7 +20,7 @@ def played(group: Group) -> list[Trajectory]:
 
 
 def outcomes(groups: Sequence[Group]) -> tuple[dict[str, int], dict[str, float]]:
-    """What groups were like.
+    """The outcomes of groups.
 
     Returns:
         ``groups`` and ``zero_variance_groups`` (all episodes ended alike), and in [0, 1] ``zero_variance_share`` and
@@ -55,3 +58,79 @@ def read_shares(counted: Mapping[str, float]) -> dict[str, float]:
         fates = {"valid": 1 - repaired - fallback, "repaired": repaired, "fallback": fallback}
         shares |= {f"{kind}_{fate}_share": share for fate, share in fates.items()}
     return shares
+
+
+def counts(group: Group) -> tuple[int, int]:
+    """Successes and attempts of a group's own episodes."""
+    episodes = played(group)
+    return sum(episode.success for episode in episodes), len(episodes)
+
+
+def alignment_metrics(groups: Sequence[Group], alignment: Alignment) -> dict[str, float]:
+    """How well the difficulty of some tasks fits the agent; empty without groups.
+
+    Returns:
+        means over the groups: ``success`` (p̂), ``alignment_error`` (|p̂ − α|), ``in_band``, ``live`` (its episodes ended
+        differently), ``reward`` (R_env) and ``brier`` (Brier score of the prediction α for every episode).
+    """
+    if not groups:
+        return {}
+    own = [counts(group) for group in groups]
+    rates, alpha = np.array([won / tried for won, tried in own]), alignment.alpha
+    return {
+        "success": float(rates.mean()),
+        "alignment_error": float(np.abs(rates - alpha).mean()),
+        "in_band": float(np.mean([alignment.in_band(*one) for one in own])),
+        "live": 1 - outcomes(groups)[1]["zero_variance_share"],
+        "reward": float(np.mean([alignment.reward(*one) for one in own])),
+        "brier": float((rates * (1 - alpha) ** 2 + (1 - rates) * alpha**2).mean()),
+    }
+
+
+def record_metrics(records: Sequence[SimulatorRecord]) -> dict[str, float]:
+    """What the records teach a simulator.
+
+    Returns:
+        ``records`` and ``records_in_band``; of the latter's weights the ``effective_sample_size`` and, if there are
+        any, ``weight_spread`` (largest divided by smallest).
+    """
+    weights = [record.weight for record in records if record.weight]
+    return {
+        "records": float(len(records)),
+        "records_in_band": float(len(weights)),
+        "effective_sample_size": effective_sample_size(weights),
+        **({"weight_spread": max(weights) / min(weights)} if weights else {}),
+    }
+
+
+def diversity_metrics(fields: Sequence[str], tasks: Sequence[tuple[str, tuple[str, ...]]]) -> dict[str, float]:
+    """How different tasks are; empty without tasks.
+
+    Args:
+        fields: names of the fields.
+        tasks: the task type and the field values of each.
+
+    Returns:
+        ``distinct_share`` of the tasks; for each field ``entropy_<field>`` (nats); for each task type
+        ``perplexity_<type>``, the perplexity of its field values together.
+
+    >>> diversity_metrics(["item"], [("heat", ("egg",)), ("heat", ("egg",))])
+    {'distinct_share': 0.5, 'entropy_item': 0.0, 'perplexity_heat': 1.0}
+    """
+    if not tasks:
+        return {}
+    by_type: dict[str, list[tuple[str, ...]]] = {}
+    for name, values in tasks:
+        by_type.setdefault(name, []).append(values)
+    columns = zip(fields, zip(*(values for _, values in tasks), strict=True), strict=True)
+    return {
+        "distinct_share": len({values for _, values in tasks}) / len(tasks),
+        **{f"entropy_{field}": _entropy(column) for field, column in columns},
+        **{f"perplexity_{name}": float(np.exp(_entropy(own))) for name, own in sorted(by_type.items())},
+    }
+
+
+def _entropy(values: Sequence[object]) -> float:
+    """The entropy of the values' frequencies, in nats."""
+    shares = np.array([*Counter(values).values()]) / len(values)
+    return float(-(shares * np.log(shares)).sum()) + 0.0

@@ -1,4 +1,4 @@
-"""Which tasks the next batch plays: all alike. :mod:`roleagent.curricula.failure_sampler` has the other answer."""
+"""Uniform task sampling; :mod:`roleagent.curricula.failure_sampler` samples failed tasks more often."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class UniformSampler:
         return {"task_split": self.task_split.digest, "rng": self.rng.bit_generator.state}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Goes on where :meth:`state_dict` was taken.
+        """Continues from :meth:`state_dict`.
 
         Raises:
             ValueError: the state belongs to another split.

@@ -1,4 +1,4 @@
-"""What the curriculum knows of every task: its type, when it was last played, and how likely the policy solves it."""
+"""Records of every task: its type, the iteration of its last episodes, and the estimated success rate."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TaskRecords:
                 self.learn_type(task_id, task_type(task_id))
 
     def learn_type(self, task_id: str, task_type: str) -> None:
-        """Keeps the type of a task; the empty type says nothing."""
+        """Stores the type of a task; an empty type is ignored."""
         if task_type:
             if task_type not in self._numbers:
                 self._numbers[task_type] = len(self.types)

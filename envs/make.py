@@ -1,4 +1,4 @@
-"""Making an environment that a person has named: what is wrong with the name or the arguments is said in one line."""
+"""Makes environments by name. An error in the name or the arguments is one line."""
 
 from __future__ import annotations
 

@@ -12,14 +12,14 @@ from typing import Any
 
 import gymnasium
 
-from roleagent.envs.tools.broker import Broker, PreparedCall, prepared_calls, shared_broker
+from roleagent.envs.tools.calls.broker import Broker, PreparedCall, prepared_calls, shared_broker
 
 _FAILURES = (Exception, SystemExit)  # some parsers give up by exiting; that is a failure like any other
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What ``reset`` or ``step`` returned, or the error that it raised.
+    """The return value of ``reset`` or ``step``, or its error.
 
     Attributes:
         error: ``"RuntimeError: …"``, in one line, if the environment failed; the other fields then mean nothing. It is
@@ -111,7 +111,7 @@ class EnvPool:
 
     @property
     def scoring_seconds(self) -> float:
-        """What the living environments have spent on scoring predictions."""
+        """The seconds that the live environments spent on scoring predictions."""
         name, living = "scoring_seconds", self._envs.values()
         return sum(float(env.get_wrapper_attr(name)) for env in living if env.has_wrapper_attr(name))
 

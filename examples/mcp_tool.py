@@ -9,7 +9,7 @@ import gymnasium
 from mcp.server.mcpserver import MCPServer  # SDK 2; in SDK 1 it is mcp.server.fastmcp.FastMCP
 from mcp.types import ToolAnnotations
 
-from roleagent.envs.tools.command import answer_command, call_command
+from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.tools import Call
 
 server = MCPServer("shop")

@@ -1,1 +1,1 @@
-"""How the policy is updated: advantages, segments, loss, the DeepSpeed engine, the warm start."""
+"""Learners: advantages, segments, loss, the DeepSpeed engine and the warm start."""

@@ -120,7 +120,7 @@ def outcome_advantages(group: Group, config: EstimatorConfig) -> list[float]:
 
 
 def prediction_advantages(group: Group, states: States, config: EstimatorConfig) -> Values:
-    """How much better each turn's prediction was than the others of the same state; an addition to the paper.
+    """The advantage of each turn's prediction over the others of the same state; an addition to the paper.
 
     A turn's score is :func:`prediction_mean`. A turn without one, or alone in its state, has the advantage 0.
 

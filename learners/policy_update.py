@@ -72,7 +72,7 @@ def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]
 
 
 def world_shares(batch: Batch, weights: Column, sum_over_ranks: Callable[[float], float] = float) -> dict[str, float]:
-    """What the world said behind the first reply, in comparison with the actions. Predictions are left out.
+    """The share of the world's tokens after the first reply, relative to actions and without predictions.
 
     Args:
         weights: of each token in the loss (:func:`~roleagent.learners.loss.token_weights`).

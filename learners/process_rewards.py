@@ -1,4 +1,4 @@
-"""Process rewards: what tools earn on the way, normalized so that the task stays what counts (Agent-R1, after PRIME).
+"""Process rewards of tool calls, normalized so that the task's reward dominates (Agent-R1, after PRIME).
 
 The terms ``tool`` (share of a turn's calls that succeeded) and ``process`` (the tools' own rewards) are the process
 terms; they weigh 0 until ``estimator.rewards`` gives them a weight. Penalties such as ``tool_error`` are no process

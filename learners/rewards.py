@@ -22,7 +22,7 @@ TERMS: dict[str, Callable[[Turn], float]] = {
 
 
 def overlong(length: int, limit: int, buffer: float) -> float:
-    """How far a reply reaches into the last part of its token limit, in [0, 1] (DAPO's soft penalty, unsigned).
+    """The position of a reply's end in the last part of its token limit, in [0, 1] (DAPO's soft penalty, unsigned).
 
     Args:
         length: tokens of the reply.

@@ -6,10 +6,13 @@ steps is in ``train.py``.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import accumulate
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -20,6 +23,7 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import ConfigError
 from roleagent.curricula.failure_sampler import CurriculumSampler
+from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.files import damage, make_whole, write_checksums
@@ -28,13 +32,14 @@ from roleagent.learners.advantages import has_zero_variance
 from roleagent.learners.batch import Batch, build_batch
 from roleagent.learners.credit import Credit, estimator_config
 from roleagent.learners.critic import open_critic
+from roleagent.learners.generated_tasks import generated_sampler
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import Adapter, adapted
 from roleagent.learners.process_rewards import normalize_process, shuffle_process
 from roleagent.learners.returns import Values
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup
-from roleagent.types import Group, Sampler
+from roleagent.types import Group, Reflection, Sampler
 
 _LOST_REFERENCE = "the KL penalty needs it; restore a copy, or start a new run in another folder (run_dir=…)"
 
@@ -99,13 +104,17 @@ class RankSampler:
 
     def sample(self, count: int) -> list[str]:
         """This rank's share of ``count`` task ids."""
-        return self._run.ranks.share(self._run.ranks.once(lambda: self._first.sample(count)))
+        return self._run.ranks.share(self.sample_all(count))
+
+    def sample_all(self, count: int) -> list[str]:
+        """``count`` task ids, the same on every rank."""
+        return self._run.ranks.once(lambda: self._sample(count))
 
     def sample_own(self, count: int) -> list[str] | None:
         """``count`` task ids for this rank; None if no rank wants any."""
         ranks = self._run.ranks
         counts = ranks.gather(count)  # known on the first rank
-        dealt = ranks.once(lambda: split_list(self._first.sample(sum(counts)), counts) if any(counts) else None)
+        dealt = ranks.once(lambda: split_list(self._sample(sum(counts)), counts) if any(counts) else None)
         return dealt[ranks.rank] if dealt is not None else None
 
     def observe(self, scored: Sequence[ScoredGroup]) -> Analysis:
@@ -115,16 +124,42 @@ class RankSampler:
         with self._run.timer("analysis"):
             choices, reflections = self._sampler.choices(), self._sampler.observe([one.group for one in scored])
         self._run.progress.sampler = self._sampler.state_dict()
+        if isinstance(self._sampler, GeneratedSampler):
+            self._run.folder.tasks(self._run.iteration, self._sampler.take_events())
         return Analysis(choices, reflections, self._sampler.metrics())
 
-    @property
-    def _first(self) -> Sampler:
-        assert self._sampler is not None
-        return self._sampler
+    def observe_analyzed(self, groups: Sequence[Group], reflections: Sequence[Reflection]) -> dict[str, float]:
+        """As :meth:`observe`, with the analyses of the failed episodes, in their order; returns the metrics."""
+        if self._sampler is None:
+            return {}
+        if isinstance(self._sampler, CurriculumSampler):
+            with self._run.timer("analysis"):
+                steps = self._sampler.learn(groups)
+                answer: Any = None
+                with contextlib.suppress(StopIteration):
+                    while True:
+                        question, arguments = steps.send(answer)
+                        asked = question == "reflect"
+                        answer = reflections if asked else getattr(self._sampler.analyst, question)(*arguments)
+        self._run.progress.sampler = self._sampler.state_dict()
+        return self._sampler.metrics()
+
+    def probe(self, count: int) -> dict[str, list[str]]:
+        """``count`` tasks of the initial and of the present simulator, by name; known on every rank."""
+        assert not self._run.ranks.first or isinstance(self._sampler, GeneratedSampler)
+        return self._run.ranks.once(lambda: self._sampler.probe(count, self._run.stream(19, self._run.iteration)))  # type: ignore[union-attr]
+
+    def _sample(self, count: int) -> list[str]:
+        assert self._sampler is not None  # on the first rank
+        with self._run.timer("simulator") if self._run.config.genenv else nullcontext():
+            return self._sampler.sample(count)
 
 
 def open_sampler(run: Run, split: EnvSplit, actor: Policy) -> RankSampler:
-    """The Agent-In-World curriculum, or uniform sampling with ``aiw=off``; resumed where the run stopped."""
+    """The Agent-In-World curriculum, or uniform sampling with ``aiw=off``; resumed where the run stopped.
+
+    With ``genenv=on`` it chooses the base tasks of a :class:`~roleagent.curricula.generated_sampler.GeneratedSampler`.
+    """
     if not run.ranks.first:
         return RankSampler(run, None)
     options = run.config.curriculum
@@ -151,6 +186,8 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy) -> RankSampler:
             library.rollback(0)  # a run killed before its first checkpoint may have saved failures
     else:
         sampler = UniformSampler(split.task_split, run.stream(3))
+    if run.config.genenv:
+        sampler = generated_sampler(run, split, sampler)
     if run.progress.sampler is not None:
         sampler.load_state_dict(run.progress.sampler)
     return RankSampler(run, sampler)

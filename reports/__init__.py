@@ -1,1 +1,1 @@
-"""What a person sees of it all: reports of runs, live or written out, a look at the machine, a game to play oneself."""
+"""Reports: pages about runs, live or as files, checks of the setup, and environments to play yourself."""

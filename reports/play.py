@@ -1,4 +1,4 @@
-"""Play an environment yourself, in a terminal: what you read is what an agent reads.
+"""Play an environment yourself in a terminal, with the observations of an agent.
 
 While you play, ? lists what can be done, hint asks an expert who sees what you see, goal repeats the task, and quit
 leaves; none of them costs a step. A command that cannot be carried out but is near one that can is not played at once:
@@ -103,7 +103,7 @@ def environment_id(name: str) -> str:
 
 
 def print_tasks(task_split: Any, text: str) -> int:
-    """Prints the ids of a split's tasks that contain ``text``, one a line; what they are on stderr."""
+    """Prints the task ids of a split that contain ``text``, one per line; a description goes to stderr."""
     found = [task_id for task_id in task_split.task_ids if text.casefold() in task_id.casefold()]
     kinds = Counter(re.split(r"[-/]", task_id)[0] for task_id in found)
     named = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common(8)) or "none"

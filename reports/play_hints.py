@@ -1,4 +1,4 @@
-"""Help for a person who plays: what can be said now, what was probably meant, and what somebody who knows would do."""
+"""Hints for a player: possible commands, corrections of typing errors, and the expert's command."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NEAR = 75.0
 
 
 class Guide:
-    """Somebody who looks over a player's shoulder, sees what the player sees, and advises only when asked.
+    """Follows a player's episode and gives the expert's command on request.
 
     It is the environment's own expert, which goes on from wherever the player went; where there is none, or it has
     given up, the walkthrough, as long as the player has followed it.
@@ -41,7 +41,7 @@ class Guide:
                 self._expert = expert
 
     def observe(self, command: str, observation: str) -> None:
-        """Takes in what was played, and what came back."""
+        """Reads a command and its observation."""
         self._played.append(command)
         self._advice = None
         if self._expert is not None:
@@ -68,7 +68,7 @@ class Guide:
 
 
 def meant(command: str, admissible: Sequence[str], forms: Sequence[CommandForm] = ()) -> str | None:
-    """What a command was probably meant to be; None where it can be carried out as it stands, or is like nothing.
+    """The command that was probably meant; None if the command is possible as it is, or similar to none.
 
     >>> meant("go to frige 1", ["go to fridge 1", "look"]), meant("look", ["look"])
     ('go to fridge 1', None)

@@ -3,8 +3,8 @@
 import threading
 from contextlib import contextmanager
 
-from roleagent.envs.retrieval.batching import Batcher
-from roleagent.envs.retrieval.server import Server
+from roleagent.envs.retrieval.serving.batching import Batcher
+from roleagent.envs.retrieval.serving.server import Server
 
 
 @contextmanager

@@ -63,6 +63,7 @@ class EndpointAnalyst(LanguageAnalyst):
         rng: random.Random | None = None,
     ):
         self.limits: dict[PromptKind, int] = {"reflection": reflection_tokens, "selection": selection_tokens}
+        self.limits["verdict"] = reflection_tokens
         room = context - max(self.limits.values())
         if room <= 0:
             raise ValueError(f"a context of {context} tokens has no room for answers of {max(self.limits.values())}")
@@ -97,7 +98,7 @@ class EndpointAnalyst(LanguageAnalyst):
         return [answer.text if answer else "" for answer in answers]
 
     def costs(self) -> dict[str, float]:
-        """What was spent since this was last asked.
+        """The costs since the last call.
 
         ``analysis_tokens`` written, ``analysis_seconds`` of wall-clock time, ``endpoint_`` + ``requests``, ``retries``,
         ``failures``, ``cut``, ``prompt_tokens`` and ``estimated`` (:class:`roleagent.agents.chat.endpoint.Spending`),

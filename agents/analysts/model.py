@@ -37,7 +37,7 @@ class LanguageAnalyst(ABC):
 
     @abstractmethod
     def costs(self) -> dict[str, float]:
-        """What was spent since this was last asked, by name."""
+        """The costs since the last call, by name."""
 
     def reflect(self, trajectories: Sequence[Trajectory]) -> list[Reflection]:
         """One reflection per failed trajectory, in order."""
@@ -87,6 +87,7 @@ class ModelAnalyst(LanguageAnalyst):
         selection_tokens: most tokens of a selection.
         candidate_tokens: most tokens of the question that lists the candidates.
         batch: questions answered side by side.
+        verdict_tokens: most tokens of a verdict; 0: no verdicts are asked for.
 
     Raises:
         PolicyError: the policy's context has no room for a question and its answer.
@@ -102,9 +103,12 @@ class ModelAnalyst(LanguageAnalyst):
         selection_tokens: int = 128,
         candidate_tokens: int = 2048,
         batch: int = 64,
+        verdict_tokens: int = 0,
     ):
         self.policy, self.temperature, self.batch = policy, temperature, batch
         self.limits: dict[PromptKind, int] = {"reflection": reflection_tokens, "selection": selection_tokens}
+        if verdict_tokens:
+            self.limits["verdict"] = verdict_tokens
         self.renderer = renderer_of(policy)
         frame = len(self.renderer.analyst_prompt("", "reflection"))
         room = policy.context_length - max(self.limits.values()) - frame - _SLACK

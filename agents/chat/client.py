@@ -1,4 +1,4 @@
-"""One exchange with an OpenAI-compatible server: a conversation there, an answer or the reason for none back."""
+"""A client of an OpenAI-compatible server: one request, and its answer or the reason for none."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ class Endpoint:
 
     @property
     def url(self) -> str:
-        """Where the server is."""
+        """The URL of the server."""
         return self._server.url
 
     def __repr__(self) -> str:
@@ -168,13 +168,13 @@ class Endpoint:
         return answers
 
     def warn(self, what: str) -> None:
-        """Warns of trouble with the server, the first time; later trouble is in the counts."""
+        """Warns of the first problem with the server; later ones are only counted."""
         if not self._warned:
             self._warned = True
             warnings.warn(f"{self.url}: {what}; further cases are only counted", stacklevel=3)
 
     def settle(self) -> Spending:
-        """What was spent since this was last asked."""
+        """The costs since the last call."""
         with self._lock:
             spent, self._spent = self._spent, Spending()
         return spent

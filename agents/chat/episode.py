@@ -27,7 +27,7 @@ class EnvError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What the answers of an episode cost.
+    """The costs of an episode's answers.
 
     Attributes:
         answers: number of the model's answers.

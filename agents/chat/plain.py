@@ -85,7 +85,7 @@ class PlainAgent:
         return f"{step.observation}\nYour reply: {step.command}"
 
     def kept(self, reply: str) -> str:
-        """What stays of a reply in the conversation."""
+        """The part of a reply that stays in the conversation."""
         return without_thoughts(reply)
 
     def _command(self, episode: Episode, messages: list[Message]) -> Generator[Sequence[Message], Answer, str]:
@@ -110,7 +110,7 @@ class PlainAgent:
 
 
 def without_thoughts(reply: str) -> str:
-    """A reply without what a reasoning model thought first; of a thought that was cut off nothing is left.
+    """A reply without the thoughts of a reasoning model; a thought that was cut off is removed as well.
 
     >>> without_thoughts("<think>A desk? No.</think> go to bed 1"), without_thoughts("look <think>or should")
     ('go to bed 1', 'look')
@@ -119,7 +119,7 @@ def without_thoughts(reply: str) -> str:
 
 
 def tidy(text: str, admissible: Sequence[str] = ()) -> str:
-    """A command without what models put around it; worded as in the list if it is there in other letters.
+    """A command without the decoration that models add, spelled as in the list if only the case differs.
 
     >>> tidy("`Go to Desk 1`.", ["go to desk 1"]), tidy("**search[Emma, 1815]** to begin with"), tidy("> look")
     ('go to desk 1', 'search[Emma, 1815]', 'look')

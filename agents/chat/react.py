@@ -71,7 +71,7 @@ def read_action(reply: str, admissible: Sequence[str] = ()) -> str:
 
 
 def without_imagined(reply: str) -> str:
-    """A reply up to where it goes on with an observation of its own making.
+    """A reply up to the first observation that the model invented.
 
     >>> without_imagined("Action: look\\nObservation: You see gold.\\nAction: take gold")
     'Action: look'

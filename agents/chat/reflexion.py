@@ -80,7 +80,7 @@ class Reflexion:
 
 
 def record_of(messages: Sequence[Message], room: int) -> str:
-    """A conversation to be read by the one who had it: the first message, and as many of the last as there is room for.
+    """A conversation as text for its own model: the first message, and as many of the last as fit.
 
     Args:
         room: most characters, if the first and the last message leave any.

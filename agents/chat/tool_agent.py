@@ -9,7 +9,7 @@ from roleagent.agents.chat.episode import AgentLoop, Episode
 from roleagent.agents.chat.plain import SILENCE, without_thoughts
 from roleagent.agents.chat.types import Answer, Message, Prompt
 from roleagent.env_spec import Instructions
-from roleagent.envs.tools.command import answer_command, call_command, error_command
+from roleagent.envs.tools.calls.command import answer_command, call_command, error_command
 from roleagent.envs.tools.formats import FORMATS, Reading, native_calls
 from roleagent.tools import Call
 
@@ -61,7 +61,7 @@ class ToolAgent:
 
 
 class RetrievalAgent(ToolAgent):
-    """Searches once with the question, and has the model answer from what was found ("naive RAG").
+    """Searches once with the question; the model answers from the found passages ("naive RAG").
 
     In an environment of tools it calls the one whose name contains ``search``; elsewhere it plays the commands
     ``search[…]`` and ``answer[…]``.
@@ -120,7 +120,7 @@ def _search(tools: Sequence[Any], question: str) -> str:
 
 
 def identified(calls: Sequence[Call | str], made: int) -> list[Call]:
-    """Calls with ids, as the protocol wants them; malformed ones have the name ``malformed``."""
+    """Calls with ids, as the protocol requires; malformed ones have the name ``malformed``."""
     return [
         Call("malformed", {}, f"call_{number}") if isinstance(call, str) else _with_id(call, f"call_{number}")
         for number, call in enumerate(calls, start=made)

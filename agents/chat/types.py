@@ -30,7 +30,7 @@ class Prompt(tuple[Message, ...]):
 
 
 class EndpointError(RuntimeError):
-    """A server that cannot be used as it is configured; the message is one line that says what to change."""
+    """The server cannot be used as configured; the message is one line with the change to make."""
 
 
 class RefusedError(Exception):
@@ -77,7 +77,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Spending:
-    """What was spent on a server.
+    """The costs of a server.
 
     Attributes:
         requests: HTTP requests for answers, repeated ones included.

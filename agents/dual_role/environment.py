@@ -1,4 +1,4 @@
-"""The two roles as a game for two: ``agent`` plays, ``world`` says why it failed and chooses what it plays next.
+"""The two roles as a two-player game: ``agent`` plays, ``world`` analyzes its failures and chooses its next tasks.
 
 An episode of this PettingZoo (AEC) environment spans several games of one Gymnasium environment::
 

@@ -1,4 +1,4 @@
-"""One game of the two roles: what happened in it, and what ``world`` made of it."""
+"""One game of the two roles: the episode of ``agent`` and its analysis by ``world``."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _UNSAMPLED = Completion((), (), "stop")  # replies arrive as text; what tokens t
 
 @dataclass
 class Game:
-    """What is known of one game; the fields of ``world`` are None where it was not asked.
+    """The record of one game; the fields of ``world`` are None if it was not asked.
 
     Attributes:
         number: of the game within its episode, from 0.
@@ -83,7 +83,7 @@ class Game:
         return self.trajectory
 
     def past(self, exchanges: int) -> Sequence[tuple[str, str]]:
-        """What was seen and what was then done, in the last so many exchanges, oldest first."""
+        """The last observations, each with the action that followed, oldest first."""
         seen = [self._first, *(turn.observation for turn in self.turns)]
         done = [turn.action for turn in self.turns]
         return list(zip(seen, done, strict=False))[-exchanges:] if exchanges > 0 else []

@@ -1,4 +1,4 @@
-"""What the two roles are rewarded for: named terms, and the one place where they become numbers.
+"""The rewards of the two roles: named terms, weighted in this one place.
 
 ==============  =========  ============  =========================================================================
 term            of         when          what
@@ -66,7 +66,7 @@ def valid(answer: Reflection | Selection | None) -> float:
 
 
 def things_named(text: str) -> tuple[str, ...]:
-    """What a sentence names so that it can be looked up: quoted words, and numbered things.
+    """The verifiable names in a sentence: quoted words and numbered objects.
 
     >>> things_named("'open drawer 2' failed 3 times, and desk 1 was 2 of the last 4 places")
     ('open drawer 2', 'desk 1')
@@ -78,7 +78,7 @@ def things_named(text: str) -> tuple[str, ...]:
 
 
 def claims(reflection: Reflection, trajectory: Trajectory, named_step: int | None) -> list[bool]:
-    """What a reflection says that can be looked up in the episode, and whether each of it holds.
+    """The verifiable claims of a reflection, and whether each is true of the episode.
 
     A thing named in the detail must occur in the episode. A critical step must exist and, where the detail names
     things, be a step at which one of them occurs.
@@ -100,7 +100,7 @@ def claims(reflection: Reflection, trajectory: Trajectory, named_step: int | Non
 
 
 def true_to(reflection: Reflection, trajectory: Trajectory, named_step: int | None, judged: str | None = None) -> float:
-    """How true a reflection is to the episode, in [0, 1].
+    """The share of a reflection's verifiable claims that are true of the episode, in [0, 1].
 
     The mean of two parts: the share of its :func:`claims` that hold, and whether its mode is the one that a judge
     found. A part that is missing is left out; where both are, nothing was said that can be checked, which earns 0.

@@ -73,7 +73,7 @@ class OracleAgent:
 
 
 class ExpertAgent:
-    """Plays the scripted expert of the demonstrations; it sees only what an agent sees."""
+    """Plays the scripted expert of the demonstrations, which sees only the agent's observations."""
 
     def __init__(self, expert: Expert):
         self._expert = expert

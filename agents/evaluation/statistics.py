@@ -1,4 +1,4 @@
-"""What episodes say about an agent, with intervals: rates, means, differences.
+"""Statistics of episodes, with intervals: rates, means, differences.
 
 Episodes of one task are no independent draws: a task that is hard is hard every time. So tasks, not episodes, are what
 is sampled here. An episode comes with the number of its task, and all intervals hold for other tasks of the same kind.

@@ -10,13 +10,13 @@ from roleagent.agents.policies.kv_cache import SlotCache
 
 
 class Decoder:
-    """What reads new tokens of many conversations at once."""
+    """Reads new tokens of many conversations in one batch."""
 
     def __init__(self, model: PreTrainedModel):
         self.model = model
 
     def read(self, cache: SlotCache, tokens: Tensor, starts: Tensor, counts: Tensor | None, reach: int) -> Tensor:
-        """Puts tokens into the first rows of the cache; returns the logits ``(rows, vocabulary)`` that follow them.
+        """Adds tokens to the first rows of the cache; returns the next logits ``(rows, vocabulary)``.
 
         Args:
             tokens: ``(rows, width)``, filled up on the right.

@@ -39,7 +39,7 @@ def own_device() -> torch.device:
 
 
 def reason_of(error: Exception) -> str:
-    """What an error says in its first line, or its type if it says nothing.
+    """The first line of an error's message, or its type if it has none.
 
     >>> reason_of(OSError("No space left\\nerrno 28")), reason_of(EOFError())
     ('No space left', 'EOFError')
@@ -209,7 +209,7 @@ class HFPolicy:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is, and all that it computes."""
+        """The device of the model."""
         return self.model.device
 
     @property
@@ -248,7 +248,7 @@ class HFPolicy:
         self._cache = self._fast = None
 
     def reseed(self, seed: int) -> None:
-        """Begins the stream that all sampling draws from anew."""
+        """Seeds the random stream of all sampling."""
         self.generator.manual_seed(seed)
 
     def sync(self, weights: Weights, version: int) -> None:
@@ -259,7 +259,7 @@ class HFPolicy:
         self.clear_cache()
 
     def offload(self) -> None:
-        """Drops what was kept of conversations."""
+        """Drops the caches of all conversations."""
         self.clear_cache()
 
     @contextlib.contextmanager

@@ -25,7 +25,7 @@ class SlotLayer(CacheLayerMixin):
         self._cache = cache
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Room for every row; the arguments, ``(rows, kv_heads, new, head_dim)``, say of what."""
+        """Allocates the rows; the arguments, ``(rows, kv_heads, new, head_dim)``, give their shape."""
         rows, capacity = self._cache.stored, self._cache.capacity
         # Zeros, for what lies behind a row's end is masked, but even so must be a number.
         self.keys = key_states.new_zeros(rows, key_states.shape[1], capacity, key_states.shape[-1])
@@ -33,7 +33,7 @@ class SlotLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs):
-        """What transformers calls: ``(rows, kv_heads, new, head_dim)`` in, the rows up to the last token out."""
+        """Called by transformers: takes ``(rows, kv_heads, new, head_dim)``, returns the rows up to the last token."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         assert self.keys is not None and self.values is not None

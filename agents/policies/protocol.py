@@ -29,7 +29,7 @@ class Weights(Protocol):
     ask for the same ones and consume the whole iterator."""
 
     def weights(self, adapted: bool = True) -> Iterator[tuple[str, Tensor]]:
-        """Every weight by its name in the model, whole, one after another.
+        """Yields every whole weight with its name in the model.
 
         Args:
             adapted: whether a low-rank adapter, if one is trained, is added in.

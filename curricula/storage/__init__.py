@@ -1,1 +1,1 @@
-"""Where failures are kept: the database, its tables and their history, and the search for words."""
+"""Storage of failures: the database, its tables and migrations, and full-text search."""

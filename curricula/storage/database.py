@@ -68,7 +68,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A session that sees the database as it is at its first query, whatever others write meanwhile."""
+        """A session with snapshot isolation: it sees the database as of its first query."""
         whole = {} if self.dialect == "sqlite" else {"isolation_level": "REPEATABLE READ"}  # SQLite's always are
         with self.errors("read"), Session(self.engine.execution_options(**whole)) as session, session.begin():
             yield session

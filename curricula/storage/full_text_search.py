@@ -33,7 +33,7 @@ Term = tuple[str, ...]  # words that stand side by side
 
 
 def terms(text: str) -> list[Term]:
-    """What to search for: each word, or each two neighbours of a text without blanks, once.
+    """The search terms of a text: each word once, or each pair of neighbors in a text without blanks.
 
     >>> terms("Open the Drawer_1!")
     [('Open',), ('the',), ('Drawer',), ('1',)]
@@ -73,7 +73,7 @@ class WordIndex(ABC):
         """Takes in a new row, which has its id."""
 
     def rebuild(self, session: Session) -> None:  # noqa: B027
-        """Begins anew: rows have been deleted."""
+        """Rebuilds the index after rows were deleted."""
 
     @abstractmethod
     def search(

@@ -1,4 +1,4 @@
-"""The tables as the program of today sees them. Their history is in :mod:`roleagent.curricula.storage.migrations`."""
+"""The current tables; :mod:`roleagent.curricula.storage.migrations` has their history."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class RetrievalRow(Base):
 
 
 def same_entry(env_id: Any, mode: Any, task_id: Any) -> tuple[sa.ColumnElement[bool], ...]:
-    """What all rows of an entry share."""
+    """The columns that identify an entry."""
     return FailureRow.env_id == env_id, FailureRow.mode == mode, FailureRow.task_id == task_id
 
 

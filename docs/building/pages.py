@@ -152,7 +152,7 @@ class Option:
 def sections() -> Iterator[tuple[str, str, list[Option]]]:
     """Section, what it is for, and its options, in the configuration's order; first the run's own, named ``""``."""
     classes: dict[str, tuple[str, list[Option]]] = {}
-    for path in ("settings.py", "config.py"):
+    for path in ("settings.py", "curriculum_settings.py", "config.py"):
         source = (SOURCE / "roleagent" / path).read_text("utf-8")
         lines = source.splitlines()
         for node in ast.parse(source).body:

@@ -37,7 +37,7 @@ BODY = 1 << 20  # bytes of a request at most
 
 @dataclass
 class Played:
-    """An environment of a client, and what it last returned.
+    """An environment of a client, and its last return value.
 
     Attributes:
         number: the environment's id, from 0.
@@ -91,7 +91,7 @@ class WireFormat:
         }
 
     def command(self, action: str) -> str:
-        """The environment's command in what a client sends."""
+        """The environment's command in a client's request."""
         return action
 
     def first_text(self, text: str, info: Mapping[str, Any]) -> str:

@@ -40,7 +40,7 @@ class Command(Action):
 
 
 class Text(Observation):
-    """What came back: Gymnasium's observation, ends and ``info``; JSON makes lists of its tuples."""
+    """The result of a step: Gymnasium's observation, end flags and ``info``; tuples are lists in JSON."""
 
     text: str
     terminated: bool = False

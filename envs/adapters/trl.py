@@ -26,7 +26,7 @@ from gymnasium.error import DependencyNotInstalled
 
 from roleagent.env_spec import instructions_of
 from roleagent.envs.adapters.splits import Splits
-from roleagent.envs.tools.command import answer_command, call_command
+from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.markers import escape_markers
 from roleagent.tools import Call
 
@@ -68,7 +68,7 @@ class Episodes:
         self.failure: str | None = None
 
     def reset(self, task_id: str | None = None, split: str | None = None, **row: Any) -> str:
-        """Begins the episode of a row of the dataset; the text is what the prompt goes on with.
+        """Starts the episode of a dataset row; returns the text that continues the prompt.
 
         Raises:
             ValueError: there is no such task.
@@ -113,7 +113,7 @@ class Episodes:
 
 
 def environment_factory(env_id: str, *, hints: bool = True, **arguments: Any) -> Callable[[], Episodes]:
-    """What ``GRPOTrainer`` takes as ``environment_factory``; it can be pickled, as its asynchronous kind demands.
+    """The ``environment_factory`` of ``GRPOTrainer``; it can be pickled, as the asynchronous trainer requires.
 
     Args:
         env_id: a Gymnasium id of an environment that has a split.

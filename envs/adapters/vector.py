@@ -173,7 +173,7 @@ def make_vector(
 
 
 def merge_infos(infos: dict[str, Any], found: dict[str, Any]) -> dict[str, Any]:
-    """The ``infos`` of a vector, overwritten with those of the environments that ``found`` speaks of.
+    """The ``infos`` of a vector, updated with those of the environments in ``found``.
 
     >>> mine = {"won": np.array([True, False]), "_won": np.array([True, False])}
     >>> other = {"won": np.array([False, True]), "_won": np.array([False, True])}

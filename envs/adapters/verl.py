@@ -109,7 +109,7 @@ def rows(
     limit: int | None = None,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """The rows of verl's data for a split: prompt, ``interaction_kwargs``, and what its reward managers want.
+    """The rows of verl's data for a split: prompt, ``interaction_kwargs``, and the fields of its reward managers.
 
     Args:
         name: of the interaction in its configuration.

@@ -1,4 +1,4 @@
-"""What things are like: what opens, what can be cleaned, heated, cooled, sliced or lit, and what goes where."""
+"""Affordances of objects: which open, can be cleaned, heated, cooled, sliced or lit, and where they can be put."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FURTHER_PLACES: Mapping[str, frozenset[str]] = {
 
 @cache
 def places_of(obj: str) -> Mapping[str, float]:
-    """Where objects of this type lie, over all kinds of room: receptacle type → share, adding up to 1 per room.
+    """The usual places of an object type over all room types: receptacle type → share, with sum 1 per room.
 
     An unknown type gives an empty mapping.
 

@@ -1,4 +1,4 @@
-"""``RoleAgent/ALFWorld-v0``: household tasks in text. A bare command goes in, what is seen comes out."""
+"""``RoleAgent/ALFWorld-v0``: household tasks in text. The action is a bare command."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from roleagent.envs.alfworld.official import (
     list_games,
     read_game,
 )
+from roleagent.envs.alfworld.official_tasks import NewGoal, game_with_goal, new_goals_in
 from roleagent.envs.alfworld.planner import plan
 from roleagent.envs.alfworld.simulator import NOTHING, Simulator
+from roleagent.envs.alfworld.task_grammar import generated_by
 from roleagent.envs.alfworld.tasks import task_type_of
 from roleagent.envs.alfworld.textworld import TextWorldEngine
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
+from roleagent.task_grammar import OpenTaskSplit
 from roleagent.task_split import TaskSplit, TaskSplitEnv
 
 ENV_ID = "RoleAgent/ALFWorld-v0"
@@ -33,21 +36,30 @@ ENGINES = ("native", "textworld")
 
 
 @lru_cache(maxsize=64)
-def task_split(split: str, folder: Path | None, size: str, games: int | None) -> TaskSplit:
+def task_split(
+    split: str, folder: Path | None, size: str, games: int | None, generated_tasks: bool = False
+) -> TaskSplit:
     """The tasks of a split: official ones of ``folder``, else generated ones of ``size``; at most ``games`` of them."""
     task_ids = split_ids(split, size) if folder is None else list_games(folder)
-    return TaskSplit(ENV_ID, split, task_ids[:games])
+    listed = TaskSplit(ENV_ID, split, task_ids[:games])
+    if not generated_tasks:
+        return listed
+    return OpenTaskSplit.of(listed, generated_by(size) if folder is None else new_goals_in(folder, games))
 
 
 @lru_cache(maxsize=128)
 def load_source(folder: Path | None, task_id: str) -> GameSource:
     """The text of a game, shared by all environments of the process."""
-    return generate(task_id) if folder is None else read_game(folder, task_id)
+    if folder is None:
+        return generate(task_id)
+    return load_game(folder, task_id).source if NewGoal.parse(task_id) else read_game(folder, task_id)
 
 
 @lru_cache(maxsize=128)
 def load_game(folder: Path | None, task_id: str) -> Game:
     """The game, read once for all environments of the process: the G episodes of a group share it."""
+    if folder is not None and NewGoal.parse(task_id):
+        return game_with_goal(folder, task_id)
     return Game.from_source(load_source(folder, task_id))
 
 
@@ -69,11 +81,13 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         size: of generated rooms, ``"standard"``, ``"small"`` or ``"tiny"``.
         max_steps: steps until the episode is truncated, ≥ 1.
         games: keep only the first so many tasks of the split.
+        generated_tasks: whether tasks of the grammar can be played, see
+            :func:`~roleagent.envs.alfworld.task_grammar.task_grammar`; of the training split only.
         render_mode: ``"ansi"`` renders the last observation.
 
     Raises:
         FileNotFoundError: ``data_dir`` holds no playable games, or ``"official"`` ones are nowhere.
-        ValueError: an argument has no meaning.
+        ValueError: an argument has no meaning, or an evaluation split is to play generated tasks.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
@@ -87,6 +101,7 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         size: Literal["standard", "small", "tiny"] = "standard",
         max_steps: int = 50,
         games: int | None = None,
+        generated_tasks: bool = False,
         render_mode: str | None = None,
     ):
         if split not in SPLITS:
@@ -96,8 +111,9 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         if max_steps < 1 or (games is not None and games < 1):
             raise ValueError(f"max_steps and games must be at least 1, not {max_steps} and {games}")
         self.render_mode = check_render_mode(render_mode, self.metadata)
-        self._folder = games_folder(data_dir, split)
-        self._size, self._games = size, games
+        self.folder = games_folder(data_dir, split)
+        self.size, self._games = size, games
+        self._generated_tasks = generated_tasks
         self.task_split = self._find_task_split(split)
         self.max_steps = max_steps
         self.observation_space = Unicode()
@@ -119,9 +135,9 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         """
         super().reset(seed=seed)
         task_id = self.task_split.requested(options, self.np_random)
-        if task_id not in self.task_split and self._folder is not None:
-            explain_absence(self._folder, task_id)
-        self._source = load_source(self._folder, self.task_split.require(task_id))
+        if task_id not in self.task_split and self.folder is not None:
+            explain_absence(self.folder, task_id)
+        self._source = load_source(self.folder, self.task_split.require(task_id))
         self._engine = engine = self._start(self._source)
         self._text = self._situation = engine.reset()
         self._steps = 0
@@ -146,7 +162,7 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         return self._text if self.render_mode == "ansi" else None
 
     def walkthrough(self) -> tuple[str, ...]:
-        """Commands that win the current game from its start, by somebody who knows where everything is.
+        """Commands that win the current game from its start, computed with full knowledge of the game.
 
         Those that came with the game, else (the older official format brings none) a plan of our own; ``()`` where
         the rules are unknown.
@@ -156,7 +172,7 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         if self._source.walkthrough:
             return self._source.walkthrough
         try:
-            return plan(load_game(self._folder, self._source.task_id))
+            return plan(load_game(self.folder, self._source.task_id))
         except UnknownDialect:
             return ()
 
@@ -171,7 +187,7 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         return task_type_of(task_id)
 
     def _find_task_split(self, split: str) -> TaskSplit:
-        return task_split(split, self._folder, self._size, self._games)
+        return task_split(split, self.folder, self.size, self._games, self._generated_tasks)
 
     def __getstate__(self) -> dict[str, Any]:
         state = super().__getstate__()
@@ -184,7 +200,7 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         reason = ""
         if self._native:
             try:
-                return Simulator(load_game(self._folder, source.task_id))
+                return Simulator(load_game(self.folder, source.task_id))
             except UnknownDialect as error:
                 reason = f"{source.task_id} is not for the native simulator ({error})"
         try:

@@ -1,4 +1,4 @@
-"""An expert that sees only what an agent sees.
+"""The scripted expert, which sees only the agent's observations.
 
 Official walkthroughs go straight to objects that no observation has shown, which cannot be learned from the text. This
 expert reads the task sentence and the observations, searches the likely places first, and then acts. What it does next
@@ -46,7 +46,7 @@ _TYPE_NAMES["desklamp"] = "DeskLamp"
 
 @dataclass
 class Sight:
-    """What is known of one receptacle.
+    """The known contents of one receptacle.
 
     Attributes:
         contents: what lay in it, as far as known; None if it was never seen open.
@@ -61,7 +61,7 @@ class Sight:
 
 @dataclass
 class Belief:
-    """What a reader of the transcript knows.
+    """The state of the game as far as the transcript shows it.
 
     Attributes:
         sights: every receptacle, in the order of the first listing.
@@ -89,7 +89,7 @@ class Belief:
                     yield name, place
 
     def update(self, command: str, observation: str, meant: bool = False) -> None:
-        """Reads what a command brought."""
+        """Reads the observation after a command."""
         if match := _SURROUNDINGS.search(observation):
             for name in _LISTED.findall(match[1]):
                 self.sights.setdefault(name, Sight())
@@ -153,7 +153,7 @@ class Belief:
 
 
 class SearchExpert:
-    """Searches likely places first, then acts; recovers from commands that somebody else chose.
+    """Searches likely places first, then acts; recovers from other agents' commands.
 
     Args:
         rng: draws the places where demonstrations deviate; None always searches the likeliest place next.
@@ -179,7 +179,7 @@ class SearchExpert:
         self._proposed = None
 
     def act(self) -> str:
-        """The next command. ``look`` where it knows nothing better."""
+        """The next command; ``look`` if it has no plan."""
         wishes = self._wishes(self.goal) if self.goal else iter(())
         self._proposed = next((command for command in wishes if command not in self.belief.refused), None)
         if self._proposed is None:

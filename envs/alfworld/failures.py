@@ -1,4 +1,4 @@
-"""How household tasks in text fail (ALFWorld, the toy kitchen): one question per failure mode."""
+"""Failure modes of household tasks (ALFWorld, the toy kitchen), with one detector each."""
 
 from __future__ import annotations
 

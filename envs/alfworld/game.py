@@ -1,4 +1,4 @@
-"""One ALFWorld game: what it is made from, and the immutable form the simulator plays.
+"""One ALFWorld game: its source, and the immutable form that the simulator plays.
 
 A :class:`GameSource` is what the generator and the loader deliver: the fields of an official ``game.tw-pddl`` file that
 matter. :class:`Game` is the same game read: things are numbered 0, 1, … in the order of their PDDL
@@ -83,7 +83,7 @@ class Game(Immutable):
 
     @property
     def appliances(self) -> tuple[str, ...]:
-        """The receptacles that stand anywhere, in the order of the first observation."""
+        """The receptacles with a location, in the order of the first observation."""
         return tuple(name for name, place in zip(self.receptacles, self.place, strict=True) if place is not None)
 
     def routes(self, place: int) -> list[str]:
@@ -189,7 +189,7 @@ class Game(Immutable):
 
 
 class Engine(Protocol):
-    """What plays a game: the native simulator, or TextWorld."""
+    """The engine of a game: the native simulator, or TextWorld."""
 
     won: bool
 
@@ -202,7 +202,7 @@ class Engine(Protocol):
 
 
 def display_names(ids: list[str]) -> dict[str, str]:
-    """What the text calls each thing: of the sorted ids of a kind, the first gets the highest number.
+    """The name of each object in the text: of the sorted ids of a type, the first gets the highest number.
 
     >>> display_names(["loc_bar_1", "loc_bar_2", "sink_bar_1", "sink_bar_1_bar_sinkbasin"])
     {'loc_bar_1': 'loc 2', 'loc_bar_2': 'loc 1', 'sink_bar_1': 'sink 1', 'sink_bar_1_bar_sinkbasin': 'sinkbasin 1'}

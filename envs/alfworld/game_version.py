@@ -17,7 +17,7 @@ class UnknownDialect(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Dialect:
-    """What differs between the known versions.
+    """The differences between the known versions.
 
     Attributes:
         put: verb and preposition of putting something down.
@@ -86,6 +86,15 @@ def task_sentence(grammar: str) -> str:
     return found[1] if found else ""
 
 
+def with_sentence(grammar: str, sentence: str) -> str:
+    """The grammar with another task sentence.
+
+    >>> with_sentence('"rhs": "Your task is to: put a mug in desk."', "heat some egg")
+    '"rhs": "Your task is to: heat some egg."'
+    """
+    return _TASK.sub(lambda found: f'Your task is to: {sentence}."', grammar, count=1)
+
+
 def recognise(domain: str, grammar: str) -> Dialect:
     """The dialect of a game's domain and grammar; of two empty texts :data:`PACKAGE`.
 
@@ -103,4 +112,14 @@ def recognise(domain: str, grammar: str) -> Dialect:
     return known
 
 
-__all__ = ["HELP", "OFFICIAL", "OLDER", "PACKAGE", "Dialect", "UnknownDialect", "recognise", "task_sentence"]
+__all__ = [
+    "HELP",
+    "OFFICIAL",
+    "OLDER",
+    "PACKAGE",
+    "Dialect",
+    "UnknownDialect",
+    "recognise",
+    "task_sentence",
+    "with_sentence",
+]

@@ -27,8 +27,8 @@ from roleagent.envs.alfworld.pddl_writer import Thing, problem_text
 from roleagent.envs.alfworld.tasks import (
     SPLITS,
     TaskName,
-    choices_in,
     draw,
+    scene_holds,
     scene_of,
     split_ids,
     supplies,
@@ -51,11 +51,9 @@ def generate(task_id: str) -> GameSource:
         ValueError: the id names no generated game, or one that its scene cannot hold.
     """
     name = TaskName.parse(task_id)
-    here = scene(name.size, name.scene)
-    places = frozenset(receptacle.kind for receptacle in here.receptacles)
-    choices = dict(choices_in(name.task_type, here.room, places, name.size))
-    if name.place not in choices.get(name.obj, ()) or (name.task_type == goals.LOOK and not here.lamp):
+    if not scene_holds(name):
         raise ValueError(f"{task_id!r}: scene {name.scene} holds no such task")
+    here = scene(name.size, name.scene)
     rng = generator("game", task_id)
     things = _furnish(rng, here, name)
     wording = int(rng.integers(2))
@@ -72,17 +70,17 @@ def generate(task_id: str) -> GameSource:
 
 def _inventory(rng: np.random.Generator, here: Scene, name: TaskName) -> dict[str, int]:
     """How many objects of each type a game has. What the task asks for is always there."""
-    need = 2 if name.task_type == goals.TWO else 1
     stock = here.room.stock
     if here.size != "standard":
         least, most = OBJECTS[here.size]
-        counts = {name.obj: need + int(rng.random() < 0.25)}
+        spare = int(rng.random() < 0.25)
+        counts = {name.obj: name.needed + (spare if name.spare is None else name.spare)}
         others = [obj for obj in supplies(here.room, here.size) if obj != name.obj]
         total = max(0, int(rng.integers(least, most + 1)) - here.lamp - counts[name.obj])
         return counts | {others[i]: 1 for i in rng.permutation(len(others))[:total]}
     counts = {obj: 1 + int(rng.random() * common.most) for obj, common in stock.items() if rng.random() < common.share}
-    counts[name.obj] = max(need, counts.get(name.obj, 0))
-    return counts
+    common = max(name.needed, counts.get(name.obj, 0))
+    return counts | {name.obj: common if name.spare is None else name.needed + name.spare}
 
 
 def _furnish(rng: np.random.Generator, here: Scene, name: TaskName) -> list[Thing]:
@@ -90,18 +88,20 @@ def _furnish(rng: np.random.Generator, here: Scene, name: TaskName) -> list[Thin
     by_kind: dict[str, list[Receptacle]] = {}
     for receptacle in here.receptacles:
         by_kind.setdefault(receptacle.kind, []).append(receptacle)
+    doors = {kind: found for kind, some in by_kind.items() if (found := [r for r in some if name.admits(r.openable)])}
     taken: set[str] = set()  # single places that are no longer free
     ids: set[str] = set()
     things: list[Thing] = []
 
     def put(obj: str, homes: Mapping[str, int]) -> None:
-        spots = {kind: [r for r in by_kind[kind] if r.id not in taken] for kind in homes if kind in by_kind}
+        pieces = doors if obj == name.obj else by_kind
+        spots = {kind: [r for r in pieces[kind] if r.id not in taken] for kind in homes if kind in pieces}
         weights = {kind: homes[kind] for kind, free in spots.items() if free}
         if not weights and obj != name.obj:
             return
         weights = weights or {kind: homes[kind] for kind in spots}  # what the task needs squeezes in
         kind = draw(rng.random(), weights)
-        free = spots[kind] or by_kind[kind]
+        free = spots[kind] or pieces[kind]
         receptacle = free[int(rng.random() * len(free))]
         if receptacle.kind in SINGLE_PLACES:
             taken.add(receptacle.id)
@@ -116,13 +116,10 @@ def _furnish(rng: np.random.Generator, here: Scene, name: TaskName) -> list[Thin
         where = receptacle.location if receptacle else mangle_location(x, z, 0, 15)
         things.append(Thing(id, obj, where, receptacle.id if receptacle else None))
 
-    moves_only = name.task_type in (goals.PICK, goals.TWO)
     counts = _inventory(rng, here, name)
     # What the task asks for chooses its place first, so that a single place is never taken from it.
     for obj in sorted(counts, key=lambda obj: obj != name.obj):
-        homes = here.room.stock[obj].homes
-        if obj == name.obj and moves_only:
-            homes = {kind: weight for kind, weight in homes.items() if kind != name.place}
+        homes = name.homes if obj == name.obj else here.room.stock[obj].homes
         for _ in range(counts[obj]):
             put(obj, homes)
     if here.lamp:

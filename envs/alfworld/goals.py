@@ -1,4 +1,4 @@
-"""What the six kinds of ALFWorld task ask for: in words, and as a PDDL condition.
+"""The goals of ALFWorld's six task types, as sentences and as PDDL conditions.
 
 Every kind has two wordings. :func:`parse_goal` reads them back, so that an expert or an analyst knows what a task
 wants from the same sentence that the agent sees.
@@ -36,7 +36,7 @@ WORDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """What a task sentence asks for.
+    """The goal in a task sentence.
 
     Attributes:
         task_type: one of :data:`TASK_TYPES`.
@@ -57,7 +57,7 @@ _PATTERNS = [
 
 
 def parse_goal(text: str) -> Goal | None:
-    """Reads a task sentence, bare or within a whole observation; None where it is worded in no known way.
+    """Reads a task sentence, alone or within an observation; None if no known pattern matches.
 
     >>> parse_goal("Your task is to: put a clean mug in cabinet.")
     Goal(task_type='pick_clean_then_place_in_recep', obj='mug', place='cabinet')

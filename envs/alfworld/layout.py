@@ -1,4 +1,4 @@
-"""Scenes: the furniture of one room, where it stands, and where an agent must stand to reach it.
+"""Scenes: the furniture of a room, its locations, and the locations from which an agent reaches it.
 
 A scene number determines its layout completely; what lies in the room varies from game to game. Coordinates are metres
 in identifiers and quarter metres in locations, as in the official files.
@@ -64,7 +64,7 @@ def mangle_location(x: int, z: int, rotation: int, horizon: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Receptacle:
-    """One piece of furniture: its identifier and type, whether it opens, where to stand, and its coordinates."""
+    """A piece of furniture: identifier, type, whether it opens, the location in front of it, and coordinates."""
 
     id: str
     kind: str
@@ -88,7 +88,7 @@ class Scene:
 
 @cache
 def furniture(size: str, number: int) -> tuple[Mapping[str, int], bool]:
-    """How many pieces of each receptacle type a scene has, and whether it has a desk lamp."""
+    """The number of receptacles of each type in a scene, and whether it has a desk lamp."""
     room = room_of(number)
     rng = generator("furniture", size, number)
     pieces: dict[str, int] = {}

@@ -35,7 +35,7 @@ def default_data_dir() -> str | None:
 
 
 def games_folder(data_dir: str | os.PathLike[str] | None, split: str) -> Path | None:
-    """Where the games of a split lie; None: they are generated.
+    """The folder of a split's games; None: they are generated.
 
     Args:
         data_dir: a folder; ``"official"``: the one that ``ALFWORLD_DATA`` names, and no other games will do;
@@ -56,7 +56,7 @@ def games_folder(data_dir: str | os.PathLike[str] | None, split: str) -> Path | 
 
 
 def split_folder(data_dir: str | os.PathLike[str], split: str) -> Path:
-    """Where the games of a split lie.
+    """The folder of a split's games.
 
     Raises:
         FileNotFoundError: nowhere beneath ``data_dir``.
@@ -125,7 +125,7 @@ def read_game(folder: Path, task_id: str) -> GameSource:
 
 
 def explain_absence(folder: Path, task_id: str) -> None:
-    """Says why a game that is there is not in the list of playable games; returns if that is not the case.
+    """Raises an error with the reason why an existing game is not playable; returns if it is playable.
 
     Raises:
         ValueError: the game exists, but is left out.

@@ -1,4 +1,4 @@
-"""The PDDL problem of a game: what it declares, what holds at the start, and what is asked for."""
+"""The PDDL problem of a game: objects, initial facts and goal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plan for a game by somebody who knows where everything is, for games that come without a walkthrough.
+"""Plans for games without a walkthrough, computed with full knowledge of the game.
 
 It needs no search: a goal is a short list of facts, and every fact has one way to be made true.
 """

@@ -1,4 +1,4 @@
-"""Rooms: which furniture stands in them, and which things lie where.
+"""Room types: their furniture, and the usual places of objects.
 
 The generator draws from these tables, and the search expert looks in the likely places first. Names are those of the
 game files (``SinkBasin``); the text of a game writes them in small letters.
@@ -18,7 +18,7 @@ def _weights(text: str) -> dict[str, int]:
 
 @dataclass(frozen=True, slots=True)
 class Furniture:
-    """How common a receptacle type is in a room: the share of rooms that have it, and least and most pieces."""
+    """The frequency of a receptacle type: the share of rooms that have it, and its smallest and largest number."""
 
     share: float
     least: int = 1
@@ -27,7 +27,7 @@ class Furniture:
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """How common an object type is: the share of rooms that have it, the most of it, and where it lies (weights)."""
+    """The frequency of an object type: the share of rooms that have it, its largest number, its places (weights)."""
 
     share: float
     most: int

@@ -59,7 +59,7 @@ class Simulator:
         return other
 
     def step(self, command: str) -> str:
-        """Carries out a command and returns what is seen; :data:`NOTHING` if it cannot be done now."""
+        """Executes a command and returns the observation; :data:`NOTHING` if the command is not possible."""
         verb, _, rest = command.strip().partition(" ")
         action = _ACTIONS.get(verb)
         return (action(self, verb, rest) if action else None) or NOTHING

@@ -10,6 +10,7 @@ SPEC = EnvSpec(
     scripted_failures="roleagent.envs.alfworld.scripted_failures:SCRIPTED_FAILURES",
     failure_modes="roleagent.envs.alfworld.failures:FAILURE_MODES",
     command_tools="roleagent.envs.alfworld.tools:TOOLS",
+    task_grammar="roleagent.envs.alfworld.task_grammar:task_grammar",
     agentgym="roleagent.envs.alfworld.agentgym:ALFWorldFormat",
     data_status="roleagent.envs.alfworld.data_status:data_status",
     splits=("train", "valid_train", "valid_seen", "valid_unseen"),

@@ -1,7 +1,9 @@
-"""The tasks of the generated splits: which ids there are, and what an id says.
+"""The tasks of the generated splits: their ids, and the parts of an id.
 
 A task id such as ``pick_clean_then_place_in_recep-Mug-None-Cabinet-12/gen_small_000123`` names the kind of task, the
-object, the target receptacle (or the lamp), the scene, the size of the room and a running number.
+object, the target receptacle (or the lamp), the scene, the size of the room and a running number. The id of a task that
+was written for training has two more parts, as in ``gen_small+d1s0_000123``: whether what is wanted lies behind a door,
+and how many more of it there are than the task needs.
 
 The four splits share no scene. All draw their rooms from the same tables, so they differ in nothing else.
 """
@@ -9,14 +11,14 @@ The four splits share no scene. All draw their rooms from the same tables, so th
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TypeVar
 
 from roleagent.envs.alfworld import goals, rooms
 from roleagent.envs.alfworld.affordances import CLEANABLE, COOLABLE, HEATABLE, accepts
-from roleagent.envs.alfworld.layout import SIZES, furniture, generator
+from roleagent.envs.alfworld.layout import SIZES, furniture, generator, scene
 
 _Key = TypeVar("_Key")
 
@@ -45,19 +47,29 @@ _GOLDEN = 0.6180339887498949
 """Multiples of it, modulo 1, fill the unit interval evenly: every stretch of a split has all kinds of task."""
 
 _TASK_ID = re.compile(
-    r"(?P<type>[a-z_]+)-(?P<obj>[A-Za-z]+)-None-(?P<place>[A-Za-z]+)-(?P<scene>\d+)/gen_(?P<size>[a-z]+)_(?P<number>\d+)"
+    r"(?P<type>[a-z_]+)-(?P<obj>[A-Za-z]+)-None-(?P<place>[A-Za-z]+)-(?P<scene>\d+)/gen_(?P<size>[a-z]+)"
+    r"(?:\+d(?P<door>[01])s(?P<spare>\d))?_(?P<number>\d+)"
 )
 
 
 @dataclass(frozen=True, slots=True)
 class TaskName:
-    """The parts of a generated task id."""
+    """The parts of a generated task id.
+
+    Attributes:
+        number: the running number.
+        door: whether all wanted objects lie behind doors, or none of them; None: as it comes.
+        spare: how many more of them there are than the task needs; None: as it comes.
+    """
 
     task_type: str
     obj: str
     place: str
     scene: int
     size: str
+    number: int
+    door: bool | None = None
+    spare: int | None = None
 
     @classmethod
     def parse(cls, task_id: str) -> TaskName:
@@ -71,7 +83,31 @@ class TaskName:
             raise ValueError(
                 f"{task_id!r} names no generated game; ids look like {goals.CLEAN}-Mug-None-Cabinet-12/gen_small_000123"
             )
-        return cls(match["type"], match["obj"], match["place"], int(match["scene"]), match["size"])
+        parts = match["type"], match["obj"], match["place"], int(match["scene"]), match["size"], int(match["number"])
+        return cls(*parts) if match["door"] is None else cls(*parts, match["door"] == "1", int(match["spare"]))
+
+    @property
+    def task_id(self) -> str:
+        """The id in its canonical form."""
+        suffix = "" if self.door is None else f"+d{self.door:d}s{self.spare}"
+        task = f"{self.task_type}-{self.obj}-None-{self.place}-{self.scene}"
+        return f"{task}/gen_{self.size}{suffix}_{self.number:06d}"
+
+    @property
+    def needed(self) -> int:
+        """How many objects the task asks for."""
+        return 2 if self.task_type == goals.TWO else 1
+
+    def admits(self, openable: bool) -> bool:
+        """Whether what is wanted may lie in a receptacle with a door, or in one without."""
+        return self.door is None or self.door == openable
+
+    @property
+    def homes(self) -> dict[str, int]:
+        """Where what is wanted may lie at the start (weights), whatever furniture there is."""
+        moves_only = self.task_type in (goals.PICK, goals.TWO)
+        homes = rooms.room_of(self.scene).stock[self.obj].homes
+        return {kind: weight for kind, weight in homes.items() if not moves_only or kind != self.place}
 
 
 def task_type_of(task_id: str) -> str:
@@ -109,7 +145,7 @@ def supplies(room: rooms.Room, size: str) -> tuple[str, ...]:
 
 @lru_cache(maxsize=4096)
 def choices_in(task_type: str, room: rooms.Room, places: frozenset[str], size: str) -> tuple[tuple[str, tuple], ...]:
-    """The objects that a kind of task can ask for where these receptacles stand, each with its possible targets."""
+    """The possible objects of a task type in a room with these receptacles, each with its possible targets."""
     able = {goals.CLEAN: CLEANABLE, goals.HEAT: HEATABLE, goals.COOL: COOLABLE}.get(task_type)
     found = []
     for obj, stock in room.stock.items():
@@ -129,6 +165,22 @@ def choices_in(task_type: str, room: rooms.Room, places: frozenset[str], size: s
     return tuple(found)
 
 
+def scene_holds(name: TaskName) -> bool:
+    """Whether the scene of a task has what the task needs.
+
+    Raises:
+        ValueError: no room has that scene number.
+    """
+    here = scene(name.size, name.scene)
+    places = frozenset(receptacle.kind for receptacle in here.receptacles)
+    choices = dict(choices_in(name.task_type, here.room, places, name.size))
+    return (
+        name.place in choices.get(name.obj, ())
+        and (here.lamp or name.task_type != goals.LOOK)
+        and any(name.admits(r.openable) for r in here.receptacles if r.kind in name.homes)
+    )
+
+
 @cache
 def split_ids(split: str, size: str = "standard") -> tuple[str, ...]:
     """The task ids of a split. No game is made for it.
@@ -140,20 +192,23 @@ def split_ids(split: str, size: str = "standard") -> tuple[str, ...]:
         raise ValueError(f"no generated split {split!r} of size {size!r}; splits: {list(SPLITS)}, sizes: {list(SIZES)}")
     _, count = SPLITS[split]
     draws = generator("panel", split, size).random((count, 4)).tolist()
-    ids = []
-    for number, (u_room, u_scene, u_obj, u_place) in enumerate(draws):
-        task_type = draw(number * _GOLDEN % 1, TASK_SHARES)
-        room = draw(u_room, ROOM_SHARES[task_type])
-        options = _scenes(task_type, room, split, size)
-        scene_number, choices = options[int(u_scene * len(options))]
-        obj, targets = choices[int(u_obj * len(choices))]
-        place = targets[int(u_place * len(targets))]
-        ids.append(f"{task_type}-{obj}-None-{place}-{scene_number}/gen_{size}_{number:06d}")
-    return tuple(ids)
+    return tuple(
+        draw_name(draw(number * _GOLDEN % 1, TASK_SHARES), us, split, size, number).task_id
+        for number, us in enumerate(draws)
+    )
+
+
+def draw_name(task_type: str, us: Sequence[float], split: str, size: str, number: int) -> TaskName:
+    """A task of this kind in a scene of the split. ``us``: four numbers in [0, 1) that choose it."""
+    room = draw(us[0], ROOM_SHARES[task_type])
+    options = scenes_for(task_type, room, split, size)
+    scene_number, choices = options[int(us[1] * len(options))]
+    obj, targets = choices[int(us[2] * len(choices))]
+    return TaskName(task_type, obj, targets[int(us[3] * len(targets))], scene_number, size, number)
 
 
 @cache
-def _scenes(task_type: str, room: rooms.Room, split: str, size: str) -> list[tuple[int, tuple]]:
+def scenes_for(task_type: str, room: rooms.Room, split: str, size: str) -> list[tuple[int, tuple]]:
     """The scenes of a split in which a kind of task can be posed, with the choices there."""
     options = []
     for number in (room.first_scene + offset for offset in SPLITS[split][0]):

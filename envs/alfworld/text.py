@@ -26,7 +26,7 @@ _GOALS = (
 
 
 class Goal(NamedTuple):
-    """What a task asks for, in kinds (names without their numbers); ``""`` where there is none."""
+    """The goal of a task, in types (names without numbers); ``""`` for a missing part."""
 
     item: str = ""
     target: str = ""
@@ -55,7 +55,7 @@ def read_goal(text: str) -> Goal:
 
 
 def read_command(command: str) -> tuple[str, str, str]:
-    """Verb, thing and place of a command; ``""`` for what it does not have.
+    """Verb, object and receptacle of a command; ``""`` for a missing part.
 
     >>> read_command("put egg 1 in/on fridge 1")
     ('move', 'egg 1', 'fridge 1')

@@ -92,7 +92,7 @@ class TextWorldEngine:
             sys.argv = arguments
 
     def step(self, command: str) -> str:
-        """Carries out a command and returns what is seen."""
+        """Executes a command and returns the observation."""
         assert self._commands is not None
         self._commands.append(command)
         return self._seen(self._env.step(command)[0])

@@ -1,7 +1,7 @@
 """The tools of ALFWorld: one for every command, or one for each verb."""
 
 from roleagent.envs.alfworld.instructions import INSTRUCTIONS
-from roleagent.envs.tools.command_tools import ACT, CommandTool, CommandTools
+from roleagent.envs.tools.definition.command_tools import ACT, CommandTool, CommandTools
 
 _THING = {"thing": "A thing and its number, for instance mug 1."}
 _PLACE = {"place": "A receptacle and its number, for instance shelf 1. Be at it, or go to it."}

@@ -1,4 +1,4 @@
-"""An episode of a household task, read from its text: where the agent was, what it held, what it had done to it."""
+"""An episode of a household task, read from its text: locations, the object in the hand, and its treatment."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _UNDOES = {"heat": "cool", "cool": "heat"}
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command. What is said of the agent holds *before* the command.
+    """One command, and the agent's state *before* it.
 
     Attributes:
         number: the turn, 0-based.

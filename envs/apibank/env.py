@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from roleagent.envs.searchqa.scoring import judge
-from roleagent.envs.tools.function_tool import DescribedTool
+from roleagent.envs.tools.definition.function_tool import DescribedTool
 from roleagent.envs.tools.next_call import CallTask, CallTasks, NextCallEnv, json_rows, read_files
 from roleagent.tools import Call
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from roleagent.envs.tools.function_tool import DescribedTool
+from roleagent.envs.tools.definition.function_tool import DescribedTool
 
 _JSON = {"string", "integer", "number", "boolean", "array", "object", "null"}
 _TYPES = {
@@ -33,7 +33,7 @@ def tool_of(function: Mapping[str, Any], mapped: Counter[str]) -> DescribedTool:
 
 
 def plain_name(name: str) -> str:
-    """A function's name as it is offered.
+    """A function's name in the offered schema.
 
     >>> plain_name("math.sum")
     'math_sum'

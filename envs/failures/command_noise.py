@@ -89,7 +89,7 @@ class CommandNoise:
 
 
 def verb_of(command: str) -> str:
-    """What kind of command it is.
+    """The type of a command: its verb.
 
     >>> verb_of("go to desk 1"), verb_of("search[red mug]"), verb_of('{"calls": [{"name": "find", "arguments": {}}]}')
     ('go', 'search', 'find')

@@ -87,7 +87,7 @@ class ScriptedEpisode:
             self.marked, self.step = True, len(self.turns) if single else None
 
     def follow(self, until: Callable[[str], bool]) -> str:
-        """Does what the expert would do until ``until`` says stop of a command; that one is returned and not played."""
+        """Follows the expert until ``until`` accepts a command, which is returned and not played."""
         while not until(command := self.expert.act()):
             self.do(command)
         return command

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roleagent.envs.office.tasks import CALLS, ENV_ID, open_office
+from roleagent.envs.office.tasks import CALLS, ENV_ID, is_generated, open_office
 from roleagent.envs.office.tools import TOOLS
 from roleagent.envs.tools.env import ToolEnv
+from roleagent.task_grammar import OpenTaskSplit
+from roleagent.task_split import TaskSplit
 
 
 class OfficeEnv(ToolEnv):
@@ -23,6 +25,8 @@ class OfficeEnv(ToolEnv):
         split: ``"train"``, ``"valid"`` or ``"test"``. No two splits share a name.
         calls: tasks that take these numbers of calls.
         seed: of the names and offices.
+        generated_tasks: whether tasks of :class:`~roleagent.envs.office.task_grammar.OfficeGrammar` can be played; of
+            the training split only.
         max_steps, max_words, format_gate, render_mode: see :class:`~roleagent.envs.tools.env.ToolEnv`.
 
     Raises:
@@ -39,8 +43,10 @@ class OfficeEnv(ToolEnv):
         max_steps: int = 8,
         max_words: int = 60,
         format_gate: bool = False,
+        generated_tasks: bool = False,
         render_mode: str | None = None,
     ):
+        self.seed, self._generated_tasks = seed, generated_tasks
         super().__init__(
             [*TOOLS.values()],
             open_office(split, tuple(calls), seed),
@@ -50,6 +56,10 @@ class OfficeEnv(ToolEnv):
             format_gate=format_gate,
             render_mode=render_mode,
         )
+
+    def _find_task_split(self, split: str) -> TaskSplit:
+        found = super()._find_task_split(split)
+        return OpenTaskSplit.of(found, is_generated) if self._generated_tasks else found
 
     def _check_tasks(self) -> None:
         """Tasks are made when they are played, and fit."""

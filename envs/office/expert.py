@@ -17,7 +17,8 @@ import re
 import gymnasium
 from numpy.random import Generator
 
-from roleagent.envs.office.goals import command_of, key_of, read_command, understand
+from roleagent.envs.office.goals import command_of, key_of, understand
+from roleagent.envs.tools.calls.command import read_command
 
 GIVEN_UP = "unknown"
 _RESULTS = {
@@ -53,7 +54,7 @@ class OfficeExpert:
 
     def observe(self, command: str, observation: str) -> None:
         """Observes the result of any command."""
-        calls, _ = read_command(command)
+        calls = read_command(command).readable
         if len(calls) != 1:
             return
         form = _RESULTS.get(calls[0].name)

@@ -1,4 +1,4 @@
-"""How work in the office fails: one question per failure mode."""
+"""Failure modes of office tasks, with one detector each."""
 
 from __future__ import annotations
 
@@ -58,28 +58,27 @@ def invented_argument(trace: Trace) -> Finding | None:
 
 def wrong_lookup(trace: Trace) -> Finding | None:
     """A find, detail or free that the task does not need."""
-    for step, call in trace.calls("find", "detail", "free"):
-        if trace.plan is not None and not trace.on_the_way(call):
-            detail = f"{call.name} was called with {', '.join(map(str, call.arguments.values()))}"
-            return Finding(step.number, detail, "Look up only what leads to what the task asks for.")
-    return None
+    return _unneeded(trace, ("find", "detail", "free"), "Look up only what leads to what the task asks for.")
 
 
 def wrong_amount(trace: Trace) -> Finding | None:
     """A conversion or a sum that the task does not need."""
-    for step, call in trace.calls("convert", "sum"):
-        if trace.plan is not None and not trace.on_the_way(call):
-            detail = f"{call.name} was called with {', '.join(map(str, call.arguments.values()))}"
-            return Finding(step.number, detail, "Add all amounts, and convert into the currency that the task names.")
-    return None
+    lesson = "Add all amounts, and convert into the currency that the task names."
+    return _unneeded(trace, ("convert", "sum"), lesson)
 
 
 def wrong_booking(trace: Trace) -> Finding | None:
     """A booking that is not the wanted one, or is made too early."""
-    for step, call in trace.calls("book"):
+    return _unneeded(trace, ("book",), "Book exactly what the task asks for.")
+
+
+def _unneeded(trace: Trace, tools: tuple[str, ...], lesson: str) -> Finding | None:
+    """The first call of these tools that the task does not need; None if its goal is not understood."""
+    for step, call in trace.calls(*tools):
         if trace.plan is not None and not trace.on_the_way(call):
-            booked = ", ".join(map(str, call.arguments.values()))
-            return Finding(step.number, f"{booked} was to be booked", "Book exactly what the task asks for.")
+            return Finding(
+                step.number, f"{call.name} was called with {', '.join(map(str, call.arguments.values()))}", lesson
+            )
     return None
 
 

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from roleagent.envs.office.world import RELATIONS
+from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.tools import Call
 
 KINDS = ("lookup", "price", "book", "meet")
@@ -177,31 +178,7 @@ def command_of(step: Call | str) -> str:
     >>> command_of(Call("find", {"name": "Mara Quill"})), command_of("USD46")
     ('{"calls": [{"name": "find", "arguments": {"name": "Mara Quill"}}]}', '{"answer": "USD46"}')
     """
-    if isinstance(step, str):
-        return json.dumps({"answer": step})
-    return json.dumps({"calls": [{"name": step.name, "arguments": dict(step.arguments)}]})
+    return answer_command(step) if isinstance(step, str) else call_command([step])
 
 
-def read_command(command: str) -> tuple[list[Call], str | None]:
-    """The calls and the answer of a bare command; neither if it is malformed.
-
-    >>> read_command('{"answer": "USD46"}'), read_command("find Mara")
-    (([], 'USD46'), ([], None))
-    """
-    try:
-        said = json.loads(command)
-    except ValueError:
-        return [], None
-    if not isinstance(said, Mapping):
-        return [], None
-    calls = [
-        Call(str(call["name"]), call["arguments"])
-        for call in said.get("calls") or ()
-        if isinstance(call, Mapping) and isinstance(call.get("arguments"), Mapping) and "name" in call
-    ]
-    answer = said.get("answer")
-    return calls, answer if isinstance(answer, str) else None
-
-
-__all__ = ["DONE", "KINDS", "Plan", "Results", "command_of", "is_id", "key_of"]
-__all__ += ["read_command", "understand"]
+__all__ = ["DONE", "KINDS", "Plan", "Results", "command_of", "is_id", "key_of", "understand"]

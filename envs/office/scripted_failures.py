@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from roleagent.envs.failures.scripted_episode import Impossible, ScriptedEpisode, unreadable_reply
-from roleagent.envs.office.goals import DONE, command_of, read_command
+from roleagent.envs.office.goals import DONE, command_of
 from roleagent.envs.office.world import CURRENCIES, DAYS, HOURS, PERSON_FIELDS, ROOM_FIELDS, Office
+from roleagent.envs.tools.calls.command import read_command
 from roleagent.tools import Call
 
 
 def _call(command: str) -> Call | None:
-    calls, _ = read_command(command)
+    calls = read_command(command).readable
     return calls[0] if calls else None
 
 
@@ -112,7 +113,7 @@ def invented_argument(episode: ScriptedEpisode) -> None:
 
 
 def wrong_lookup(episode: ScriptedEpisode) -> None:
-    """Reads another field, asks for the hours of another day, or looks up somebody else with a similar name."""
+    """Reads a wrong field, asks for the hours of a wrong day, or looks up a person with a similar name."""
     call = _stop_at(episode, "detail", "free", share=0.7)
     id = call.arguments["id"]
     others = [day for day in DAYS if day != call.arguments.get("day")]
@@ -143,7 +144,7 @@ def wrong_amount(episode: ScriptedEpisode) -> None:
 
 
 def wrong_booking(episode: ScriptedEpisode) -> None:
-    """Books another hour, another day, or somebody else who was named on the way."""
+    """Books a wrong hour, a wrong day, or another person from an earlier result."""
     call = _stop_at(episode, "book", share=1.0)
     office = _office(episode)
     others = [id for id in _shown(episode, r"\b[pr]\d+\b") if id != call.arguments["id"] and id in office.details]
@@ -169,7 +170,7 @@ def premature_answer(episode: ScriptedEpisode) -> None:
 def misread_result(episode: ScriptedEpisode) -> None:
     """Makes all calls, and answers with an earlier result, with a part of the last one or without its currency."""
     command = episode.follow(_answers)
-    right = read_command(command)[1]
+    right = read_command(command).answer
     if right == DONE or not episode.turns:
         raise Impossible
     numbers = re.findall(r"\d+", episode.observation)

@@ -9,5 +9,6 @@ SPEC = EnvSpec(
     expert="roleagent.envs.office.expert:make_expert",
     scripted_failures="roleagent.envs.office.scripted_failures:SCRIPTED_FAILURES",
     failure_modes="roleagent.envs.office.failures:FAILURE_MODES",
+    task_grammar="roleagent.envs.office.task_grammar:OfficeGrammar",
     splits=("train", "valid", "test"),
 )

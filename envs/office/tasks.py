@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import random
+import re
 from collections.abc import Callable, Sequence
 from functools import cache, lru_cache
 from itertools import product
@@ -21,6 +22,11 @@ CALLS = (1, 2, 3, 4)
 """The numbers of calls that solve a task."""
 NUMBERS = {"train": range(400), "valid": range(400, 416), "test": range(416, 432)}
 """The tasks of each kind and number of calls, by split."""
+WRITTEN = range(1000, 1_000_000)
+"""The numbers of the tasks that are written for training (GenEnv)."""
+MOST_CALLS = 6
+"""The largest number of calls of such a task."""
+_WRITTEN_ID = re.compile(rf"(?:{'|'.join(KINDS)})-[1-{MOST_CALLS}]-[1-9][0-9]{{3,5}}")
 
 
 def task_ids(split: str, calls: Sequence[int] = CALLS) -> tuple[str, ...]:
@@ -37,6 +43,15 @@ def task_ids(split: str, calls: Sequence[int] = CALLS) -> tuple[str, ...]:
         raise ValueError(f"calls are numbers among {', '.join(map(str, CALLS))}, not {list(calls)}")
     numbers = product(NUMBERS[split], sorted(set(calls)), KINDS)
     return tuple(f"{kind}-{count}-{number}" for number, count, kind in numbers)
+
+
+def is_generated(task_id: str) -> bool:
+    """Whether an id is that of a task that can be written for training.
+
+    >>> is_generated("book-5-1234"), is_generated("book-4-12")
+    (True, False)
+    """
+    return _WRITTEN_ID.fullmatch(task_id) is not None
 
 
 class _Lazy(dict[str, ToolTask]):
@@ -168,4 +183,5 @@ _GOALS: dict[str, Callable[[Office, int, random.Random], str]] = dict(
     zip(KINDS, (_lookup, _price, _book, _meet), strict=True)
 )
 
-__all__ = ["CALLS", "ENV_ID", "NUMBERS", "OfficeTasks", "build_task", "open_office", "solve", "task_ids"]
+__all__ = ["CALLS", "ENV_ID", "MOST_CALLS", "NUMBERS", "WRITTEN", "OfficeTasks", "build_task", "is_generated"]
+__all__ += ["open_office", "solve", "task_ids"]

@@ -1,4 +1,4 @@
-"""The six tools of the office. A call that cannot be carried out says what would have been possible.
+"""The six tools of the office. The error of a refused call names the possible values.
 
 The state of an episode has two keys: ``office``, as it was before the first call
 (:class:`~roleagent.envs.office.world.Office`), and ``bookings``, a list of ``[id, day, hour]`` in the order of the
@@ -13,7 +13,7 @@ from difflib import get_close_matches
 from typing import Any, Literal
 
 from roleagent.envs.office.world import HOURS
-from roleagent.envs.tools.function_tool import FunctionTool, tool
+from roleagent.envs.tools.definition.function_tool import FunctionTool, tool
 from roleagent.tools import ToolError
 
 Day = Literal["Monday", "Tuesday", "Wednesday", "Thursday", "Friday"]

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from roleagent.envs.failures.detectors import is_malformed
-from roleagent.envs.office.goals import Plan, key_of, read_command, understand
+from roleagent.envs.office.goals import Plan, key_of, understand
+from roleagent.envs.tools.calls.command import read_command
 from roleagent.tools import Call
 from roleagent.types import Trajectory
 
@@ -83,8 +84,8 @@ def read_trace(trajectory: Trajectory) -> Trace:
     results: dict[str, str] = {}
     steps: list[Step] = []
     for number, turn in enumerate(trajectory.turns):
-        calls, answer = read_command(turn.action)
-        call = calls[0] if calls else None
+        command = read_command(turn.action)
+        call, answer = next(iter(command.readable), None), command.answer
         needed = plan.next(results.get) if plan is not None else None
         described = turn.info.get("calls") or ()
         error = described[0]["error"] if described else None

@@ -37,7 +37,7 @@ _PLACES = "Attic Chamber Corner Den Gallery Garden Hall Library Loft Parlor Pavi
 
 @dataclass(frozen=True)
 class Office(Immutable):
-    """An office as it is before the first call. Copies share it.
+    """An office before the first call. Copies share it.
 
     Attributes:
         ids: the id of every person and room, by name.

@@ -1,9 +1,9 @@
 """``roleagent index build``: an index over a corpus of any size, built once.
 
-Passages are read and encoded a chunk at a time (:mod:`roleagent.envs.retrieval.vectors`), in ``OUT/building``; several
-machines that share the folder, or copy their files into it afterwards, make a part of the chunks each. When all are
-there, FAISS learns and fills the index from them, which takes as much memory as the finished index has bytes. A build
-that was killed goes on with the first chunk that is missing; BM25 and Lucene, which take minutes, begin again.
+Passages are read and encoded in chunks (:mod:`roleagent.envs.retrieval.dense.vectors`), in ``OUT/building``. Several
+machines can encode a part each if they share the folder or copy their files into it. From all chunks FAISS trains and
+fills the index, which takes as much memory as the finished index. A killed build continues with the first missing
+chunk; BM25 and Lucene take minutes and start again.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from roleagent.commands import Parser, natural, out_folder, whole
-from roleagent.envs.retrieval.batching import limit_threads
-from roleagent.envs.retrieval.bm25 import BM25
+from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
 from roleagent.envs.retrieval.retriever import ENCODER, INDEX, K1, LEXICAL, B, open_index
+from roleagent.envs.retrieval.serving.batching import limit_threads
 
 BUILDING = "building"
 STRIDE = 1000  # passages of a lexical index between two signs of progress
@@ -46,13 +46,13 @@ def build_index(
     keep_vectors: bool = False,
     progress: Progress = lambda what, share: None,
 ) -> Manifest | None:
-    """Builds an index, goes on with a build that was interrupted, or does nothing if it is there.
+    """Builds an index or continues an interrupted build; does nothing if the index exists.
 
     Args:
         corpus: from a file, which the index names.
         name: of the encoder, ``tfidf`` or ``e5:PATH``; or ``bm25`` or ``lucene``, which need no vectors.
         out: the folder of the index.
-        kind: of a dense index: :data:`roleagent.envs.retrieval.dense.KINDS`.
+        kind: of a dense index: :data:`roleagent.envs.retrieval.dense.index.KINDS`.
         settings: of the encoder, or ``k1`` and ``b`` of ``bm25``, where they are not to be the usual ones.
         shards: into how many parts the encoding is divided.
         shard: which of them to make, from 0; None: all that is missing, and then the index.
@@ -125,7 +125,7 @@ def _lexical(corpus: Passages, name: str, out: Path, settings: dict[str, Any], p
             settings = {"k1": K1, "b": B} | settings
             BM25.build(corpus.ids, texts(), folder=out, **settings)
         else:
-            from roleagent.envs.retrieval.lucene import LuceneIndex
+            from roleagent.envs.retrieval.lexical.lucene import LuceneIndex
 
             LuceneIndex.build(corpus.ids, texts(), out, **settings)
     except (TypeError, ValueError) as error:
@@ -143,9 +143,9 @@ def _dense(
     threads: int | None,
     progress: Progress,
 ) -> Manifest | None:
-    from roleagent.envs.retrieval.dense import KINDS, DenseIndex, bytes_for
-    from roleagent.envs.retrieval.encoders import TfidfEncoder, make_encoder
-    from roleagent.envs.retrieval.vectors import CHUNK, Vectors
+    from roleagent.envs.retrieval.dense.encoders import TfidfEncoder, make_encoder
+    from roleagent.envs.retrieval.dense.index import KINDS, DenseIndex, bytes_for
+    from roleagent.envs.retrieval.dense.vectors import CHUNK, Vectors
 
     if kind not in KINDS:
         raise RetrievalError(f"{kind!r} is no kind of index; there are {', '.join(KINDS)}")
@@ -196,7 +196,7 @@ def _versions(*more: str) -> dict[str, str]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Build an index over a corpus of passages, once. A build that was interrupted goes on where it was."""
+    """Build an index over a corpus of passages. An interrupted build continues."""
     from gymnasium.error import DependencyNotInstalled
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 

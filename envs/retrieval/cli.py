@@ -1,4 +1,4 @@
-"""``roleagent index <verb>``: an index of passages for search questions, built once and served to many."""
+"""``roleagent index <verb>``: builds, queries and serves an index of passages."""
 
 from __future__ import annotations
 
@@ -48,9 +48,9 @@ def serve(arguments: Sequence[str]) -> int:
 
     from gymnasium.error import DependencyNotInstalled
 
-    from roleagent.envs.retrieval.batching import Batcher, sleep_between_searches
     from roleagent.envs.retrieval.retriever import RetrievalError, open_index
-    from roleagent.envs.retrieval.server import Server
+    from roleagent.envs.retrieval.serving.batching import Batcher, sleep_between_searches
+    from roleagent.envs.retrieval.serving.server import Server
 
     sleep_between_searches()
 

@@ -1,4 +1,4 @@
-"""Reciprocal rank fusion: one order from several, by places alone."""
+"""Reciprocal rank fusion: combines the rankings of several retrievers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an index says about itself, so that it is never searched with another corpus or another encoder."""
+"""The manifest of an index: corpus, encoder and options, so that it is never searched with others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
-from roleagent.envs.retrieval.whole import write_bytes
+from roleagent.files import write_whole
 
 FORMAT = 1
 MANIFEST = "retrieval.json"
@@ -20,7 +20,7 @@ class Manifest:
 
     Attributes:
         name: of the retriever that it makes: ``bm25``, ``lucene``, ``tfidf``, ``e5:PATH``.
-        kind: of the index: ``bm25``, ``lucene`` or one of :data:`roleagent.envs.retrieval.dense.KINDS`.
+        kind: of the index: ``bm25``, ``lucene`` or one of :data:`roleagent.envs.retrieval.dense.index.KINDS`.
         corpus: path of the passages' file.
         corpus_digest: of its bytes.
         passages: how many there are.
@@ -42,7 +42,7 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         """Makes the folder an index; everything else must lie in it by then."""
-        write_bytes(folder / MANIFEST, json.dumps({"format": FORMAT} | asdict(self), indent=1).encode() + b"\n")
+        write_whole(folder / MANIFEST, json.dumps({"format": FORMAT} | asdict(self), indent=1).encode() + b"\n")
 
     @classmethod
     def read(cls, folder: Path) -> Manifest:

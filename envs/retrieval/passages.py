@@ -1,4 +1,4 @@
-"""A corpus of passages, mapped from its file: a line of JSON each, read only when it is asked for.
+"""A corpus of passages: a memory-mapped file with a line of JSON per passage.
 
 A line is ``{"id": "7", "contents": "\\"Title\\"\\ntext"}`` or ``{"id": "7", "title": "Title", "text": "text"}``. Its
 number, from 0, is the passage's *row* in every index over the corpus.
@@ -25,7 +25,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from roleagent.envs.retrieval.whole import write_array, write_bytes
+from roleagent.files import write_array, write_whole
 from roleagent.sharing import Immutable
 
 FORMAT = 1
@@ -44,7 +44,7 @@ _PACKED = {
 
 
 class RetrievalError(RuntimeError):
-    """What stands in the way of a search, in one line: what is wrong and what to do."""
+    """A search is not possible; the message is one line with the problem and the solution."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +273,7 @@ def _keep(folder: Path, seen: dict[str, Any], offsets: NDArray[np.int64], digest
     folder.mkdir(exist_ok=True)
     write_array(folder / OFFSETS, offsets)
     header = {"file": seen, "passages": len(offsets) - 1, "digest": digest}
-    write_bytes(folder / HEADER, json.dumps(header).encode() + b"\n")
+    write_whole(folder / HEADER, json.dumps(header).encode() + b"\n")
 
 
 __all__ = ["Passage", "Passages", "RetrievalError", "passage_of"]

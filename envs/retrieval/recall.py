@@ -1,4 +1,4 @@
-"""How much of what a question needs a retriever finds: recall of gold passages, per data set.
+"""Recall of gold passages per data set: the share of a question's passages that a retriever finds.
 
 Multi-hop data sets name the paragraphs that a question was made from. Put among the passages of a corpus, they measure
 a retriever without a model. Two things would spoil the measure. The corpus holds other versions of the same articles,

@@ -1,4 +1,4 @@
-"""From questions to passages: the protocol of a search engine, and the engines there are, by name."""
+"""The protocol of a retriever, and the built-in retrievers by name."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol
 
-from roleagent.envs.retrieval.bm25 import BM25, SearchIndex
+from roleagent.envs.retrieval.lexical.bm25 import BM25, SearchIndex
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
 
 if TYPE_CHECKING:  # FAISS takes a second to load, and not every retriever needs it
-    from roleagent.envs.retrieval.dense import DenseIndex
-    from roleagent.envs.retrieval.encoders import Encoder
+    from roleagent.envs.retrieval.dense.encoders import Encoder
+    from roleagent.envs.retrieval.dense.index import DenseIndex
 
 K1, B = 1.2, 0.75
 """BM25's parameters for questions over short passages: Lucene's own defaults, and the choice of docs/retrieval.md."""
@@ -31,11 +31,11 @@ class Hit:
 
 
 class Retriever(Protocol):
-    """What a question-answering environment asks of its search engine."""
+    """The protocol of a retriever."""
 
     @property
     def name(self) -> str:
-        """As :func:`open_retriever` knows it."""
+        """The name, as in :func:`open_retriever`."""
         ...
 
     def retrieve(self, queries: Sequence[str], k: int = 3) -> list[list[Hit]]:
@@ -72,7 +72,7 @@ class DenseRetriever:
         self.name, self.corpus, self.encoder, self.index = encoder.name, corpus, encoder, index
 
     def retrieve(self, queries: Sequence[str], k: int = 3) -> list[list[Hit]]:
-        """See :class:`Retriever`. A query without a word that the encoder knows finds nothing."""
+        """See :class:`Retriever`. A query without a word of the encoder's vocabulary finds nothing."""
         answers: list[list[Hit]] = [[] for _ in queries]
         asked = [number for number, query in enumerate(check_queries(queries, k)) if query.strip()]
         try:
@@ -89,7 +89,7 @@ class DenseRetriever:
 
 
 def check_queries(queries: Sequence[str], k: int) -> Sequence[str]:
-    """The queries, if that is what they are: a text alone would be searched letter by letter."""
+    """Checks that queries are a sequence of texts: a single text would be searched letter by letter."""
     if k < 1:
         raise ValueError(f"at least one passage must be asked for, not {k}")
     if isinstance(queries, str):
@@ -115,7 +115,7 @@ def open_retriever(
         gymnasium.error.DependencyNotInstalled: of ``lucene``.
     """
     if spec.startswith(("http://", "https://")):
-        from roleagent.envs.retrieval.client import HTTPRetriever
+        from roleagent.envs.retrieval.serving.client import HTTPRetriever
 
         return HTTPRetriever(spec)
     if corpus is None:
@@ -148,7 +148,7 @@ def open_index(
     Args:
         corpus: the passages; None: those of the file that it was built from.
         encoder: ``NAME:PATH`` where the encoder has moved since.
-        effort: see :func:`roleagent.envs.retrieval.dense.effort_for`.
+        effort: see :func:`roleagent.envs.retrieval.dense.index.effort_for`.
         threads: see :func:`open_retriever`.
 
     Raises:
@@ -163,13 +163,13 @@ def open_index(
         if manifest.kind == "bm25":
             return LexicalRetriever("bm25", BM25.open(folder), corpus)
         if manifest.kind == "lucene":
-            from roleagent.envs.retrieval.lucene import LuceneIndex
+            from roleagent.envs.retrieval.lexical.lucene import LuceneIndex
 
             return LexicalRetriever("lucene", LuceneIndex.open(folder), corpus)
     except ValueError as error:
         raise RetrievalError(str(error)) from error
-    from roleagent.envs.retrieval.dense import DenseIndex
-    from roleagent.envs.retrieval.encoders import FITTED, TfidfEncoder, open_encoder
+    from roleagent.envs.retrieval.dense.encoders import FITTED, TfidfEncoder, open_encoder
+    from roleagent.envs.retrieval.dense.index import DenseIndex
 
     made: Encoder
     if manifest.name == FITTED:
@@ -189,8 +189,8 @@ def _build(spec: str, corpus: Passages, threads: int | None) -> Retriever:
         )
     if spec in LEXICAL:
         return LexicalRetriever(spec, LEXICAL[spec](corpus), corpus)
-    from roleagent.envs.retrieval.dense import DenseIndex
-    from roleagent.envs.retrieval.encoders import make_encoder
+    from roleagent.envs.retrieval.dense.encoders import make_encoder
+    from roleagent.envs.retrieval.dense.index import DenseIndex
 
     encoder = make_encoder(spec, corpus, None)
     vectors = encoder.encode_passages([passage.contents for passage in corpus])
@@ -205,7 +205,7 @@ def _bm25(corpus: Passages) -> SearchIndex:
 
 def _lucene(corpus: Passages) -> SearchIndex:
     """Lucene indexes lie on disk: in a folder that goes with the index."""
-    from roleagent.envs.retrieval.lucene import LuceneIndex
+    from roleagent.envs.retrieval.lexical.lucene import LuceneIndex
 
     folder = TemporaryDirectory(prefix="roleagent-lucene-")
     index: Any = LuceneIndex.build(corpus.ids, (passage.contents for passage in corpus), folder.name)

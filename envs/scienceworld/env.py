@@ -1,4 +1,4 @@
-"""``RoleAgent/ScienceWorld-v0``: elementary science in text. A bare command goes in, what is seen comes out."""
+"""``RoleAgent/ScienceWorld-v0``: elementary science in text. The action is a bare command."""
 
 from __future__ import annotations
 

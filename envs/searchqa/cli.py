@@ -1,4 +1,4 @@
-"""``roleagent searchqa <verb>``: what there is to do with questions besides answering them."""
+"""``roleagent searchqa <verb>``: prepares question files."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from roleagent.commands import Parser, choose, natural, out_folder, whole
 
 def generate(arguments: Sequence[str]) -> int:
     """Write a generated world as published data: a corpus, and questions of every split."""
-    from roleagent.envs.searchqa.world import PEOPLE, write_world
-    from roleagent.envs.searchqa.world import generate as make
+    from roleagent.envs.searchqa.data.world import PEOPLE, write_world
+    from roleagent.envs.searchqa.data.world import generate as make
 
     parser = Parser(
         "roleagent searchqa generate",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roleagent.env_spec import DataStatus
-from roleagent.envs.searchqa import benchmarks
+from roleagent.envs.searchqa.data import benchmarks
 from roleagent.files import READ, count_in_file
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 import gymnasium
 
-from roleagent.envs.retrieval.client import HTTPRetriever
 from roleagent.envs.retrieval.retriever import Hit
-from roleagent.envs.searchqa.dataset import open_archive
-from roleagent.envs.searchqa.questions import Question
+from roleagent.envs.retrieval.serving.client import HTTPRetriever
+from roleagent.envs.searchqa.data.dataset import open_archive
+from roleagent.envs.searchqa.data.questions import Question
+from roleagent.envs.searchqa.data.written import find_question, open_task_split
 from roleagent.envs.searchqa.scoring import Score, judge
 from roleagent.envs.searchqa.text import read_command
 from roleagent.sharing import Restorable
@@ -26,7 +27,7 @@ WORDS = 375
 
 
 class SearchQAEnv(Restorable, TaskSplitEnv):
-    """Answer a question with what a search engine finds: ``search[query]`` or ``answer[text]``.
+    """Answer a question with a search engine: ``search[query]`` or ``answer[text]``.
 
     A search shows the best passages between ``<information>`` and ``</information>``, a line each:
     ``Doc 1(Title: "…") …``. An answer ends the episode, won if it matches a golden answer exactly (in normal form).
@@ -54,10 +55,12 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
 
     Args:
         split: ``"train"``, ``"valid"``, ``"test"``, ``"test_sample"`` or a data set.
-        data_dir, corpus, retriever, index, seed: see :func:`~roleagent.envs.searchqa.dataset.open_archive`.
+        data_dir, corpus, retriever, index, seed: see :func:`~roleagent.envs.searchqa.data.dataset.open_archive`.
         top_k: passages that a search shows, ≥ 1.
         max_steps: steps until the episode is truncated, ≥ 1.
         max_words: of an observation; each passage is cut to its share. At least 5 per passage.
+        generated_tasks: whether tasks of :class:`~roleagent.envs.searchqa.task_grammar.QuestionGrammar` can be played;
+            of the generated world's training split only.
         render_mode: ``"ansi"`` renders the last observation.
 
     Raises:
@@ -78,6 +81,7 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
         top_k: int = 3,
         max_steps: int = 4,
         max_words: int = WORDS,
+        generated_tasks: bool = False,
         render_mode: str | None = None,
     ):
         if top_k < 1:
@@ -88,6 +92,7 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
             raise ValueError(f"max_words must be at least {5 * top_k} for {top_k} passages, not {max_words}")
         self.render_mode = check_render_mode(render_mode, self.metadata)
         self.archive = open_archive(data_dir, corpus, retriever, index, seed)
+        self._generated_tasks = generated_tasks
         self.task_split = self._find_task_split(split)
         self.top_k, self.max_steps, self.max_words = top_k, max_steps, max_words
         self.observation_space = Unicode()
@@ -105,7 +110,7 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
         """
         super().reset(seed=seed)
         task_id = self.task_split.requested(options, self.np_random)
-        self._question = question = self.archive.questions.find(self.task_split.require(task_id))
+        self._question = question = find_question(self.archive, self.task_split.require(task_id))
         self._text = f"{question.text}\nFind out with search[query], then give the answer with answer[text]."
         self._situation = self._text
         self._steps = 0
@@ -171,9 +176,11 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
 
     def task_type(self, task_id: str) -> str:
         """The data set of a question, without asking it."""
-        return self.archive.questions.find(task_id).data_set
+        return find_question(self.archive, task_id).data_set
 
     def _find_task_split(self, split: str) -> TaskSplit:
+        if self._generated_tasks:
+            return open_task_split(self.archive, split)
         return self.archive.questions.task_split(split)
 
     def _info(self, rewards: dict[str, float], **report: Any) -> dict[str, Any]:

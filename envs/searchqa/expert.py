@@ -23,14 +23,14 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from roleagent.envs.searchqa.templates import PRONOUNS, RELATIONS, Relation
+from roleagent.envs.searchqa.data.templates import PRONOUNS, RELATIONS, Relation
 from roleagent.envs.searchqa.text import read_command, read_information
 
 GIVEN_UP = "answer[unknown]"
 
 
 class Request(NamedTuple):
-    """A question, understood: what is named, and the relations from there to the answer."""
+    """A parsed question: the named entity, and the relations from there to the answer."""
 
     name: str
     relations: tuple[Relation, ...]
@@ -53,7 +53,7 @@ class ResearchExpert:
         self._searched: set[str] = set()
 
     def observe(self, command: str, observation: str) -> None:
-        """Takes in what was searched for, and the passages that came."""
+        """Reads a search and its passages."""
         verb, argument = read_command(command)
         if verb == "search":
             self._searched.add(argument)
@@ -86,7 +86,7 @@ class ResearchExpert:
 
 
 def understand(question: str) -> Request | None:
-    """The name and the relations in a question; None where it is put in other words.
+    """The entity and the relations of a question; None if no known pattern matches.
 
     >>> understand("Who governs the town where Mara Quill was born?").name
     'Mara Quill'
@@ -109,7 +109,7 @@ def _resolve(phrase: str, relations: tuple[Relation, ...]) -> Request:
 
 
 def find(relation: Relation, name: str, text: str) -> str:
-    """What the passage about ``name`` says of a relation, ``""`` if nothing.
+    """The value of a relation in the passage about ``name``; ``""`` without one.
 
     >>> by_name = {relation.name: relation for relation in RELATIONS}
     >>> find(by_name["mayor"], "New Velm", "New Velm lies on the Esk. It is led by Elra Thorne.")

@@ -1,4 +1,4 @@
-"""How answering questions by searching fails (search QA): one question per failure mode."""
+"""Failure modes of search QA, with one detector each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def premature_answer(trace: Trace) -> Finding | None:
 
 
 def irrelevant_retrieval_query(trace: Trace) -> Finding | None:
-    """A search of which less than half of the words stand in the question or in what had been read by then."""
+    """A search with less than half of its words in the question or in the passages read so far."""
     for step in trace.searches:
         words = subject_words(step.argument)
         if 2 * len(words & step.known) < max(1, len(words)):
@@ -71,7 +71,7 @@ def partial_answer(trace: Trace) -> Finding | None:
 
 
 def hallucinated_answer(trace: Trace) -> Finding | None:
-    """The answer stands in nothing that was read. Yes and no never do."""
+    """The answer is in no passage that was read. Yes and no never are."""
     if trace.answer is None:
         return None
     text = normalise(trace.answer.argument)
@@ -82,7 +82,7 @@ def hallucinated_answer(trace: Trace) -> Finding | None:
 
 
 def information_misinterpretation(trace: Trace) -> Finding | None:
-    """A golden answer was among what was read, and was not the answer given."""
+    """A gold answer was in the passages that were read, and another answer was given."""
     for text in sorted(trace.golden - VERDICTS):
         if found := trace.first_showing(text):
             given = f"{trace.answer.argument!r} was" if trace.answer else "nothing was"
@@ -105,7 +105,7 @@ def insufficient_retrieval(trace: Trace) -> Finding | None:
 
 
 def wrong_answer(trace: Trace) -> Finding | None:
-    """The right one had been read, and what was answered can be none: a verdict, a shrug, a name from the question."""
+    """A gold answer had been read; the given one is of the wrong kind: yes or no, unknown, a name from the question."""
     if trace.answer is None or not any(map(trace.first_showing, trace.golden - VERDICTS)):
         return None
     text = normalise(trace.answer.argument)

@@ -1,4 +1,4 @@
-"""How right an answer is: exact match, token F1 and containment, as the field computes them.
+"""Scores of an answer: exact match, token F1 and containment, as in the literature.
 
 All three compare normal forms (lower case, no ASCII punctuation, no articles, single spaces) and take the best over
 the golden answers. Where a golden answer has no normal form ("The", "?"), an answer must repeat it letter by letter:

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from roleagent.envs.failures.scripted_episode import Impossible, ScriptedEpisode, unreadable_reply
-from roleagent.envs.searchqa.questions import Question, Questions
+from roleagent.envs.searchqa.data.questions import Question, Questions
+from roleagent.envs.searchqa.data.written import find_question
 from roleagent.envs.searchqa.text import normalise, read_information, subject_words
 
 _NAME = re.compile(r"[A-Z][\w'-]*(?: [A-Z][\w'-]*)+")
@@ -16,7 +17,7 @@ _NO_ANSWERS = ("yes", "no", "unknown", "I do not know", "not enough information"
 
 
 class Researcher:
-    """An agent that knows what would be right.
+    """An agent that knows the right commands.
 
     Args:
         episode: just begun.
@@ -26,7 +27,7 @@ class Researcher:
         base: Any = episode.env.unwrapped
         self.episode = episode
         self.questions: Questions = base.archive.questions
-        self.question: Question = self.questions.find(episode.info["task_id"])
+        self.question: Question = find_question(base.archive, episode.info["task_id"])
 
     @property
     def read(self) -> str:
@@ -64,13 +65,13 @@ class Researcher:
         return any(_stands_in(answer, self.read) for answer in self.question.answers)
 
     def names(self) -> list[str]:
-        """Names in what was read that are neither right, nor partly right, nor in the question."""
+        """Names in the passages that are neither right, nor partly right, nor in the question."""
         spoken = (self.question.text, *self.question.answers)
         names = dict.fromkeys(name for line in self.read.splitlines() for name in _NAME.findall(line))
         return [name for name in names if not any(_stands_in(name, t) or _stands_in(t, name) for t in spoken)]
 
     def invented(self) -> str:
-        """A name as good as any, of which nothing that was read says a word."""
+        """A plausible name that is in no passage that was read."""
         for _ in range(20):
             one, other = (self._elsewhere().answers[0] for _ in range(2))
             name = f"{one.split()[0]} {other.split()[-1]}" if self.episode.chance(0.3) else one
@@ -115,7 +116,7 @@ def _stands_in(text: str, where: str) -> bool:
 
 
 def wrong_answer(episode: ScriptedEpisode) -> None:
-    """Has found what was asked for and answers with what can be no answer: yes, unknown, a name from the question."""
+    """Finds the answer and gives one of the wrong kind: yes, unknown, a name from the question."""
     agent = Researcher(episode)
     agent.study()
     echoes = [n for n in _NAME.findall(agent.question.text[1:]) if n not in agent.question.answers]
@@ -123,14 +124,14 @@ def wrong_answer(episode: ScriptedEpisode) -> None:
 
 
 def information_misinterpretation(episode: ScriptedEpisode) -> None:
-    """Has found what was asked for and answers with something else that the same passages say."""
+    """Finds the answer and gives another value from the same passages."""
     agent = Researcher(episode)
     agent.study()
     agent.answer(episode.pick(agent.names()))
 
 
 def partial_answer(episode: ScriptedEpisode) -> None:
-    """Has found what was asked for and answers with a part of the name, or with two names, one of them right."""
+    """Finds the answer and gives a part of the name, or two names of which one is right."""
     agent = Researcher(episode)
     agent.study()
     right = episode.pick(agent.question.answers)
@@ -142,7 +143,7 @@ def partial_answer(episode: ScriptedEpisode) -> None:
 
 
 def hallucinated_answer(episode: ScriptedEpisode) -> None:
-    """Has found what was asked for and answers with a name that stands nowhere."""
+    """Finds the answer and gives an invented name."""
     agent = Researcher(episode)
     agent.study()
     agent.answer(agent.invented())
@@ -174,7 +175,7 @@ def insufficient_retrieval(episode: ScriptedEpisode) -> None:
 
 
 def irrelevant_retrieval_query(episode: ScriptedEpisode) -> None:
-    """Searches for something that neither the question nor any passage speaks of, and never gets back to it."""
+    """Searches for words that are neither in the question nor in any passage, until the end."""
     agent = Researcher(episode)
     if len(agent.question.context) > 1 and episode.chance(0.3):
         episode.do(episode.expert.act())  # a good beginning, not followed up

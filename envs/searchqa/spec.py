@@ -11,6 +11,7 @@ SPEC = EnvSpec(
     failure_modes="roleagent.envs.searchqa.failures:FAILURE_MODES",
     command_forms="roleagent.envs.searchqa.commands:COMMAND_FORMS",
     command_tools="roleagent.envs.searchqa.tools:TOOLS",
+    task_grammar="roleagent.envs.searchqa.task_grammar:QuestionGrammar",
     agentgym="roleagent.envs.searchqa.agentgym:SearchQAFormat",
     data_status="roleagent.envs.searchqa.data_status:data_status",
     splits=("train", "valid", "test"),

@@ -34,7 +34,7 @@ def normalise(text: str) -> str:
 
 
 def subject_words(text: str) -> frozenset[str]:
-    """The words of a text that say what it is about.
+    """The content words of a text.
 
     >>> sorted(subject_words("Where was the director of Silver Harbor born?"))
     ['born', 'director', 'harbor', 'silver']

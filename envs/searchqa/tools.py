@@ -1,6 +1,6 @@
 """The tools of search QA: ``wikisearch`` of Agent-R1, and the answer."""
 
-from roleagent.envs.tools.command_tools import CommandTool, CommandTools
+from roleagent.envs.tools.definition.command_tools import CommandTool, CommandTools
 
 TOOLS = CommandTools(
     "Answer the question. Search first for what you do not know.",

@@ -1,4 +1,4 @@
-"""An episode of search QA, read from its text: what was searched for, what came, what was answered."""
+"""An episode of search QA, read from its text: searches, passages and answer."""
 
 from __future__ import annotations
 

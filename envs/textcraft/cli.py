@@ -1,4 +1,4 @@
-"""``roleagent textcraft <verb>``: what there is to do with recipes besides crafting."""
+"""``roleagent textcraft <verb>``: prepares recipe files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``RoleAgent/TextCraft-v0``: fetch materials and craft by recipes. A bare command goes in, a line comes out."""
+"""``RoleAgent/TextCraft-v0``: fetch materials and craft by recipes. The action is a bare command."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         return self._text if self.render_mode == "ansi" else None
 
     def walkthrough(self) -> tuple[str, ...]:
-        """Commands that craft the goal from the start, by somebody who knows every recipe."""
+        """Commands that craft the goal from the start, computed with all recipes."""
         if self._task is None:
             raise gymnasium.error.ResetNeeded("there is no goal yet: call reset() before walkthrough()")
         return self._task.plan()

@@ -1,4 +1,4 @@
-"""A crafter that sees only what an agent sees: the shown commands and the answers.
+"""The scripted expert, which sees only the shown commands and the answers.
 
 It fetches what no shown command makes, before each craft in the number of its command, and all at once where steps are
 few. An ingredient that cannot be fetched stands for any thing whose name ends with
@@ -26,7 +26,7 @@ from roleagent.envs.textcraft.text import Command, Stock, read_command, read_com
 
 
 class CraftingExpert:
-    """Fetches and crafts; goes on from whatever somebody else's commands have led to.
+    """Fetches and crafts; recovers from other agents' commands.
 
     Args:
         max_steps: of an episode.

@@ -1,4 +1,4 @@
-"""How crafting fails (TextCraft): one question per failure mode."""
+"""Failure modes of TextCraft, with one detector each."""
 
 from __future__ import annotations
 

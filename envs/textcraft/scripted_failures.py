@@ -30,7 +30,7 @@ class Crafter:
 
     @property
     def game(self) -> Any:
-        """The game as it is now."""
+        """The current game."""
         base: Any = self._base
         return base._game
 
@@ -47,7 +47,7 @@ class Crafter:
         return read.verb == "craft" and read.name == plain_name(self.task.goal)
 
     def vary(self, draw: Callable[[], str]) -> None:
-        """Goes on with drawn commands to the end, never the same twice in a row."""
+        """Plays drawn commands to the end, never the same twice in a row."""
         self.episode.mark_failure()
         while True:
             command = draw()
@@ -125,7 +125,7 @@ def fetching_craftable(episode: ScriptedEpisode) -> None:
 
 
 def missing_ingredient(episode: ScriptedEpisode) -> None:
-    """Crafts what it lacks ingredients for."""
+    """Crafts without the ingredients."""
     agent = Crafter(episode)
     agent.begin()
     agent.vary(agent.missing_craft)
@@ -172,7 +172,7 @@ def repeated_failed_command(episode: ScriptedEpisode) -> None:
 
 
 def aimless_fetching(episode: ScriptedEpisode) -> None:
-    """Fetches materials that are of no use, looks at what it has, and crafts nothing any more."""
+    """Fetches useless materials, looks at the inventory, and crafts nothing."""
     agent = Crafter(episode)
     agent.begin()
     wanted = {read_command(command).name for command in agent.planner.commands(agent.task.goal, agent.game.carried)}

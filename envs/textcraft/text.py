@@ -1,4 +1,4 @@
-"""TextCraft as a reader of its text sees it: shown commands, and what an answer says.
+"""Parsers of TextCraft's text: shown commands and answers.
 
 >>> shown = read_commands("Crafting commands:\\ncraft 4 torch using 1 stick, 1 coal\\n\\nGoal: craft torch.")
 >>> shown[0].product, shown[0].count, shown[0].ingredients[1].name
@@ -53,7 +53,7 @@ def read_command(text: str) -> Command:
 
 
 def read_commands(observation: str) -> tuple[Recipe, ...]:
-    """The shown commands of a first observation, in order. Whether an ingredient is a tag, they do not say."""
+    """The shown commands of a first observation, in order. They do not show which ingredients are tags."""
     found = []
     for line in observation.partition("\n\nGoal: ")[0].splitlines()[1:]:
         command = read_command(line)
@@ -73,7 +73,7 @@ def read_goal(goal: str) -> str:
 
 
 def read_crafted(observation: str) -> tuple[str, int] | None:
-    """What was crafted, and how many.
+    """The crafted item and its number.
 
     >>> read_crafted("Crafted 4 minecraft:oak_planks")
     ('oak planks', 4)
@@ -87,7 +87,7 @@ def _name(text: str) -> str:
 
 
 class Stock:
-    """What a reader knows to be carried, by the commands and their answers."""
+    """The inventory as far as commands and answers show it."""
 
     def __init__(self) -> None:
         self.carried: dict[str, int] = {}

@@ -1,6 +1,6 @@
-"""The tools of TextCraft: fetching, crafting, and a look at what is carried."""
+"""The tools of TextCraft: fetching, crafting and the inventory."""
 
-from roleagent.envs.tools.command_tools import CommandTool, CommandTools
+from roleagent.envs.tools.definition.command_tools import CommandTool, CommandTools
 
 TOOLS = CommandTools(
     "Craft the goal. Fetch materials that no crafting command makes, and craft the rest in the right order.",

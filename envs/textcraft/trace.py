@@ -1,4 +1,4 @@
-"""An episode of TextCraft, read from its text: what each command was, and what it was good for."""
+"""An episode of TextCraft, read from its text: each command and its use for the goal."""
 
 from __future__ import annotations
 

@@ -21,11 +21,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the registry imports this package for its spec alone
+    from roleagent.envs.tools.definition.function_tool import tool
     from roleagent.envs.tools.env import ToolEnv
-    from roleagent.envs.tools.function_tool import tool
     from roleagent.tools import Call, Result, Tool, ToolError
 
-_MODULES = {"ToolEnv": "roleagent.envs.tools.env", "tool": "roleagent.envs.tools.function_tool"}
+_MODULES = {"ToolEnv": "roleagent.envs.tools.env", "tool": "roleagent.envs.tools.definition.function_tool"}
 
 __all__ = ["Call", "Result", "Tool", "ToolEnv", "ToolError", "tool"]
 

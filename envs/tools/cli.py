@@ -1,4 +1,4 @@
-"""``roleagent tools <verb>``: what a model sees of your tools, and one call."""
+"""``roleagent tools <verb>``: shows tools as a model sees them, and makes a call."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SOURCE = "a file (my_tools.py), a module, or a server (mcp:COMMAND or mcp:https
 
 def show(arguments: Sequence[str]) -> int:
     """Print the schemas of tools as a model sees them, or why they cannot be used."""
-    from roleagent.envs.tools.function_tool import function_schema
-    from roleagent.envs.tools.load import load_tools
+    from roleagent.envs.tools.definition.function_tool import function_schema
+    from roleagent.envs.tools.definition.load import load_tools
 
     parser = Parser(
         "roleagent tools show",
@@ -35,7 +35,7 @@ def show(arguments: Sequence[str]) -> int:
 
 def call(arguments: Sequence[str]) -> int:
     """Make one call, checked and answered as in an episode."""
-    from roleagent.envs.tools.command import call_command
+    from roleagent.envs.tools.calls.command import call_command
     from roleagent.envs.tools.env import ToolEnv
     from roleagent.tools import Call, EpisodeError
 

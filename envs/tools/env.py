@@ -10,14 +10,14 @@ from typing import Any, Literal
 import gymnasium
 
 from roleagent.envs.searchqa.scoring import Score
-from roleagent.envs.tools.broker import CallResult, PreparedCall, shared_broker
-from roleagent.envs.tools.command import INVALID, Command, answer_command, call_command, read_command
+from roleagent.envs.tools.calls.broker import CallResult, PreparedCall, shared_broker
+from roleagent.envs.tools.calls.command import INVALID, Command, answer_command, call_command, read_command
+from roleagent.envs.tools.calls.step_calls import COUNTERS, StepCalls, task_report
+from roleagent.envs.tools.definition.function_tool import function_schema
+from roleagent.envs.tools.definition.load import load_tools
+from roleagent.envs.tools.definition.schema import ArgumentCheck
 from roleagent.envs.tools.examples import EXAMPLES, example_tasks
-from roleagent.envs.tools.function_tool import function_schema
 from roleagent.envs.tools.judges import JUDGES, Episode, Judge, check_answer, judge_of, score_of, terms_of
-from roleagent.envs.tools.load import load_tools
-from roleagent.envs.tools.schema import ArgumentCheck
-from roleagent.envs.tools.step_calls import COUNTERS, StepCalls, task_report
 from roleagent.envs.tools.tasks import Tasks, ToolTask, open_tasks
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit, TaskSplitEnv
@@ -45,7 +45,7 @@ class ToolEnv(TaskSplitEnv):
     ``answer``          what was answered, ``""`` until then
     ``em``, ``f1``,     of the answer, in [0, 1]; 0 until there is one
     ``sub_em``
-    ``counters``        events of this step by name (:data:`~roleagent.envs.tools.step_calls.COUNTERS`)
+    ``counters``        events of this step by name (:data:`~roleagent.envs.tools.calls.step_calls.COUNTERS`)
     ==================  ================================================================================================
 
     ``rewards`` has ``task`` (the judge's, on the last step). A step with calls has ``tool`` (the share that succeeded),
@@ -57,7 +57,7 @@ class ToolEnv(TaskSplitEnv):
     ``network``.
 
     Args:
-        tools: see :func:`~roleagent.envs.tools.load.load_tools`; with None for both, a small example.
+        tools: see :func:`~roleagent.envs.tools.definition.load.load_tools`; with None for both, a small example.
         tasks: see :func:`~roleagent.envs.tools.tasks.open_tasks`.
         judge: ``exact_match``, ``f1``, ``sub_em``, ``number``, ``state``, ``calls``, or a function of task and episode.
         split: ``"train"``, ``"valid"``, ``"test"`` or ``"all"``.
@@ -268,7 +268,7 @@ class ToolEnv(TaskSplitEnv):
         return self._tasks.by_id[task_id].type
 
     def check_ready(self) -> None:
-        """Asks every tool that can say so whether it can be used.
+        """Checks the tools that have a check.
 
         Raises:
             RuntimeError, OSError: one cannot.

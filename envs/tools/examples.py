@@ -7,7 +7,7 @@ import operator
 from functools import cache
 from typing import Any, Literal
 
-from roleagent.envs.tools.function_tool import tool
+from roleagent.envs.tools.definition.function_tool import tool
 from roleagent.envs.tools.tasks import Tasks, open_tasks
 from roleagent.tools import ToolError
 

@@ -7,7 +7,7 @@ from typing import Any
 import gymnasium
 from numpy.random import Generator
 
-from roleagent.envs.tools.command import answer_command
+from roleagent.envs.tools.calls.command import answer_command
 
 GIVEN_UP = "I do not know."
 

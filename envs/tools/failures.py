@@ -1,4 +1,4 @@
-"""How tasks with tools fail, whatever the tools are: one question per failure mode."""
+"""Failure modes of tasks with any tools, with one detector each."""
 
 from __future__ import annotations
 

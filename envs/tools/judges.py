@@ -13,14 +13,14 @@ from typing import Any
 
 from roleagent.envs.searchqa.scoring import Score
 from roleagent.envs.searchqa.scoring import judge as compare
-from roleagent.envs.tools.load import load_module
+from roleagent.envs.tools.definition.load import load_module
 from roleagent.envs.tools.tasks import ToolTask
 from roleagent.tools import Call
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """What a judge sees of an episode.
+    """The episode that a judge scores.
 
     Attributes:
         answer: of the agent; None if it gave none.
@@ -234,7 +234,7 @@ def judge_of(judge: str | Judge) -> Judge:
 
 
 def terms_of(judged: float | Terms) -> dict[str, float]:
-    """What a judge returned, as terms.
+    """A judge's result as reward terms.
 
     Raises:
         ValueError: it is neither a number nor terms with ``task``.

@@ -13,10 +13,10 @@ from typing import Any
 
 import gymnasium
 
-from roleagent.envs.tools.command import INVALID, answer_command, call_command, read_command
-from roleagent.envs.tools.function_tool import DescribedTool, function_schema
-from roleagent.envs.tools.shown_text import neutralize
-from roleagent.envs.tools.step_calls import call_record, task_report
+from roleagent.envs.tools.calls.command import INVALID, answer_command, call_command, read_command
+from roleagent.envs.tools.calls.shown_text import neutralize
+from roleagent.envs.tools.calls.step_calls import call_record, task_report
+from roleagent.envs.tools.definition.function_tool import DescribedTool, function_schema
 from roleagent.sharing import Opened
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_split import TaskSplit, TaskSplitEnv

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from roleagent.envs.failures.scripted_episode import Impossible, ScriptedEpisode, unreadable_reply
-from roleagent.envs.tools.command import answer_command, call_command, read_command
+from roleagent.envs.tools.calls.command import answer_command, call_command, read_command
 from roleagent.tools import Call
 
 

@@ -11,13 +11,13 @@ from typing import Any
 import gymnasium
 
 from roleagent.env_spec import Instructions, spec_of
-from roleagent.envs.tools.broker import CallResult
-from roleagent.envs.tools.command import INVALID, Command, answer_command, call_command, read_command
-from roleagent.envs.tools.command_tools import DEFAULT, CommandTools
-from roleagent.envs.tools.function_tool import DescribedTool, function_schema
-from roleagent.envs.tools.schema import ArgumentCheck
-from roleagent.envs.tools.shown_text import neutralize
-from roleagent.envs.tools.step_calls import StepCalls
+from roleagent.envs.tools.calls.broker import CallResult
+from roleagent.envs.tools.calls.command import INVALID, Command, answer_command, call_command, read_command
+from roleagent.envs.tools.calls.shown_text import neutralize
+from roleagent.envs.tools.calls.step_calls import StepCalls
+from roleagent.envs.tools.definition.command_tools import DEFAULT, CommandTools
+from roleagent.envs.tools.definition.function_tool import DescribedTool, function_schema
+from roleagent.envs.tools.definition.schema import ArgumentCheck
 from roleagent.tools import Call, Result
 from roleagent.types import Expert
 
@@ -84,7 +84,7 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         return Instructions(self._view.rules, form=form)
 
     def hints(self, info: Mapping[str, Any]) -> list[str]:
-        """What can be done now, where the environment reports it."""
+        """The possible calls in this state, if the environment lists commands."""
         return list(self._view.hints(info))
 
     def call_of(self, command: str) -> str:

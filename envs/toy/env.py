@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from collections.abc import Mapping
 from itertools import product
 from typing import Any
@@ -16,6 +17,7 @@ import gymnasium
 
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
+from roleagent.task_grammar import OpenTaskSplit
 from roleagent.task_split import TaskSplit
 
 ENV_ID = "RoleAgent/Toy-v0"
@@ -28,6 +30,10 @@ TASK_TYPES = ("bring", *TOOLS)
 NOTHING = "Nothing happens."
 # Games 1–6 of every task, place and item are for training, 7–9 for validation: an id's number is part of its layout.
 SPLITS = {"train": range(1, 7), "valid": range(7, 10)}
+GENERATED = re.compile(
+    f"({'|'.join(TASK_TYPES)})-({'|'.join(ITEMS)})-({'|'.join(PLACES)})-([4-6])x([0-4])-([1-9][0-9]{{2,8}})"
+)
+"""A generated task: kind, item, place, containers, how many of them are closed, and a layout seed of 100 or more."""
 
 
 def task_split(split: str, shares: Mapping[str, float] | None = None) -> TaskSplit:
@@ -55,6 +61,41 @@ def task_split(split: str, shares: Mapping[str, float] | None = None) -> TaskSpl
     return TaskSplit(ENV_ID, split, tuple(names))
 
 
+def is_generated(task_id: str) -> bool:
+    """Whether an id is that of a generated task.
+
+    >>> is_generated("heat-egg-counter-5x2-137"), is_generated("heat-egg-counter-3")
+    (True, False)
+    """
+    return GENERATED.fullmatch(task_id) is not None
+
+
+def arrange(task_id: str) -> tuple[dict[str, list[str]], set[str]]:
+    """What is where in a task's kitchen, and the closed containers. The id alone decides it.
+
+    >>> contents, closed = arrange("heat-egg-counter-5x2-137")
+    >>> len(contents) - len(PLACES) - len(TOOLS), len(closed)
+    (5, 2)
+    """
+    layout = random.Random(task_id)
+    if found := GENERATED.fullmatch(task_id):
+        count, closed = int(found[4]), int(found[5])
+        can_close = [name for name in CONTAINERS if name.startswith(CLOSED)]
+        always_open = [name for name in CONTAINERS if name not in can_close]
+        # As few cupboards and drawers stand open as the numbers allow; in a listed task none does.
+        drawn = layout.sample(can_close, max(closed, count - len(always_open)))
+        containers = sorted([*drawn, *layout.sample(always_open, count - len(drawn))])
+        shut = set(drawn[:closed])
+    else:
+        containers = sorted(layout.sample(CONTAINERS, 4))
+        shut = {name for name in containers if name.startswith(CLOSED)}
+    contents: dict[str, list[str]] = {name: [] for name in (*containers, *PLACES)}
+    contents |= {tool: [] for tool, _ in TOOLS.values()}
+    for item in ITEMS:
+        contents[layout.choice(containers)].append(item)
+    return contents, shut
+
+
 class ToyKitchen(Restorable, gymnasium.Env[str, str]):
     """Text in, text out; reward 1 on the step that solves the task, else 0.
 
@@ -62,6 +103,8 @@ class ToyKitchen(Restorable, gymnasium.Env[str, str]):
         split: ``"train"`` or ``"valid"``.
         max_steps: steps until the episode is truncated, ≥ 1.
         shares: of the training tasks of each type, see :func:`task_split`; a type can be rare. Other splits have all.
+        generated_tasks: whether tasks of :class:`~roleagent.envs.toy.task_grammar.ToyGrammar` can be played; of the
+            training split only.
         render_mode: ``"ansi"`` renders the last observation.
     """
 
@@ -76,9 +119,12 @@ class ToyKitchen(Restorable, gymnasium.Env[str, str]):
         split: str = "train",
         max_steps: int = 15,
         shares: Mapping[str, float] | None = None,
+        generated_tasks: bool = False,
         render_mode: str | None = None,
     ):
         self.task_split = task_split(split, shares if split == "train" else None)
+        if generated_tasks:
+            self.task_split = OpenTaskSplit.of(self.task_split, is_generated)
         if max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, not {max_steps}")
         self.max_steps = max_steps
@@ -97,16 +143,9 @@ class ToyKitchen(Restorable, gymnasium.Env[str, str]):
         super().reset(seed=seed)
         task_id = self.task_split.requested(options, self.np_random)
         self._task_id = self.task_split.require(task_id)
-        self._kind, self._item, self._target, _ = task_id.split("-")
+        self._kind, self._item, self._target, *_ = task_id.split("-")
         self._wanted = TOOLS[self._kind][1] if self._kind in TOOLS else ""
-
-        layout = random.Random(task_id)  # the id alone decides where things are
-        containers = sorted(layout.sample(CONTAINERS, 4))
-        self._contents: dict[str, list[str]] = {name: [] for name in (*containers, *PLACES)}
-        self._contents |= {tool: [] for tool, _ in TOOLS.values()}
-        for item in ITEMS:
-            self._contents[layout.choice(containers)].append(item)
-        self._shut = {name for name in containers if name.startswith(CLOSED)}
+        self._contents, self._shut = arrange(task_id)
         found = next(name for name, things in self._contents.items() if self._item in things)
         self._start = found, found in self._shut  # where what is wanted lies at first
         self._condition: dict[str, str] = {item: "" for item in ITEMS}  # what was last done to it
@@ -121,7 +160,7 @@ class ToyKitchen(Restorable, gymnasium.Env[str, str]):
         return self._text, self._info(True, {})
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
-        """Carries out one command; what is not admissible changes nothing and still costs a step."""
+        """Executes a command; an inadmissible one changes nothing and still costs a step."""
         if self._steps is None:
             raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
         effect = self._commands().get(action.strip()) if isinstance(action, str) else None
@@ -142,7 +181,7 @@ class ToyKitchen(Restorable, gymnasium.Env[str, str]):
         return self._text if self.render_mode == "ansi" else None
 
     def walkthrough(self) -> tuple[str, ...]:
-        """A shortest way to solve the task from its start, by somebody who knows where everything is."""
+        """Commands of a shortest solution from the start, computed with full knowledge of the game."""
         if not hasattr(self, "_start"):
             raise gymnasium.error.ResetNeeded("there is no task yet: call reset() before walkthrough()")
         place, shut = self._start

@@ -11,7 +11,7 @@ from roleagent.envs.toy.env import TOOLS
 
 
 class ToyExpert:
-    """Solves the kitchen from what an agent sees: looks into one container after the other, then acts.
+    """Solves the kitchen from the agent's observations: searches one container after the other, then acts.
 
     It keeps its bearings when somebody else chooses a command in between, as noisy demonstrations do.
     """

@@ -10,4 +10,5 @@ SPEC = EnvSpec(
     scripted_failures="roleagent.envs.toy.scripted_failures:SCRIPTED_FAILURES",
     failure_modes="roleagent.envs.alfworld.failures:FAILURE_MODES",
     command_tools="roleagent.envs.toy.tools:TOOLS",
+    task_grammar="roleagent.envs.toy.task_grammar:ToyGrammar",
 )

@@ -1,6 +1,6 @@
 """The tools of the toy kitchen: one for every command, or one for each verb."""
 
-from roleagent.envs.tools.command_tools import CommandTool, CommandTools
+from roleagent.envs.tools.definition.command_tools import CommandTool, CommandTools
 from roleagent.envs.toy.instructions import INSTRUCTIONS
 
 _THING = {"thing": "A thing, for instance egg."}

@@ -1,4 +1,4 @@
-"""``roleagent webshop <verb>``: what there is to do with a shop besides shopping."""
+"""``roleagent webshop <verb>``: prepares and shows shops."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``RoleAgent/WebShop-v0``: shopping by instruction. A bare command goes in, the page comes out."""
+"""``RoleAgent/WebShop-v0``: shopping by instruction. The action is a bare command, the observation a page."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from roleagent.envs.webshop.engine.goals import ENV_ID, task_splits
 from roleagent.envs.webshop.engine.pages import RENDERINGS
 from roleagent.envs.webshop.engine.session import Session
 from roleagent.envs.webshop.engine.shop import open_shop
+from roleagent.envs.webshop.engine.written import find_goal, open_task_split
 from roleagent.envs.webshop.oracle import walkthrough
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
@@ -55,6 +56,8 @@ class WebShopEnv(Restorable, TaskSplitEnv):
         max_steps: steps until the episode is truncated, ≥ 1.
         reward: what the purchase earns: ``"success"`` (1 if its score is 1, else 0) or ``"score"``.
         show_attributes: whether products have a page of attributes, which reveals much of the goal.
+        generated_tasks: whether tasks of :class:`~roleagent.envs.webshop.task_grammar.ShopGrammar` can be played; of
+            the training split and of synthetic goals only.
         render_mode: ``"ansi"`` renders the last observation.
 
     Raises:
@@ -77,6 +80,7 @@ class WebShopEnv(Restorable, TaskSplitEnv):
         max_steps: int = 15,
         reward: Literal["success", "score"] = "success",
         show_attributes: bool = False,
+        generated_tasks: bool = False,
         render_mode: str | None = None,
     ):
         if observation not in RENDERINGS:
@@ -87,6 +91,7 @@ class WebShopEnv(Restorable, TaskSplitEnv):
             raise ValueError(f"max_steps must be at least 1, not {max_steps}")
         self.render_mode = check_render_mode(render_mode, self.metadata)
         self.shop = open_shop(data_dir, num_products, goals, search, nouns, seed, show_attributes)
+        self._generated_tasks = generated_tasks
         self.task_split = self._find_task_split(split)
         self.max_steps = max_steps
         self.observation_space = Unicode()
@@ -104,7 +109,7 @@ class WebShopEnv(Restorable, TaskSplitEnv):
         """
         super().reset(seed=seed)
         task_id = self.task_split.requested(options, self.np_random)
-        self._session = session = Session(self.shop, self.shop.goals.find(self.task_split.require(task_id)))
+        self._session = session = Session(self.shop, find_goal(self.shop, self.task_split.require(task_id)))
         self._text = session.observe(self._observation)
         self._steps = 0
         return self._text, self._info(True, {})
@@ -137,13 +142,15 @@ class WebShopEnv(Restorable, TaskSplitEnv):
 
     def task_type(self, task_id: str) -> str:
         """The product category of a task's goal, without playing it."""
-        return self.shop.goals.find(task_id).category
+        return find_goal(self.shop, task_id).category
 
     def _find_task_split(self, split: str) -> TaskSplit:
         found = task_splits(self.shop.catalogue, self.shop.goals.kind)
         if split not in found:
             raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(found)}")
-        return found[split]
+        if not self._generated_tasks:
+            return found[split]
+        return open_task_split(self.shop, split)
 
     def _info(self, valid: bool, rewards: dict[str, float]) -> dict[str, Any]:
         session = self._session

@@ -1,4 +1,4 @@
-"""A shopper that sees only what an agent sees: the request and the text of the pages.
+"""The scripted expert, which sees only the request and the text of the pages.
 
 It searches for what the request names, opens the likeliest results, leaves a product that is too dear or lacks an
 option that was asked for, reads on where the title leaves doubts, and buys the first product that shows all that is
@@ -49,7 +49,7 @@ class Visit:
 
 
 class ShoppingExpert:
-    """Searches, compares, chooses and buys; recovers from commands that somebody else chose.
+    """Searches, compares, chooses and buys; recovers from other agents' commands.
 
     Args:
         rng: unused: this expert always does what seems best.

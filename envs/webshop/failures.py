@@ -1,4 +1,4 @@
-"""How shopping fails (WebShop): one question per failure mode."""
+"""Failure modes of WebShop, with one detector each."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def action_format_error(trace: Trace) -> Finding | None:
 
 
 def irrelevant_query(trace: Trace) -> Finding | None:
-    """Less than a third of the words last searched for stand in the request."""
+    """Less than a third of the words of the last search are in the request."""
     if not trace.searches:
         return None
     wanted = words_of(trace.request.sentence)
@@ -51,7 +51,7 @@ def _searched(step: Step) -> frozenset[str]:
 
 
 def wrong_product_selection(trace: Trace) -> Finding | None:
-    """What was bought lacks an option that the request names; or, all else in order, a better one was in sight."""
+    """The purchase lacks an option of the request; or it is right otherwise, and a better product was visible."""
     if trace.bought is None:
         return None
     for name, value in trace.request.options.items():
@@ -74,7 +74,7 @@ def wrong_product_selection(trace: Trace) -> Finding | None:
 
 
 def price_constraint_violation(trace: Trace) -> Finding | None:
-    """What was bought costs more than it may."""
+    """The purchase is above the price limit."""
     if trace.bought is None or trace.bought.price < trace.request.cap:
         return None
     detail = f"{trace.bought.title!r} costs ${trace.bought.price}, but less than ${trace.request.cap} was asked for"

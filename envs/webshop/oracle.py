@@ -1,4 +1,4 @@
-"""The commands of somebody who knows the goal and the whole shop: a proof that a goal can be reached."""
+"""The oracle: commands that reach the goal, computed with full knowledge of goal and shop."""
 
 from __future__ import annotations
 

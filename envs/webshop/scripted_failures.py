@@ -58,7 +58,7 @@ def wrong_product_selection(episode: ScriptedEpisode) -> None:
 
 
 def premature_purchase(episode: ScriptedEpisode) -> None:
-    """Buys what looks best without reading whether it is what was asked for, which its details deny."""
+    """Buys the product that looks best without reading its details, which contradict the request."""
     agent = Shopper(episode)
     wanted = read_request(agent.goal.instruction).words
     titles = {p: words_of(agent.shop.catalogue[p].title) for p in agent.found()}
@@ -166,7 +166,7 @@ def excessive_browsing(episode: ScriptedEpisode) -> None:
 
 
 def repeated_query(episode: ScriptedEpisode) -> None:
-    """Searches for the same words over and over instead of doing something with what it found."""
+    """Repeats the same search instead of using its results."""
     agent = Shopper(episode)
     words = agent.query.split()
     agent.search(agent.query)
@@ -181,7 +181,7 @@ def repeated_query(episode: ScriptedEpisode) -> None:
 
 
 def navigation_error(episode: ScriptedEpisode) -> None:
-    """Clicks what is not on the page: loses its way between search, results, product and details."""
+    """Clicks elements that are not on the page."""
     agent = Shopper(episode)
     haste, share = episode.rng.uniform(0.1, 0.6), episode.rng.uniform(0.4, 1.0)
     episode.follow(lambda command: BUY in command.lower() or episode.left <= 8 or episode.chance(haste))
@@ -199,7 +199,7 @@ def navigation_error(episode: ScriptedEpisode) -> None:
 
 
 def premature_termination(episode: ScriptedEpisode) -> None:
-    """Finds the right product and stops before buying it: all it still does is to click what it has chosen again."""
+    """Finds the right product and does not buy it: it only clicks chosen options again."""
     agent = Shopper(episode)
     options = _at_the_right_product(agent)
     chosen = episode.shuffled([*options.values()])

@@ -1,4 +1,4 @@
-"""An agent in the shop that knows the shop: it finds any product, and what each purchase would be worth."""
+"""A scripted shopper with full knowledge of the shop: it finds any product and knows the reward of each purchase."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from roleagent.envs.webshop.engine.goals import Goal
 from roleagent.envs.webshop.engine.pages import BUY, NEXT, PAGE_SIZE, PREV
 from roleagent.envs.webshop.engine.session import parse
 from roleagent.envs.webshop.engine.shop import Shop
+from roleagent.envs.webshop.engine.written import find_goal
 from roleagent.envs.webshop.oracle import choose
 from roleagent.envs.webshop.text import read_request, without_courtesy
 
@@ -19,7 +20,7 @@ _LAST_STEPS = 6  # of an episode: four options, at most, and the purchase
 
 
 class Shopper:
-    """What it does on its way, for better or worse.
+    """The building blocks of right and wrong behavior.
 
     Args:
         episode: just begun.
@@ -33,7 +34,7 @@ class Shopper:
         base: Any = episode.env.unwrapped
         self.episode = episode
         self.shop: Shop = base.shop
-        self.goal: Goal = self.shop.goals.find(episode.info["task_id"])
+        self.goal: Goal = find_goal(self.shop, episode.info["task_id"])
         parsed = parse(episode.expert.act())
         if parsed is None:
             raise Impossible
@@ -41,7 +42,7 @@ class Shopper:
 
     @property
     def clickables(self) -> Sequence[str]:
-        """What the page offers."""
+        """The clickable elements of the page."""
         return self.episode.info["clickables"]
 
     def click(self, name: str) -> None:
@@ -53,7 +54,7 @@ class Shopper:
         self.episode.do(f"search[{query}]")
 
     def number(self, position: int) -> str:
-        """What is to be clicked in the results for a product."""
+        """The element in the results that opens a product."""
         return self.shop.catalogue[position].asin.lower()
 
     def found(self) -> tuple[int, ...]:
@@ -82,7 +83,7 @@ class Shopper:
         self.click(self.number(position))
 
     def read(self, chance: float) -> None:
-        """Perhaps reads what an open product is like."""
+        """Perhaps reads the details of an open product."""
         for page in self.episode.shuffled(("features", "description")):
             if self.episode.chance(chance) and self.episode.left > _LAST_STEPS + 2:
                 self.click(page)
@@ -91,7 +92,7 @@ class Shopper:
                     return
 
     def options(self, position: int) -> dict[str, str] | None:
-        """What to choose so that all options are as wanted, group → value; None if that cannot be had."""
+        """The choices that satisfy all options, group → value; None if there are none."""
         page = self.shop.item(position)
         values = choose(page, self.goal.options)
         return None if values is None else {page.targets[value].group: value for value in values}
@@ -111,7 +112,7 @@ class Shopper:
         }
 
     def flaws(self, position: int) -> set[str]:
-        """What would be wrong with a purchase: ``"kind"``, ``"attributes"``, ``"options"``, ``"price"``."""
+        """The flaws of a purchase: ``"kind"``, ``"attributes"``, ``"options"``, ``"price"``."""
         score = self.shop.score(self.goal, position, self.some_options(position))
         product = self.shop.catalogue[position]
         found = {

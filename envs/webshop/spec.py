@@ -11,6 +11,7 @@ SPEC = EnvSpec(
     failure_modes="roleagent.envs.webshop.failures:FAILURE_MODES",
     command_forms="roleagent.envs.webshop.instructions:COMMAND_FORMS",
     command_tools="roleagent.envs.webshop.tools:TOOLS",
+    task_grammar="roleagent.envs.webshop.task_grammar:ShopGrammar",
     agentgym="roleagent.envs.webshop.agentgym:WebShopFormat",
     data_status="roleagent.envs.webshop.data_status:data_status",
 )

@@ -41,7 +41,7 @@ OPTION_NAMES = frozenset(_NAMES.split(","))
 
 
 def words_of(text: str) -> frozenset[str]:
-    """The words of a text that say what it is about, in the singular.
+    """The content words of a text, in the singular.
 
     >>> sorted(words_of("Find me men's shorts with long sleeves"))
     ['long', 'men', 'short', 'sleeve']
@@ -70,7 +70,7 @@ def without_courtesy(text: str) -> str:
 
 
 class Request(NamedTuple):
-    """What the shopper is asked for.
+    """The request of the shopper.
 
     Attributes:
         sentence: all of it but the price.
@@ -86,12 +86,12 @@ class Request(NamedTuple):
 
     @property
     def words(self) -> frozenset[str]:
-        """What the product is like, in words."""
+        """The words that describe the product."""
         return words_of(self.product)
 
     @property
     def kind(self) -> str:
-        """What kind of thing it is, as far as the wording shows: what stands before the first "with" or "for".
+        """The product type: the words before the first "with" or "for".
 
         >>> read_request("Find me slim fit, machine wash men's casual shirts with long sleeve for work").kind
         "machine wash men's casual shirts"
@@ -99,7 +99,7 @@ class Request(NamedTuple):
         return re.split(r" (?:with|for) ", without_courtesy(self.product))[0].split(", ")[-1]
 
     def wanted(self, name: str, values: Iterable[str]) -> str:
-        """The value of a group that the request asks for, ``""`` if it asks for none.
+        """The requested value of a group; ``""`` without one.
 
         >>> read_request("a dark blue shirt in xx-large").wanted("color", ["blue", "dark blue", "red"])
         'dark blue'

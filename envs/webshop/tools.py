@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roleagent.envs.tools.command_tools import CommandTool, CommandTools
+from roleagent.envs.tools.definition.command_tools import CommandTool, CommandTools
 
 
 def _clickables(info: Mapping[str, Any]) -> Sequence[str]:

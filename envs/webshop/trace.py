@@ -1,4 +1,4 @@
-"""An episode in the shop, read from its text: what was searched, opened, read, chosen and bought."""
+"""An episode in the shop, read from its text: searches, opened products, details, choices and the purchase."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Step:
 
 @dataclass
 class Visit:
-    """What was seen and done on the pages of one product.
+    """The visit of one product's pages: what was read and clicked.
 
     Attributes:
         opened: the step at which it was opened last.
@@ -79,7 +79,7 @@ class Trace:
         return [step for step in self.steps if step.verb == "search" and step.worked]
 
     def cover(self, page_words: frozenset[str]) -> float:
-        """How much of what the product is to be like these words say, in [0, 1]."""
+        """The share of the request's words that are among these words, in [0, 1]."""
         wanted = self.request.words
         return len(wanted & page_words) / len(wanted) if wanted else 1.0
 

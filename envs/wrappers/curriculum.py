@@ -1,4 +1,4 @@
-"""Agent-In-World at the environment's door: which task the next episode plays."""
+"""Agent-In-World as a wrapper: it chooses the task of the next episode."""
 
 from __future__ import annotations
 

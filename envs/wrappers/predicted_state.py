@@ -1,4 +1,4 @@
-"""World-In-Agent: the agent's predictions are scored when the state they spoke of arrives."""
+"""World-In-Agent: the agent's predictions are scored when the predicted state arrives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import gymnasium
 from gymnasium.envs.registration import load_env_creator
 from gymnasium.wrappers import TimeLimit
 
-from roleagent.envs.tools.broker import PreparedCall, prepared_calls
+from roleagent.envs.tools.calls.broker import PreparedCall, prepared_calls
 from roleagent.similarity import lms
 from roleagent.spaces import Unicode
 from roleagent.types import PredictionScore
@@ -129,7 +129,7 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         return observation, reward, terminated, truncated, {**info, "prediction_scores": scores, "rewards": rewards}
 
     def prepare(self, action: Any) -> list[PreparedCall] | None:
-        """The tool calls of a step; see :func:`roleagent.envs.tools.broker.prepared_calls`."""
+        """The tool calls of a step; see :func:`roleagent.envs.tools.calls.broker.prepared_calls`."""
         return prepared_calls(self.env, self._split(action)[0])
 
     def _split(self, action: Any) -> tuple[Any, tuple[str, ...]]:

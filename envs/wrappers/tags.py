@@ -1,15 +1,18 @@
-"""From what a model says to what an environment understands: the only place that knows the reply format.
+"""Converts a model's reply to a command: the only place that knows the reply format.
 
 A reply holds one action, ``<action>go to desk 1</action>``, perhaps a thought before it, ``<think>…</think>``, and
 perhaps predictions, ``<prediction h="1">…</prediction>``, in any order. ``<search>`` and ``<answer>`` are
 actions too: ``<search>who wrote Emma</search>`` is the command ``search[who wrote Emma]``.
+
+Where revisions are on, a reply may instead be a note, ``<revise>That was a mistake.</revise>``: the model says that its
+last steps were wrong (the revision signal of Agent-R, arXiv 2501.11425). No note reaches the environment.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol, get_args
 
@@ -20,6 +23,9 @@ from roleagent.spaces import Unicode, whole
 
 Think = Literal["none", "optional", "required"]
 COMMAND_TAGS = ("search", "answer")
+REVISE = "revise"
+REVISED = "OK."
+"""The answer to a note."""
 MAX_COMMAND = 4096  # characters; a longer one is a model that does not stop
 
 
@@ -31,20 +37,24 @@ class Parsed:
         command: what goes to the environment; ``""`` if the reply is malformed.
         predictions: texts for horizons 1..H, ``""`` where the reply has none.
         error: why the reply is malformed, in a few words; None if it is well-formed.
+        is_note: whether the reply is a note; its ``command``, ``revise[…]``, goes to no environment.
     """
 
     command: str
     predictions: tuple[str, ...]
     error: str | None = None
+    is_note: bool = field(default=False, repr=False)
 
 
 @lru_cache
-def _pattern(action_tag: str) -> re.Pattern[str]:
-    names = "|".join(map(re.escape, (action_tag, "think", "prediction", *COMMAND_TAGS)))
+def _pattern(action_tag: str, revise: bool) -> re.Pattern[str]:
+    names = "|".join(map(re.escape, (action_tag, "think", "prediction", *COMMAND_TAGS, *([REVISE] if revise else []))))
     return re.compile(rf"<(/?)({names})(?:\s{{1,4}}h\s?=\s?[\"']?(\d{{1,3}})[\"']?)?\s{{0,4}}>")
 
 
-def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag: str = "action") -> Parsed:
+def parse(
+    text: Any, *, horizon: int = 1, think: Think = "optional", action_tag: str = "action", revise: bool = False
+) -> Parsed:
     """Takes a reply apart in one pass over its tags; never raises, whatever the text.
 
     What stands inside an open thought or prediction is plain text, tags and all. A text up to a ``</think>`` that was
@@ -56,6 +66,7 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
         horizon: H; predictions further ahead are dropped.
         think: whether a thought is forbidden, allowed or demanded before the action.
         action_tag: name of the tag around the command.
+        revise: whether a reply may be a note. A note is a thought itself and needs none before it.
 
     >>> parse('<think>Desks hold pens.</think><action> go to  desk 1 </action><prediction h="1">A pen.</prediction>')
     Parsed(command='go to desk 1', predictions=('A pen.',), error=None)
@@ -63,6 +74,8 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
     'search[red mug]'
     >>> parse("go to desk 1").error
     'no <action> block'
+    >>> parse("<revise>I misread what I saw.</revise>", horizon=0, revise=True)
+    Parsed(command='revise[I misread what I saw.]', predictions=(), error=None)
     """
     if not isinstance(text, str):
         return Parsed("", ("",) * horizon, f"the reply is not text but {type(text).__name__}")
@@ -71,7 +84,7 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
     predicted: dict[int, str] = {}
     thoughts, errors = 0, []
     name, ahead, start = "", 1, 0  # the open block; no name: none is open
-    for tag in _pattern(action_tag).finditer(text):
+    for tag in _pattern(action_tag, revise).finditer(text):
         closing, tag_name = bool(tag[1]), tag[2]
         if not name and not closing:
             name, ahead, start = tag_name, int(tag[3] or 1), tag.end()
@@ -103,7 +116,8 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
         errors.append("the command is empty")
     elif len(commands[0][1]) > MAX_COMMAND:
         errors.append(f"a command of {len(commands[0][1])} characters")
-    if think == "required" and thoughts != 1:
+    is_note = bool(commands) and commands[0][0] == REVISE
+    if think == "required" and thoughts != 1 and not is_note:
         errors.append(f"{thoughts or 'no'} <think> block{'s' * (thoughts > 1)}")
     elif think == "none" and thoughts:
         errors.append("a <think> block")
@@ -111,7 +125,44 @@ def parse(text: Any, *, horizon: int = 1, think: Think = "optional", action_tag:
     if errors:
         return Parsed("", predictions, errors[0])
     tag_name, command = commands[0]
-    return Parsed(command if tag_name == action_tag else f"{tag_name}[{command}]", predictions)
+    return Parsed(command if tag_name == action_tag else f"{tag_name}[{command}]", predictions, is_note=is_note)
+
+
+def after_note(info: Mapping[str, Any]) -> dict[str, Any]:
+    """The ``info`` after a note, from the one before it: the world is unchanged, and there is no state to predict.
+
+    >>> after_note({"state": "a room", "won": False, "rewards": {"task": 1.0}})["grouping_state"]
+    'a room'
+    """
+    kept = {name: value for name, value in info.items() if name not in _OF_A_STEP}
+    answer = {"state": None, "valid_action": True, "rewards": {}, "format_error": None, "revision": True}
+    return {"grouping_state": info.get("state"), **kept, **answer}
+
+
+def note_error(past: int, previous: bool, most: int) -> str | None:
+    """Why another note is malformed; None if it is not.
+
+    Args:
+        past: notes so far in the episode.
+        previous: whether the last reply was one.
+        most: notes that an episode may have.
+
+    >>> note_error(1, previous=True, most=5), note_error(1, previous=False, most=5)
+    ('a note after a note', None)
+    """
+    return "a note after a note" if previous else f"more than {most} notes" if past >= most else None
+
+
+def note_of(command: str) -> str | None:
+    """The text of a note, from the command of :attr:`Parsed.command` or of a turn; None for another command.
+
+    >>> note_of("revise[I look again.]"), note_of("look")
+    ('I look again.', None)
+    """
+    return command[len(REVISE) + 1 : -1] if command.startswith(f"{REVISE}[") and command.endswith("]") else None
+
+
+_OF_A_STEP = ("calls", "command", "counters", "prediction_scores")  # keys of ``info`` about a single step
 
 
 def _in_one_line(command: str) -> str:
@@ -191,23 +242,27 @@ class TagReader:
     think: Think = "optional"
     action_tag: str = "action"
     horizon: int = 1
+    revise: bool = False
 
     @property
     def stops(self) -> tuple[str, ...]:
-        return (f"</{self.action_tag}>",)
+        return self.tags[1::2]
 
     @property
     def tags(self) -> tuple[str, ...]:
-        return (f"<{self.action_tag}>", f"</{self.action_tag}>")
+        names = (self.action_tag, *([REVISE] if self.revise else []))
+        return tuple(tag for name in names for tag in (f"<{name}>", f"</{name}>"))
 
     @property
     def form(self) -> str:
         return ""
 
     def read(self, reply: Any) -> Parsed:
-        return parse(reply, horizon=self.horizon, think=self.think, action_tag=self.action_tag)
+        return parse(reply, horizon=self.horizon, think=self.think, action_tag=self.action_tag, revise=self.revise)
 
     def write(self, command: str, literal: Callable[[str], str] = str) -> str:
+        if self.revise and (note := note_of(command)) is not None:
+            return f"<{REVISE}>{literal(note)}</{REVISE}>"
         return f"<{self.action_tag}>{literal(command)}</{self.action_tag}>"
 
 
@@ -231,38 +286,71 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     :class:`~roleagent.envs.wrappers.PredictedState` further in takes them. A malformed reply is the invalid action
     ``""``, with the reason in ``info["format_error"]`` (None where all is well).
 
+    A note is answered here with :data:`REVISED`: it is no step of the environment and takes none of its limit. Two in a
+    row, or more than ``revisions``, are malformed.
+
     Args:
         env: any environment that takes a command.
         think: whether a ``<think>`` block is forbidden (``"none"``), ``"optional"`` or ``"required"``.
         action_tag: name of the tag around the command.
         horizon: predictions read from a reply; None: as many as the environment takes.
+        revisions: most notes of an episode; 0: ``<revise>`` is ordinary text.
     """
 
     def __init__(
-        self, env: gymnasium.Env, think: Think = "optional", action_tag: str = "action", horizon: int | None = None
+        self,
+        env: gymnasium.Env,
+        think: Think = "optional",
+        action_tag: str = "action",
+        horizon: int | None = None,
+        revisions: int = 0,
     ):
-        gymnasium.utils.RecordConstructorArgs.__init__(self, think=think, action_tag=action_tag, horizon=horizon)
+        gymnasium.utils.RecordConstructorArgs.__init__(
+            self, think=think, action_tag=action_tag, horizon=horizon, revisions=revisions
+        )
         gymnasium.Wrapper.__init__(self, env)
         if think not in get_args(Think):
             raise ValueError(f"think must be one of {', '.join(get_args(Think))}, not {think!r}")
-        if not re.fullmatch(r"\w+", action_tag) or action_tag in ("think", "prediction"):
-            raise ValueError(f"{action_tag!r} cannot be the action tag: it must be one word, not think or prediction")
+        if not re.fullmatch(r"\w+", action_tag) or action_tag in ("think", "prediction", REVISE):
+            raise ValueError(
+                f"{action_tag!r} cannot be the action tag: it must be one word, not think, prediction or {REVISE}"
+            )
         self.think: Think = think
         self.action_tag = action_tag
         self._predictions, self.horizon = predictions_of(env, horizon)
+        self.revisions = revisions
+        self._info: dict[str, Any] = {}
+        self._notes, self._noted = 0, False
         self.action_space = Unicode()
 
     @property
     def reader(self) -> TagReader:
         """Reads and writes replies."""
-        return TagReader(self.think, self.action_tag, self.horizon)
+        return TagReader(self.think, self.action_tag, self.horizon, self.revisions > 0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         observation, info = self.env.reset(seed=seed, options=options)
-        return observation, {**info, "format_error": None}
+        self._info, self._notes, self._noted = {**info, "format_error": None}, 0, False
+        return observation, self._info
+
+    def snapshot(self) -> tuple[Any, ...]:
+        """The state of the episode (:class:`~roleagent.sharing.Restorable`), its notes included."""
+        return self.env.get_wrapper_attr("snapshot")(), self._info, self._notes, self._noted
+
+    def restore(self, snapshot: tuple[Any, ...]) -> None:
+        """Goes back to a snapshot."""
+        inner, self._info, self._notes, self._noted = snapshot
+        self.env.get_wrapper_attr("restore")(inner)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         parsed = self.reader.read(action)
+        if parsed.is_note:
+            error = note_error(self._notes, self._noted, self.revisions)
+            if error is None:
+                self._notes, self._noted, self._info = self._notes + 1, True, after_note(self._info)
+                return REVISED, 0.0, False, False, {**self._info, "command": parsed.command}
+            parsed = replace(parsed, command="", error=error, is_note=False)
         inner = {"command": parsed.command, "predictions": parsed.predictions} if self._predictions else parsed.command
         observation, reward, terminated, truncated, info = self.env.step(inner)
-        return observation, reward, terminated, truncated, {**info, "format_error": parsed.error}
+        self._info, self._noted = {**info, "format_error": parsed.error}, False
+        return observation, reward, terminated, truncated, self._info

@@ -1,4 +1,4 @@
-"""From what a model says to calls of tools: the only place that knows the formats of calls."""
+"""Converts a model's reply to tool calls: the only place that knows the formats of calls."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, Literal, get_args
 
 import gymnasium
 
-from roleagent.envs.tools.broker import PreparedCall, prepared_calls
-from roleagent.envs.tools.command import answer_command, call_command, error_command, read_command
+from roleagent.envs.tools.calls.broker import PreparedCall, prepared_calls
+from roleagent.envs.tools.calls.command import answer_command, call_command, error_command, read_command
 from roleagent.envs.tools.formats import FORMATS, Reading, answer_text
 from roleagent.envs.wrappers.tags import Parsed, Tags, Think, predictions_of
 from roleagent.spaces import Unicode
@@ -45,7 +45,7 @@ class ToolReader:
 
     @property
     def tags(self) -> tuple[str, ...]:
-        """What a new tokenizer has as tokens."""
+        """The tags that a tokenizer from scratch has as tokens."""
         answer = ("<answer>", "</answer>") if self.answer == "tag" else ()
         return (*FORMATS[self.format].tags(self.tools), *answer)
 
@@ -65,7 +65,7 @@ class ToolReader:
         return self._parsed(self._reading(reply))[0]
 
     def command(self, reply: Any) -> tuple[Parsed, str, int]:
-        """What :meth:`read` returns, the command for the environment, and how many calls were repaired.
+        """The result of :meth:`read`, the command for the environment, and the number of repaired calls.
 
         The command of a malformed reply says why, for the agent to read.
         """
@@ -171,13 +171,23 @@ def _with(info: dict[str, Any], error: str | None, repaired: int) -> dict[str, A
 
 
 def read_replies(
-    env: gymnasium.Env, think: Think = "optional", horizon: int | None = None, tool_format: str = "hermes"
+    env: gymnasium.Env,
+    think: Think = "optional",
+    horizon: int | None = None,
+    tool_format: str = "hermes",
+    revisions: int = 0,
 ) -> Tags | ToolTags:
     """The environment in the wrapper that reads a model's replies: :class:`ToolTags` if it has ``tools``, else
-    :class:`Tags`."""
+    :class:`Tags`.
+
+    Raises:
+        ValueError: ``revisions`` are wanted where replies are calls of tools, which have no notes.
+    """
     if env.has_wrapper_attr("tools"):
+        if revisions:
+            raise ValueError("calls of tools have no <revise> notes: set revision.form=none")
         return ToolTags(env, tool_format, think, horizon=horizon)
-    return Tags(env, think, horizon=horizon)
+    return Tags(env, think, horizon=horizon, revisions=revisions)
 
 
 __all__ = ["ToolReader", "ToolTags", "read_replies"]

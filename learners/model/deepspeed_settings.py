@@ -66,7 +66,7 @@ def _check_extra(config: Config) -> None:
 
 
 def check_deepspeed(config: Config) -> None:
-    """Refuses what the optimizer, DeepSpeed or the adapters could not do with each other.
+    """Refuses unsupported combinations of optimizer, DeepSpeed and adapters.
 
     Raises:
         ConfigError: one line that says what to change.

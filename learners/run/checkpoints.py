@@ -1,4 +1,4 @@
-"""Checkpoints: a folder per step that is either whole or not there.
+"""Checkpoints: a folder per step, written atomically.
 
 A checkpoint is written beside its final name, flushed to the disk, and renamed at the end, so that a kill, a power cut
 or a full disk in the middle leaves the last good one untouched. It holds the policy in safetensors with its tokenizer
@@ -35,25 +35,31 @@ from roleagent.validation import check_arguments
 
 @dataclass
 class Progress:
-    """How far a run is: what a checkpoint keeps besides the weights.
+    """The progress of a run: the contents of a checkpoint besides the weights.
 
     Attributes:
-        stage: ``warmstart``, then ``train`` or, in the control, ``sft``.
+        stage: ``warmstart``, then ``train``, or ``sft``, ``revise`` or ``eto`` (``train.stage``).
         step: what is done of the stage: updates of imitation, or iterations.
         seconds: wall-clock time spent on them.
         version: updates of the policy since the warm start.
         sampler: state of the curriculum; None before the first iteration.
         counters: what the run's mechanisms did so far.
         ranks: processes that the run has.
+        revisions: iterations of ``revise`` and ``eto`` that are finished.
+        searched: iterations of them whose trees are searched.
+        began: ``step`` before the updates of the newest searched iteration.
     """
 
-    stage: Literal["warmstart", "train", "sft"] = "warmstart"
+    stage: Literal["warmstart", "train", "sft", "revise", "eto"] = "warmstart"
     step: int = 0
     seconds: float = 0.0
     version: int = 0
     sampler: dict[str, Any] | None = None
     counters: dict[str, float] = field(default_factory=dict)
     ranks: int = 1
+    revisions: int = 0
+    searched: int = 0
+    began: int = 0
 
 
 class Checkpoints:
@@ -78,7 +84,7 @@ class Checkpoints:
         return (self.all() or [None])[-1]
 
     def tidy(self) -> None:
-        """Clears away what a kill left unfinished, and checkpoints beyond those to keep."""
+        """Removes unfinished files of a kill, and old checkpoints."""
         for leftover in self.folder.glob(f"*{PARTIAL}"):
             shutil.rmtree(leftover)
         for old in self.all()[: -self.keep]:
@@ -149,7 +155,7 @@ class Checkpoints:
 
     @staticmethod
     def progress(path: Path) -> Progress:
-        """How far the run was."""
+        """The saved progress."""
         try:
             return _progress(path)
         except (OSError, ValueError) as error:
@@ -175,7 +181,7 @@ class Checkpoints:
 
     @staticmethod
     def restore(path: Path, learner: Learner) -> None:
-        """Puts weights and optimizer state back into a learner."""
+        """Restores weights and optimizer state of a learner."""
         try:
             learner.load(path / "learner")
         except Exception as error:  # whatever unpickling makes of half a file

@@ -9,11 +9,17 @@ import numpy as np
 
 from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.process_rewards import weighing
+from roleagent.task_grammar import REFUSALS
 
 if TYPE_CHECKING:
     from roleagent.config import Config
 
 _IF_LOGGED = ("calls", "process_nonzero", "returns_changed", "world_loss_share")
+_GENENV = (
+    *("genenv_proposed", "genenv_accepted", "genenv_wanted", "genenv_fallback", "genenv_fresh", "genenv_replayed"),
+    "genenv_records_in_band",
+)
+_SMALL_KL = 1e-4  # nats
 FEWEST = 10
 """Least number of iterations in the second half of a run for a statement about its trend."""
 
@@ -36,6 +42,15 @@ def add_counters(counters: dict[str, float], metrics: Mapping[str, float]) -> No
         *("reflections_fallback", "selections_fallback"),
     ):
         counters[f"curriculum_{name}"] = metrics.get(f"curriculum_{name}", 0.0)  # the sampler counts since the start
+    if "genenv_proposed" in metrics:
+        for name in (*_GENENV, *(f"genenv_refused_{reason}" for reason in REFUSALS)):
+            counters[name] = counters.get(name, 0.0) + metrics[name]
+        for name, happened in (
+            ("genenv_unequal_weights", metrics.get("genenv_weight_spread", 1.0) > 1),
+            ("genenv_moved", metrics.get("genenv_kl", 0.0) >= _SMALL_KL),
+        ):
+            counters[name] = counters.get(name, 0.0) + happened
+        counters["genenv_pool"] = metrics["genenv_pool"]
 
 
 def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
@@ -63,13 +78,39 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     for name in [name for name in counters if name.startswith("tool_calls/")]:
         tool = name.removeprefix("tool_calls/")
         expected[f"tool_success/{tool}"] = f"all {counters[name]:.0f} calls of the tool {tool} failed"
+    expected |= _idle_simulator(config, counters) if config.genenv else {}
     idle = [text for name, text in expected.items() if not counters.get(name)]
+    if config.genenv and 2 * counters.get("genenv_fallback", 0.0) > counters.get("genenv_wanted", 0.0):
+        idle.append("more than half of the tasks that genenv wanted could not be written: base tasks took their place")
     failures = counters.get("curriculum_failures", 0.0)
     if failures and counters.get("curriculum_reflections_fallback") == failures:
         idle.append("none of the analyst's reflections could be read: tasks were chosen by text search alone")
     if config.loss.action_mask and counters.get("world_loss_share"):
         idle.append("tokens of the world have weight in the loss, although loss.action_mask is on")
     return idle
+
+
+def _idle_simulator(config: Config, counters: Mapping[str, float]) -> dict[str, str]:
+    """For each counter of GenEnv that must not be 0, the warning if it is."""
+    options = config.simulator
+    if not options.fresh:
+        return {}
+    if not counters.get("genenv_accepted"):
+        reasons = {reason: counters.get(f"genenv_refused_{reason}", 0.0) for reason in REFUSALS}
+        why = ", ".join(f"{reason} {number:.0f}" for reason, number in reasons.items() if number)
+        return {"genenv_accepted": f"genenv is on, but no task of simulator.kind={options.kind} was accepted ({why})"}
+    if not counters.get("genenv_fresh"):
+        return {"genenv_fresh": "genenv is on, but no written task was played"}
+    expected = {"genenv_pool": "genenv is on, but the pool of written tasks is empty"}
+    if options.replay:
+        expected["genenv_replayed"] = "simulator.replay is on, but no written task was ever played again"
+    if options.kind in ("base", "static", "endpoint"):
+        return expected
+    expected["genenv_records_in_band"] = "genenv is on, but no written task was ever in the band: nothing was learned"
+    if counters.get("genenv_records_in_band"):
+        expected["genenv_unequal_weights"] = "all records of written tasks had equal weights: beta does nothing"
+        expected["genenv_moved"] = f"the simulator never moved {_SMALL_KL:g} nats from where it began"
+    return expected
 
 
 def not_learning(history: Sequence[Mapping[str, Any]], config: Config) -> str | None:

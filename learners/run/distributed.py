@@ -130,7 +130,7 @@ class Ranks:
         return value
 
     def share(self, items: Sequence[T]) -> list[T]:
-        """This rank's part of what every rank knows; some ranks may have one more than others.
+        """This rank's share of a list that every rank has; some ranks may have one item more.
 
         >>> Ranks(1, 2).share("abcde")
         ['b', 'd']
@@ -158,7 +158,7 @@ class Ranks:
         return round(self.largest(float(value)))
 
     def largest(self, value: float) -> float:
-        """As :meth:`max`, of a number that need not be whole."""
+        """The largest value of all ranks, as a float."""
         return self._reduce(value, dist.ReduceOp.MAX)
 
     def _reduce(self, value: float, operation: Any) -> float:

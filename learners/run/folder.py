@@ -1,4 +1,4 @@
-"""What a training run leaves behind, in one folder.
+"""The folder of a training run.
 
 =====================  ============================================================================
 ``config.yaml``        the resolved configuration, every default written out
@@ -7,10 +7,13 @@
 ``tracking.json``      what the trackers have received
 ``trajectories/``      one file of JSON lines per iteration, packed (``zcat``), an episode a line: see
                        :mod:`roleagent.learners.run.trajectory_log`
+``tasks/``             with ``genenv=on`` such a file per iteration, an event a line: a task that was written (or why it
+                       was refused), played fresh, or replayed (:meth:`RunFolder.tasks`)
 ``failures.db``        the failure library (SQLite, unless the configuration names another database)
 ``identity``           the run's name in a failure library that it shares with others
 ``before.json`` …      evaluations on the held-out split
 ``reference/``         the policy as the warm start left it, where a KL penalty pulls towards it
+``revision/``          Agent-R's data, iteration by iteration: :mod:`roleagent.learners.revision.iterate`
 ``base/``              with adapters: the model that they adapt
 ``checkpoints/``       see :mod:`roleagent.learners.run.checkpoints`
 =====================  ============================================================================
@@ -24,6 +27,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +37,12 @@ from roleagent.config import Config, ConfigError, from_dict, to_dict
 from roleagent.files import PARTIAL, make_folder, settle, write_whole
 from roleagent.options import shown
 
-STAGES = {"warmstart": 0, "train": 1, "sft": 1}
+STAGES = {"warmstart": 0, "train": 1, "sft": 1, "revise": 1, "eto": 1}
 """The stages of a run, with their order."""
 
 
 class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be written or read; the message is one line that says what to do."""
+    """A checkpoint cannot be written or read; the message is one line with the solution."""
 
 
 class RunFolder:
@@ -81,7 +85,7 @@ class RunFolder:
             settle(self.path / "metrics.jsonl")
 
     def rewind(self, stage: str, step: int) -> None:
-        """Forgets what was written after ``step`` of ``stage``, or was being written: a resumed run writes it again.
+        """Removes everything written after ``step`` of ``stage``: a resumed run writes it again.
 
         Raises:
             ConfigError: ``metrics.jsonl`` is damaged before that step; nothing has been removed then.
@@ -90,13 +94,15 @@ class RunFolder:
         for leftover in self.path.rglob(f".*{PARTIAL}"):
             leftover.unlink()
         last = step if stage == "train" else 0
-        for file in [*self.path.glob("trajectories/iteration-*.jsonl*"), *self.path.glob("iteration-*.json")]:
+        written = (self.path.glob(f"{folder}/iteration-*.jsonl*") for folder in ("trajectories", "tasks"))
+        for file in [*chain.from_iterable(written), *self.path.glob("iteration-*.json")]:
             if int(re.sub(r"\D", "", file.name)) > last:
                 file.unlink()
         for file in self.rounds() if stage == "warmstart" else []:
             if (self.read_json(str(file.relative_to(self.path))) or {}).get("step", 0) > step:
                 file.unlink()
         if stage == "warmstart":
+            shutil.rmtree(self.path / "revision", ignore_errors=True)
             (self.path / "before.json").unlink(missing_ok=True)
             shutil.rmtree(self.path / "reference", ignore_errors=True)
         if kept is not None:
@@ -123,9 +129,22 @@ class RunFolder:
         return "".join(kept)
 
     def trajectories(self, iteration: int, episodes: Iterable[Mapping[str, Any]]) -> None:
-        """Writes the iteration's episodes (:mod:`roleagent.learners.run.trajectory_log`), whole or not at all."""
-        text = "".join(json.dumps(episode, ensure_ascii=False) + "\n" for episode in episodes)
-        folder = self.path / "trajectories"
+        """Writes the iteration's episodes (:mod:`roleagent.learners.run.trajectory_log`) atomically."""
+        self._write_lines("trajectories", iteration, episodes)
+
+    def tasks(self, iteration: int, events: Iterable[Mapping[str, Any]]) -> None:
+        """Writes what happened to generated tasks in the iteration, whole or not at all.
+
+        Every line has ``iteration``, ``event`` and, if it is known, ``task_id``. A line ``written`` is a proposal: the
+        ``line``, whether it is ``varied`` from a recent task, the number of its situation (``context``), commands of
+        its ``plan``, and why it was ``refused``. Lines ``fresh`` and ``replayed`` are groups that were played:
+        ``successes``, ``attempts``, and of fresh ones the ``reward`` R_env and the ``weight`` of the record.
+        """
+        self._write_lines("tasks", iteration, events)
+
+    def _write_lines(self, name: str, iteration: int, rows: Iterable[Mapping[str, Any]]) -> None:
+        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        folder = self.path / name
         folder.mkdir(exist_ok=True)
         packed = gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0)  # the same bytes whenever
         write_whole(folder / f"iteration-{iteration:06d}.jsonl.gz", packed)
@@ -141,7 +160,7 @@ class RunFolder:
 
     @property
     def identity(self) -> str:
-        """A name that no other run has, wherever its folder lies; given when it is first asked for."""
+        """A unique name of the run, independent of its folder; drawn on first use."""
         path = self.path / "identity"
         if not path.exists():
             write_whole(path, uuid.uuid4().hex)
@@ -166,7 +185,7 @@ class RunFolder:
         return value
 
     def write_json(self, name: str, value: Mapping[str, Any]) -> None:
-        """Writes a JSON file of the run, whole or not at all."""
+        """Writes a JSON file of the run atomically."""
         (self.path / name).parent.mkdir(exist_ok=True)
         write_whole(self.path / name, json.dumps(value, indent=1))
 

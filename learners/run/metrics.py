@@ -38,7 +38,7 @@ def iteration_metrics(
     turns = [turn for trajectory in episodes for turn in trajectory.turns]
     # Some names have a prefix; the others get one, because entropy is also a property of the policy.
     curriculum = {
-        name if name.startswith(("curriculum_", "uniform_")) else f"curriculum_{name}": value
+        name if name.startswith(("curriculum_", "uniform_", "genenv_")) else f"curriculum_{name}": value
         for name, value in sampler.items()
     }
     rewards, named = estimator_config(config).rewards, config.estimator.rewards
@@ -170,7 +170,7 @@ def behavior_metrics(episodes: Sequence[Trajectory]) -> dict[str, float]:
 
 
 def prediction_accuracy(episodes: Sequence[Trajectory]) -> dict[str, float]:
-    """How often the next state is predicted exactly, separately for valid and invalid actions.
+    """The share of exactly predicted next states, separately for valid and invalid actions.
 
     Returns:
         ``prediction_accuracy_valid`` and ``prediction_accuracy_invalid``: of the turns with a requested prediction and

@@ -22,7 +22,7 @@ _COMPLETE = "all have come: "
 
 
 def announced() -> tuple[int, int, str, int] | None:
-    """Rank, number of ranks, address and port that a launcher put into the environment; None: there is no launcher.
+    """Rank, number of ranks, address and port from a launcher's environment variables; None without a launcher.
 
     Raises:
         ConfigError: some variables are missing or not numbers.

@@ -210,7 +210,8 @@ class Run:
 
         def result() -> dict[str, Any] | None:
             enough = done.stage == "train" and done.step >= options.iterations
-            enough |= done.stage != "warmstart" and 0 < 60 * options.minutes < done.seconds
+            enough |= done.stage in ("revise", "eto") and done.revisions >= self.config.revision.iterations
+            enough |= done.stage in ("train", "sft") and 0 < 60 * options.minutes < done.seconds
             after = self.folder.read_json("after.json") if enough else None
             return self.folder.read_json("result.json") if after and after["policy_version"] == done.version else None
 

@@ -13,11 +13,16 @@ from roleagent.agents.policies.scratch_model import build_policy, train_tokenize
 from roleagent.agents.rendering import STYLES
 from roleagent.analyst_format import FIELDS, TAGS
 from roleagent.curricula.rule_analyst import RuleAnalyst
+from roleagent.envs.wrappers.tags import REVISED
+from roleagent.learners.revision.thoughts import read_thoughts
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.analyst import AnalystExample, analyst_examples, collect_failures, tokenize_examples
 from roleagent.learners.sft.demonstrations import Demonstration, collect_demonstrations, texts_of
 from roleagent.learners.sft.tokenization import check_reply_lengths, tokenize
 from roleagent.types import Segment, Trajectory
+
+_THOUGHTS = 20
+"""How often the texts of a new tokenizer hold each revision thought, so that its words are tokens."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +43,8 @@ class SFTData:
     def collect(cls, run: Run, split: EnvSplit) -> SFTData:
         """Plays the episodes; the same on every rank and in every resumed run."""
         config = run.config
-        if not config.warmstart.episodes or (run.progress.stage != "warmstart" and config.train.stage != "sft"):
+        later = config.train.stage == "sft" or (config.train.stage == "revise" and config.revision.replay > 0)
+        if not config.warmstart.episodes or (run.progress.stage != "warmstart" and not later):
             return cls(run, split)
         demonstrations = collect_demonstrations(split, run.stream(1), run.display)
         if not (config.aiw and config.curriculum.analyst == "model"):
@@ -53,6 +59,8 @@ class SFTData:
         tags += [tag for tag in (*TAGS, *(f"{name}:" for name in FIELDS)) if examples]
         texts = [*texts_of(self.demonstrations, STYLES[config.prompt.style], config.prompt.history, self.split.reader)]
         texts += [text for example in examples for text in (example.question, example.answer)]
+        if config.revision.notes:  # each becomes a few tokens
+            texts += [*read_thoughts(config.revision.thoughts), REVISED] * _THOUGHTS
         tokenizer = self.run.ranks.once(lambda: train_tokenizer(texts, config.policy.vocabulary, tags))
         return build_policy(config.policy, tokenizer, generator)
 

@@ -21,17 +21,21 @@ from roleagent.env_spec import make_expert
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.wrappers.tags import ReplyReader
 from roleagent.learners.tracking.display import Display
-from roleagent.types import Expert, Task
+from roleagent.types import Completion, Expert, Task
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of a demonstration. ``imitated`` is False for a slip."""
+    """One step of a demonstration. ``imitated`` is False for a slip.
+
+    ``reply`` is the reply that was sampled; None: it is written from the command.
+    """
 
     command: str
     imitated: bool
     observation: str
     info: dict[str, Any]
+    reply: Completion | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -117,7 +117,7 @@ def imitation_step(learner: Learner, segments: Sequence[Segment]) -> dict[str, f
     config, ranks = learner.config, learner.ranks
     weight_of = {ACTION: 1.0, PREDICTION: config.loss.prediction_weight, TEXT: config.warmstart.text_weight}
     names = {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}
-    segments = [_with_text(segment) for segment in segments]
+    segments = [with_text(segment) for segment in segments]
     weights = imitation_weights(segments, weight_of, ranks.sum)
     sums = MetricSums()
 
@@ -137,7 +137,7 @@ def imitation_step(learner: Learner, segments: Sequence[Segment]) -> dict[str, f
     return {"loss": total["loss"], **losses, "grad_norm": norm}
 
 
-def _with_text(segment: Segment) -> Segment:
+def with_text(segment: Segment) -> Segment:
     """Marks the environment's text. A detached prediction stays: its beginning is another segment's."""
     if not (segment.token_kind == ACTION).any():
         return segment
@@ -146,4 +146,4 @@ def _with_text(segment: Segment) -> Segment:
     return replace(segment, token_kind=kinds)
 
 
-__all__ = ["CHUNK", "batches", "imitate", "imitation_step"]
+__all__ = ["CHUNK", "batches", "imitate", "imitation_step", "with_text"]

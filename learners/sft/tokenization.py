@@ -137,7 +137,9 @@ def segments_from(
         ahead = states[number + 1 : number + 1 + horizon]
         action_text = rollout.reader.write(step.command, policy.literal)
         prediction = None
-        if horizon and inline:
+        if step.reply is not None:
+            action = step.reply
+        elif horizon and inline:
             action = text_reply(action_text + prediction_text(ahead, policy), policy, rollout.action_stops)
         else:
             action = text_reply(action_text, policy, rollout.action_stops)

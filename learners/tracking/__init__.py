@@ -1,1 +1,1 @@
-"""What a run shows while it trains, and what it sends to trackers."""
+"""The display of a run during training, and its trackers."""

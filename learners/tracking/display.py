@@ -16,7 +16,7 @@ from roleagent.slow_notice import duration
 
 
 class Display:
-    """A context manager around a whole run.
+    """The context manager of a run's display.
 
     Args:
         title: of the run, in a line.

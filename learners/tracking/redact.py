@@ -26,7 +26,7 @@ _SECRET_NAME = re.compile(r"(password|passwd|secret|token|key)$", re.IGNORECASE)
 
 
 def without_secrets(value: Any, name: str = "") -> Any:
-    """A configuration as it may be shown to others: who logs in where, and with which password, is left out.
+    """A configuration without user names and passwords.
 
     >>> without_secrets({"library": "postgresql://me:pw@host/db?password=x", "env": {"api_key": "abc"}, "tokens": 3})
     {'library': 'postgresql://***@host/db?password=***', 'env': {'api_key': '***'}, 'tokens': 3}

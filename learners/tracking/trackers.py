@@ -33,15 +33,15 @@ class Tracker(Protocol):
     """Somewhere that numbers go to."""
 
     def log(self, row: int, stage: str, step: int, numbers: Mapping[str, float]) -> None:
-        """Takes one row. ``step`` begins anew with every stage; ``row`` counts on over all of them, from 0."""
+        """Logs one row. ``step`` restarts with every stage; ``row`` counts over all stages, from 0."""
         ...
 
     def result(self, row: int, numbers: Mapping[str, float]) -> None:
-        """Takes what a run came to after ``row`` rows."""
+        """Logs the result of a run after ``row`` rows."""
         ...
 
     def close(self, status: str) -> None:
-        """Writes out what is left. ``status`` is ``finished``, ``failed`` or ``killed``."""
+        """Flushes and closes. ``status`` is ``finished``, ``failed`` or ``killed``."""
         ...
 
 

@@ -1,1 +1,1 @@
-"""Reading run folders into what a report shows."""
+"""The data of a report, from run folders."""

@@ -123,7 +123,7 @@ class TrajectoryReader:
 
 
 def spread(numbers: Sequence[int]) -> list[int]:
-    """The same numbers, so that any first few of them are spread over the whole: last, first, then middles.
+    """The same numbers, ordered so that every prefix spans the range: last, first, then middles.
 
     >>> spread([1, 2, 3, 4, 5])
     [5, 1, 3, 2, 4]

@@ -53,7 +53,7 @@ def requirements(extra: str = "") -> list[Requirement]:
 
 
 def lacking(requirement: Requirement) -> str | None:
-    """What is wrong with a requirement, or None.
+    """The problem of a requirement, or None.
 
     >>> lacking(Requirement("gymnasium>=1")), lacking(Requirement("no-such-package>=1"))
     (None, 'no-such-package is not installed')
@@ -125,7 +125,7 @@ def imports(names: str, seconds: float, extra: str = "") -> Finding:
 
 
 def extras() -> Iterator[Finding]:
-    """Installed extras, and what the others would add."""
+    """Installed extras, and the benefits of the others."""
     known = metadata.metadata("roleagent").get_all("Provides-Extra") or []
     for extra in known:
         wrong = [said for requirement in requirements(extra) if (said := lacking(requirement))]

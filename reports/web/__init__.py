@@ -1,1 +1,1 @@
-"""The report as a web page, written out or live."""
+"""The report as a web page, as a file or live."""

@@ -1,4 +1,4 @@
-"""The text formats of the environment role: a reflection, and a selection of tasks.
+"""The text formats of the environment role: a reflection, a selection of tasks, and a verdict about one action.
 
 A reflection (Agent-In-World, step 1) is one block of five fields::
 
@@ -17,6 +17,13 @@ and a selection (step 4) one block of numbers from a list, each with a reason::
     5: the same kind of task
     </selected_tasks>
 
+A verdict (Agent-R, phase I) is one block of two fields, the reason first::
+
+    <verdict>
+    REASON: the egg is carried away from the stove before it is hot
+    JUDGEMENT: bad
+    </verdict>
+
 Steps and list entries are numbered from 1 in the text and from 0 in Python. Replies are parsed strictly. Unambiguous
 format errors are repaired and reported; any other reply is invalid. Parsed texts become one line of limited length
 without tags, so a text in the failure library cannot inject a part of a later prompt.
@@ -31,10 +38,14 @@ from typing import Any
 
 from roleagent.failure_modes import match_mode, within
 from roleagent.types import Reflection, Selection
+from roleagent.verdicts import KINDS, UNREAD, Verdict
 
 MODE, DETAIL, STEP, LESSON, QUERY = "DOMINANT_TYPE", "DETAIL", "CRITICAL_STEP", "CORE_LESSON", "RETRIEVAL_QUERY"
 FIELDS = (MODE, DETAIL, STEP, LESSON, QUERY)
+REASON, JUDGEMENT = "REASON", "JUDGEMENT"
+VERDICT_FIELDS = (REASON, JUDGEMENT)
 TAGS = ("<reflection>", "</reflection>", "<selected_tasks>", "</selected_tasks>")
+VERDICT_TAGS = ("<verdict>", "</verdict>")
 UNREADABLE = "(no readable command)"
 """What stands in a record in place of a command that could not be read."""
 MOST_CHARACTERS = 600
@@ -43,11 +54,14 @@ _MOST_READ = 20_000  # characters after the thought; a block begins within them 
 _REASON = 200  # characters
 _NONE = frozenset({"none", "n/a", "na", "null", "-", "unknown", "无", "没有"})
 # Every repetition that could meet its own kind again has a bound: a hostile text must not cost more than its length.
-_NAMES = "|".join(name.replace("_", "[_ -]") for name in FIELDS)
-_FIELD = re.compile(
-    rf"^(?:[^\w\n]|_){{0,12}}(?:\d{{1,2}}[.)][^\w\n]{{0,4}})?({_NAMES})[*_`\"' ]{{0,8}}[:：=][*_` ]{{0,8}}",
-    re.IGNORECASE | re.MULTILINE,
+_FIELD, _VERDICT_FIELD = (
+    re.compile(
+        rf"^(?:[^\w\n]|_){{0,12}}(?:\d{{1,2}}[.)][^\w\n]{{0,4}})?({names})[*_`\"' ]{{0,8}}[:：=][*_` ]{{0,8}}",
+        re.IGNORECASE | re.MULTILINE,
+    )
+    for names in ("|".join(name.replace("_", "[_ -]") for name in FIELDS), "REASON|JUDGE?MENT")
 )
+_JUDGED = re.compile(rf"[\W_]{{0,12}}({'|'.join(KINDS)})(?![\w?])(?=[\W_]{{0,12}}$|[*_`]{{0,4}}\s?[.,;:!(–—-])", re.I)
 _QUOTED = re.compile(r"([\"'])(.*)\1,?", re.DOTALL)
 _TAG = re.compile(r"</?\s{0,40}[A-Za-z_|][^<>]{0,40}>|<\|[^<>]{0,40}\|>")
 _THINK, _THOUGHT = (re.compile(rf"<{slash}think(?:ing)?\s{{0,4}}>", re.IGNORECASE) for slash in ("", "/"))
@@ -164,6 +178,45 @@ def read_selection(reply: str, shown: int, source: str = "model") -> Selection:
     return Selection(indices, reasons, dropped, source, repaired=not (sound and unchanged))
 
 
+def write_verdict(verdict: Verdict) -> str:
+    """Writes a verdict in the required format."""
+    return "\n".join(
+        (VERDICT_TAGS[0], f"{REASON}: {plain(verdict.reason)}", f"{JUDGEMENT}: {verdict.kind}", VERDICT_TAGS[1])
+    )
+
+
+def read_verdict(reply: str, source: str = "model") -> Verdict:
+    """Parses a verdict; :data:`~roleagent.verdicts.UNREAD` if there is none.
+
+    Repaired (``repaired``): fields outside a block, in JSON, decorated, in another order, a judgement with something
+    behind it, or spelled ``JUDGMENT``. Neither a judgement that does not begin with one of the three words, nor several
+    that differ, can be read.
+
+    Args:
+        reply: any text.
+        source: of the verdict.
+
+    >>> read_verdict("<verdict>\\nREASON: It is cold.\\nJUDGEMENT: bad\\n</verdict>")
+    Verdict(kind='bad', reason='It is cold.', source='model', repaired=False)
+    >>> read_verdict("Judgment: Bad, not a good action").kind, read_verdict("Judgement: not bad").source
+    ('bad', 'fallback')
+    """
+    body, sound, _ = _block(reply, "verdict")
+    given = _lines(body, VERDICT_FIELDS)
+    sound = sound and bool(given)
+    marks = _VERDICT_FIELD.finditer(body)
+    said = [body[mark.end() :].partition("\n")[0] for mark in marks if mark[1][0] in "Jj"]
+    given = given or _json_fields(body.replace("judgment", JUDGEMENT), VERDICT_FIELDS) or _fields(body, _VERDICT_FIELD)
+    judged = [_JUDGED.match(text) for text in said or [given.get(JUDGEMENT) or given.get("JUDGMENT", "")]]
+    kinds = {found[1].lower() if found else "" for found in judged}
+    [kind] = [name for name in KINDS if kinds == {name}] or [None]
+    if kind is None:
+        return UNREAD
+    reason = plain(given.get(REASON, ""))
+    unchanged = given.get(JUDGEMENT) == kind and reason == " ".join(given.get(REASON, "").split())
+    return Verdict(kind, reason, source, repaired=not (sound and unchanged and bool(reason)))
+
+
 def _block(reply: str, name: str) -> tuple[str, bool, bool]:
     """What stands between the tags, whether there is exactly one such block, and whether one was begun at all.
 
@@ -183,17 +236,17 @@ def _block(reply: str, name: str) -> tuple[str, bool, bool]:
     return (reply[opening.end() :] if opening else reply), False, opening is not None
 
 
-def _lines(body: str) -> dict[str, str]:
+def _lines(body: str, names: Sequence[str] = FIELDS) -> dict[str, str]:
     """The values where the text is as it should be: every field once, in order, on a line of its own."""
     lines = [line for line in body.split("\n") if line.strip()]
-    if len(lines) != len(FIELDS) or not all(map(str.startswith, lines, (f"{name}:" for name in FIELDS))):
+    if len(lines) != len(names) or not all(map(str.startswith, lines, (f"{name}:" for name in names))):
         return {}
-    return {name: line[len(name) + 1 :].strip() for name, line in zip(FIELDS, lines, strict=True)}
+    return {name: line[len(name) + 1 :].strip() for name, line in zip(names, lines, strict=True)}
 
 
-def _fields(body: str) -> dict[str, str]:
+def _fields(body: str, pattern: re.Pattern[str] = _FIELD) -> dict[str, str]:
     """The values after the fields' names wherever these begin a line; the first one of each."""
-    marks = list(_FIELD.finditer(body))
+    marks = list(pattern.finditer(body))
     found: dict[str, str] = {}
     ends = [mark.start() for mark in marks[1:]] + [len(body)]
     for mark, end in zip(marks, ends, strict=False):  # no mark, no value
@@ -220,7 +273,7 @@ def _json_value(body: str) -> Any:
     return value if isinstance(value, Mapping) or not re.search(r"\w", body[end:]) else None
 
 
-def _json_fields(body: str) -> dict[str, str]:
+def _json_fields(body: str, names: Sequence[str] = FIELDS) -> dict[str, str]:
     """The fields of a JSON object, however deep it lies in others that hold nothing else."""
     value = _json_value(body)
     while isinstance(value, (Mapping, list)) and len(value) == 1:
@@ -228,10 +281,10 @@ def _json_fields(body: str) -> dict[str, str]:
     if not isinstance(value, Mapping):
         return {}
     named = {re.sub(r"\W+", "_", str(key)).upper(): item for key, item in value.items()}
-    if not any(name in named for name in FIELDS):
+    if not any(name in named for name in names):
         return {}
-    texts = {name: str(item) for name in FIELDS if type(item := named.get(name)) in (str, int)}
-    return {MODE: "", **texts}
+    texts = {name: str(item) for name in names if type(item := named.get(name)) in (str, int)}
+    return {names[0]: "", **texts}
 
 
 def _json_choices(body: str) -> list[tuple[int, str]]:

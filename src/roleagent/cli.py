@@ -101,6 +101,13 @@ def failures(arguments: Sequence[str]) -> int:
     return main(arguments, library)
 
 
+def trees(arguments: Sequence[str]) -> int:
+    """List or show the search trees of a run."""
+    from roleagent.agents.search.cli import main
+
+    return main(arguments)
+
+
 def export(arguments: Sequence[str]) -> int:
     """Write the policy of a run as a Hugging Face folder."""
     from roleagent.learners.run.export_cli import main
@@ -121,6 +128,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "index": index,
     "tools": tools,
     "failures": failures,
+    "trees": trees,
     "export": export,
 }
 

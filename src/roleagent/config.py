@@ -25,13 +25,14 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
+from roleagent.curriculum_settings import CurriculumConfig, SimulatorConfig
 from roleagent.env_spec import spec_of
 from roleagent.methods import METHODS
 from roleagent.options import ConfigError, shown
+from roleagent.revision_settings import RevisionConfig, SearchConfig
 from roleagent.settings import (
     KNOWN_KEYS,
     CriticConfig,
-    CurriculumConfig,
     DeepSpeedConfig,
     EnvConfig,
     EstimatorOptions,
@@ -70,11 +71,12 @@ RENAMED = {
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class Config:
-    """A whole run."""
+    """The configuration of a run."""
 
     method: Text = "role_agent"  # one of roleagent.methods.METHODS
     wia: Switch = True  # World-In-Agent: predictions are asked for, scored, trained, and modulate returns
     aiw: Switch = True  # Agent-In-World: failures are analysed and steer the choice of tasks
+    genenv: Switch = False  # GenEnv: a simulator writes training tasks, and learns which fit the agent
     seed: Annotated[Integer, Field(ge=0, le=2**32 - 1)] = 0  # of everything random in the run
     run_dir: Text = ""  # empty: runs/<method>-<environment>-seed<seed>
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -89,6 +91,9 @@ class Config:
     critic: CriticConfig = field(default_factory=CriticConfig)
     optim: OptimConfig = field(default_factory=OptimConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
+    simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+    revision: RevisionConfig = field(default_factory=RevisionConfig)
     deepspeed: DeepSpeedConfig = field(default_factory=DeepSpeedConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
@@ -222,7 +227,7 @@ def _replaced(tree: Any, path: Sequence[str], value: Any) -> Any:
 
 
 def from_dict(tree: Mapping[str, Any]) -> Config:
-    """A :class:`Config` from nested mappings, checked; what they leave out is as their ``method`` has it.
+    """A checked :class:`Config` from nested mappings; missing options have the defaults of their ``method``.
 
     Raises:
         ConfigError: an unknown key or method, a value of the wrong type, or a number that is not finite or not in its

@@ -1,4 +1,4 @@
-"""Environment specs: what an environment offers beside its Gymnasium class, and the registry of these.
+"""Environment specs: the parts of an environment besides its Gymnasium class, and their registry.
 
 A spec names everything by import string (``module:attribute``), which is imported when it is first used. So a spec
 costs nothing to register, and an environment without an expert or failure modes leaves these fields empty.
@@ -30,7 +30,7 @@ GROUP = "roleagent.envs"
 
 @dataclass(frozen=True, repr=False)
 class EnvSpec:
-    """What an environment offers. Every field but ``env_id`` is optional, and every import string is loaded lazily.
+    """The parts of an environment. Every field but ``env_id`` is optional, and every import string is loaded lazily.
 
     Attributes:
         env_id: the Gymnasium id, with the version.
@@ -41,7 +41,8 @@ class EnvSpec:
         scripted_failures: by mode, a function that plays a :class:`~roleagent.envs.failures.ScriptedEpisode` and
             fails by that mode.
         command_forms: a sequence of :class:`CommandForm`: commands that ``admissible_actions`` cannot list.
-        command_tools: a :class:`~roleagent.envs.tools.command_tools.CommandTools`: the commands as tools.
+        command_tools: a :class:`~roleagent.envs.tools.definition.command_tools.CommandTools`: the commands as tools.
+        task_grammar: a subclass of :class:`~roleagent.task_grammar.TaskGrammar`, called with the environment.
         agentgym: a subclass of :class:`~roleagent.envs.adapters.agentgym.WireFormat`.
         data_status: a function that yields :class:`DataStatus`, for ``roleagent doctor``.
         splits: names of the splits; the first that the data have is the one to try.
@@ -56,6 +57,7 @@ class EnvSpec:
     scripted_failures: str = ""
     command_forms: str = ""
     command_tools: str = ""
+    task_grammar: str = ""
     agentgym: str = ""
     data_status: str = ""
     splits: tuple[str, ...] = ("train",)
@@ -79,7 +81,7 @@ class EnvSpec:
 
 
 class ExampleStep(NamedTuple):
-    """One step of an example episode: what is seen, what is thought, what is done."""
+    """One step of an example episode: observation, thought and command."""
 
     observation: str
     thought: str
@@ -88,7 +90,7 @@ class ExampleStep(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Instructions:
-    """What a prompt explains about an environment.
+    """The explanation of an environment in prompts.
 
     Attributes:
         rules: the world and the wording of commands.

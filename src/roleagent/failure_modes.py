@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from rapidfuzz.distance import Indel
@@ -46,12 +46,13 @@ class FailureModes:
     )
 
     def diagnose(self, trajectory: Trajectory) -> tuple[str, Finding]:
-        """The dominant failure mode of a failed episode and its finding."""
-        trace = self.read(trajectory)
-        for detector in self.detectors:
-            if finding := detector(trace):
-                return detector.__name__, finding
-        return self.otherwise(trace)
+        """The dominant failure mode of a failed episode and its finding. ``<revise>`` notes are passed over."""
+        places = [place for place, turn in enumerate(trajectory.turns) if not turn.info.get("revision")]
+        trace = self.read(replace(trajectory, turns=tuple(trajectory.turns[place] for place in places)))
+        named = ((detector.__name__, found) for detector in self.detectors if (found := detector(trace)))
+        mode, finding = next(named, None) or self.otherwise(trace)
+        step = finding.step
+        return mode, finding if step is None else finding._replace(step=places[step])
 
 
 def failure_modes_of(env_id: str) -> FailureModes:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import shutil
 import socket
@@ -16,6 +17,8 @@ import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+import numpy as np
 
 from roleagent.slow_notice import waiting
 
@@ -27,17 +30,24 @@ SILENCE = 3600.0
 """Seconds."""
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes a file beside its name and renames it, so that a reader never sees half of it."""
-    partial = path.with_name(f".{path.name}{PARTIAL}")
+def write_whole(path: Path, content: str | bytes | memoryview) -> None:
+    """Writes a file beside its name and renames it: a reader never sees half of it, and two writers do not mix."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}{PARTIAL}")
     partial.write_bytes(content.encode() if isinstance(content, str) else content)
     settle(partial)
     partial.replace(path)
     settle(path.parent)
 
 
+def write_array(path: Path, values: np.ndarray) -> None:
+    """Writes an ``.npy`` file as :func:`write_whole` does; a full disk is an ``OSError`` with the reason."""
+    buffer = io.BytesIO()
+    np.save(buffer, values, allow_pickle=False)
+    write_whole(path, buffer.getbuffer())
+
+
 def make_whole(folder: Path, fill: Callable[[Path], object]) -> None:
-    """Makes a folder that is whole or not there.
+    """Makes a folder atomically.
 
     Args:
         folder: must not exist, or be empty.
@@ -102,7 +112,7 @@ def write_checksums(folder: Path) -> None:
 
 
 def replace_checked(folder: Path, name: str, content: str) -> None:
-    """Writes a file of a folder anew, with its checksum.
+    """Replaces a file of a folder and its checksum.
 
     A kill between the two must leave a folder that is whole, so the old checksum stays beside the new one.
     """
@@ -114,7 +124,7 @@ def replace_checked(folder: Path, name: str, content: str) -> None:
 
 
 def damage(folder: Path, part: str = "") -> str:
-    """What is wrong with the files of a folder by its :data:`CHECKSUMS`, in a few words; empty: nothing.
+    """The damage of a folder by its :data:`CHECKSUMS`, in a few words; empty without damage.
 
     A folder without them, of an older version, is taken as it is.
 

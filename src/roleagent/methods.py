@@ -26,4 +26,6 @@ METHODS: dict[str, Mapping[str, Any]] = {
         "estimator": {"kind": "grpo"},
         "loss": {"importance_level": "sequence", "clip_low": 3e-4, "clip_high": 4e-4},
     },
+    # Predictions would cost a second reply at every expansion of the search, and change nothing in it.
+    "agent_r": {"train": {"stage": "revise"}, "revision": {"form": "note"}, "wia": False},
 }

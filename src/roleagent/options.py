@@ -8,7 +8,7 @@ from typing import Any
 
 
 class ConfigError(ValueError):
-    """A configuration that cannot be used; the message is one line that says what to change."""
+    """The configuration cannot be used; the message is one line with the change to make."""
 
 
 def shown(value: object) -> str:

@@ -30,7 +30,7 @@ KNOWN_KEYS = ConfigDict(extra="forbid")
 _EPISODES = 1_000_000  # most of an iteration
 
 
-def _check_name(option: str, value: str, *names: str) -> None:
+def check_name(option: str, value: str, *names: str) -> None:
     """Refuses a value that is neither a built-in name nor ``module:Class``."""
     if value not in names and not re.fullmatch(r"[\w.]+:\w+", value):
         raise ValueError(f"{option} must be one of {', '.join(names)} or module:Class, not {shown(value)}")
@@ -38,7 +38,7 @@ def _check_name(option: str, value: str, *names: str) -> None:
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class EnvConfig:
-    """Which environment is played, and which of its splits."""
+    """The environment and its splits."""
 
     id: Text = "RoleAgent/ALFWorld-v0"  # a Gymnasium id; module:id imports the module first
     train_split: Text = "train"  # the split that is trained on
@@ -90,7 +90,7 @@ class LoRAConfig:
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class PromptConfig:
-    """What the model reads and how it answers."""
+    """The prompt and the form of replies."""
 
     style: Literal["transcript", "window"] = "transcript"  # one text that only grows, or a fresh prompt per step
     history: Annotated[Integer, Field(ge=0, le=10_000)] = 2  # past steps shown by the window style
@@ -104,7 +104,7 @@ class PromptConfig:
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class WarmStartConfig:
-    """Imitation of a scripted expert that sees only what the agent sees."""
+    """Imitation of a scripted expert that sees only the agent's observations."""
 
     episodes: Annotated[Integer, Field(ge=0, le=10**6)] = 1200  # demonstrations
     epochs: Annotated[Number, Field(ge=0, le=10_000)] = 3.0  # passes over the demonstrations
@@ -128,7 +128,7 @@ class WarmStartConfig:
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class RolloutConfig:
-    """How episodes are played."""
+    """The episodes of an iteration and of evaluation."""
 
     num_groups: Length = 12  # groups per iteration
     group_size: Length = 8  # episodes of the same task, G
@@ -144,7 +144,7 @@ class RolloutConfig:
 
     @model_validator(mode="after")
     def _episodes(self) -> RolloutConfig:
-        _check_name("rollout.backend", self.backend, "local", "vllm")
+        check_name("rollout.backend", self.backend, "local", "vllm")
         if self.num_groups * self.group_size > _EPISODES:
             raise ValueError(
                 f"rollout.num_groups={self.num_groups} and rollout.group_size={self.group_size} make more than "
@@ -244,48 +244,8 @@ class OptimConfig:
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
-class EndpointConfig:
-    """An OpenAI-compatible server; its key is in the environment, as ROLEAGENT_API_KEY or OPENAI_API_KEY."""
-
-    url: Text = ""  # e.g. https://host/v1
-    model: Text = ""  # empty: the only one that the server offers
-    concurrency: Annotated[Integer, Field(ge=1, le=10_000)] = 8  # most questions at the same time
-    timeout: Positive = 60.0  # seconds for one attempt
-    context: Size = 16384  # tokens
-    answer_tokens: Size = 2048  # most tokens of an answer, and of what a model thinks before it
-    candidate_tokens: Count = 4096  # most tokens of the question that lists the candidates
-    prompt_price: Amount = 0.0  # money per million tokens
-    completion_price: Amount = 0.0  # the same of what it writes
-
-
-@dataclass(frozen=True, config=KNOWN_KEYS)
-class CurriculumConfig:
-    """Agent-In-World (AIW 5)."""
-
-    epsilon: ShareBelow1 = 0.5  # share of the tasks that is drawn from what was retrieved, in [0, 1)
-    decay: Share = 0.9  # what is left of a task's weight after an iteration
-    success_factor: Share = 0.5  # what is left of it when all of its group succeeded
-    learnability: Switch = True  # whether what was retrieved is drawn by p (1 - p), too; off: as published
-    candidates_from: Literal["library", "newest"] = "library"  # drawn over all of it, or its newest entries
-    overlooked: Amount = 0.25  # share of what was retrieved that goes to tasks of the same type, long unplayed
-    library: Text = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
-    analyst: Text = "model"  # model (the policy itself), rule (detectors), endpoint (a server), or module:Class
-    temperature: Temperature = 0.5  # of an analyst that samples
-    reflection_tokens: Size = 256  # most tokens of a reflection by the policy
-    selection_tokens: Size = 128  # most tokens of a selection by the policy
-    candidates: Length = 32  # most failures that the analyst chooses from
-    candidate_tokens: Count = 2048  # most tokens of the question to the policy that lists them
-    endpoint: EndpointConfig = field(default_factory=EndpointConfig)
-
-    @model_validator(mode="after")
-    def _analyst(self) -> CurriculumConfig:
-        _check_name("curriculum.analyst", self.analyst, "model", "rule", "endpoint")
-        return self
-
-
-@dataclass(frozen=True, config=KNOWN_KEYS)
 class DeepSpeedConfig:
-    """What is handed to DeepSpeed."""
+    """DeepSpeed's options."""
 
     zero_stage: Annotated[Integer, Field(ge=0, le=3)] = 0  # what the ranks take apart among them (docs/scaling.md)
     offload_optimizer: Switch = False  # its states, and the step itself, to the CPU (stage 1 and up)
@@ -296,7 +256,7 @@ class DeepSpeedConfig:
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class TrainConfig:
-    """The length of a run and what it leaves behind."""
+    """The length of a run, its checkpoints and logs."""
 
     iterations: Count = 30  # of reinforcement
     minutes: Amount = 0.0  # wall-clock budget for the RL stage; 0: no limit
@@ -306,12 +266,13 @@ class TrainConfig:
     token_groups: Count = 1  # groups per iteration that are written down token by token, those that teach first
     shuffle_advantages: Switch = False  # a control: credit goes to the wrong turns, so no learning is expected
     shuffle_process: Switch = False  # a control: the rewards `tool` and `process` go to other turns of the batch
-    stage: Literal["rl", "sft"] = "rl"  # a control: sft goes on imitating instead
+    stage: Literal["rl", "sft", "revise", "eto"] = "rl"  # what follows the warm start: reinforcement; more imitation, a
+    # control; Agent-R; or ETO, its baseline
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class WatchdogConfig:
-    """What is taken for a collapse, and what is done about it."""
+    """The signs of a collapse, and the reaction."""
 
     stop: Switch = False  # whether a collapse ends the run; a loss that is no number always does
     window: Size = 5  # iterations that success and entropy are averaged over
@@ -333,7 +294,7 @@ class WatchdogConfig:
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class TrackingConfig:
-    """Where a run's numbers go besides ``metrics.jsonl``."""
+    """Trackers of metrics besides ``metrics.jsonl``."""
 
     tensorboard: Switch = True  # in the run folder
     wandb: Switch = False  # needs roleagent[wandb], as the next two need theirs

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class DataChanged(ValueError):
-    """A pickled environment is loaded where its data are not what they were; the message is one line."""
+    """The data of a pickled environment have changed; the message is one line."""
 
 
 class Immutable:

@@ -42,7 +42,7 @@ class TaskSplit(Immutable):
         return len(self.task_ids)
 
     def __contains__(self, task_id: object) -> bool:
-        return task_id in self._positions
+        return isinstance(task_id, str) and task_id in self._positions
 
     def position(self, task_id: str) -> int:
         """The place of a task in the split, from 0.
@@ -79,7 +79,7 @@ class TaskSplit(Immutable):
         raise ValueError(f"unknown task id {task_id!r} in {self.env_id}:{self.split} ({len(self)} tasks){hint}")
 
     def manifest(self) -> dict[str, object]:
-        """What a report needs to name this split: environment, split, size, digest."""
+        """The description of this split in reports: environment, split, size, digest."""
         return {"env_id": self.env_id, "split": self.split, "tasks": len(self), "digest": self.digest}
 
 

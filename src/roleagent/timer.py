@@ -7,9 +7,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-PARTS = ("generation", "prediction", "environment", "scoring", "grouping", "analysis", "update", "sync")
+PARTS = ("generation", "prediction", "environment", "scoring", "grouping", "analysis", "simulator", "update", "sync")
 """What an iteration is made of: sampling replies, sampling predictions, stepping the worlds, scoring predictions,
-finding groups of states, reading failures, updating the policy, and sending the new weights to the sampler."""
+finding groups of states, reading failures, writing tasks, updating the policy, and sending the new weights to the
+sampler."""
 
 
 class Timer:
@@ -58,13 +59,13 @@ class Timer:
 
     @staticmethod
     def slowest(parts: Sequence[Timer]) -> dict[str, float]:
-        """Seconds by name of those who worked at the same time: of each part the longest."""
+        """The largest seconds of each part over ranks that worked at the same time."""
         names = {name for part in parts for name in part.seconds}
         return {name: max(part.seconds.get(name, 0.0) for part in parts) for name in sorted(names)}
 
 
 def shares(rows: Sequence[Mapping[str, float]]) -> str:
-    """Where the time of some logged iterations went, the largest part first; parts below half a percent are left out.
+    """The shares of time in some logged iterations, the largest first; parts below half a percent are left out.
 
     >>> shares([{"update_seconds": 3.0, "sync_seconds": 0.001, "other_seconds": 0.999, "seconds": 4.0}])
     'update 75 %, other 25 %'

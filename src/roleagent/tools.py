@@ -1,4 +1,4 @@
-"""Tools: what a model may call, a call, and its result (Agent-R1, arXiv 2511.14460, "BaseTool").
+"""Tools, calls and results (Agent-R1, arXiv 2511.14460, "BaseTool").
 
 A tool says what happened; the environment (:mod:`roleagent.envs.tools`) decides what that means for the task.
 """
@@ -35,7 +35,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a tool returned.
+    """The result of a tool.
 
     Attributes:
         text: what the agent reads.

@@ -293,7 +293,7 @@ class Selection:
 
 @runtime_checkable
 class Expert(Protocol):
-    """A scripted agent that sees only what an agent sees, for demonstrations and as a baseline.
+    """A scripted agent with the observations of an agent, for demonstrations and as a baseline.
 
     :func:`roleagent.env_spec.make_expert` gives an environment's own. Its attribute ``given_up``, if it has
     one, is true when it knows no way on.

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.envs.retrieval import bm25, indexer
-from roleagent.envs.retrieval.analysis import analyse
-from roleagent.envs.retrieval.bm25 import BM25
-from roleagent.envs.retrieval.indexer import LENGTHS
+from roleagent.envs.retrieval.lexical import bm25, indexer
+from roleagent.envs.retrieval.lexical.analysis import analyse
+from roleagent.envs.retrieval.lexical.bm25 import BM25
+from roleagent.envs.retrieval.lexical.indexer import LENGTHS
 from roleagent.envs.webshop.data.catalogue import load_catalogue
 
 VOCABULARY = "red blue green shoe hat sock wool silk the".split()  # noqa: SIM905 - reads as words

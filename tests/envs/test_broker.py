@@ -11,7 +11,7 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 
 from roleagent.envs.pool import EnvPool
-from roleagent.envs.tools.broker import Broker, PreparedCall
+from roleagent.envs.tools.calls.broker import Broker, PreparedCall
 from roleagent.envs.wrappers import PredictedState
 from roleagent.tools import EpisodeError, Result, ToolError
 

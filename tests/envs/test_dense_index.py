@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from roleagent.envs.retrieval import retriever as retrieving
 from roleagent.envs.retrieval.build import build_index
-from roleagent.envs.retrieval.dense import KINDS, DenseIndex
+from roleagent.envs.retrieval.dense.index import KINDS, DenseIndex
+from roleagent.envs.retrieval.dense.tfidf import TfidfEncoder
 from roleagent.envs.retrieval.fusion import fuse
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
 from roleagent.envs.retrieval.recall import gold_corpus, recall
 from roleagent.envs.retrieval.retriever import DenseRetriever, Hit, open_index, open_retriever
-from roleagent.envs.retrieval.tfidf import TfidfEncoder
 
 COUNT, DIMENSION = 4000, 64
 
@@ -89,7 +89,7 @@ def test_saved_and_mapped(indexes, vectors, questions, kind, tmp_path):
 
 def test_a_graph_over_many_lists(vectors, questions, indexes, monkeypatch):
     """What the largest indexes are made of, at a size that a test can build."""
-    monkeypatch.setattr("roleagent.envs.retrieval.dense.MANY_LISTS", 4)
+    monkeypatch.setattr("roleagent.envs.retrieval.dense.index.MANY_LISTS", 4)
     index = DenseIndex.build("ivf-rabitq", [vectors])
     assert "HNSW" in type(faiss.downcast_index(faiss.extract_index_ivf(index._index).quantizer)).__name__
     assert share(index.search(questions, 3)[1], indexes["flat"].search(questions, 3)[1]) > 0.95

@@ -11,13 +11,13 @@ from tiny_e5 import save_model
 from transformers import AutoModel, PreTrainedTokenizerFast
 
 from roleagent.cli import main
-from roleagent.envs.retrieval import tfidf
-from roleagent.envs.retrieval.analysis import analyse
-from roleagent.envs.retrieval.e5 import E5Encoder
-from roleagent.envs.retrieval.encoders import make_encoder, open_encoder
+from roleagent.envs.retrieval.dense import tfidf
+from roleagent.envs.retrieval.dense.e5 import E5Encoder
+from roleagent.envs.retrieval.dense.encoders import make_encoder, open_encoder
+from roleagent.envs.retrieval.dense.tfidf import TfidfEncoder
+from roleagent.envs.retrieval.lexical.analysis import analyse
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
 from roleagent.envs.retrieval.retriever import open_index, open_retriever
-from roleagent.envs.retrieval.tfidf import TfidfEncoder
 
 TEXTS = [
     "red shoes for running",
@@ -138,7 +138,7 @@ def test_batches_change_nothing(encoder, monkeypatch):
         return embed(self, ids)
 
     monkeypatch.setattr(E5Encoder, "_embed", noting)
-    monkeypatch.setattr("roleagent.envs.retrieval.e5.TOKENS", 500)
+    monkeypatch.setattr("roleagent.envs.retrieval.dense.e5.TOKENS", 500)
     assert encoder.encode_passages(texts) == pytest.approx(vectors, abs=1e-5)
     assert len(shapes) > 5
     assert all(rows * longest <= 500 for rows, longest, _ in shapes)

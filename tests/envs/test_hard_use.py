@@ -26,7 +26,7 @@ from roleagent.agents.dual_role import env as dual_role
 from roleagent.analyst_format import plain, read_reflection, read_selection, write_reflection
 from roleagent.env_spec import make_expert
 from roleagent.envs.adapters.vector import make_vector
-from roleagent.envs.retrieval.analysis import analyse
+from roleagent.envs.retrieval.lexical.analysis import analyse
 from roleagent.envs.searchqa.scoring import judge
 from roleagent.envs.searchqa.text import read_command
 from roleagent.envs.textcraft.text import read_command as read_crafting_command

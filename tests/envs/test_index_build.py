@@ -12,13 +12,14 @@ import numpy as np
 import pytest
 
 from roleagent.cli import main
-from roleagent.envs.retrieval import build, vectors
+from roleagent.envs.retrieval import build
 from roleagent.envs.retrieval.build import BUILDING, build_index
-from roleagent.envs.retrieval.dense import KINDS
+from roleagent.envs.retrieval.dense import vectors
+from roleagent.envs.retrieval.dense.index import KINDS
+from roleagent.envs.retrieval.dense.tfidf import TfidfEncoder
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
 from roleagent.envs.retrieval.retriever import open_index, open_retriever
-from roleagent.envs.retrieval.tfidf import TfidfEncoder
 
 PASSAGES, CHUNK = 300, 20
 WORDS = re.findall(
@@ -210,7 +211,7 @@ def test_bm25(corpus, tmp_path, monkeypatch):
 def test_a_disk_that_fills_up(corpus, tmp_path):
     """A real one: what is written to /dev/full does not fit."""
     out = tmp_path / "index"
-    blocked = out / BUILDING / f"000005.npy.{os.getpid()}.part"
+    blocked = out / BUILDING / f".000005.npy.{os.getpid()}.partial"
     blocked.parent.mkdir(parents=True)
     blocked.symlink_to("/dev/full")
     with pytest.raises(RetrievalError, match="is full: make room and run the same command again, it goes on") as error:

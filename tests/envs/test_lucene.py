@@ -11,11 +11,11 @@ import sys
 import pytest
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.envs.retrieval import lucene
-from roleagent.envs.retrieval.analysis import analyse
-from roleagent.envs.retrieval.bm25 import BM25
-from roleagent.envs.retrieval.lucene import LuceneIndex
-from roleagent.envs.retrieval.words import CLASSES
+from roleagent.envs.retrieval.lexical import lucene
+from roleagent.envs.retrieval.lexical.analysis import analyse
+from roleagent.envs.retrieval.lexical.bm25 import BM25
+from roleagent.envs.retrieval.lexical.lucene import LuceneIndex
+from roleagent.envs.retrieval.lexical.words import CLASSES
 from roleagent.envs.webshop.data.catalogue import load_catalogue
 
 # Anserini rounds scores to four digits and takes millionths off equal ones.
@@ -175,7 +175,7 @@ def run(program, **environment):
 def test_a_fork_is_refused_in_a_line(folder):
     program = f"""
 import os, sys
-from roleagent.envs.retrieval.lucene import LuceneIndex
+from roleagent.envs.retrieval.lexical.lucene import LuceneIndex
 index = LuceneIndex.open({str(folder)!r})
 index.search("shoe")
 child = os.fork()

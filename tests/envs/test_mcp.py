@@ -18,9 +18,9 @@ from mcp.shared.memory import create_client_server_memory_streams
 
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.tools import Call, ToolEnv
-from roleagent.envs.tools.broker import Broker, PreparedCall
-from roleagent.envs.tools.command import call_command
-from roleagent.envs.tools.load import load_tools as load_all
+from roleagent.envs.tools.calls.broker import Broker, PreparedCall
+from roleagent.envs.tools.calls.command import call_command
+from roleagent.envs.tools.definition.load import load_tools as load_all
 from roleagent.envs.tools.mcp import MCPClient, MCPError, load_tools
 from roleagent.envs.tools.mcp.session import Server
 from roleagent.tools import EpisodeError, ToolError

@@ -14,7 +14,7 @@ from gymnasium.utils.env_checker import check_env
 from roleagent.envs.apibank.env import same_value
 from roleagent.envs.bfcl.check import problem_of
 from roleagent.envs.bfcl.env import CATEGORIES
-from roleagent.envs.tools.command import answer_command, call_command, read_command
+from roleagent.envs.tools.calls.command import answer_command, call_command, read_command
 from roleagent.evaluate import main
 from roleagent.tools import Call
 

@@ -12,9 +12,10 @@ from gymnasium.utils.env_checker import check_env
 
 from roleagent.env_spec import make_expert
 from roleagent.envs.failures import play_failures
-from roleagent.envs.office.goals import DONE, command_of, read_command, understand
+from roleagent.envs.office.goals import DONE, command_of, understand
 from roleagent.envs.office.tasks import CALLS, build_task, task_ids
 from roleagent.envs.office.world import PERSON_FIELDS, ROOM_FIELDS, SPLITS, build_office, names
+from roleagent.envs.tools.calls.command import read_command
 from roleagent.failure_modes import diagnose, taxonomy
 from roleagent.task_split import assert_disjoint
 from roleagent.tools import Call
@@ -105,7 +106,7 @@ def test_a_booking_is_judged_by_the_state_and_an_answer_by_itself(env):
     task_id = "meet-1-400"
     env.reset(options={"task_id": task_id})
     right, done = env.walkthrough()
-    arguments = read_command(right)[0][0].arguments
+    arguments = read_command(right).readable[0].arguments
     assert play(env, task_id, [done])["won"] is False
     assert play(env, task_id, [right, done])["expected"] == [arguments[name] for name in ("id", "day", "hour")]
     free = env._state["office"].taken[arguments["id"], arguments["day"]]

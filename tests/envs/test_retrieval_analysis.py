@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from roleagent.envs.retrieval import analysis
-from roleagent.envs.retrieval.analysis import STOP_WORDS, analyse
-from roleagent.envs.retrieval.porter import stem
-from roleagent.envs.retrieval.words import CLASSES, LONGEST, words
+from roleagent.envs.retrieval.lexical import analysis
+from roleagent.envs.retrieval.lexical.analysis import STOP_WORDS, analyse
+from roleagent.envs.retrieval.lexical.porter import stem
+from roleagent.envs.retrieval.lexical.words import CLASSES, LONGEST, words
 
 # Characters of every class, and some of none.
 ODD = "".join(chr(int(ranges.split()[0].split("-")[0], 16)) for ranges in CLASSES.values()) + " !-aZ5é\U0001f600\u2028"

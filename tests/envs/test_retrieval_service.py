@@ -24,13 +24,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from retrieval_serving import serving
 
 from roleagent.cli import main
-from roleagent.envs.retrieval.batching import Batcher, Late, Overloaded
 from roleagent.envs.retrieval.build import build_index
-from roleagent.envs.retrieval.client import HTTPRetriever
 from roleagent.envs.retrieval.passages import Passage, Passages
 from roleagent.envs.retrieval.retriever import Hit, RetrievalError, open_index, open_retriever
-from roleagent.envs.retrieval.server import Server
-from roleagent.envs.retrieval.service import Limits
+from roleagent.envs.retrieval.serving.batching import Batcher, Late, Overloaded
+from roleagent.envs.retrieval.serving.client import HTTPRetriever
+from roleagent.envs.retrieval.serving.server import Server
+from roleagent.envs.retrieval.serving.service import Limits
 
 
 class Echo:
@@ -414,10 +414,10 @@ def test_a_server_that_is_busy_is_asked_again():
 
 PROGRAM = """
 import sys, time
-from roleagent.envs.retrieval.batching import Batcher
+from roleagent.envs.retrieval.serving.batching import Batcher
 from roleagent.envs.retrieval.passages import Passage
 from roleagent.envs.retrieval.retriever import Hit
-from roleagent.envs.retrieval.server import Server
+from roleagent.envs.retrieval.serving.server import Server
 
 class Slow:
     name = "slow"

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.retrieval.passages import Passage, RetrievalError
 from roleagent.envs.retrieval.retriever import Hit
-from roleagent.envs.searchqa.dataset import KEPT, LONGEST, Archive
+from roleagent.envs.searchqa.data.dataset import KEPT, LONGEST, Archive
+from roleagent.envs.searchqa.data.questions import SPLITS
 from roleagent.envs.searchqa.env import ANSWERED, WORDS, present
-from roleagent.envs.searchqa.questions import SPLITS
 from roleagent.envs.searchqa.text import read_command, read_information
 from roleagent.envs.wrappers import Tags
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from roleagent.env_spec import make_expert
+from roleagent.envs.searchqa.data.world import generate
 from roleagent.envs.searchqa.env import SearchQAEnv, present
 from roleagent.envs.searchqa.expert import GIVEN_UP, ResearchExpert, understand
-from roleagent.envs.searchqa.world import generate
 from roleagent.types import Expert
 
 

@@ -8,8 +8,8 @@ import pytest
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.retrieval.passages import Passage
 from roleagent.envs.retrieval.retriever import Hit
-from roleagent.envs.searchqa.dataset import Archive
-from roleagent.envs.searchqa.questions import Question, Questions
+from roleagent.envs.searchqa.data.dataset import Archive
+from roleagent.envs.searchqa.data.questions import Question, Questions
 from roleagent.envs.wrappers import Tags
 from roleagent.failure_modes import diagnose, taxonomy
 from roleagent.types import Completion, Task, Trajectory, Turn

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from roleagent.envs.searchqa.benchmarks import DATA_SETS, load_questions, read_questions
+from roleagent.envs.searchqa.data.benchmarks import DATA_SETS, load_questions, read_questions
+from roleagent.envs.searchqa.data.questions import SAMPLE, Question, QuestionError, Questions, split
 from roleagent.envs.searchqa.env import SearchQAEnv
-from roleagent.envs.searchqa.questions import SAMPLE, Question, QuestionError, Questions, split
 
 
 @pytest.fixture(scope="session")

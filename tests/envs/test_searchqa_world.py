@@ -7,10 +7,10 @@ import re
 
 import pytest
 
-from roleagent.envs.searchqa.benchmarks import load_questions
+from roleagent.envs.searchqa.data.benchmarks import load_questions
+from roleagent.envs.searchqa.data.questions import SPLITS
+from roleagent.envs.searchqa.data.world import generate, write_world
 from roleagent.envs.searchqa.env import SearchQAEnv
-from roleagent.envs.searchqa.questions import SPLITS
-from roleagent.envs.searchqa.world import generate, write_world
 
 WORLD = generate(0)
 

@@ -12,7 +12,7 @@ from gymnasium.utils.env_checker import check_env
 
 import roleagent  # noqa: F401 - registers the environments
 from roleagent.envs.tools import Call, Result, ToolEnv, ToolError, tool
-from roleagent.envs.tools.command import answer_command, call_command
+from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.wrappers import PredictedState, ToolTags
 
 TASKS = [

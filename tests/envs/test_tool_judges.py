@@ -3,7 +3,7 @@
 import pytest
 
 from roleagent.envs.tools import Call, ToolEnv, tool
-from roleagent.envs.tools.command import answer_command, call_command
+from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.judges import JUDGES, Episode, judge_of, terms_of
 from roleagent.envs.tools.tasks import ToolTask, open_tasks
 

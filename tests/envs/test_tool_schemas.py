@@ -8,9 +8,9 @@ from typing import Annotated, Any, Literal, Optional, TypedDict
 import pytest
 
 from roleagent.envs.tools import tool
-from roleagent.envs.tools.function_tool import as_tool, function_schema
-from roleagent.envs.tools.load import load_tools
-from roleagent.envs.tools.schema import ArgumentCheck, SchemaRefused, converter, schema_of
+from roleagent.envs.tools.definition.function_tool import as_tool, function_schema
+from roleagent.envs.tools.definition.load import load_tools
+from roleagent.envs.tools.definition.schema import ArgumentCheck, SchemaRefused, converter, schema_of
 from roleagent.tools import Tool
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from roleagent.config import ConfigError, load
 from roleagent.env_spec import make_expert
-from roleagent.envs.tools.command import answer_command, call_command
+from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.expert import GIVEN_UP
 from roleagent.tools import Call
 

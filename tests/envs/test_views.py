@@ -17,8 +17,8 @@ from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.env_spec import UNKNOWN, instructions_of, make_expert, spec_of
 from roleagent.envs.make import make
 from roleagent.envs.pool import EnvPool
-from roleagent.envs.tools.command import answer_command, call_command
-from roleagent.envs.tools.command_tools import CommandTool
+from roleagent.envs.tools.calls.command import answer_command, call_command
+from roleagent.envs.tools.definition.command_tools import CommandTool
 from roleagent.envs.tools.views import ToolView
 from roleagent.envs.wrappers import PredictedState, Tags, ToolTags
 from roleagent.settings import PromptConfig, RolloutConfig

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.envs.retrieval.bm25 import BM25
+from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.webshop.data.catalogue import Catalogue, CatalogueError, MemoryShelf, load_catalogue
 from roleagent.envs.webshop.engine.goals import open_goals
 from roleagent.envs.webshop.engine.nouns import HEURISTIC, NounError

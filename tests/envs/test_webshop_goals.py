@@ -4,7 +4,10 @@ import gzip
 import json
 import random
 from itertools import product as combinations
+from math import ceil
 
+import gymnasium
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +17,7 @@ from roleagent.envs.webshop.data.product import clean
 from roleagent.envs.webshop.engine import goals as goals_module
 from roleagent.envs.webshop.engine.goals import (
     KINDS,
+    NO_CAP,
     SPLITS,
     bounds,
     goals,
@@ -21,6 +25,9 @@ from roleagent.envs.webshop.engine.goals import (
     prices,
     task_splits,
 )
+from roleagent.envs.webshop.engine.written import find_goal
+from roleagent.envs.webshop.text import read_request
+from roleagent.task_grammar import grammar_of
 
 COLOURS_AND_SIZES = {"Size": [{"value": "S"}, {"value": "L"}], "Color": [{"value": v} for v in ("red", "blue", "tan")]}
 
@@ -168,3 +175,33 @@ def test_splits_are_disjoint_and_leave_training_the_most(n):
     elif n >= 20:
         assert abs(sizes["test"] / n - 0.15) < 0.03
         assert sizes["test"] == sizes["valid"]
+
+
+# --- written goals ----------------------------------------------------------------------------------------------------
+
+
+def test_a_written_goal_asks_for_what_its_fields_say():
+    env = gymnasium.make("RoleAgent/WebShop-v0", generated_tasks=True)
+    grammar, shop = grammar_of(env), env.unwrapped.shop
+    rng = np.random.default_rng(0)
+    for _ in range(100):
+        spec = grammar.vary(grammar.base(rng), rng)
+        named = dict(zip(grammar.fields, spec.values, strict=True))
+        goal = find_goal(shop, grammar.task_id(spec))
+        product, request = shop.catalogue[goal.position], read_request(goal.instruction)
+        text, info = env.reset(options={"task_id": goal.goal_id})
+        assert goal.instruction in text and goal.category == named["category"] == info["task_type"]
+        assert len(goal.attributes) == int(named["attributes"]) and set(goal.attributes) <= set(product.attributes)
+        assert all(attribute in goal.instruction for attribute in goal.attributes)
+        assert request.options == goal.options and len(goal.options) == int(named["options"])
+        assert all(value in product.options[name] for name, value in goal.options.items())
+        price = shop.prices[goal.position]
+        if named["cap"] == "none":
+            assert goal.price_upper == NO_CAP and "price" not in goal.instruction
+        else:
+            assert request.cap == goal.price_upper and ceil((request.cap - price) / 10) == int(named["cap"])
+
+
+def test_nobody_writes_the_requests_of_people():
+    with pytest.raises(ValueError, match="generated_tasks needs goals='synthetic'"):
+        gymnasium.make("RoleAgent/WebShop-v0", goals="human", generated_tasks=True)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from programs import status
 
-from roleagent.envs.retrieval.bm25 import BM25
+from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.webshop.cli import main
 from roleagent.envs.webshop.data import build
 from roleagent.envs.webshop.data.catalogue import CatalogueError, load_catalogue

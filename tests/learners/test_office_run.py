@@ -8,7 +8,7 @@ import pytest
 from programs import ROOT, TOY_POLICY, load, overrides
 from test_methods import DOCUMENTED
 
-from roleagent.envs.office.goals import read_command
+from roleagent.envs.tools.calls.command import read_command
 from roleagent.reports.data.load_run import load_run
 
 train = load("train")
@@ -51,7 +51,7 @@ def test_a_run_with_process_rewards(mask, tmp_path, capsys):
     called = [turn for turn in turns if "calls" in turn]
     assert called and sum(len(turn["calls"]) for turn in turns if "calls" in turn) == rows[0]["calls"]
     for turn in called:
-        [call], [read] = turn["calls"], read_command(turn["action"])[0]
+        [call], [read] = turn["calls"], read_command(turn["action"]).readable
         assert (call["name"], call["arguments"], call["result"]) == (read.name, read.arguments, turn["observation"])
         assert (call["error"] is None) == bool(turn["rewards"]["tool"])
     cards = [turn for episode in load_run(tmp_path / "run")["episodes"] for turn in episode["turns"]]

@@ -95,7 +95,7 @@ FRONT_DOOR = "roleagent.cli"
 # The trainer and the evaluation: links to the programs of the root, above every package.
 PROGRAMS = (FRONT_DOOR, "roleagent.train", "roleagent.evaluate")
 # The encoders of a dense index: imported when an index needs one.
-LAZY_TORCH = "roleagent.envs.retrieval.e5"
+LAZY_TORCH = "roleagent.envs.retrieval.dense.e5"
 
 
 def test_imports_go_one_way():

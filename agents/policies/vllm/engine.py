@@ -77,7 +77,7 @@ class LocalEngine:
         return [answer(output.outputs[0]) for output in outputs]
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Overwrites the weights; what was computed with the old ones is forgotten."""
+        """Overwrites the weights and clears caches that the old ones filled."""
         self._wake("weights")
         self._llm.collective_rpc("copy_weights", args=(weights,))
         self._empty = False

@@ -1,4 +1,4 @@
-"""What vLLM is started with, in a run's process or as a server: options, surroundings, and which models it takes.
+"""The options of vLLM in a run's process or as a server, its environment variables, and the supported models.
 
 An engine starts without weights, from the description of a model alone: they always come from the trainer.
 """
@@ -38,7 +38,7 @@ def require_vllm() -> None:
 
 
 def set_environment(own_processes: bool) -> None:
-    """Sets what vLLM reads from the environment while it is imported; what is set already stays.
+    """Sets the environment variables that vLLM reads on import; variables that are set already stay.
 
     Args:
         own_processes: whether the engine has its own processes; otherwise it runs in this one.

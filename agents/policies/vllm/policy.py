@@ -1,4 +1,4 @@
-"""A policy whose replies vLLM samples: it has the learner's weights in an engine of its own, and gets them anew after
+"""A policy whose replies vLLM samples: its engine has a copy of the learner's weights, which is replaced after
 every update.
 
 The engine is within this process (:class:`~roleagent.agents.policies.vllm.engine.LocalEngine`) or behind a URL
@@ -26,14 +26,14 @@ from roleagent.types import Completion, Request
 
 
 class Engine(Protocol):
-    """Where vLLM is."""
+    """The vLLM engine: in this process, or a server."""
 
     def sample(self, requests: Sequence[SampleRequest], temperature: float) -> list[Completion]:
         """One answer per request."""
         ...
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Overwrites the weights; what was computed with the old ones is forgotten."""
+        """Overwrites the weights and clears caches that the old ones filled."""
         ...
 
     def load_adapter(self, adapter: Iterable[tuple[str, Tensor]], rank: int, alpha: float) -> None:
@@ -65,7 +65,7 @@ class VLLMPolicy:
         self.reseed(policy.generator.initial_seed())
 
     def reseed(self, seed: int) -> None:
-        """Begins the stream that all sampling draws from anew."""
+        """Seeds the random stream of all sampling."""
         self._generator = np.random.default_rng(seed % 2**64)
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
@@ -93,7 +93,7 @@ class VLLMPolicy:
         return SampleRequest(tuple(request.prompt_ids), limit, tuple(sorted(request.stop_ids)), seed)
 
     def sync(self, weights: Weights, version: int) -> None:
-        """Takes over the learner's weights; with an adapter all of them once, and then the adapter alone."""
+        """Copies the learner's weights; with an adapter all of them once, then only the adapter."""
         self.version = -1  # half of them are no model
         if not self._rank:
             self._engine.load_weights(weights.weights())

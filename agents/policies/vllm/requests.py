@@ -1,4 +1,4 @@
-"""What vLLM is asked, and what it answers."""
+"""Requests to vLLM, and its answers."""
 
 from __future__ import annotations
 
@@ -67,14 +67,14 @@ def sampling(request: SampleRequest, temperature: float, **more: Any) -> Any:
 
 
 def answer(output: Any) -> Completion:
-    """What vLLM answered, from its ``CompletionOutput``."""
+    """The completion in vLLM's ``CompletionOutput``."""
     tokens = tuple(output.token_ids)
     logprobs = tuple(found[token].logprob for token, found in zip(tokens, output.logprobs, strict=True))
     return Completion(tokens, logprobs, "stop" if output.finish_reason == "stop" else "length")
 
 
 def adapter_request() -> Any:
-    """How a request says that it is meant for the weights with the adapter."""
+    """The request field that selects the weights with the adapter."""
     from vllm.lora.request import LoRARequest  # pyright: ignore[reportMissingImports]
 
     return LoRARequest("policy", ADAPTER, "none: it is in memory")

@@ -41,7 +41,7 @@ _LARGEST = 256 * 2**20  # bytes of a request
 
 
 class RefusedError(Exception):
-    """What the server says in place of an answer.
+    """The server refuses a request.
 
     Args:
         status: of HTTP.
@@ -53,7 +53,7 @@ class RefusedError(Exception):
 
 
 class Service:
-    """What the server does.
+    """The methods of the server.
 
     Args:
         engine: vLLM's ``AsyncLLM``.

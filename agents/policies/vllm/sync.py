@@ -1,4 +1,4 @@
-"""Weights on their way from the trainer to the workers of a vLLM server: by broadcast, never by way of the disk.
+"""Weight transfer from the trainer to the workers of a vLLM server, by broadcast and without the disk.
 
 The trainer is member 0 of a process group of its own, beside those of DeepSpeed and of vLLM; the workers are the
 others. On GPUs weights go by NCCL, from memory to memory. Where trainer and worker share a GPU, which NCCL refuses, or
@@ -33,7 +33,7 @@ CONNECT_TIMEOUT = 10.0  # seconds for a connection: a way that takes longer is n
 
 
 class BrokenChannelError(RuntimeError):
-    """The sender failed in the middle: what was received is part of the weights."""
+    """The sender failed during a transfer: only some weights arrived."""
 
 
 class Channel:
@@ -88,7 +88,7 @@ class Channel:
         return sent
 
     def receive(self) -> Iterator[tuple[str, Tensor]]:
-        """What :meth:`send` sends, weight by weight; every receiver must consume all of them.
+        """Yields the weights that :meth:`send` sends; every receiver must consume all of them.
 
         Raises:
             BrokenChannelError: the sender failed.
@@ -123,7 +123,7 @@ class Channel:
 
 
 def device_id(device: torch.device) -> str:
-    """What a device is called in every process that sees it; all CPUs are called the same."""
+    """The name of a device, equal in every process that sees it; all CPUs have the same name."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else device.type
 
 

@@ -1,4 +1,4 @@
-"""What runs inside vLLM, in each of its workers: it takes over weights and adapters.
+"""The extension of vLLM's workers: it receives weights and adapters.
 
 vLLM loads this module by name (``worker_extension_cls``), before it loads the model.
 """
@@ -27,7 +27,7 @@ class Receiver:
     channel: Channel | None = None
 
     def device_name(self) -> str:
-        """Which device this worker computes on: the same string in every process that sees the same one."""
+        """The device of this worker: a string that is equal in every process that sees the device."""
         return device_id(self.model_runner.device)
 
     @torch.no_grad()
@@ -45,7 +45,7 @@ class Receiver:
             raise ValueError(f"no weights came for {', '.join(missing[:3])}")
 
     def copy_adapter(self, weights: Iterable[tuple[str, Tensor]], rank: int, alpha: float) -> None:
-        """Puts an adapter, by peft's names, in the place of the last one."""
+        """Replaces the last adapter; the names are peft's."""
         from vllm.lora.lora_model import LoRAModel  # pyright: ignore[reportMissingImports] - it may be missing
         from vllm.lora.peft_helper import PEFTHelper  # pyright: ignore[reportMissingImports]
 
@@ -87,11 +87,11 @@ class Receiver:
         return ""
 
     def receive_weights(self) -> str:
-        """Takes what the trainer sends for weights; returns what went wrong, or nothing."""
+        """Receives the trainer's weights; returns an error message, or nothing."""
         return self._received(lambda sent: self.copy_weights(sent))
 
     def receive_adapter(self, rank: int, alpha: float) -> str:
-        """Takes what the trainer sends for an adapter; returns what went wrong, or nothing."""
+        """Receives the trainer's adapter; returns an error message, or nothing."""
         return self._received(lambda sent: self.copy_adapter(sent, rank, alpha))
 
     def _received(self, load: Any) -> str:

@@ -1,4 +1,4 @@
-"""What Alembic runs to take the steps: on the connection, and in the transaction, of the one who calls it."""
+"""Alembic's environment: it migrates on the connection and in the transaction of its caller."""
 
 from alembic import context
 

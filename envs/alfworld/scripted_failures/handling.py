@@ -1,4 +1,4 @@
-"""Household tasks that fail by what the agent does to things, or wants to do to things that are not there."""
+"""Scripted failures of handling: wrong, missing or invented objects."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _never_opened(agent: Visitor) -> None:
 
 
 def wrong_object_interaction(agent: Visitor) -> None:
-    """Does with another thing what the task asks for, and leaves the item alone."""
+    """Does the task with another object."""
     episode = agent.episode
     agent.some_way(spare=9, before=agent.is_take)
     for _ in range(2 if episode.chance(0.25) else 1):

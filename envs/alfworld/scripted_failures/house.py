@@ -34,16 +34,16 @@ class House(Protocol):
 
     @property
     def held(self) -> str:
-        """What is in the hand, or ``""``."""
+        """The object in the hand, or ``""``."""
         ...
 
     @property
     def spot(self) -> object:
-        """Where the agent stands."""
+        """The location of the agent."""
         ...
 
     def spot_of(self, place: str) -> object:
-        """From where a place is reached: several may share a spot."""
+        """The location from which a receptacle is reached; several may share one."""
         ...
 
     def shut(self, place: str) -> bool:
@@ -51,7 +51,7 @@ class House(Protocol):
         ...
 
     def contents(self, place: str) -> tuple[str, ...]:
-        """What is in or on a place now, seen or not."""
+        """The current contents of a receptacle, seen or not."""
         ...
 
     def stations(self) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ def house_of(env: gymnasium.Env) -> House:
 
 
 class Visitor:
-    """An agent in a house: what it does on its way, for better or worse.
+    """An agent in a house, with the building blocks of right and wrong behavior.
 
     Args:
         episode: just begun.
@@ -182,7 +182,7 @@ class Visitor:
         return self.house.spot_of(place) == self.house.spot
 
     def elsewhere(self, places: Iterable[str]) -> list[str]:
-        """Those of the places at which the agent does not stand."""
+        """The receptacles at other locations than the agent's."""
         return [place for place in places if not self.at(place)]
 
     def apart(self, places: Iterable[str]) -> list[str]:
@@ -194,7 +194,7 @@ class Visitor:
         return any(kind_of(thing) == self.house.item for thing in self.house.contents(place))
 
     def some_way(self, spare: int, before: Callable[[str], bool] | None = None) -> None:
-        """Goes about the task as the expert would, for some steps or none.
+        """Follows the expert for a random number of steps, perhaps none.
 
         Args:
             spare: steps that are to be left.
@@ -216,7 +216,7 @@ class Visitor:
             self.episode.do(f"open {place}")
 
     def put(self, place: str) -> None:
-        """Puts down what is in the hand.
+        """Puts down the object in the hand.
 
         Raises:
             Impossible: it cannot be put there.
@@ -226,7 +226,7 @@ class Visitor:
         self.try_to_put(self.house.held, place)
 
     def try_to_put(self, thing: str, place: str) -> None:
-        """Says that it puts a thing down, in the game's own wording, whether that works or not."""
+        """Gives the command to put an object down, whether it works or not."""
         self.episode.do(self.house.wording.format(thing, place))
 
     def idle(self) -> None:

@@ -29,7 +29,7 @@ def navigation_loop(agent: Visitor) -> None:
 
 
 def repetitive_exploration(agent: Visitor) -> None:
-    """Searches again and again what it has searched, with empty hands, while the item lies elsewhere."""
+    """Searches the same receptacles repeatedly, with empty hands, while the item is elsewhere."""
     episode = agent.episode
     barren = agent.apart(episode.shuffled([place for place in agent.house.places if not agent.holds_item(place)]))
     if len(barren) < 3:
@@ -99,7 +99,7 @@ def _search_through(agent: Visitor, place: str, until: int) -> None:
 
 
 def wrong_target_location(agent: Visitor) -> None:
-    """Carries the item, ready to be put down, from one wrong place to the next and never to the right one."""
+    """Carries the finished item from one wrong receptacle to the next, never to the target."""
     episode = agent.episode
     if not agent.house.target:
         raise Impossible
@@ -121,7 +121,7 @@ def wrong_target_location(agent: Visitor) -> None:
 
 
 def premature_give_up(agent: Visitor) -> None:
-    """Stops trying before the task is solved: for the rest of the time it looks around, or plays with a door."""
+    """Gives up before the task is solved: it only looks around, or opens and closes a door."""
     episode = agent.episode
     agent.some_way(spare=5)
     restless = episode.pick((0.0, 0.0, 0.5))

@@ -31,7 +31,7 @@ class RecipeError(ValueError):
 
 
 class Ingredient(NamedTuple):
-    """What a recipe takes: ``count`` of an item, or of any items with a tag."""
+    """An ingredient of a recipe: ``count`` of an item, or of any items with a tag."""
 
     name: str
     count: int
@@ -106,11 +106,11 @@ class RecipeBook(Opened):
         return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
 
     def recipes_for(self, name: str) -> tuple[Recipe, ...]:
-        """The recipes of a product, else of a tag; ``()`` for what is only fetched."""
+        """The recipes of a product, else of a tag; ``()`` for raw materials."""
         return self.by_product.get(name) or self.by_tag.get(name, ())
 
     def depth(self, name: str) -> int:
-        """The depth of a product or tag; 0 for what is only fetched."""
+        """The depth of a product or tag; 0 for raw materials."""
         if name in self.depths:
             return self.depths[name]
         return min((self.depths[recipe.product] for recipe in self.by_tag.get(name, ())), default=0)

@@ -1,4 +1,4 @@
-"""The engine: what a command does to what a player carries.
+"""The engine: the effect of commands on the inventory.
 
 Every text and every effect is that of the original, "Could not find a valid recipe for ItemTagWithCount(…)" included
 (docs/exactness.md).
@@ -35,7 +35,7 @@ _COUNTED = re.compile(f"([0-9]{{1,{DIGITS}}}) (.*)")
 
 
 class Effect(NamedTuple):
-    """What a command did.
+    """The effect of a command.
 
     Attributes:
         text: the answer.
@@ -49,7 +49,7 @@ class Effect(NamedTuple):
 
 
 class Crafting:
-    """One game: a goal, and what the player carries.
+    """One game: a goal and the inventory.
 
     Attributes:
         carried: item → number, in the order of getting.
@@ -79,7 +79,7 @@ class Crafting:
         return Effect(f"Could not execute {command}")
 
     def inventory(self) -> str:
-        """What is carried, as the player reads it."""
+        """The inventory as text."""
         if not self.carried:
             return "Inventory: You are not carrying anything."
         things = "".join(f"[{plain_name(item)}] ({count}) " for item, count in self.carried.items())

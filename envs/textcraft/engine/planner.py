@@ -26,7 +26,7 @@ class Planner:
         self._recipes, self._members = recipes, members
 
     def commands(self, goal: str, carried: Mapping[str, int], at_once: bool = True) -> list[str]:
-        """Commands that craft the goal: what is missing is fetched, then crafted, the deepest first.
+        """Commands that craft the goal: missing materials are fetched, then items are crafted, the deepest first.
 
         Args:
             goal: a product.

@@ -45,7 +45,7 @@ class Craft(NamedTuple):
 
 
 class CraftingTask(Immutable):
-    """What one task is.
+    """The definition of a task.
 
     Attributes:
         task_id: the goal without its namespace.
@@ -79,7 +79,7 @@ class CraftingTask(Immutable):
         return f"craft {plain_name(self.goal)}"
 
     def admissible(self, game: Crafting) -> list[str]:
-        """Fetching what a shown command names in that number, every shown craft that is possible now, the inventory."""
+        """Fetching each ingredient of a shown command in its number, each possible shown craft, and the inventory."""
         crafts = [one.command for one in self._plain if game.holds(one.inputs)]
         crafts += [command for recipe in self._generic for command in _filled(recipe, game)]
         return crafts + self._fetches
@@ -111,7 +111,7 @@ def _filled(recipe: Recipe, game: Crafting) -> Iterator[str]:
 
 
 def planner(book: RecipeBook) -> Planner:
-    """The planner that knows the whole book."""
+    """The planner with all recipes."""
     return Planner(
         lambda name: book.by_product.get(name, ()),
         lambda tag: tuple(dict.fromkeys(recipe.product for recipe in book.by_tag.get(tag, ()))),
@@ -119,7 +119,7 @@ def planner(book: RecipeBook) -> Planner:
 
 
 def shown_recipes(book: RecipeBook, goal: str, most: int = DISTRACTORS) -> tuple[Recipe, ...]:
-    """What a task shows: every recipe that may serve the goal and a few that use the same ingredients, shuffled.
+    """The recipes that a task shows: all that may lead to the goal and a few with the same ingredients, shuffled.
 
     The goal's name alone decides which these are, and their order.
 

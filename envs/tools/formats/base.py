@@ -1,4 +1,4 @@
-"""What all formats share: a reply's reading, and the rules of calls and answers.
+"""The base of all formats: the reading of a reply, and the rules of calls and answers.
 
 A reader never raises and is linear in the length of the reply. Inside a thought everything is text; a call that is not
 closed is malformed, never an answer; a reply with calls *and* an answer is malformed.
@@ -44,7 +44,7 @@ class Reading:
 
 
 class Malformed(ValueError):
-    """A reply that is malformed as a whole, in a few words."""
+    """The whole reply is malformed; the message has the reason."""
 
 
 class Format(ABC):

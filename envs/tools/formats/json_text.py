@@ -1,4 +1,4 @@
-"""Calls as JSON, read strictly and within limits: whatever stands there, no more than a ``ValueError`` comes of it."""
+"""Reads calls in JSON, strictly and within limits. It raises nothing but ``ValueError``."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
+from roleagent.envs.tools.calls.workers import EventLoop
 from roleagent.envs.tools.mcp.cache import ResultCache
 from roleagent.envs.tools.mcp.session import CLOSING, Server, Session, SessionLost
-from roleagent.envs.tools.workers import EventLoop
 from roleagent.tools import EpisodeError, Result, ToolError
 
 FAILURES = 3  # in a row: the episode is an error

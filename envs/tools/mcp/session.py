@@ -49,7 +49,7 @@ class SessionLost(Exception):
 
 @dataclass(frozen=True)
 class Server:
-    """How to reach a server.
+    """The address of a server, or the command that starts it.
 
     Attributes:
         address: a URL, or a command with its arguments.

@@ -17,8 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from roleagent.envs.retrieval.bm25 import BM25
-from roleagent.envs.retrieval.whole import write_bytes
+from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.webshop.data.catalogue import Catalogue, column_row, count_attributes, digest_of
 from roleagent.envs.webshop.data.json_stream import elements, members
 from roleagent.envs.webshop.data.official import Files, find_files
@@ -39,6 +38,7 @@ from roleagent.envs.webshop.data.store import (
     open_store,
 )
 from roleagent.envs.webshop.engine.goals import shuffled
+from roleagent.files import write_whole
 
 WORK = "build.sqlite"
 CHECKPOINT = 5000  # entries
@@ -58,7 +58,7 @@ _OPENING = (
 
 
 def build_store(data: Path, out: Path | None = None, progress: Progress = lambda what, share: None) -> Catalogue:
-    """Builds the store of a data folder, goes on with a build that was interrupted, or does nothing if it is there.
+    """Builds the store of a data folder or continues an interrupted build; does nothing if the store exists.
 
     Args:
         data: a folder with official files, or the file of products itself where there are several.
@@ -128,7 +128,7 @@ class _Work:
         self._db.execute("BEGIN")
 
     def read_requests(self, files: Files, progress: Progress) -> None:
-        """Files what is said about every asin."""
+        """Stores the requests of every asin."""
         paths = {kind: path for kind, path in (("notes", files.notes), ("human", files.human)) if path is not None}
         total, before = sum(path.stat().st_size for path in paths.values()), 0
         for kind, path in paths.items():
@@ -240,7 +240,7 @@ def _write_manifest(folder: Path, work: _Work, fingerprints: dict[str, Any], sou
         "skipped": place["skipped"],
         "sizes": {name: (folder / name).stat().st_size for name in names},
     }
-    write_bytes(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
+    write_whole(folder / MANIFEST, json.dumps(manifest, indent=1).encode())
 
 
 __all__ = ["build_store"]

@@ -30,7 +30,7 @@ IN_MEMORY = 1 << 29  # bytes of a file of products; a larger one (the full set h
 
 
 class Shelf(Protocol):
-    """Where a catalogue keeps its products: in memory, or in a store."""
+    """The products of a catalogue, in memory or in a store."""
 
     @property
     def asins(self) -> Sequence[str]: ...
@@ -53,7 +53,7 @@ class Shelf(Protocol):
 
 @dataclass(frozen=True)
 class Columns:
-    """What goals need to know of all products, without reading them; arrays over the products.
+    """The columns of all products that goals need, as arrays over the products.
 
     Attributes:
         prices: float64, shape (n, 2): the two ends of a range, or the price and NaN.
@@ -81,13 +81,13 @@ class Columns:
 
 
 def column_row(product: Product) -> tuple[float, float, bool, int, int]:
-    """What the columns say about one product."""
+    """One product's row of the columns."""
     low, high = (*product.prices, float("nan"))[:2]
     return low, high, product.asked, product.combinations, len(product.requests)
 
 
 def count_attributes(products: Iterable[Product]) -> Counter[str]:
-    """How many synthetic goals ask for an attribute."""
+    """The number of synthetic goals with each attribute."""
     counts: Counter[str] = Counter()
     for product in products:
         for attribute in product.instruction_attributes:
@@ -164,7 +164,7 @@ class Catalogue(Immutable, Sequence[Product]):
 
     @cached_property
     def attribute_counts(self) -> Mapping[str, int]:
-        """How many synthetic goals ask for an attribute."""
+        """The number of synthetic goals with each attribute."""
         counted = self._shelf.attribute_counts
         return count_attributes(self) if counted is None else counted
 
@@ -174,7 +174,7 @@ class Catalogue(Immutable, Sequence[Product]):
         return self._shelf.goal_order
 
     def position(self, asin: str) -> int:
-        """Where a product stands.
+        """The position of a product.
 
         Raises:
             KeyError: no product has this number.
@@ -234,7 +234,7 @@ def read_products(files: Files, num_products: int | None) -> tuple[list[Product]
 
 
 def clean_all(entries: Iterable[Any], notes: Any, human: Any) -> tuple[list[Product], Counter[str]]:
-    """Cleans entries; ``notes`` and ``human`` return what is known about a set of asins."""
+    """Cleans entries; ``notes`` and ``human`` return the data of a set of asins."""
     skipped: Counter[str] = Counter()
     kept: dict[str, Any] = {}
     for entry in entries:

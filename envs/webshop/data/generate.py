@@ -31,7 +31,7 @@ _YEARS = (71, 75, 78, 82, 85, 89, 93, 97)
 
 @dataclass(frozen=True)
 class Design:
-    """What distinguishes a product from others of its kind."""
+    """The properties that distinguish a product from others of its type."""
 
     ware: Ware
     brand: str
@@ -190,10 +190,23 @@ def _bullets(design: Design, rng: random.Random) -> list[str]:
 
 def _request(design: Design, asked: Sequence[str]) -> str:
     """A request in the words of the official synthetic ones."""
-    qualities = ", ".join(attribute for attribute in asked if attribute in design.qualities)
-    part = f" with {design.part}" if design.part in asked else ""
-    use = f" for {design.use}" if design.use in asked else ""
-    return f"Find me {qualities}{' ' if qualities else ''}{design.ware.query}{part}{use}"
+    return request_text(
+        design.ware.query,
+        [attribute for attribute in asked if attribute in design.qualities],
+        [attribute for attribute in asked if attribute == design.part],
+        [attribute for attribute in asked if attribute == design.use],
+    )
+
+
+def request_text(query: str, qualities: Sequence[str], parts: Sequence[str], uses: Sequence[str]) -> str:
+    """A request in the words of the official synthetic ones.
+
+    >>> request_text("mugs", ["easy clean"], ["wood handle"], ["hot drinks"])
+    'Find me easy clean mugs with wood handle for hot drinks'
+    """
+    before = f"{', '.join(qualities)} " if qualities else ""
+    with_parts = f" with {', '.join(parts)}" if parts else ""
+    return f"Find me {before}{query}{with_parts}" + (f" for {', '.join(uses)}" if uses else "")
 
 
 def _human(design: Design, asin: str, attributes: Sequence[str], rng: random.Random) -> dict[str, Any]:
@@ -264,4 +277,4 @@ def write_catalogue(folder: Path, products: int, seed: int = SEED, progress: Any
     return paths
 
 
-__all__ = ["MOST", "SEED", "entries", "entry", "write_catalogue"]
+__all__ = ["MOST", "SEED", "entries", "entry", "request_text", "write_catalogue"]

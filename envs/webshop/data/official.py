@@ -132,12 +132,12 @@ def read_entries(files: Files, num_products: int | None = None) -> Iterator[Any]
 
 
 def read_members(path: Path | None, asins: set[str]) -> dict[str, Any]:
-    """What a file says about those asins; of nothing where there is no file."""
+    """The data of these asins in a file; empty without a file."""
     return {} if path is None else {asin: value for _, asin, value in members(path) if asin in asins}
 
 
 def data_place(data_dir: str | os.PathLike[str] | None) -> str:
-    """Where products come from: a folder, a file, or ``"generated"``.
+    """The source of the products: a folder, a file, or ``"generated"``.
 
     Args:
         data_dir: any of these; ``"official"``: what ``WEBSHOP_DATA`` names, and nothing else will do; None: as

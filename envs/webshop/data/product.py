@@ -26,7 +26,7 @@ MAX_COMBINATIONS = 1_000_000  # of option values; a product with more of them ha
 
 
 class CatalogueError(ValueError):
-    """The product data cannot be used; the message is one line that says what to do."""
+    """The product data cannot be used; the message is one line with the solution."""
 
 
 class NotAProduct(ValueError):
@@ -85,7 +85,7 @@ class Product:
 
     @property
     def combinations(self) -> int:
-        """How many synthetic goals the product gives: one per combination of option values, 0 without a request."""
+        """The number of synthetic goals of the product: one per combination of option values, 0 without a request."""
         if not self.asked:
             return 0
         number = math.prod(len(values) for values in self.options.values())
@@ -160,7 +160,7 @@ def clean(entry: Any, notes: Any = None, human: Any = None) -> Product:
 
 
 def read_prices(tag: Any) -> tuple[float, ...]:
-    """The first two prices that stand after a dollar sign; 100 dollars if there is none.
+    """The first two prices after a dollar sign; 100 dollars if there is none.
 
     >>> read_prices("$1,014.95"), read_prices("$14.98 - $17.98"), read_prices("sold out"), read_prices(None)
     ((1014.95,), (14.98, 17.98), (100.0,), (100.0,))

@@ -1,4 +1,4 @@
-"""What the generated shop sells: thirty kinds of things in five departments, and the words to describe them.
+"""The products of the generated shop: thirty types in five departments, and the words that describe them.
 
 The words are few, on purpose: a language model that starts from nothing must learn them. No two attributes of a kind,
 and no two values of an option, are so alike that the shop's fuzzy comparison would take one for the other.

@@ -1,4 +1,4 @@
-"""The store: a catalogue of any size on disk, of which a process holds only what it looks at.
+"""The store: a memory-mapped catalogue of any size.
 
 A store is a folder, by default ``webshop.store`` beside the data files, written once by ``roleagent webshop
 build`` (see :mod:`roleagent.envs.webshop.data.build`):
@@ -158,7 +158,7 @@ def open_store(folder: Path, num_products: int | None = None) -> Catalogue:
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What a store says about itself.
+    """The manifest of a store.
 
     Raises:
         CatalogueError: it cannot be read, or was written by another version of this program.

@@ -1,4 +1,4 @@
-"""What shoppers are asked to buy, exactly as the public WebShop asks it.
+"""The goals of shoppers, exactly as in the public WebShop.
 
 A synthetic goal is a product's request with one combination of its option values, a human goal is a sentence that
 somebody wrote for a product; both end with a price cap. The original draws prices and caps from the process's
@@ -111,7 +111,7 @@ class Goals(Immutable, Sequence[Goal]):
             position=position,
             asin=product.asin,
             title=product.title,
-            instruction=text + (f", and price lower than {cap:.2f} dollars" if cap != NO_CAP else ""),
+            instruction=text + price_text(cap),
             attributes=attributes,
             options=options,
             price_upper=cap if cap != NO_CAP else NO_CAP,
@@ -270,6 +270,15 @@ def _counts(catalogue: Catalogue, kind: Kind) -> npt.NDArray[np.int64]:
     return catalogue.columns.combinations if kind == "synthetic" else catalogue.columns.requests
 
 
+def price_text(cap: float) -> str:
+    """How a request names its price cap.
+
+    >>> price_text(40.0), price_text(1_000_000)
+    (', and price lower than 40.00 dollars', '')
+    """
+    return f", and price lower than {cap:.2f} dollars" if cap != NO_CAP else ""
+
+
 def _cap(price: float, rng: random.Random) -> float:
     """The larger of two caps drawn from the four above the price."""
     first = bisect_right(CAPS, price)
@@ -297,4 +306,16 @@ def _human(product: Product, variant: int) -> tuple[str, tuple[str, ...], tuple[
     )
 
 
-__all__ = ["ENV_ID", "KINDS", "SPLITS", "Goal", "Goals", "bounds", "goals", "open_goals", "prices", "task_splits"]
+__all__ = [
+    "ENV_ID",
+    "KINDS",
+    "SPLITS",
+    "Goal",
+    "Goals",
+    "bounds",
+    "goals",
+    "open_goals",
+    "price_text",
+    "prices",
+    "task_splits",
+]

@@ -42,7 +42,7 @@ class NounError(ValueError):
 
 @dataclass(frozen=True)
 class NounSource:
-    """Where nouns come from.
+    """A source of nouns.
 
     Attributes:
         name: what reports quote.
@@ -79,7 +79,7 @@ def _read(path: Path) -> Mapping[str, Sequence[str]]:
 
 
 def from_file(path: str | Path, asins: Iterable[str] = ()) -> NounSource:
-    """The nouns that a file names; titles that it does not know are left to the heuristic, and the name says so.
+    """The nouns in a file; titles without an entry use the heuristic, which is part of the name.
 
     Raises:
         NounError: the file is missing or broken.

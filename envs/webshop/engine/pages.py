@@ -1,4 +1,4 @@
-"""The pages of the shop: what stands on them, what can be clicked, and how they read.
+"""The pages of the shop: their contents, clickable elements and text.
 
 A page is a sequence of parts in the order of the original's HTML. Everything else follows from the parts: the
 clickables, the three renderings, and what a click means. Pages know neither the shopper nor the instruction (both are
@@ -68,7 +68,7 @@ class Page(Immutable):
 
     @cached_property
     def targets(self) -> Mapping[str, Part]:
-        """What can be clicked, in the original's order: buttons, links to products, options.
+        """The clickable elements in the original's order: buttons, links to products, options.
 
         A name belongs to the last part that carries it, at the place of the first.
         """
@@ -135,7 +135,7 @@ def sub_page(product: Product, name: str) -> Page:
 
 
 def done_page(asin: str, options: Mapping[str, str], score: float) -> Page:
-    """What a buyer sees: the purchase and the score."""
+    """The last page: the purchase and the score."""
     chosen = json.dumps(dict(sorted(options.items())))
     for character in "<>&'":  # as a template engine writes JSON into HTML
         chosen = chosen.replace(character, f"\\u{ord(character):04x}")
@@ -153,7 +153,7 @@ def done_page(asin: str, options: Mapping[str, str], score: float) -> Page:
 
 
 def heading(page: Page, instruction: str) -> tuple[str, ...]:
-    """What stands above the parts of a page."""
+    """The heading of a page."""
     if page.name == "done":
         return ()
     return ("WebShop", "Instruction: ", instruction) if page.name == "index" else ("Instruction:", instruction)
@@ -166,7 +166,7 @@ def as_text(page: Page, instruction: str) -> str:
 
 
 def as_rich_text(page: Page, instruction: str, url: str, visited: frozenset[str] | set[str]) -> str:
-    """A line each, with buttons, options and links marked, and what was clicked before.
+    """One line per element, with marks for buttons, options, links and earlier clicks.
 
     Args:
         url: the address of the page: an option counts as chosen if the address holds it in double quotes.

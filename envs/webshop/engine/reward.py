@@ -1,4 +1,4 @@
-"""How good a purchase was.
+"""The reward of a purchase.
 
 ``score = type · (attributes matched + options matched + [price ≤ cap]) / (attributes + options + 1)``, where *type* is
 1, ½, 0.1 or 0 by how much the product bought is the kind of product that was wanted.
@@ -86,7 +86,7 @@ def similar(one: object, other: object) -> bool:
 
 
 def count_attributes(product: Product, wanted: Sequence[str]) -> int:
-    """How many wanted attributes the product has: as an attribute, or anywhere in its words."""
+    """The number of wanted attributes that the product has, as an attribute or anywhere in its text."""
     bullets, description, title = " ".join(product.bullets).lower(), product.description.lower(), product.title.lower()
     return sum(
         any(similar(attribute, want) for attribute in product.attributes)
@@ -96,7 +96,7 @@ def count_attributes(product: Product, wanted: Sequence[str]) -> int:
 
 
 def count_options(chosen: Iterable[str], wanted: Mapping[str, str] | Sequence[str]) -> int:
-    """How many wanted options one of the chosen values satisfies."""
+    """The number of wanted options that the chosen values satisfy."""
     values = [colour_of(value) for value in chosen]
     options = wanted.items() if isinstance(wanted, Mapping) else wanted
     return sum(any(similar(value, colour_of(option)) for value in values) for option in options)
@@ -105,7 +105,7 @@ def count_options(chosen: Iterable[str], wanted: Mapping[str, str] | Sequence[st
 def type_factor(
     product: Product, goal: Goal, bought_nouns: Sequence[str], wanted_nouns: Sequence[str]
 ) -> tuple[float, bool, bool, float]:
-    """The factor for the kind of product, with what it was made of: query match, category match, title score."""
+    """The factor for the product type, with its parts: query match, category match, title score."""
     query_match = product.query == goal.query
     categories = (
         {part.strip() for part in text.split("›")} for text in (product.product_category, goal.product_category)

@@ -77,7 +77,7 @@ class Session:
 
     @property
     def clickables(self) -> tuple[str, ...]:
-        """What can be clicked, lower-cased, in the page's order."""
+        """The clickable elements in lower case, in the page's order."""
         return self.page.clickables
 
     @property
@@ -91,7 +91,7 @@ class Session:
 
     @property
     def url(self) -> str:
-        """Where the shopper is: the page and everything that it depends on."""
+        """The URL of the page, with everything that the page depends on."""
         query = "+".join((self.query or "").split(" "))
         if self.page.name == "results":
             return f"/search_results/{query}/{self.number}"

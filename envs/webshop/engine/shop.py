@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from pathlib import Path
 
-from roleagent.envs.retrieval.bm25 import BM25, SearchIndex
+from roleagent.envs.retrieval.lexical.bm25 import BM25, SearchIndex
 from roleagent.envs.webshop.data.catalogue import GENERATED, Catalogue, load_catalogue
 from roleagent.envs.webshop.data.official import data_place
 from roleagent.envs.webshop.engine.goals import Goal, Goals, open_goals
@@ -88,7 +88,7 @@ class Shop(Opened):
         return self._listed(query, number) if len(query) <= LONG else self._list(query, number)
 
     def score(self, goal: Goal, position: int, options: dict[str, str]) -> Score:
-        """What buying a product with these options (group → value) is worth."""
+        """The reward of a purchase with these options (group → value)."""
         return judge(
             self.catalogue[position],
             goal,
@@ -181,7 +181,7 @@ def _open_index(data: str, num_products: int | None, search: str) -> SearchIndex
 
 def _open_lucene(catalogue: Catalogue) -> SearchIndex:
     """The Lucene index of a catalogue; built once, under the user's cache folder."""
-    from roleagent.envs.retrieval.lucene import LuceneIndex, require_pyserini
+    from roleagent.envs.retrieval.lexical.lucene import LuceneIndex, require_pyserini
 
     require_pyserini()
     home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roleagent" / "webshop"

@@ -1,1 +1,1 @@
-"""The shop as web pages for people."""
+"""The shop as web pages."""

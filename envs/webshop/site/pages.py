@@ -1,4 +1,4 @@
-"""The shop in a browser: the parts of a page, for people.
+"""The parts of the shop's web pages.
 
 Every text goes through :func:`html.escape`; what a button does is the command that an agent would give.
 """

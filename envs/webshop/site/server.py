@@ -48,7 +48,7 @@ class Visit:
 
 
 class Site:
-    """The visitors of a shop; those who stayed away longest are forgotten first.
+    """The visitors of a shop; the least recent ones are dropped first.
 
     Args:
         shop: what is visited.
@@ -107,7 +107,7 @@ class Site:
 
 
 def command_of(form: dict[str, list[str]]) -> str | None:
-    """The command that a form stands for; None if it is not one of ours.
+    """The command of a submitted form; None for an unknown form.
 
     Brackets in what is searched for would end the command early; they are left out.
 

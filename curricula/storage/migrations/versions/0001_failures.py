@@ -1,4 +1,4 @@
-"""Failures with compressed trajectories, what was retrieved and why, and PostgreSQL's own index of words."""
+"""Failures with compressed trajectories, retrievals with reasons, and PostgreSQL's full-text index."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -26,7 +26,7 @@ Infos = dict[str, list[Any]]
 
 
 class Result(NamedTuple):
-    """What one game returns for one step."""
+    """The result of one game's step."""
 
     observation: str
     score: int
@@ -195,7 +195,7 @@ class _Slot:
 
 
 def renumbered(game: Game, rng: random.Random) -> Game:
-    """The same game with the numbers of like things drawn anew: ``mug 1`` and ``mug 2`` may change places."""
+    """The same game with permuted numbers of equal objects: ``mug 1`` and ``mug 2`` may swap."""
 
     def shuffled(names: tuple[str, ...]) -> tuple[str, ...]:
         pools: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Where ALFWorld's data are, as the ``alfworld`` package has it."""
+"""The location of ALFWorld's data, as in the ``alfworld`` package."""
 
 import os
 

@@ -86,7 +86,7 @@ class SimServer:
 
     @cached_property
     def weights(self) -> list[float]:
-        """How often a goal is drawn, relative to the others."""
+        """The sampling weights of the goals."""
         return self.shop.goals.weights[np.asarray(self.goals.indices, dtype=np.intp)].tolist()
 
     @cached_property
@@ -108,7 +108,7 @@ class SimServer:
 
     @cached_property
     def product_prices(self) -> dict[str, float]:
-        """What every product costs, in dollars, by its asin."""
+        """The price of every product in dollars, by asin."""
         return dict(zip(self.shop.catalogue.asins, self.shop.prices, strict=True))
 
     def draw(self) -> int:
@@ -230,7 +230,7 @@ class GoalDicts(Sequence[dict[str, Any]]):
         return _goal_dict(self.goals[self.number(index)])
 
     def number(self, index: int) -> int:
-        """Which of the shop's goals this one is.
+        """The number of the goal in the shop.
 
         Raises:
             IndexError: there is none.
@@ -272,7 +272,7 @@ class ProductDicts(Mapping[str, dict[str, Any]]):
 
 
 def check_files(file_path: str | os.PathLike[str] | None, attr_path: str | os.PathLike[str] | None) -> None:
-    """Checks that the file of attributes is the one that goes with the file of products.
+    """Checks that the file of attributes belongs to the file of products.
 
     Raises:
         ValueError: it is another one.

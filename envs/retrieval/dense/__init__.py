@@ -1,0 +1,1 @@
+"""Dense search: encoders, vectors on disk and FAISS indexes."""

@@ -1,0 +1,1 @@
+"""Retrieval over HTTP: batching, the service, its server process and its client."""

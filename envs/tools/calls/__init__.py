@@ -1,0 +1,1 @@
+"""Calls of tools: commands, the broker that runs calls together, its workers, and results as text."""
