@@ -152,7 +152,7 @@ class Option:
 def sections() -> Iterator[tuple[str, str, list[Option]]]:
     """Section, what it is for, and its options, in the configuration's order; first the run's own, named ``""``."""
     classes: dict[str, tuple[str, list[Option]]] = {}
-    for path in ("settings.py", "curriculum_settings.py", "config.py"):
+    for path in ("settings.py", "curriculum_settings.py", "revision_settings.py", "config.py"):
         source = (SOURCE / "roleagent" / path).read_text("utf-8")
         lines = source.splitlines()
         for node in ast.parse(source).body:
@@ -193,7 +193,7 @@ def options_page() -> str:
         "",
         "Every option can stand in a YAML file (`--config FILE`, nested) or on the command line, as",
         "`section.option=value`; values are YAML, and `on` and `off` are booleans. `python train.py --show-config …`",
-        "prints them all as a run would have them. This page is made from `src/roleagent/settings.py`; defaults are",
+        "prints them all as a run would have them. This page is made from the code of the options; defaults are",
         "those of the code, below what `method` and `configs/default.yaml` say.",
     ]
     for section, summary, options in sections():

@@ -210,7 +210,7 @@ def test_the_newest_whole_checkpoint_is_named(own, capsys):
         ("[]", "does not say how far"),
         ('{"step": 3}', "does not say how far"),
         ('{"stage": "train", "step": "3"}', "step must be of type int, not '3'"),
-        ('{"stage": "dreaming", "step": 3}', "stage must be one of warmstart, train, sft, not 'dreaming'"),
+        ('{"stage": "dreaming", "step": 3}', "stage must be one of warmstart, train, sft, revise, eto, not 'dreaming'"),
         ('{"stage": "train", "step": 3, "sampler": []}', "sampler must be an object or null"),
     ],
 )
