@@ -124,6 +124,15 @@ class RandomCommands:
     def clear_cache(self) -> None:
         """There is none."""
 
+    def offload(self) -> None:
+        """There is nothing to free."""
+
+    def sync(self, weights: object, version: int) -> None:
+        """There are no weights."""
+
+    def reseed(self, seed: int) -> None:
+        self._rng = np.random.default_rng(seed)
+
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         commands = [f"go to {name}" for name in self._names] + [f"open {name}" for name in CONTAINERS] + ["look"]
         drawn = self._rng.integers(len(commands), size=len(requests))

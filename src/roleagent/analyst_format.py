@@ -38,7 +38,7 @@ from typing import Any
 
 from roleagent.failure_modes import match_mode, within
 from roleagent.types import Reflection, Selection
-from roleagent.verdicts import KINDS, UNREAD, Verdict
+from roleagent.verdicts import KINDS, UNREAD, Verdict, VerdictKind
 
 MODE, DETAIL, STEP, LESSON, QUERY = "DOMINANT_TYPE", "DETAIL", "CRITICAL_STEP", "CORE_LESSON", "RETRIEVAL_QUERY"
 FIELDS = (MODE, DETAIL, STEP, LESSON, QUERY)
@@ -209,7 +209,7 @@ def read_verdict(reply: str, source: str = "model") -> Verdict:
     given = given or _json_fields(body.replace("judgment", JUDGEMENT), VERDICT_FIELDS) or _fields(body, _VERDICT_FIELD)
     judged = [_JUDGED.match(text) for text in said or [given.get(JUDGEMENT) or given.get("JUDGMENT", "")]]
     kinds = {found[1].lower() if found else "" for found in judged}
-    [kind] = [name for name in KINDS if kinds == {name}] or [None]
+    kind: VerdictKind | None = next((name for name in KINDS if kinds == {name}), None)
     if kind is None:
         return UNREAD
     reason = plain(given.get(REASON, ""))
