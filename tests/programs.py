@@ -50,6 +50,8 @@ SMALL = {
     },
     "rollout": {"num_groups": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 12, "prediction_tokens": 24},
     "curriculum": {"reflection_tokens": 200, "selection_tokens": 80},
+    "search": {"tasks": 2, "width": 2, "descents": 1},
+    "revision": {"batch_tokens": 1000},
     "train": {"iterations": 1, "evaluate_every": 0},
 }
 

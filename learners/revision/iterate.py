@@ -130,8 +130,10 @@ def make_examples(run: Run, split: EnvSplit, actor: Policy, wave: Wave, trees: S
 def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
     """The iteration's examples, the same on every rank; bad leaves go to the failure library.
 
+    An iteration without examples is passed over with a warning, since other tasks or a lower α may give some.
+
     Raises:
-        ConfigError: there is nothing to imitate.
+        ConfigError: the first iteration has none. The policy cannot win then, and another search would cost as much.
     """
     rows = run.ranks.once(lambda: [row for path in _waves_of(run, iteration) for row in read_lines(path)])
     found = [Example.from_json(one) for row in rows for one in row["examples"]]
@@ -139,10 +141,13 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
     if run.config.revision.keep == "all":
         examples = [*(one for past in range(1, iteration) for one in _selected(run, past)), *examples]
     if not examples:
-        raise ConfigError(
-            f"none of the {len(rows)} trees of iteration {iteration} has a path to imitate: raise search.descents, "
-            "lower revision.alpha, or imitate more demonstrations first (warmstart.epochs)"
-        )
+        empty = f"none of the {len(rows)} trees of iteration {iteration} has a path to imitate"
+        if iteration == 1:
+            raise ConfigError(
+                f"{empty}: raise search.descents, lower revision.alpha, or imitate more demonstrations first "
+                "(warmstart.epochs)"
+            )
+        run.display.warn(f"{empty}: the policy stays as it is")
     if run.progress.searched < iteration:
         _observe(run, sampler, rows)
         counts: Counter[str] = Counter()
@@ -165,7 +170,7 @@ def learn(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Seq
 
     Args:
         policy: is trained.
-        examples: of :func:`collect`.
+        examples: of :func:`collect`; without any, nothing is imitated.
         replayed: segments of the warm start.
     """
     config, options = run.config, run.config.revision
@@ -175,6 +180,8 @@ def learn(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Seq
         run.restore(learner)
     else:
         run.save(learner)  # the trees are searched: a resumed run goes on from here
+    if not examples:
+        return learner
     parts: dict[str, Sequence[Segment]] = {
         name: [segment for one in examples if one.part == name for segment in one.segments] for name in AGENT
     }
@@ -191,7 +198,7 @@ def learn(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Seq
         learner.share = number / updates
         metrics = imitation_step(learner, run.ranks.share(batch), shares)
         run.progress.step = began + number
-        if number % 10 == 0:
+        if number % 10 == 0 or number == updates:
             run.log({"revision": iteration, **metrics}, **{"imitation loss": metrics["loss"]})
         if run.progress.step % CHUNK == 0 and number < updates:
             run.save(learner)
@@ -233,8 +240,9 @@ def imitation_step(learner: Learner, batch: Sequence[Member], shares: Mapping[st
 
 
 def finish(run: Run, learner: Learner, result: Mapping[str, Any]) -> None:
-    """Logs the iteration with its evaluation, and saves it."""
+    """Logs the iteration with its evaluation, as a step of its own, and saves it."""
     iteration = run.progress.searched
+    run.progress.step += 1
     summary = run.ranks.once(lambda: run.folder.read_json(f"{_name(iteration)}.json")) or {}
     run.log({"revision": iteration, **summary, "success": result["success"]})
     run.progress.revisions = iteration
