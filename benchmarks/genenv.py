@@ -14,9 +14,9 @@ Arms: ``genenv`` (a table that learns), ``shuffled`` (each reward goes to anothe
 
 ``in_band`` is the share of tasks that the agent solves in 2 to 6 of 8 attempts, ``live`` that of tasks that it neither
 always nor never solves. "start" is the untrained simulator, "end" the last third of the updates. "not written" is the
-share of wanted tasks for which no proposal was accepted. Figures are means over seeds; ``missed`` names the targets that
-are missed. ``shuffled`` still learns which tasks are valid, since refused ones never become records: where that differs
-between task types, it drifts (in ALFWorld from 0.37 to 0.50 in the band, eight seeds).
+share of wanted tasks for which no proposal was accepted. Figures are means over seeds; ``missed`` names missed targets.
+``shuffled`` still learns which tasks are valid, since refused ones never become records: where that differs between
+task types, it drifts (in ALFWorld from 0.37 to 0.50 in the band, eight seeds).
 """
 
 from __future__ import annotations
@@ -173,7 +173,7 @@ def play_arm(
     agent = Agent(env.unwrapped, grammar, slips, noise, seed)
     simulator = BaseSimulator(grammar) if arm == "base" else TableSimulator(grammar, rng)
     sampler = GeneratedSampler(
-        UniformSampler(env.unwrapped.task_split, rng),
+        UniformSampler(env.get_wrapper_attr("task_split"), rng),
         grammar,
         simulator,
         rng,
