@@ -118,7 +118,9 @@ class Method:
         policy.reply, policy.prediction = config.rollout.action_tokens, config.rollout.prediction_tokens
         self.policy, self.config, self.horizon = policy, config, world.horizon
         self.learner = Learner(
-            policy, config, config.optim.lr, open_reference(self.run, policy), config.optim.optimizer
+            *(policy, config, config.optim.lr),
+            open_reference(self.run, policy) if config.loss.kl else None,
+            config.optim.optimizer,
         )
         self.numbers = iter(range(10**6))
         pool = EnvPool(self._make)

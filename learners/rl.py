@@ -41,29 +41,30 @@ from roleagent.learners.run.run import Run
 from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup
 from roleagent.types import Group, Reflection, Sampler
 
-_LOST_REFERENCE = "the KL penalty needs it; restore a copy, or start a new run in another folder (run_dir=…)"
+_LOST_REFERENCE = (
+    "the run needs the weights that it began with; restore a copy, or start a new run in another folder (run_dir=…)"
+)
 
 
 def open_learner(run: Run, policy: HFPolicy) -> Learner:
     """The learner of the RL stage with critic and reference, restored from the last checkpoint."""
     critic = open_critic(run.config, policy)
     optim = run.config.optim
-    learner = Learner(policy, run.config, optim.lr, open_reference(run, policy), optim.optimizer)
+    reference = open_reference(run, policy) if run.config.loss.kl else None
+    learner = Learner(policy, run.config, optim.lr, reference, optim.optimizer)
     learner.critic = critic
     run.restore(learner)
     return learner
 
 
-def open_reference(run: Run, policy: HFPolicy) -> PreTrainedModel | Adapter | None:
-    """The policy after the warm start, saved in the run folder for the KL penalty; None without one.
+def open_reference(run: Run, policy: HFPolicy) -> PreTrainedModel | Adapter:
+    """The policy after the warm start, which the first call saves in the run folder.
 
     With adapters it is the adapter alone, for the policy's own model.
 
     Raises:
         ConfigError: the run has begun to learn, and the folder is missing or damaged.
     """
-    if not run.config.loss.kl:
-        return None
     path = run.folder.path / "reference"
 
     def fill(partial: Path) -> None:

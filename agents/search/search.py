@@ -115,37 +115,31 @@ class Search:
         rollout: gives policy, prompts, reader and token limits; its horizon is 0.
         make: builds an environment with its wrappers, as of the rollout.
         options: of the search.
-        pairs: counts the usable pairs of a tree, for ``search.enough``.
 
     Attributes:
         stats: counters since the search was made.
     """
 
-    def __init__(
-        self,
-        rollout: Rollout,
-        make: Callable[[], gymnasium.Env],
-        options: SearchConfig,
-        pairs: Callable[[Tree], int] | None = None,
-    ):
+    def __init__(self, rollout: Rollout, make: Callable[[], gymnasium.Env], options: SearchConfig):
         if rollout.horizon:
             raise ConfigError("a search has no predictions: set wia=off")
         self.rollout, self.options, self.stats = rollout, options, SearchStats()
-        self._make, self._pairs = make, pairs
+        self._make = make
         self._worlds: list[_World] = []
 
     @classmethod
-    def open(cls, split: EnvSplit, policy: Policy, pairs: Callable[[Tree], int] | None = None) -> Search:
+    def open(cls, split: EnvSplit, policy: Policy) -> Search:
         """The configured search on a split."""
         plain = replace(split, horizon=0)
         make = partial(make_wrapped, split.config, split.task_split.split, 0)
-        return cls(plain.rollout(policy), make, split.config.search, pairs)
+        return cls(plain.rollout(policy), make, split.config.search)
 
     def wave(
         self,
         task_ids: Sequence[str],
         rngs: Sequence[np.random.Generator],
         progress: Callable[[int, int], None] | None = None,
+        pairs: Callable[[Tree], int] | None = None,
     ) -> list[Tree]:
         """Searches some tasks side by side.
 
@@ -153,6 +147,7 @@ class Search:
             task_ids: one tree each.
             rngs: of each tree's draws.
             progress: called after every call of the policy with (finished, all) trees.
+            pairs: counts the pairs of a tree; at ``search.enough`` it is finished.
 
         Returns:
             the trees in order, without snapshots and conversations. That of a failed environment has an ``error``.
@@ -163,7 +158,7 @@ class Search:
         for tree in trees:
             if not tree.error:
                 tree.root.conversation = self.rollout.open(tree.root.observation, tree.root.info)
-        steps = [self._descents(tree, rng) for tree, rng in zip(trees, rngs, strict=True)]
+        steps = [self._descents(tree, rng, pairs) for tree, rng in zip(trees, rngs, strict=True)]
         waiting = {place: found for place, step in enumerate(steps) if (found := next(step, None)) is not None}
         while waiting:
             replies = iter(self._sample(waiting))
@@ -188,7 +183,9 @@ class Search:
             world.env.close()
         self._worlds = []
 
-    def _descents(self, tree: Tree, rng: np.random.Generator) -> Iterator[_Expansion]:
+    def _descents(
+        self, tree: Tree, rng: np.random.Generator, pairs: Callable[[Tree], int] | None
+    ) -> Iterator[_Expansion]:
         """Yields the nodes to expand; the children are there when it goes on."""
         options = self.options
         exploration = options.uct if options.selection == "uct" else None
@@ -206,7 +203,7 @@ class Search:
                     break
                 node = chosen
             tree.descents += 1
-            if options.enough and self._pairs is not None and self._pairs(tree) >= options.enough:
+            if options.enough and pairs is not None and pairs(tree) >= options.enough:
                 return
 
     def _simulate(self, tree: Tree, node: Node) -> Iterator[_Expansion]:

@@ -97,8 +97,8 @@ def _tree(described: dict[str, Any]) -> Tree:
     for one in described["nodes"]:
         node = Node(**{name: one[name] for name in _PLAIN})
         if one["parent"] is not None:
-            node.parent = nodes[one["parent"]]
-            node.parent.children.append(node)
+            parent = node.parent = nodes[one["parent"]]
+            parent.children.append(node)
             tokens = tuple(one["tokens"])
             node.completion = Completion(tokens, (0.0,) * len(tokens), one["finish"], one["version"])
         nodes.append(node)

@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from roleagent.agents.analysts.judges import open_judge
 from roleagent.agents.builders import EnvSplit, open_analyst
@@ -36,15 +37,18 @@ from roleagent.agents.search.tree import Tree
 from roleagent.config import ConfigError
 from roleagent.learners.loss import MetricSums
 from roleagent.learners.model.learner import Learner
+from roleagent.learners.model.lora import Adapter
 from roleagent.learners.model.token_logprobs import TokenScores
 from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import Example, read_lines, select, write_lines
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
 from roleagent.learners.revision.loss import AGENT, Member, batches, part_shares, weights_of
 from roleagent.learners.revision.metrics import counts_of, idle_mechanisms, shares_of
-from roleagent.learners.rl import RankSampler
+from roleagent.learners.revision.pairs import make_pairs
+from roleagent.learners.rl import RankSampler, open_reference
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.imitation import CHUNK, with_text
+from roleagent.revision_settings import RevisionConfig
 from roleagent.types import Completion, Group, Reflection, Segment, Task, Trajectory, Turn
 
 
@@ -105,12 +109,18 @@ def search(run: Run, searcher: Search, wave: Wave) -> list[Tree]:
     streams = [run.stream(26, wave.iteration, wave.first + place) for place in own]
     before = asdict(searcher.stats)
     with run.timer("generation"):
-        trees = searcher.wave([wave.task_ids[place] for place in own], streams, partial(run.display.inner, "trees"))
+        task_ids, progress = [wave.task_ids[place] for place in own], partial(run.display.inner, "trees")
+        trees = searcher.wave(task_ids, streams, progress, partial(_pairs, run.config.revision, wave.iteration))
     found = run.ranks.collect(trees)
     spent = run.ranks.gather({name: number - before[name] for name, number in asdict(searcher.stats).items()})
     run.ranks.once(lambda: write_trees(path, found))
     run.ranks.once(lambda: _write_counts(run, wave, spent))
     return trees
+
+
+def _pairs(options: RevisionConfig, iteration: int, tree: Tree) -> int:
+    """The number of pairs of a tree; which ones are drawn does not matter."""
+    return len(make_pairs(tree, options, options.of_iteration("alpha", iteration), np.random.default_rng(0)))
 
 
 def make_examples(run: Run, split: EnvSplit, actor: Policy, wave: Wave, trees: Sequence[Tree]) -> None:
@@ -175,6 +185,8 @@ def learn(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Seq
     """
     config, options = run.config, run.config.revision
     iteration, began = run.progress.searched, run.progress.began
+    if options.start == "base" and run.progress.step == began:
+        _load(policy, open_reference(run, policy))
     learner = Learner(policy, config, options.lr or config.warmstart.lr, optimizer=config.warmstart.optimizer)
     if run.progress.step > began:
         run.restore(learner)
@@ -203,6 +215,13 @@ def learn(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Seq
         if run.progress.step % CHUNK == 0 and number < updates:
             run.save(learner)
     return learner
+
+
+def _load(policy: HFPolicy, weights: PreTrainedModel | Adapter) -> None:
+    if isinstance(weights, Adapter):
+        weights.put_into(policy.model)
+    else:
+        policy.model.load_state_dict(weights.state_dict())
 
 
 def imitation_step(learner: Learner, batch: Sequence[Member], shares: Mapping[str, float]) -> dict[str, float]:

@@ -96,6 +96,14 @@ def test_snapshots_and_replay_give_the_same_trees(simulation):
     assert by_replay.mismatches == 0
 
 
+def test_a_tree_ends_when_it_has_enough_pairs():
+    _, search = opened(explorer(0), "search.enough=2", "search.descents=9")
+    seen = iter([0, 1, 2])
+    (tree,) = search.wave(TASKS[:1], rngs(1), pairs=lambda tree: next(seen))
+    assert tree.descents == 3
+    assert search.wave(TASKS[:1], rngs(1), pairs=lambda tree: 0)[0].descents == 9
+
+
 def test_replies_with_one_command_are_one_child_and_malformed_ones_too():
     policy = Script(lambda prompt, slot: ("<action>look</action>", "<action> look </action>", "oops", "what")[slot % 4])
     _, search = opened(policy, "search.descents=1", "search.depth=1")
