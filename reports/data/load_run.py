@@ -49,7 +49,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
     warmstart = [row for row in rows if row["stage"] == "warmstart"]
     trained = [row for row in rows if row["stage"] == "train"]
     continued = trained or [row for row in rows if row["stage"] == "sft"]
-    state = _newest_checkpoint(run)
+    state = newest_checkpoint(run)
     result = json_file(run / "result.json", notes) or {}
     working = at_work(run)
     measured = load_evaluations(run, notes)
@@ -144,7 +144,7 @@ def _shown(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
 
 
-def _newest_checkpoint(run: Path) -> dict[str, Any]:
+def newest_checkpoint(run: Path) -> dict[str, Any]:
     """The state file of the newest checkpoint; empty without one."""
     for path in sorted(run.glob("checkpoints/step-*/state.json"), reverse=True):
         if path.parent.name.removeprefix("step-").isdecimal() and (state := json_file(path, [])):

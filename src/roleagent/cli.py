@@ -108,6 +108,13 @@ def trees(arguments: Sequence[str]) -> int:
     return main(arguments)
 
 
+def tasks(arguments: Sequence[str]) -> int:
+    """Write and check training tasks, or show those that a run's simulator wrote."""
+    from roleagent.reports.tasks_cli import main
+
+    return main(arguments)
+
+
 def export(arguments: Sequence[str]) -> int:
     """Write the policy of a run as a Hugging Face folder."""
     from roleagent.learners.run.export_cli import main
@@ -129,6 +136,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "tools": tools,
     "failures": failures,
     "trees": trees,
+    "tasks": tasks,
     "export": export,
 }
 

@@ -1,0 +1,226 @@
+"""``roleagent tasks <verb>``: writes and checks tasks for training (GenEnv), and shows those of a run."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from roleagent.commands import Parser, natural, pairs, printable, whole
+from roleagent.options import ConfigError
+
+if TYPE_CHECKING:
+    from numpy.random import Generator
+
+    from roleagent.task_grammar import TaskGrammar
+    from roleagent.task_simulator import Simulator
+
+EXAMPLES = """\
+examples:
+  the fields of a task and their values; ten tasks as the training split has them
+      roleagent tasks propose Toy
+      roleagent tasks propose ALFWorld --env-arg size=tiny --count 3
+  ten tasks as the simulator of a run writes them now
+      roleagent tasks propose runs/toy
+  may this task be played, and what wins it?
+      roleagent tasks check Toy "kind=heat item=egg place=counter containers=5 closed=2"
+      roleagent tasks propose Toy | roleagent tasks check Toy -
+  what a run's simulator wrote, and how it was played; what was refused, and why
+      roleagent tasks show runs/toy
+      roleagent tasks show runs/toy --refused --iteration 3
+
+ENV_OR_RUN is an environment, e.g. Toy, or the folder of a run."""
+VERBS = {
+    "propose": "Write new tasks, and check each.",
+    "check": "Check tasks: the id and a plan that wins, or why a task is refused.",
+    "show": "Show the tasks of a run: what was written, why it was refused, how it was played.",
+}
+_WIDTH = 160  # characters of a line that a model wrote
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The group of verbs; returns the exit status: 1 if a task that was to be checked is refused."""
+    options = _parser().parse_args(arguments)
+    from roleagent.reports.data.load_trajectories import RunDataError
+
+    refused = 0
+    try:
+        for line, accepted in {"propose": _propose, "check": _check, "show": _show}[options.verb](options):
+            print(line)
+            refused += not accepted
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader closed the pipe
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (ConfigError, RunDataError, ValueError, OSError, RuntimeError) as error:
+        print(f"roleagent tasks: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    return int(options.verb == "check" and refused > 0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    about = "Write and check training tasks (GenEnv), or show those of a run."
+    parser = Parser("roleagent tasks", about, epilog=EXAMPLES, allow_abbrev=False)
+    verbs = parser.add_subparsers(dest="verb", metavar="VERB", required=True)
+    own = {}
+    for verb, summary in VERBS.items():
+        own[verb] = verbs.add_parser(verb, help=summary, description=summary, epilog=EXAMPLES)
+        if verb == "show":
+            continue
+        own[verb].add_argument("source", metavar="ENV_OR_RUN", help="an environment, or a run folder")
+        own[verb].add_argument(
+            "--env-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the environment"
+        )
+        own[verb].add_argument("--seed", type=whole, default=0, help="of what no field decides (default: %(default)s)")
+    own["propose"].add_argument("--count", type=natural, default=10, metavar="N", help="default: %(default)s")
+    own["check"].add_argument(
+        "tasks", nargs="+", metavar="TASK", help="field=value field=value …, or an id; - reads lines"
+    )
+    own["show"].add_argument("run", type=Path, metavar="RUN", help="a run folder")
+    own["show"].add_argument("--iteration", type=natural, metavar="N", help="what was written in this iteration alone")
+    own["show"].add_argument("--refused", action="store_true", help="refused proposals, in place of accepted tasks")
+    own["show"].add_argument("--task", default="", metavar="TEXT", help="only lines and ids that contain this")
+    own["show"].add_argument("--limit", type=natural, default=50, metavar="N", help="the newest (default: %(default)s)")
+    return parser
+
+
+# --- writing and checking ---------------------------------------------------------------------------------------------
+
+
+def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator]:
+    """The grammar and the simulator of an environment or of a run."""
+    from numpy.random import default_rng
+
+    from roleagent.curricula.simulators import BaseSimulator
+    from roleagent.env_spec import spec_of
+    from roleagent.envs.make import make
+    from roleagent.reports.play import environment_id
+    from roleagent.task_grammar import grammar_of
+
+    rng, run = default_rng(options.seed), Path(options.source)
+    if (run / "config.yaml").exists():
+        if options.env_arg:
+            raise ConfigError("--env-arg is for an environment: a run has its own arguments")
+        return _open_run(run, rng)
+    if run.is_dir():
+        raise ConfigError(f"{run} is no run folder: it has no config.yaml")
+    env_id = environment_id(options.source)
+    if ":" not in env_id and not spec_of(env_id).task_grammar:
+        raise ConfigError(f"the environment {env_id} has no task grammar (docs/add_task_grammar.md)")
+    grammar = grammar_of(make(env_id, {**pairs(options.env_arg), "generated_tasks": True}))
+    return grammar, BaseSimulator(grammar)
+
+
+def _open_run(run: Path, rng: Generator) -> tuple[TaskGrammar, Simulator]:
+    from roleagent.agents.builders import make_base, open_simulator
+    from roleagent.learners.run.folder import read_config
+    from roleagent.reports.data.load_run import newest_checkpoint
+    from roleagent.task_grammar import grammar_of
+
+    config = replace(read_config(run), genenv=True)
+    env: Any = make_base(config, config.env.train_split)
+    grammar = grammar_of(env, plan_share=config.simulator.plan_share)
+    simulator = open_simulator(config, grammar, len(env.unwrapped.task_split), rng)
+    state = (newest_checkpoint(run).get("sampler") or {}).get("simulator")
+    if state:
+        simulator.load_state_dict(state)
+    return grammar, simulator
+
+
+def _propose(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
+    from numpy.random import default_rng
+
+    from roleagent.task_simulator import Situation
+
+    grammar, simulator = _open(options)
+    for name, values in grammar.fields.items():
+        print(f"{name}: {' '.join(values)}", file=sys.stderr)
+    rng, reasons = default_rng(options.seed), Counter[str]()
+    [lines] = simulator.propose([Situation({})], options.count, rng)
+    for line in lines:
+        _, reason = _checked(grammar, line, rng)
+        reasons[reason] += 1
+        mark = f"  # refused: {reason}" if reason else ""
+        yield f"{printable(line)[:_WIDTH]}{mark}", not reason
+    print(_summary(len(lines), reasons), file=sys.stderr)
+
+
+def _check(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
+    from numpy.random import default_rng
+
+    grammar, _ = _open(options)
+    rng = default_rng(options.seed)
+    for given in options.tasks:
+        for task in sys.stdin if given == "-" else (given,):
+            if task := task.partition("#")[0].strip():
+                text, reason = _checked(grammar, task, rng)
+                yield f"refused ({reason}): {printable(task)[:_WIDTH]}" if reason else text, not reason
+
+
+def _checked(grammar: TaskGrammar, task: str, rng: Generator) -> tuple[str, str]:
+    """A description of an accepted task, or why it is refused. ``task`` is a line, or an id of a generated task."""
+    from roleagent.task_grammar import Refused
+
+    try:
+        spec = grammar.complete(grammar.read(task)[0], rng) if "=" in task else grammar.spec(task)
+    except Refused as refused:
+        return "", refused.reason
+    except ValueError:
+        return "", "syntax"
+    found = grammar.check(spec)
+    plan = "; ".join(map(printable, found.plan))
+    return f"{grammar.task_id(spec)}: {grammar.write(spec)}\n  plan of {len(found.plan)}: {plan}", found.reason
+
+
+def _summary(proposed: int, reasons: Counter[str]) -> str:
+    """How many proposals were accepted, and why the others were not; ``""`` is no reason.
+
+    >>> _summary(5, Counter({"": 3, "duplicate": 2}))
+    '5 proposed: 3 accepted, 2 refused (duplicate 2)'
+    """
+    refused = proposed - reasons[""]
+    named = ", ".join(f"{reason} {count}" for reason, count in reasons.most_common() if reason)
+    return f"{proposed} proposed: {reasons['']} accepted" + (f", {refused} refused ({named})" if refused else "")
+
+
+# --- showing a run ----------------------------------------------------------------------------------------------------
+
+
+def _show(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
+    from roleagent.reports.data.load_tasks import load_tasks
+
+    log = load_tasks(options.run)
+    if not log.tasks and not log.refused:
+        raise ConfigError(f"{options.run} has no written tasks: they come with genenv=on")
+    here = options.iteration
+    accepted = [
+        task
+        for task in log.tasks.values()
+        if here in (None, task.iteration) and options.task in f"{task.line} {task.task_id}"
+    ]
+    refused = [one for one in log.refused if here in (None, one.iteration) and options.task in one.line]
+    if options.refused:
+        yield "iteration  reason        proposal", True
+        for one in refused[-options.limit :]:
+            line = printable(one.line)[:_WIDTH] or "(nothing)"
+            yield f"{one.iteration:<11}{one.reason:<14}{line}{' (one field changed)' if one.varied else ''}", True
+    else:
+        yield "written  plan  task, and successes of attempts by iteration (r: played again)", True
+        for task in accepted[-options.limit :]:
+            played = ", ".join(
+                f"{play.iteration}{'r' * (play.kind == 'replayed')}: {play.successes}/{play.attempts}"
+                for play in task.plays
+            )
+            mark = " (one field changed)" if task.varied else ""
+            yield f"{task.iteration:<9}{task.plan:<6}{printable(task.line)[:_WIDTH]}{mark}", True
+            yield f"{'':15}{printable(task.task_id)}  {played or 'not played'}", True
+    reasons = Counter(one.reason for one in refused) + Counter({"": len(accepted)})
+    again = sum(any(play.kind == "replayed" for play in task.plays) for task in accepted)
+    yield f"{_summary(len(accepted) + len(refused), reasons)}; {again} tasks played again", True
+
+
+__all__ = ["main"]
