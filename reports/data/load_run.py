@@ -20,8 +20,9 @@ from roleagent.learners.run.counters import idle_mechanisms, not_learning
 from roleagent.learners.tracking.redact import flat, without_secrets
 from roleagent.reports.data.curves import curve, find_alarms, load_metrics, names_in, number
 from roleagent.reports.data.eval_results import json_file, load_evaluations, measure_gain
+from roleagent.reports.data.load_tasks import summarize_tasks
 from roleagent.reports.data.load_trajectories import RunDataError, TrajectoryReader
-from roleagent.reports.data.run_schema import Curve, EpisodeCard, RunData
+from roleagent.reports.data.run_schema import Curve, EpisodeCard, RunData, WrittenTasks
 from roleagent.timer import PARTS
 
 if TYPE_CHECKING:
@@ -80,6 +81,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "time": curve(trained, [f"{part}_seconds" for part in (*PARTS, "other")], suffix="_seconds"),
         "modes": _by_mode(grown, "entries"),
         "mode_failures": _by_mode(grown, "failures"),
+        "written_tasks": _written_tasks(run, notes),
         "evaluations": {name: _without_records(summary) for name, summary in measured.items()},
         "gain": measure_gain(measured),
         "counters": dict(counters or {}),
@@ -232,6 +234,14 @@ def _growth(run: Path, tree: Mapping[str, Any], notes: list[str]) -> list[dict[s
     except LibraryError as error:
         notes.append(str(error))
         return []
+
+
+def _written_tasks(run: Path, notes: list[str]) -> WrittenTasks | None:
+    try:
+        return summarize_tasks(run)
+    except RunDataError as error:
+        notes.append(str(error))
+        return None
 
 
 def _by_mode(grown: Sequence[Mapping[str, Any]], what: str) -> Curve:

@@ -99,6 +99,56 @@ class Curve(TypedDict):
     values: dict[str, list[float | None]]
 
 
+class FieldValue(TypedDict):
+    """How often a value of a task field was written, and how such tasks were played."""
+
+    field: str
+    value: str
+    shares: list[float | None]  # of the tasks that were written in each third of the run; None: none was
+    success: float | None  # mean over groups of these tasks when they were first played; None: not played
+    tasks: int  # written with this value
+
+
+class TaskPlay(TypedDict):
+    """One group of episodes of a written task."""
+
+    iteration: int
+    kind: str  # "fresh", or "replayed"
+    successes: int
+    attempts: int
+
+
+class TaskLife(TypedDict):
+    """A written task and how it was played."""
+
+    task_id: str
+    line: str  # as the simulator wrote it
+    iteration: int  # in which it was accepted
+    varied: bool  # whether it changes one field of a recent task
+    plan: int  # commands
+    plays: list[TaskPlay]
+
+
+class Refusal(TypedDict):
+    """A proposed task that was refused."""
+
+    iteration: int
+    line: str
+    reason: str  # one of roleagent.task_grammar.REFUSALS
+
+
+class WrittenTasks(TypedDict):
+    """The tasks that a simulator wrote (GenEnv)."""
+
+    proposed: int
+    accepted: int
+    refused: dict[str, int]  # by reason
+    thirds: list[tuple[int, int]]  # first and last iteration of each third of the run
+    fields: list[FieldValue]
+    lives: list[TaskLife]  # the tasks that were played most often
+    refusals: list[Refusal]  # the newest
+
+
 class Gain(TypedDict):
     """The gain on held-out tasks between the first evaluation and a later one, over the tasks of both.
 
@@ -135,6 +185,7 @@ class RunData(TypedDict):
     time: Curve  # seconds per iteration, by part (roleagent.timer.PARTS and "other")
     modes: Curve  # entries of the failure library after each iteration, by failure mode
     mode_failures: Curve  # failures recorded in each iteration, by failure mode
+    written_tasks: WrittenTasks | None  # with genenv=on
     evaluations: dict[str, Any]  # by name (before, iteration-000010, …, after): agents.evaluation's summary
     gain: Gain | None  # between the first and the last evaluation; None: no results per task
     counters: dict[str, float]

@@ -45,6 +45,7 @@ function drawAll() {
   shelf.runs = runs.map((run) => run.name);
   drawRuns(runs);
   drawCurves(board, runs);
+  drawTasks(runs);
   drawSections();
 }
 

@@ -26,6 +26,7 @@ SCRIPTS = (
     "page_charts.js",
     "page_plots.js",
     "page_curves.js",
+    "page_tasks.js",
     "page_predictions.js",
     "page_turns.js",
     "page_list.js",

@@ -105,7 +105,15 @@ function figureOf(board, chart, runs) {
     );
     const marks = runs.flatMap((run) => chart.marks?.(run) ?? []);
     parts.push(
-      plot(board, chart.title, chart, chart.title, lines, marks, () => overlaid(runs, chart, board.smooth)),
+      plot(
+        board,
+        chart.title,
+        { ...chart, band: chart.bandOf?.(runs) },
+        chart.title,
+        lines,
+        marks,
+        () => overlaid(runs, chart, board.smooth),
+      ),
     );
   }
   return el(

@@ -148,6 +148,21 @@ function layout(chart, span, top) {
       dtick: span && span[1] - span[0] < 7 ? 1 : undefined,
       unifiedhovertitle: { text: chart.own ? "update %{x}" : "iteration %{x}" },
     },
+    shapes: chart.band
+      ? [
+          {
+            type: "rect",
+            xref: "paper",
+            x0: 0,
+            x1: 1,
+            y0: chart.band[0],
+            y1: chart.band[1],
+            fillcolor: faint(colour("grid")),
+            line: { width: 0 },
+            layer: "below",
+          },
+        ]
+      : [],
     yaxis: {
       ...axis,
       tickformat: chart.percent ? (chart.range ? ".0%" : "~%") : "~g",

@@ -50,9 +50,12 @@ def test_an_id_is_the_task_on_every_machine(env, grammar):
         assert info["task_id"] == task_id and info["task_type"] == grammar.task_type(spec)
 
 
-def test_accepted_tasks_are_won_by_their_plan_and_are_not_held_out(env, grammar):
-    accepted = 0
-    for spec in drawn(grammar, 100, seed=1):
+@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.slow)])
+def test_accepted_tasks_are_won_by_their_plan_and_are_not_held_out(env, grammar, count):
+    accepted, held_out = 0, grammar.held_out_contents()
+    for spec in drawn(grammar, 10 * count, seed=1):
+        if accepted == count:
+            break
         found = grammar.check(spec)
         assert found.reason in ("", *REFUSALS) and found.accepted == (not found.reason)
         if not found.accepted:
@@ -61,8 +64,8 @@ def test_accepted_tasks_are_won_by_their_plan_and_are_not_held_out(env, grammar)
         env.reset(options={"task_id": grammar.task_id(spec)})
         info = [env.step(command) for command in found.plan][-1][-1]
         assert info["won"] and 2 <= len(found.plan) <= grammar.plan_share * env.unwrapped.max_steps
-        assert grammar.content(spec) not in grammar.held_out_contents()
-    assert accepted > 50
+        assert grammar.content(spec) not in held_out
+    assert accepted == count
 
 
 def test_a_line_is_read_as_it_is_written_and_repaired_only_in_case_and_order(grammar):
@@ -106,11 +109,14 @@ def hostile(rng, grammar):
     return " ".join(pairs)
 
 
-@pytest.mark.parametrize("seed", range(2))
-def test_no_proposal_raises(grammar, seed):
-    rng, draws = random.Random(seed), np.random.default_rng(seed)
+SIZES = [1000, pytest.param(10_000, marks=pytest.mark.slow)]
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_no_hostile_proposal_raises(grammar, count):
+    rng, draws = random.Random(count), np.random.default_rng(count)
     refused = set()
-    for number in range(1000):
+    for number in range(count):
         try:
             values, _ = grammar.read(hostile(rng, grammar))
             spec = grammar.complete(values, draws)
@@ -121,6 +127,24 @@ def test_no_proposal_raises(grammar, seed):
         if number % 10 == 0:
             assert grammar.check(spec).reason in ("", *REFUSALS)
     assert refused >= {"syntax", "vocabulary"}
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_no_random_proposal_raises(grammar, count):
+    """Each field has any of its values: most lines are well-formed, and many fit no game."""
+    rng = np.random.default_rng(count)
+    for number in range(count):
+        values = [choices[int(rng.integers(len(choices)))] for choices in grammar.fields.values()]
+        line = " ".join(f"{name}={value}" for name, value in zip(grammar.fields, values, strict=True))
+        assert grammar.read(line) == (tuple(values), False)
+        try:
+            spec = grammar.complete(values, rng)
+        except Refused as error:
+            assert error.reason == "inconsistent"
+            continue
+        assert spec.values == tuple(values)
+        if number % 10 == 0:
+            assert grammar.check(spec).reason in ("", *REFUSALS)
 
 
 def test_evaluation_splits_and_closed_environments_refuse_generated_tasks(env, grammar):

@@ -132,6 +132,7 @@ def run_data(name="first", after=0.75, goal="heat an egg", **config):
         "time": along({"generation": [2.0] * ITERATIONS, "update": [6.0] * ITERATIONS}),
         "modes": along({"navigation_loop": [float(n) for n in range(ITERATIONS)]}),
         "mode_failures": along({"navigation_loop": [1.0] * ITERATIONS}),
+        "written_tasks": None,
         "evaluations": {"before": measured(0.25), "after": measured(after)},
         "gain": {
             "until": "after",
@@ -145,6 +146,26 @@ def run_data(name="first", after=0.75, goal="heat an egg", **config):
         "episodes_recorded": 4 * ITERATIONS,
         "notes": [],
     }  # fmt: skip
+
+
+def with_tasks(run, line):
+    """The run with tasks that a simulator wrote."""
+    play = {"iteration": 1, "kind": "fresh", "successes": 3, "attempts": 8}
+    life = {"task_id": "x", "line": line, "iteration": 1, "varied": True, "plan": 7}
+    value = {"field": "kind", "value": line, "shares": [0.25, None, 1.0], "success": 0.375, "tasks": 5}
+    run["written_tasks"] = {
+        "proposed": 4,
+        "accepted": 2,
+        "refused": {"too_long": 2},
+        "thirds": [(1, 3), (4, 6), (7, 8)],
+        "fields": [value],
+        "lives": [{**life, "plays": [play, {**play, "iteration": 5, "kind": "replayed", "successes": 7}]}],
+        "refusals": [{"iteration": 2, "line": line, "reason": "too_long"}],
+    }
+    run["config"] |= {"simulator.alpha": "0.5", "simulator.k_min": "0.1", "rollout.group_size": "8"}
+    run["training"]["values"]["genenv_fresh_success"] = [0.5] * ITERATIONS
+    run["training"]["values"]["genenv_refused_too_long"] = [1.0] * ITERATIONS
+    return run
 
 
 # --- the document ---
@@ -256,6 +277,7 @@ def pages(tmp_path_factory):
         "one": [run_data()],
         "two": [run_data(), run_data("second", after=0.5, **{"loss.kl": "0.001"})],
         "hostile": [run_data(name=EVIL, goal=EVIL)],
+        "written": [with_tasks(run_data(), EVIL)],
     }
     hostile = reported["hostile"][0]
     hostile["modes"]["values"] = {EVIL: [1.0] * ITERATIONS}
@@ -377,6 +399,25 @@ def test_episodes_are_found(reader, pages):
     assert "iteration 1," in reader.see(".card")[0]
     reader.choose("sort", "newest")
     assert f"iteration {ITERATIONS}," in reader.see(".card")[0]
+
+
+def test_written_tasks_are_shown_where_a_simulator_wrote_some(reader, pages):
+    reader.open(pages["one"])
+    assert not reader.ask("document.getElementById('written').checkVisibility()")
+    assert "Success on newly written tasks" not in reader.see(".chart h4")
+    reader.open(pages["written"])
+    assert {"Success on newly written tasks", "Refused proposals"} <= set(reader.see(".chart h4"))
+    [text] = reader.see("#written-tasks > p")
+    assert text == "4 tasks proposed, 2 accepted; refused: too long 2."
+    [row] = reader.see("#written-tasks > .scroll tbody tr")
+    assert EVIL.strip() in row and [part for part in ("25", "100", "38") if part not in row] == []
+    reader.click("#written-tasks details:nth-of-type(1) summary")
+    assert "1: 3/8 → 5, again: 7/8" in reader.see("#written-tasks details:nth-of-type(1) tbody tr")[0]
+    reader.click("#written-tasks details:nth-of-type(2) summary")
+    assert "too long" in reader.see("#written-tasks details:nth-of-type(2) tbody tr")[0]
+    reader.ask("document.querySelector('#curves-genenv').parentElement.querySelector('.plot').scrollIntoView()")
+    reader.until("document.querySelector('#curves-genenv').parentElement.querySelector('.plot .shapelayer path')")
+    assert reader.ask("window.hacked === undefined")
 
 
 def test_two_runs_are_told_apart(reader, pages):

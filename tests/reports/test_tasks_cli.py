@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 
 import gymnasium
 import numpy as np
@@ -11,6 +12,7 @@ import yaml
 from roleagent.cli import main
 from roleagent.config import Config, from_dict, to_dict
 from roleagent.curricula.simulators import TableSimulator
+from roleagent.reports.data.load_run import load_run
 from roleagent.reports.data.load_tasks import load_tasks
 from roleagent.reports.data.load_trajectories import RunDataError
 from roleagent.task_grammar import grammar_of
@@ -75,6 +77,28 @@ def test_a_damaged_or_missing_log_is_one_line(run, capsys):
         (run / "tasks" / "iteration-000003.jsonl.gz").write_bytes(gzip.compress(text.encode()))
         with pytest.raises(RunDataError, match="is damaged"):
             load_tasks(run)
+
+
+def test_a_report_has_what_was_written(run):
+    tasks = load_run(run)["written_tasks"]
+    json.dumps(tasks, allow_nan=False)
+    assert (tasks["proposed"], tasks["accepted"]) == (4, 2)
+    assert tasks["refused"] == {"vocabulary": 1, "duplicate": 1}
+    assert tasks["thirds"] == [(1, 3), (4, 6), (7, 9)]
+    egg = {"field": "item", "value": "egg", "shares": [1.0, None, 1.0], "success": 0.375, "tasks": 2}
+    assert egg in tasks["fields"] and len(tasks["fields"]) == 5
+    first, second = tasks["lives"]
+    assert [play["successes"] for play in first["plays"]] == [3, 6] and second["plays"] == []
+    assert [one["reason"] for one in tasks["refusals"]] == ["vocabulary", "duplicate"]
+
+
+def test_a_report_of_a_run_without_written_tasks_has_none(run):
+    shutil.rmtree(run / "tasks")
+    assert load_run(run)["written_tasks"] is None
+    (run / "tasks").mkdir()
+    (run / "tasks" / "iteration-000003.jsonl.gz").write_bytes(b"no")
+    data = load_run(run)
+    assert data["written_tasks"] is None and "is damaged" in data["notes"][-1]
 
 
 def test_propose_writes_lines_that_check_reads(capsys):
