@@ -1,11 +1,16 @@
-"""Measures Agent-R's search: the cost of the world, restored states, and model calls.
+"""Measures Agent-R's search: the cost of the world, restored states, model calls, splices and the rule judge.
 
     python benchmarks/agent_r.py
-    python benchmarks/agent_r.py --trees 1000
+    python benchmarks/agent_r.py --trees 1000 --searched 200 --failures 100
 
 A tree of random commands grows in every native environment. Each expansion restores the state of a node and plays
 ``width`` commands. The same expansions are then made by replay, as without snapshots, and every result is compared.
 Times are CPU times of the world alone. The model calls are those of a search in the toy kitchen.
+
+Then the environment's expert with command noise is searched as a policy: good and bad paths are paired, the rule judge
+cuts the bad ones, and the world plays every splice. ``kept_splices`` are those that keep the reward of their good path.
+Each is played once more in a fresh environment, command by command: ``kept_that_replay``. ``judge_exact`` is the share
+of scripted failures with a known step at which the rule judge cuts.
 """
 
 from __future__ import annotations
@@ -23,11 +28,18 @@ import gymnasium
 import numpy as np
 
 import roleagent  # noqa: F401 - registers the environments
-from roleagent.agents.builders import EnvSplit
+from roleagent.agents.analysts.judges import ReflectionJudge, measure_judge
+from roleagent.agents.builders import EnvSplit, make_base
 from roleagent.agents.search.search import Search, SearchStats
+from roleagent.agents.search.tree import Node
 from roleagent.config import load
+from roleagent.curricula.rule_analyst import RuleAnalyst
+from roleagent.env_spec import make_expert
+from roleagent.envs.failures import play_failures, scripted_modes
+from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.restoring import RecordedStep, Restorer
 from roleagent.envs.toy.env import CONTAINERS, PLACES, TOOLS
+from roleagent.learners.revision.data import RevisionData, TreeData
 from roleagent.types import Completion, Request
 
 WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -38,6 +50,7 @@ WORLDS: dict[str, tuple[str, dict[str, Any]]] = {
     "TextCraft": ("RoleAgent/TextCraft-v0", {"data_dir": "generated"}),
     "toy kitchen": ("RoleAgent/Toy-v0", {}),
 }
+SPLICED = ("ALFWorld, standard rooms", "ALFWorld, tiny rooms", "WebShop", "TextCraft")
 WIDTH, DEPTH = 4, 20  # as published
 
 
@@ -150,10 +163,84 @@ def measure_calls(trees: int, seed: int) -> SearchStats:
     return search.stats
 
 
+class NoisyExpert(Search):
+    """A search whose replies are the expert's command, or, at a rate, a slip in its place."""
+
+    rate = 0.6
+
+    def __init__(self, *arguments: Any):
+        super().__init__(*arguments)
+        self._rng = np.random.default_rng(0)
+        self._noise = CommandNoise((), self._rng)
+
+    def _sample(self, waiting: dict[int, Any]) -> list[Completion]:
+        found = []
+        for place, expansion in waiting.items():
+            right, offered = self._right(self._worlds[place].env.unwrapped, expansion.node), {}
+            for node in expansion.node.ancestors():
+                offered |= dict.fromkeys(node.info["admissible_actions"])
+            last, admissible = expansion.node.command, expansion.node.info["admissible_actions"]
+            for _ in range(expansion.width):
+                command = self._noise.replace(right, self.rate, last, admissible, offered)
+                ids = (*self.rollout.policy.encode(f"<action>{command}</action>"), self.rollout.policy.eos_id)
+                found.append(Completion(ids, (0.0,) * len(ids), "stop"))
+        return found
+
+    def _right(self, env: gymnasium.Env, node: Node) -> str:
+        """What the expert does behind a path that it has seen."""
+        root = [*node.ancestors()][-1]
+        expert = make_expert(env, self._rng)
+        expert.reset(root.info["goal"], root.observation)
+        for step in node.path():
+            expert.observe(step.command, step.observation)
+        return expert.act()
+
+
+def measure_splices(name: str, trees: int, seed: int) -> dict[str, float]:
+    """Searches tasks, splices what the rule judge cuts, and replays what is kept."""
+    env_id, arguments = WORLDS[name]
+    overrides = ["method=agent_r", f"env.id={env_id}", "env.train_split=train", f"env.kwargs={json.dumps(arguments)}"]
+    split = EnvSplit.open(load(None, [*overrides, "search.descents=4", "revision.per_task=1000"]), "train")
+    policy = RandomCommands(seed)
+    search = NoisyExpert.open(split, policy)
+    judge, data = ReflectionJudge(RuleAnalyst()), None
+    made: list[TreeData] = []
+    for first in range(0, trees, 16):
+        ids = split.task_split.task_ids[first : min(first + 16, trees)]
+        rngs = [[np.random.default_rng((seed, stream, first + n)) for n in range(len(ids))] for stream in (0, 1)]
+        data = data or RevisionData(split, policy, judge, None, 0.5)
+        made += data.make(search.wave(ids, rngs[0]), rngs[1])
+    counts = {key: sum(one.counts[key] for one in made) for key in ("pairs", "splices", "splice_false")}
+    counts |= {key: sum(one.counts[f"splice_{key}"] for one in made) for key in ("same", "valid")}
+    env, kept, equal = make_base(split.config, "train"), 0, 0
+    for example in (one for tree in made for one in tree.examples if one.part == "revision"):
+        env.reset(options={"task_id": example.task_id})
+        outcome, kept = 0.0, kept + 1
+        for command, _, _ in example.text["steps"]:
+            if not command.startswith("revise["):
+                outcome += env.step(command)[4]["rewards"].get("task", 0.0)
+        equal += abs(outcome - example.text["outcome"]) < 1e-9
+    return {**counts, "kept": kept, "replay": equal, "without_good": sum(one.counts["without_good"] for one in made)}
+
+
+def measure_rules(name: str, count: int, seed: int) -> dict[str, float]:
+    """The rule judge on scripted failures, ``count`` of each mode."""
+    env_id, arguments = WORLDS[name]
+    env = gymnasium.make(env_id, disable_env_checker=True, **arguments)
+    failures = [
+        failure
+        for place, mode in enumerate(scripted_modes(env))
+        for failure in play_failures(env, mode, count, np.random.default_rng((seed, place)))
+    ]
+    return measure_judge(ReflectionJudge(RuleAnalyst()), failures)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trees", type=int, default=60, help="random trees, over all worlds (default: %(default)s)")
     parser.add_argument("--expansions", type=int, default=100, help="of each tree (default: %(default)s)")
+    parser.add_argument("--searched", type=int, default=80, help="trees that are spliced, per world (default: 80)")
+    parser.add_argument("--failures", type=int, default=6, help="scripted ones of each mode (default: 6)")
     parser.add_argument("--seed", type=int, default=0, help="of the draws (default: %(default)s)")
     options = parser.parse_args(arguments)
     result: dict[str, Any] = {}
@@ -174,9 +261,27 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     result |= {"calls_per_tree_sequential": round(sequential), "calls_per_tree": round(batched, 1)}
     result |= {"uct_share": round(stats.uct_share, 3)}
+    total: dict[str, float] = {}
+    judged = exact = 0.0
+    for name in SPLICED:
+        found = measure_splices(name, options.searched, options.seed)
+        total = {key: total.get(key, 0) + number for key, number in found.items()}
+        rules = measure_rules(name, options.failures, options.seed)
+        judged, exact = judged + rules["judged"], exact + rules["judged"] * rules["exact"]
+        shares = [found[key] / max(1, found["splices"]) for key in ("same", "valid", "splice_false")]
+        print(
+            f"{name:<26}{found['splices']:>5.0f} splices: same {shares[0]:.0%}, valid {shares[1]:.0%}, false "
+            f"{shares[2]:.0%}; {found['replay']:.0f} of {found['kept']:.0f} kept ones replay; rule judge exact in "
+            f"{rules['exact']:.1%}, within one step in {rules['within_one']:.1%} of {rules['judged']:.0f}",
+            flush=True,
+        )
+        if name == SPLICED[0]:
+            result |= {"false_splice_share": round(shares[2], 3)}
+    result |= {"kept_splices": int(total["kept"]), "kept_that_replay": int(total["replay"])}
+    result |= {"judge_exact": round(exact / max(1, judged), 3)}
     result |= {"trees": options.trees, "replay_mismatches": int(mismatches)}
     print("RESULT", json.dumps(result))
-    return 1 if mismatches else 0
+    return 1 if mismatches or total["kept"] != total["replay"] else 0
 
 
 if __name__ == "__main__":

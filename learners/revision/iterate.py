@@ -203,7 +203,7 @@ def learn(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Seq
     epoch = sum(1 for _ in batches(parts, shares, tokens, run.stream(25, iteration, 0)))
     updates = max(1, round(epoch * options.of_iteration("epochs", iteration)))
     order = (one for number in count() for one in batches(parts, shares, tokens, run.stream(25, iteration, number)))
-    run.display.stage(f"imitate {iteration}", updates, run.progress.step - began)
+    run.display.stage(f"imitate {iteration}", began + updates, run.progress.step)
     for number, batch in zip(range(1, updates + 1), order, strict=False):
         if began + number <= run.progress.step:
             continue

@@ -13,6 +13,7 @@
 ``identity``           the run's name in a failure library that it shares with others
 ``before.json`` …      evaluations on the held-out split
 ``reference/``         the policy as the warm start left it, where a KL penalty pulls towards it
+``search/``            Agent-R's search trees: :mod:`roleagent.agents.search.storage`
 ``revision/``          Agent-R's data, iteration by iteration: :mod:`roleagent.learners.revision.iterate`
 ``base/``              with adapters: the model that they adapt
 ``checkpoints/``       see :mod:`roleagent.learners.run.checkpoints`
@@ -102,7 +103,8 @@ class RunFolder:
             if (self.read_json(str(file.relative_to(self.path))) or {}).get("step", 0) > step:
                 file.unlink()
         if stage == "warmstart":
-            shutil.rmtree(self.path / "revision", ignore_errors=True)
+            for name in ("revision", "search"):
+                shutil.rmtree(self.path / name, ignore_errors=True)
             (self.path / "before.json").unlink(missing_ok=True)
             shutil.rmtree(self.path / "reference", ignore_errors=True)
         if kept is not None:

@@ -1,0 +1,194 @@
+"""Runs with method=agent_r: what they leave, resumed in the same bits, in two processes, and without examples."""
+
+import json
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from programs import TOY_RUN, load, run_both
+
+from roleagent.agents.analysts.judges import open_judge
+from roleagent.agents.builders import EnvSplit, open_analyst
+from roleagent.agents.policies.hf import HFPolicy
+from roleagent.agents.search.storage import stored_trees
+from roleagent.cli import main as roleagent
+from roleagent.config import load as load_config
+from roleagent.learners.revision import iterate
+from roleagent.learners.revision.data import RevisionData
+from roleagent.learners.revision.examples import Example, read_lines
+
+differences = load("benchmarks/run_differences").differences
+train = load("train")
+
+AGENT_R = {
+    **TOY_RUN,
+    "method": "agent_r",
+    # A few tasks learnt by heart: they are won and lost at temperature 1.
+    "env": {**TOY_RUN["env"], "kwargs": {"shares": {"bring": 0.05, "heat": 0, "cool": 0, "clean": 0}}},
+    "policy": {**TOY_RUN["policy"], "hidden_size": 64, "heads": 4, "kv_heads": 4, "mlp_size": 128},
+    "warmstart": {"episodes": 60, "epochs": 10, "batch_tokens": 1500, "lr": 1e-2},
+    "rollout": {"action_tokens": 12},
+    "search": {"tasks": 4, "width": 4, "descents": 3, "side_by_side": 2},
+    # Drawn mistakes lie where the world forgives them more often, so that a few trees give spliced paths.
+    "revision": {"iterations": 2, "epochs": [2, 1], "batch_tokens": 800, "judge": "random", "splice": "searched"},
+    "curriculum": {"analyst": "rule"},
+}
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory):
+    path = tmp_path_factory.mktemp("config") / "agent_r.yaml"
+    path.write_text(yaml.safe_dump(AGENT_R))
+    return path
+
+
+@pytest.fixture(scope="module")
+def whole(config, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "whole"
+    assert train.main(["--config", str(config), f"run_dir={folder}"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def warm(whole):
+    """The policy of the warm start, as arguments of a run."""
+    last = sorted(path for path in (whole / "checkpoints").iterdir() if path.name < "step-5")[-1]
+    return [f"policy.path={last / 'policy'}", "warmstart.episodes=0"]
+
+
+def rows_of(folder, iteration):
+    return [row for path in sorted(folder.glob(f"revision/iteration-{iteration:03d}/*.gz")) for row in read_lines(path)]
+
+
+@pytest.mark.slow
+def test_a_run_searches_splices_imitates_and_measures(whole, capsys):
+    counters = json.loads((whole / "result.json").read_text())["counters"]
+    assert counters["trees"] == 8
+    assert counters["examples_good"] > 0 and counters["examples_revision"] > 0
+    for iteration in (1, 2):
+        rows = rows_of(whole, iteration)
+        tasks = json.loads((whole / f"revision/iteration-{iteration:03d}/tasks.json").read_text())["tasks"]
+        assert [row["task"]["task_id"] for row in rows] == tasks
+        summary = json.loads((whole / f"revision/iteration-{iteration:03d}.json").read_text())
+        assert summary["trees"] == 4 and 0 <= summary["without_good_share"] <= 1
+        after = json.loads((whole / f"revision/after-{iteration:03d}.json").read_text())
+        assert after["n"] == 5 and after["policy_version"] > 0
+    logged = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    revised = [row for row in logged if row["stage"] == "revise"]
+    assert [row["revision"] for row in revised if "success" in row] == [1, 2]
+    assert any(row.get("revision_loss", 0) > 0 for row in revised)
+    assert len({row["step"] for row in revised}) == len(revised)
+    name = next(name for name, _ in stored_trees(whole))
+    for arguments in (["list", str(whole)], ["show", str(whole), name]):
+        assert roleagent(["trees", *arguments]) == 0
+    assert name in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_search_data_and_evaluation_share_no_task(whole):
+    held_out = {one["task_id"] for one in json.loads((whole / "before.json").read_text())["records"]}
+    searched = {tree.task.task_id for _, tree in stored_trees(whole)}
+    imitated = {one["task_id"] for number in (1, 2) for row in rows_of(whole, number) for one in row["examples"]}
+    assert imitated <= searched and not searched & held_out
+
+
+class Killed:
+    """Interrupts a run in the n-th call of a function of :mod:`iterate`."""
+
+    def __init__(self, monkeypatch, name, at):
+        self.calls, self.at, self.function = 0, at, getattr(iterate, name)
+        monkeypatch.setattr(iterate, name, self)
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        if self.calls == self.at:
+            raise KeyboardInterrupt
+        return self.function(*arguments)
+
+
+@pytest.mark.slow
+def test_killed_in_every_part_of_an_iteration_it_ends_in_the_same_bits(config, whole, tmp_path):
+    folder = shutil.copytree(whole, tmp_path / "killed")
+    for path in (folder / "checkpoints").glob("step-5*"):
+        shutil.rmtree(path)
+    for name in ("revision", "search"):
+        shutil.rmtree(folder / name)
+    for name in ("after.json", "result.json"):
+        (folder / name).unlink()
+    arguments = ["--config", str(config), f"run_dir={folder}", "--resume"]
+    updates = Counter(
+        row["revision"] for row in map(json.loads, (whole / "metrics.jsonl").read_text().splitlines())
+        if row["stage"] == "revise" and "loss" in row
+    )  # fmt: skip
+    assert set(updates) == {1, 2}
+    for name, at in (
+        ("write_trees", 2),  # the second wave is searched, and lost
+        ("write_lines", 1),  # its trees are there, and not their examples
+        ("imitation_step", 2),  # all trees are searched, and one update is lost
+        ("write_trees", 1),  # the first wave of the second iteration
+        ("evaluate", 2),  # both iterations have learnt; the last evaluation is lost
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            if name == "evaluate":
+                patch.setattr(train, "evaluate_split", interrupt)
+            else:
+                Killed(patch, name, at)
+            assert train.main(arguments) == 130, name
+    assert train.main(arguments) == 0
+    assert differences(whole, folder) == []
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+@pytest.mark.slow
+def test_two_processes_make_the_data_that_one_makes_of_their_trees(config, warm, tmp_path):
+    folder = tmp_path / "both"
+    options = ["revision.judge=rule", "search.side_by_side=1", "search.tasks=5", "revision.iterations=1"]
+    said = run_both("--config", config, f"run_dir={folder}", *warm, *options)
+    assert [status for status, _, _ in said] == [0, 0], said
+    rows, trees = rows_of(folder, 1), [tree for _, tree in stored_trees(folder)]
+    assert len(trees) == 5 == len({tree.task.task_id for tree in trees})
+
+    alone = load_config(folder / "config.yaml")
+    split = EnvSplit.open(alone, "train")
+    policy = HFPolicy.from_path(warm[0].partition("=")[2], torch.Generator())
+    data = RevisionData(split, policy, open_judge(alone, policy, None), open_analyst(alone, policy), 0.5)
+    for number, (row, tree) in enumerate(zip(rows, trees, strict=True)):
+        [made] = data.make([tree], [np.random.default_rng([0, 0, 21, number])])
+        assert row == json.loads(json.dumps(made.to_json(), default=str))
+
+
+@pytest.mark.slow
+def test_an_iteration_without_examples_is_passed_over(config, warm, tmp_path, monkeypatch, capsys):
+    folder, select, calls = tmp_path / "empty", iterate.select, []
+
+    def once(*arguments):
+        calls.append(arguments)
+        return select(*arguments) if len(calls) == 1 else ([], Counter())
+
+    monkeypatch.setattr(iterate, "select", once)
+    assert train.main(["--config", str(config), f"run_dir={folder}", *warm]) == 0
+    assert "none of the 4 trees of iteration 2 has a path to imitate" in capsys.readouterr().err
+    after = [json.loads((folder / f"revision/after-{number:03d}.json").read_text()) for number in (1, 2)]
+    assert after[0]["policy_version"] == after[1]["policy_version"] > 0
+
+
+@pytest.mark.slow
+def test_every_kept_splice_replays_to_its_reward(whole, config):
+    split = EnvSplit.open(load_config(config), "train")
+    replayed = 0
+    for row in (one for number in (1, 2) for one in rows_of(whole, number)):
+        for one in row["examples"]:
+            example, outcome = Example.from_json(one), 0.0
+            split.base.reset(options={"task_id": example.task_id})
+            for command, _, _ in example.text["steps"]:
+                if not command.startswith("revise["):  # goes to no environment
+                    outcome += split.base.step(command)[4]["rewards"].get("task", 0.0)
+            assert outcome == example.text["outcome"]
+            replayed += example.part == "revision"
+    assert replayed
