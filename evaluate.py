@@ -16,6 +16,10 @@ examples:
   prompting agents (plain, react, reflexion) with a server, a model or a run's policy
       python evaluate.py --agent react --base-url http://127.0.0.1:8000/v1 --split valid_seen
       python evaluate.py --agent reflexion --model-path ~/models/small --split valid_seen
+  revision test: two policies go on from the failures of a fixed one (docs/agent_r.md)
+      python evaluate.py --agent runs/warmstart --keep-failures failures.jsonl
+      python evaluate.py --agent runs/agent_r --cut-failures failures.jsonl
+      python evaluate.py --agent runs/sft --cut-failures failures.jsonl
   baselines: random commands, the scripted expert, the oracle
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent random
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent expert
@@ -36,6 +40,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from hashlib import sha256
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -58,6 +63,7 @@ from roleagent.agents.evaluation.baselines import build_prompting_agent
 from roleagent.agents.evaluation.comparison import EvalRecords, compare
 from roleagent.agents.evaluation.play import agent_attempts, chat_attempts, policy_attempts
 from roleagent.agents.evaluation.records import PROTOCOL, Attempt, Record, RecordFile, default_file
+from roleagent.agents.evaluation.revision import Failure, append_failure, read_failures
 from roleagent.agents.evaluation.summary import spending, summarize
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target, source_digest, weights_digest
 from roleagent.agents.policies.protocol import PolicyError
@@ -68,6 +74,7 @@ from roleagent.learners.run.folder import CheckpointError, read_config
 from roleagent.learners.tracking.display import Display
 from roleagent.reports.eval_display import EvalProgress, report, report_comparison
 from roleagent.slow_notice import waiting
+from roleagent.types import Trajectory
 
 if TYPE_CHECKING:  # torch takes seconds to load: only a local model needs it
     from roleagent.agents.policies.hf import HFPolicy
@@ -100,6 +107,12 @@ class Evaluation:
         target = eval_target(options.agent, options.run, options.model_path, options.base_url)
         config = configuration(options, target)
         env_split = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
+        if (options.cut_failures or options.keep_failures) and (target.url or target.plays != STANDARD):
+            raise ConfigError("--cut-failures and --keep-failures need a local policy: a run, or a model's folder")
+        if options.cut_failures:
+            whole = env_split.task_split
+            ids = tuple(whole.require(failure.task_id) for failure in read_failures(options.cut_failures))
+            env_split = replace(env_split, task_split=replace(whole, task_ids=ids))
         return cls(options, target, env_split, *open_model(options, target, config))
 
     def header(self) -> dict[str, Any]:
@@ -139,6 +152,11 @@ class Evaluation:
             "agent": agent,
             **settings,
             "seed": self.options.seed,
+            **(
+                {"cut_failures": sha256(cut.read_bytes()).hexdigest()[:16]}
+                if (cut := self.options.cut_failures)
+                else {}
+            ),
         }
 
     def play(self, missing: set[Attempt], display: Display) -> Iterator[Record]:
@@ -151,7 +169,11 @@ class Evaluation:
             model.check(config.rollout.eval_temperature)
         if target.plays == STANDARD:
             if not isinstance(model, Endpoint):
-                return policy_attempts(env_split, model, missing, seed, partial(display.inner, "episodes of the batch"))
+                cut = self.options.cut_failures
+                failures = {one.task_id: one for one in read_failures(cut)} if cut else None
+                keep = self.keep_failure if self.options.keep_failures else None
+                progress = partial(display.inner, "episodes of the batch")
+                return policy_attempts(env_split, model, missing, seed, progress, keep, failures)
             reader = replace(env_split, horizon=0).reader
             agent: Any = ChatAgent(config.prompt, env_split.guide, reader)
             return chat_attempts(env_split, agent, model, partial(make_wrapped, config, split, 0), missing, seed)
@@ -161,6 +183,13 @@ class Evaluation:
             return chat_attempts(env_split, agent, model, make, missing, seed)
         chat_model = PolicyChatModel(model, config.rollout.eval_batch)
         return chat_attempts(env_split, agent, chat_model, make, missing, seed, policy=model)
+
+    def keep_failure(self, episode: Trajectory) -> None:
+        """Writes a failed episode to ``--keep-failures``; the draw of its cut depends on the task alone."""
+        place = self.env_split.task_split.task_ids.index(episode.task.task_id)
+        failure = Failure.of(episode, np.random.default_rng([self.options.seed, 1, place]))
+        if failure is not None:
+            append_failure(self.options.keep_failures, failure)
 
 
 def evaluate(options: argparse.Namespace) -> dict[str, Any]:

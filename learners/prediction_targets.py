@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.policies.protocol import Policy, text_reply
 from roleagent.agents.rollout import Rollout
 from roleagent.types import Completion, Trajectory
 
@@ -99,14 +99,6 @@ def prediction_text(states: Sequence[str | None], policy: Policy) -> str:
         for h, state in enumerate(states, start=1)
         if state is not None
     )
-
-
-def text_reply(text: str, policy: Policy, stops: frozenset[int]) -> Completion:
-    """A text as a completion that ends in a stop token; its log-probabilities are 0."""
-    ids = policy.encode(text)
-    if not ids or ids[-1] not in stops:
-        ids.append(policy.eos_id)
-    return Completion(tuple(ids), (0.0,) * len(ids), "stop")
 
 
 def _beginnings(states: Sequence[str | None], rollout: Rollout, limit: int) -> list[str | None]:

@@ -74,6 +74,9 @@ def report(
         display.say(f"invalid commands: {summary['invalid']:.1%}")
     if summary["prediction"] is not None:
         display.say(f"predictions: mean similarity {summary['prediction']:.3f}")
+    if behavior := summary["behavior"]:
+        shown = ", ".join(f"{name.replace('_', ' ')} {one['mean']:.2f}" for name, one in behavior.items())
+        display.say(f"per episode: {shown}")
     if spent := summary["usage"]:
         line = f"answers: {spent['answers']:,}, tokens: {spent['prompt_tokens']:,} read, "
         line += f"{spent['completion_tokens']:,} written{' (estimated)' if spent['estimated'] else ''}"

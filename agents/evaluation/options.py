@@ -78,6 +78,18 @@ def evaluation_parser(text: str | None) -> Parser:
     how.add_argument(
         "--set", action="append", default=[], metavar="KEY=VALUE", help="any option of train.py, e.g. prompt.think=none"
     )
+    how.add_argument(
+        "--keep-failures",
+        type=Path,
+        metavar="FILE",
+        help="writes the failed episodes of a local policy to FILE, each cut at a drawn step",
+    )
+    how.add_argument(
+        "--cut-failures",
+        type=Path,
+        metavar="FILE",
+        help="revision test: a local policy goes on from these failed episodes; success is the share recovered",
+    )
     server = parser.add_argument_group("server")
     server.add_argument("--concurrency", type=natural, default=8, metavar="N", help="concurrent episodes (default: 8)")
     server.add_argument(

@@ -21,9 +21,11 @@ from roleagent.agents.chat.models import ChatModel
 from roleagent.agents.chat.rollout import play_all
 from roleagent.agents.evaluation.baselines import Agent, build_agent
 from roleagent.agents.evaluation.records import Attempt, Record, measures
+from roleagent.agents.evaluation.revision import Failure, revise_failures
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.envs.pool import EnvPool
+from roleagent.types import Trajectory
 
 if TYPE_CHECKING:  # an agent without a model needs no torch
     from roleagent.agents.policies.hf import HFPolicy
@@ -32,11 +34,16 @@ Progress = Callable[[int, int], None]
 
 
 def evaluate_policy(
-    rollout: Rollout, task_ids: Sequence[str], temperature: float, batch_size: int, progress: Progress | None = None
+    rollout: Rollout,
+    task_ids: Sequence[str],
+    temperature: float,
+    batch_size: int,
+    progress: Progress | None = None,
+    keep: Callable[[Trajectory], None] | None = None,
 ) -> Iterator[Record]:
     """Plays every task once, ``batch_size`` episodes at a time; yields a record per task as batches finish.
 
-    A task whose environment failed yields a record with the stop reason ``error``.
+    A task whose environment failed yields a record with the stop reason ``error``. ``keep`` is given every episode.
     """
     done = 0
     for start in range(0, len(task_ids), batch_size):
@@ -49,6 +56,8 @@ def evaluate_policy(
 
         for task_id, group in zip(part, rollout.play(part, 1, temperature, report), strict=True):
             if group.trajectories:
+                if keep is not None:
+                    keep(group.trajectories[0])
                 yield Record.of(group.trajectories[0])
             else:
                 yield Record.failed(task_id, group.task.task_type, rollout.stats.failures[task_id])
@@ -100,12 +109,27 @@ def agent_attempts(env_split: EnvSplit, name: str, missing: Set[Attempt], seed: 
 
 
 def policy_attempts(
-    env_split: EnvSplit, policy: HFPolicy, missing: Set[Attempt], seed: int, progress: Progress | None = None
+    env_split: EnvSplit,
+    policy: HFPolicy,
+    missing: Set[Attempt],
+    seed: int,
+    progress: Progress | None = None,
+    keep: Callable[[Trajectory], None] | None = None,
+    failures: Mapping[str, Failure] | None = None,
 ) -> Iterator[Record]:
-    """Plays a policy with the standard prompts; a batch with a missing attempt is result whole."""
-    rollout, options = env_split.rollout(policy), env_split.config.rollout
+    """Plays a policy with the standard prompts; a batch with a missing attempt is result whole.
+
+    Args:
+        keep: is given every played episode.
+        failures: by task, where the policy goes on (the revision test); None: it plays from the start.
+    """
+    rollout, temperature = env_split.rollout(policy), env_split.config.rollout.eval_temperature
     for repeat, part in _batches(env_split, policy, missing, seed):
-        for record in evaluate_policy(rollout, part, options.eval_temperature, len(part), progress):
+        if failures is not None:
+            played = revise_failures(env_split, policy, [failures[one] for one in part], temperature, progress)
+        else:
+            played = evaluate_policy(rollout, part, temperature, len(part), progress, keep)
+        for record in played:
             record = replace(record, repeat=repeat)
             if record.attempt in missing:
                 yield record

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roleagent.agents.chat.episode import EpisodeResult
+from roleagent.agents.evaluation.behavior import behavior_of
 from roleagent.task_split import TaskSplit
 from roleagent.types import Trajectory
 
@@ -47,6 +48,7 @@ class Record:
         usage: of the model behind the agent: ``answers``, ``prompt_tokens``, ``completion_tokens``, … (the fields
             of :class:`roleagent.agents.chat.episode.Usage`), and ``corrections``, answers without a command; empty for
             other agents.
+        behavior: loops and revision signals of a policy's episode (:mod:`roleagent.agents.evaluation.behavior`).
     """
 
     task_id: str
@@ -62,6 +64,7 @@ class Record:
     trials: int = 1
     metrics: Mapping[str, float] = field(default_factory=dict)
     usage: Mapping[str, float] = field(default_factory=dict)
+    behavior: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def attempt(self) -> Attempt:
@@ -94,6 +97,7 @@ class Record:
             repeat=repeat,
             invalid=sum(not turn.info.get("valid_action", True) for turn in turns),
             metrics=measures(turns[-1].info) if turns else {},
+            behavior=behavior_of(trajectory),
         )
 
     @classmethod

@@ -22,21 +22,23 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
 
     Returns:
         ``n`` episodes of ``tasks`` tasks, ``success``, its ``interval``, mean ``steps`` and ``reward``, the share of
-        ``invalid`` commands, ``metrics`` (``mean`` and ``interval`` by name), the mean ``prediction`` or None, all of
-        it over all episodes; ``by_type`` likewise, and ``macro``, the mean of the types' success; ``repeats`` (each
-        one's ``success``, their ``mean``, ``std`` and ``interval``) or None for a single one; ``by_trial``, the shares
-        won within 1, 2, … trials, or None.
+        ``invalid`` commands, ``metrics`` (``mean`` and ``interval`` by name), the mean ``prediction`` or None, and
+        ``behavior`` (as ``metrics``; None without a policy's episodes), all of it over all episodes; ``by_type``
+        likewise, and ``macro``, the mean of the types' success; ``repeats`` (each one's ``success``, their ``mean``,
+        ``std`` and ``interval``) or None for a single one; ``by_trial``, the shares won within 1, 2, … trials, or None.
     """
     sound = [record for record in records if record.sound]
     by_type: dict[str, list[Record]] = defaultdict(list)
     for record in sound:
         by_type[record.task_type].append(record)
     names = sorted({name for record in sound for name in record.metrics})
+    behavior = sorted({name for record in sound for name in record.behavior})
     predicted = [record.prediction for record in sound if record.prediction is not None]
     return {
         **_part(sound, names),
         "reward": _mean([record.reward for record in sound]),
         "prediction": _mean(predicted) if predicted else None,
+        "behavior": _behavior(sound, behavior) if behavior else None,
         "errors": len(records) - len(sound),
         "repeats": _repeats(sound),
         "by_trial": _by_trial(sound),
@@ -63,6 +65,11 @@ def _part(records: Sequence[Record], metrics: Sequence[str]) -> dict[str, Any]:
 def _metric(values: Sequence[float], tasks: Sequence[str]) -> dict[str, Any]:
     found = statistics.mean(values, tasks)
     return {"mean": found.value, "interval": [found.low, found.high] if np.isfinite(found.low) else None}
+
+
+def _behavior(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
+    tasks = [record.task_id for record in records]
+    return {name: _metric([record.behavior.get(name, 0.0) for record in records], tasks) for name in names}
 
 
 def _repeats(records: Sequence[Record]) -> dict[str, Any] | None:

@@ -103,3 +103,11 @@ class Policy(Protocol):
     def offload(self) -> None:
         """Frees memory for the learner's update until the next call of ``generate`` or ``sync``."""
         ...
+
+
+def text_reply(text: str, policy: Policy, stops: frozenset[int]) -> Completion:
+    """A text as a completion that ends in a stop token; its log-probabilities are 0."""
+    ids = policy.encode(text)
+    if not ids or ids[-1] not in stops:
+        ids.append(policy.eos_id)
+    return Completion(tuple(ids), (0.0,) * len(ids), "stop")

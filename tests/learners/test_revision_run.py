@@ -21,7 +21,7 @@ from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import Example, read_lines
 
 differences = load("benchmarks/run_differences").differences
-train = load("train")
+train, evaluate = load("train"), load("evaluate")
 
 AGENT_R = {
     **TOY_RUN,
@@ -159,7 +159,7 @@ def test_two_processes_make_the_data_that_one_makes_of_their_trees(config, warm,
     policy = HFPolicy.from_path(warm[0].partition("=")[2], torch.Generator())
     data = RevisionData(split, policy, open_judge(alone, policy, None), open_analyst(alone, policy), 0.5)
     for number, (row, tree) in enumerate(zip(rows, trees, strict=True)):
-        [made] = data.make([tree], [np.random.default_rng([0, 0, 21, number])])
+        [made] = data.make([tree], [np.random.default_rng([0, 0, 21, 1, number])])
         assert row == json.loads(json.dumps(made.to_json(), default=str))
 
 
@@ -173,7 +173,7 @@ def test_an_iteration_without_examples_is_passed_over(config, warm, tmp_path, mo
 
     monkeypatch.setattr(iterate, "select", once)
     assert train.main(["--config", str(config), f"run_dir={folder}", *warm]) == 0
-    assert "none of the 4 trees of iteration 2 has a path to imitate" in capsys.readouterr().err
+    assert "none of the 4 trees of iteration 2 has a path to imitate" in capsys.readouterr().out
     after = [json.loads((folder / f"revision/after-{number:03d}.json").read_text()) for number in (1, 2)]
     assert after[0]["policy_version"] == after[1]["policy_version"] > 0
 
@@ -192,3 +192,15 @@ def test_every_kept_splice_replays_to_its_reward(whole, config):
             assert outcome == example.text["outcome"]
             replayed += example.part == "revision"
     assert replayed
+
+
+@pytest.mark.slow
+def test_its_failures_are_kept_and_gone_on_from(whole, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    common = ["--agent", str(whole), "--split", "valid", "--tasks", "12", "--temperature", "1"]
+    assert evaluate.main([*common, "--keep-failures", "failures.jsonl"]) == 0
+    before = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert evaluate.main([*common, "--cut-failures", "failures.jsonl"]) == 0
+    after = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert 0 < after["n"] <= round(before["n"] * (1 - before["success"]))
+    assert {f"loops_{length}" for length in range(1, 6)} <= after["behavior"].keys()

@@ -1,0 +1,112 @@
+"""The revision test of Agent-R (arXiv 2501.11425): a policy goes on from the failures of another one.
+
+The failed episodes of a fixed base policy are cut at a drawn step. Every compared policy begins with the recorded
+commands up to the cut and goes on alone. All policies face the same states, so their final rewards can be compared.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import gymnasium
+import numpy as np
+
+from roleagent.agents.builders import EnvSplit, make_wrapped
+from roleagent.agents.evaluation.records import Record
+from roleagent.agents.policies.protocol import Policy, text_reply
+from roleagent.envs.pool import EnvPool
+from roleagent.types import Completion, Trajectory
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A failed episode, and where it is cut.
+
+    Attributes:
+        commands: T bare commands.
+        cut: steps that are played again, in 1 … T − 1.
+    """
+
+    task_id: str
+    commands: tuple[str, ...]
+    cut: int
+
+    @classmethod
+    def of(cls, trajectory: Trajectory, rng: np.random.Generator) -> Failure | None:
+        """A failure of an episode with final reward 0, cut at a drawn step; None for another episode or a single step.
+
+        Replies that could not be read, and revision notes, are no commands.
+        """
+        commands = tuple(turn.action for turn in trajectory.turns if turn.action and not turn.info.get("revision"))
+        if trajectory.outcome or len(commands) < 2:
+            return None
+        return cls(trajectory.task.task_id, commands, int(rng.integers(1, len(commands))))
+
+
+def append_failure(path: Path, failure: Failure) -> None:
+    """Adds a failure to a file of JSON lines."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as stream:
+        stream.write(json.dumps(asdict(failure)) + "\n")
+
+
+def read_failures(path: Path) -> list[Failure]:
+    """The failures of a file, one per task: the last.
+
+    Raises:
+        ValueError: the file has none, or cannot be read as failures.
+    """
+    try:
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        found = [Failure(str(row["task_id"]), tuple(map(str, row["commands"])), int(row["cut"])) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"cannot read {path} as failed episodes: {error}") from error
+    if not found:
+        raise ValueError(f"{path} has no failed episode: evaluate.py --keep-failures writes them")
+    if wrong := next((one for one in found if not 0 < one.cut < len(one.commands)), None):
+        raise ValueError(f"{path}: the cut of {wrong.task_id} lies outside its episode")
+    return list({one.task_id: one for one in found}.values())
+
+
+def revise_failures(
+    split: EnvSplit,
+    policy: Policy,
+    failures: Sequence[Failure],
+    temperature: float,
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[Record]:
+    """Plays one batch: each episode begins with the commands up to the cut, and the policy goes on.
+
+    The step limit of an environment counts from the cut, where it has the attribute ``max_steps``.
+
+    Yields:
+        a record per failure; its reward is that of the whole episode, and ``steps`` counts the given ones, too.
+    """
+    rollout, cuts = split.rollout(policy), iter(failures)
+
+    def make() -> gymnasium.Env:
+        env, failure = make_wrapped(split.config, split.task_split.split, split.horizon), next(cuts)
+        limit = getattr(env.unwrapped, "max_steps", None)
+        if limit is not None:
+            setattr(env.unwrapped, "max_steps", limit + failure.cut)  # noqa: B010 - no attribute of every environment
+        return env
+
+    def reply(command: str) -> Completion:
+        return text_reply(rollout.reader.write(command, policy.literal), policy, rollout.action_stops)
+
+    rollout.pool = EnvPool(make, len(failures))
+    openings = [[reply(command) for command in failure.commands[: failure.cut]] for failure in failures]
+    task_ids = [failure.task_id for failure in failures]
+    for task_id, group in zip(
+        task_ids, rollout.play(task_ids, 1, temperature, progress, openings=openings), strict=True
+    ):
+        if group.trajectories:
+            yield Record.of(group.trajectories[0])
+        else:
+            yield Record.failed(task_id, group.task.task_type, rollout.stats.failures[task_id])
+
+
+__all__ = ["Failure", "append_failure", "read_failures", "revise_failures"]
