@@ -26,7 +26,7 @@ train, evaluate = load("train"), load("evaluate")
 AGENT_R = {
     **TOY_RUN,
     "method": "agent_r",
-    # A few tasks learnt by heart: they are won and lost at temperature 1.
+    # A few tasks learned by heart: they are won and lost at temperature 1.
     "env": {**TOY_RUN["env"], "kwargs": {"shares": {"bring": 0.05, "heat": 0, "cool": 0, "clean": 0}}},
     "policy": {**TOY_RUN["policy"], "hidden_size": 64, "heads": 4, "kv_heads": 4, "mlp_size": 128},
     "warmstart": {"episodes": 60, "epochs": 10, "batch_tokens": 1500, "lr": 1e-2},
@@ -129,7 +129,7 @@ def test_killed_in_every_part_of_an_iteration_it_ends_in_the_same_bits(config, w
         ("write_lines", 1),  # its trees are there, and not their examples
         ("imitation_step", 2),  # all trees are searched, and one update is lost
         ("write_trees", 1),  # the first wave of the second iteration
-        ("evaluate", 2),  # both iterations have learnt; the last evaluation is lost
+        ("evaluate", 2),  # both iterations have learned; the last evaluation is lost
     ):
         with pytest.MonkeyPatch.context() as patch:
             if name == "evaluate":
