@@ -70,7 +70,7 @@ def play_probe(run: Run, rollout: Rollout, sampler: Probing) -> dict[str, float]
         return {}
     found = {}
     stats, watch = rollout.stats, rollout.watch
-    with run.timer("simulator"):
+    with run.timer("probe"):
         rollout.stats, rollout.watch = RolloutStats(), Timer()
         rollout.policy.reseed(int(run.own_stream(20, run.iteration).integers(2**62)))
         for name, task_ids in sampler.probe(options.probe).items():

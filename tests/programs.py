@@ -52,6 +52,7 @@ SMALL = {
     "curriculum": {"reflection_tokens": 200, "selection_tokens": 80},
     "search": {"tasks": 2, "width": 2, "descents": 1},
     "revision": {"batch_tokens": 1000},
+    "simulator": {"kind": "table"},
     "train": {"iterations": 1, "evaluate_every": 0},
 }
 

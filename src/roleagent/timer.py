@@ -7,10 +7,13 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-PARTS = ("generation", "prediction", "environment", "scoring", "grouping", "analysis", "simulator", "update", "sync")
+PARTS = (
+    *("generation", "prediction", "environment", "scoring", "grouping", "analysis", "simulator", "probe", "update"),
+    "sync",
+)
 """What an iteration is made of: sampling replies, sampling predictions, stepping the worlds, scoring predictions,
-finding groups of states, reading failures, writing tasks, updating the policy, and sending the new weights to the
-sampler."""
+finding groups of states, reading failures, writing tasks, playing the probe of task simulators, updating the policy,
+and sending the new weights to the sampler."""
 
 
 class Timer:
