@@ -28,9 +28,10 @@ ENVS = {
     "webshop": ("RoleAgent/WebShop-v0", {}, 0.3),
     "searchqa": ("RoleAgent/SearchQA-v0", {}, 0.3),
     "office": ("RoleAgent/Office-v0", {}, 0.3),
+    "textcraft": ("RoleAgent/TextCraft-v0", {"data_dir": "generated", "max_steps": 24}, 0.6),
 }
 """By name: the environment, its arguments, and the share of the expert's commands that are replaced."""
-DEFAULT = ("toy", "alfworld", "webshop", "searchqa", "office")
+DEFAULT = ("toy", "alfworld", "webshop", "searchqa", "office", "textcraft")
 LEVER = 10  # points
 LEARNED = 40  # episodes whose commands the noise knows
 TRIES = 20  # base tasks that are changed in search of a task with a value, per task wanted

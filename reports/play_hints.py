@@ -60,7 +60,8 @@ class Guide:
     def _think(self) -> tuple[str, str]:
         command = self._expert.act() if self._expert is not None else ""
         if command and not getattr(self._expert, "given_up", False):
-            return command, "the expert, who sees only what you see"
+            knows_all = getattr(self._expert, "privileged", False)
+            return command, f"the expert, who {'knows everything' if knows_all else 'sees only what you see'}"
         known, done = self.walkthrough(), len(self._played)
         if done < len(known) and [_plain(c) for c in known[:done]] == [_plain(c) for c in self._played]:
             return known[done], "the walkthrough, which knows everything"

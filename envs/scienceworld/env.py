@@ -10,11 +10,11 @@ import gymnasium
 
 from roleagent.envs.scienceworld.java import World, gold_world, open_world, require_scienceworld
 from roleagent.envs.scienceworld.tasks import ENV_ID, NUMBERS, task_split
+from roleagent.envs.scienceworld.text import UNKNOWN, understood
 from roleagent.spaces import Unicode, check_render_mode, whole
 from roleagent.task_split import TaskSplit, TaskSplitEnv
 
 SIMPLIFICATIONS = ("teleportAction", "selfWateringFlowerPots", "openContainers", "openDoors", "noElectricalAction")
-UNKNOWN = "No known action matches that input."
 LONGEST = 1_000
 """Characters of a command; a longer one is unknown."""
 _ELECTRICAL = ("power-component", "conductivity")
@@ -54,6 +54,8 @@ class ScienceWorldEnv(TaskSplitEnv):
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
+    observations_repeat = False
+    """A replayed episode has the same scores, and not always the same wording."""
 
     def __init__(
         self,
@@ -115,7 +117,7 @@ class ScienceWorldEnv(TaskSplitEnv):
             self._commands.append(command)
         else:
             self._text = UNKNOWN
-        valid = not self._text.startswith((UNKNOWN, "Unknown action"))
+        valid = understood(self._text)
         if valid:
             self._situation = self._text
         self._steps += 1
@@ -207,7 +209,7 @@ class ScienceWorldEnv(TaskSplitEnv):
 @lru_cache(maxsize=256)
 def _gold_path(task_id: str, simplifications: str) -> tuple[str, ...]:
     task, _, variation = task_id.partition("/")
-    return tuple(gold_world().gold_path(task, int(variation), simplifications))
+    return tuple(command.strip() for command in gold_world().gold_path(task, int(variation), simplifications))
 
 
 __all__ = ["ENV_ID", "LONGEST", "SIMPLIFICATIONS", "UNKNOWN", "ScienceWorldEnv"]

@@ -13,6 +13,7 @@ import os
 import shutil
 import threading
 import weakref
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -70,16 +71,11 @@ class Machine:
 
     def __init__(self) -> None:
         folder = require_scienceworld()
-        from py4j.java_gateway import (  # pyright: ignore[reportMissingImports] - of the extra
-            GatewayParameters,
-            JavaGateway,
-            launch_gateway,
-        )
-
+        py4j: Any = import_module("py4j.java_gateway")  # of the extra
         self.lock = threading.RLock()
         self.worlds: weakref.WeakSet[World] = weakref.WeakSet()
         with waiting("Java to start"):
-            port, self._process = launch_gateway(
+            port, self._process = py4j.launch_gateway(
                 classpath=str(next(folder.glob("*.jar"))),
                 cwd=str(folder),
                 java_path=find_java(),
@@ -87,8 +83,8 @@ class Machine:
                 die_on_exit=True,  # also where this process is killed: the machine reads the end of its input
                 return_proc=True,
             )
-            self._gateway = JavaGateway(
-                gateway_parameters=GatewayParameters(auto_field=True, port=port), java_process=self._process
+            self._gateway = py4j.JavaGateway(
+                gateway_parameters=py4j.GatewayParameters(auto_field=True, port=port), java_process=self._process
             )
 
     @property

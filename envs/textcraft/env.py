@@ -19,8 +19,10 @@ from roleagent.envs.textcraft.engine.tasks import (
     task_splits,
     training_split,
 )
+from roleagent.envs.textcraft.task_grammar import generated_by, read_task_id
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
+from roleagent.task_grammar import OpenTaskSplit
 from roleagent.task_split import TaskSplit, TaskSplitEnv
 
 
@@ -46,6 +48,8 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         max_depth: leaves out deeper goals; None: all depths, 1 to 4.
         distractors: shown commands that cannot serve the goal, at most. The original shows 10.
         max_steps: steps until the episode is truncated, ≥ 1. Every goal of Minecraft's recipes takes at most 48.
+        generated_tasks: whether tasks of :class:`~roleagent.envs.textcraft.task_grammar.CraftingGrammar` can be played;
+            of the training split and of generated recipes only.
         render_mode: ``"ansi"`` renders the last observation.
 
     Raises:
@@ -64,6 +68,7 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         max_depth: int | None = None,
         distractors: int = DISTRACTORS,
         max_steps: int = 50,
+        generated_tasks: bool = False,
         render_mode: str | None = None,
     ):
         if max_steps < 1 or (max_depth is not None and max_depth < 1):
@@ -76,7 +81,10 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
             raise ValueError(f"worlds must be at least 1, and 1 with recipe files, not {worlds}")
         self.book = open_book(folder, seed)
         self._books = (self.book, *(open_book(folder, seed + n) for n in range(1, worlds if split == "train" else 1)))
-        self._max_depth, self._distractors = max_depth, distractors
+        self.seed, self.max_depth, self.distractors = seed, max_depth, distractors
+        if generated_tasks and folder is not None:
+            raise ValueError("generated tasks need generated recipes: set data_dir='generated'")
+        self._generated_tasks = generated_tasks
         self.task_split = self._find_task_split(split)
         self.max_steps = max_steps
         self.observation_space = Unicode()
@@ -96,7 +104,7 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         super().reset(seed=seed)
         task_id = self.task_split.requested(options, self.np_random)
         self._task_id = self.task_split.require(task_id)
-        self._task = open_task(*self._find(self._task_id), self._distractors)
+        self._task = open_task(*self._find(self._task_id))
         self._game = Crafting(self._task.book, self._task.goal)
         self._text = self._task.text
         self._steps = 0
@@ -126,21 +134,23 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
 
     def task_type(self, task_id: str) -> str:
         """The depth of a task's goal, without playing it."""
-        book, name = self._find(task_id)
+        book, name, _ = self._find(task_id)
         return f"depth_{book.depths[full_name(book, name)]}"
 
-    def _find(self, task_id: str) -> tuple[RecipeBook, str]:
-        """The book of a task, and its name there."""
+    def _find(self, task_id: str) -> tuple[RecipeBook, str, int]:
+        """The book of a task, its name there, and how many distractors it shows."""
+        if "-" in task_id:
+            name, world, distractors = read_task_id(task_id)
+            return open_book(None, self.seed + world), name, distractors
         name, _, number = task_id.partition(".")
-        return self._books[int(number or 0)], name
+        return self._books[int(number or 0)], name, self.distractors
 
     def _find_task_split(self, split: str) -> TaskSplit:
-        if len(self._books) > 1:
-            return training_split(self._books, self._max_depth)
-        found = task_splits(self.book, self._max_depth)
-        if split not in found:
-            raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(found)}")
-        return found[split]
+        splits = task_splits(self.book, self.max_depth)
+        if split not in splits:
+            raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(splits)}")
+        found = splits[split] if len(self._books) == 1 else training_split(self._books, self.max_depth)
+        return OpenTaskSplit.of(found, generated_by(self.seed)) if self._generated_tasks else found
 
     def _info(self, valid: bool, rewards: dict[str, float]) -> dict[str, Any]:
         task, game = self._task, self._game

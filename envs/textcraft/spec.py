@@ -11,6 +11,7 @@ SPEC = EnvSpec(
     failure_modes="roleagent.envs.textcraft.failures:FAILURE_MODES",
     command_forms="roleagent.envs.textcraft.commands:COMMAND_FORMS",
     command_tools="roleagent.envs.textcraft.tools:TOOLS",
+    task_grammar="roleagent.envs.textcraft.task_grammar:CraftingGrammar",
     data_status="roleagent.envs.textcraft.data_status:data_status",
     splits=("train", "valid", "test"),
 )

@@ -12,16 +12,26 @@ import time
 from pathlib import Path
 
 import gymnasium
+import numpy as np
 import pytest
 from gymnasium.error import DependencyNotInstalled
 from hostile import HUGE, NOT_TEXT, ODD
 
 import roleagent  # noqa: F401  (registers the environments)
+from roleagent.env_spec import make_expert, spec_of
+from roleagent.envs.failures import play_failures, scripted_modes
+from roleagent.envs.make import make as make_view
+from roleagent.envs.restoring import RecordedStep, Restorer
 from roleagent.envs.scienceworld import java
 from roleagent.envs.scienceworld.env import UNKNOWN, ScienceWorldEnv
+from roleagent.envs.scienceworld.expert import IDLE, ScienceExpert
 from roleagent.envs.scienceworld.tasks import SPLITS, TASKS, task_split, variations
+from roleagent.envs.scienceworld.text import AMBIGUOUS, LOST, read_room
+from roleagent.failure_modes import diagnose, taxonomy
 from roleagent.task_split import assert_disjoint
+from roleagent.types import Completion, Task, Trajectory, Turn
 
+ENV_ID = "RoleAgent/ScienceWorld-v0"
 ANIMAL = "find-animal/299"
 
 
@@ -34,7 +44,7 @@ def make():
         if os.environ.get("ROLEAGENT_SCIENCEWORLD") == "required":
             raise
         pytest.skip(str(error))
-    yield lambda **options: gymnasium.make("RoleAgent/ScienceWorld-v0", disable_env_checker=True, **options)
+    yield lambda **options: gymnasium.make(ENV_ID, disable_env_checker=True, **options)
     java.close_machines()
 
 
@@ -88,6 +98,122 @@ def test_what_is_missing_is_named(monkeypatch):
     monkeypatch.setattr(java, "find_java", lambda: None)
     with pytest.raises(DependencyNotInstalled, match="needs Java 8"):
         ScienceWorldEnv()
+
+
+# Recorded from the simulator.
+KITCHEN = """This room is called the kitchen. In it, you see: 
+\tthe agent
+\ta substance called air
+\ta counter. On the counter is: a bowl (containing a red apple, a banana), a drawer.
+\ta glass jar (containing a substance called sodium chloride)
+\ta oven, which is turned off. The oven door is closed. 
+\ta thermometer, currently reading a temperature of 10 degrees celsius
+You also see:
+\tA door to the bathroom (that is open)
+\tA door to the outside (that is closed)"""
+HALLWAY = """This room is called the hallway. In it, you see: 
+\tthe agent
+You also see:
+\tA door to the kitchen (that is closed)"""
+QUESTION = f"""{AMBIGUOUS}: Please enter the number for the action you intended (or blank to cancel):
+0:\topen door to kitchen
+"""
+LOST_TEXT = f"{LOST}.  Type 'help' for a list of actions, and 'objects' for a list of possible object referents. "
+
+
+def test_a_look_around_is_read():
+    room = read_room(f"Your task is to boil water.\n{KITCHEN}")
+    assert room is not None and room.name == "kitchen" and room.doors == {"bathroom": True, "outside": False}
+    assert room.things == ("air", "counter", "bowl", "drawer", "glass jar", "oven", "thermometer")
+    assert read_room("You move to the kitchen.") is None
+
+
+def expert_on(*plan):
+    expert = ScienceExpert(lambda: plan)
+    expert.reset("", HALLWAY)
+    return expert
+
+
+def test_the_expert_comes_back_to_its_path():
+    expert = expert_on("open door to kitchen", "go to kitchen", "activate stove", "move pot to stove")
+    played = [
+        ("open door to kitchen", "The door is now open.", "go to kitchen"),
+        ("go to kitchen", "You move to the kitchen.", "activate stove"),
+        ("activate stove", "The stove is now activated.", "move pot to stove"),
+        ("deactivate stove", "The stove is now deactivated.", "activate stove"),  # another's command is taken back
+        ("go to hallway", "You move to the hallway.", "go to kitchen"),
+        ("go to kitchen", "You move to the kitchen.", "activate stove"),
+        ("activate stove", "The stove is now activated.", "move pot to stove"),
+        ("open drawer", QUESTION, "look around"),  # another's question is left open
+        ("look around", LOST_TEXT, "move pot to stove"),
+        ("move pot to stove", QUESTION, "0"),
+        ("inventory", LOST_TEXT, "move pot to stove"),  # its own question was not answered
+        ("move pot to stove", QUESTION, "0"),
+        ("0", "You move the pot to the stove.", IDLE),
+    ]
+    for command, observation, following in played:
+        expert.act()
+        expert.observe(command, observation)
+        assert expert.act() == following, command
+
+
+def test_the_expert_waits_for_what_grows_and_gives_up_when_the_path_is_lost():
+    expert = expert_on("wait1", "focus on pupa")
+    expert.act(), expert.observe("wait1", "You decide to wait for 1 iterations.")
+    assert expert.act() == "focus on pupa"
+    expert.observe("focus on pupa", UNKNOWN)
+    assert expert.act() == IDLE
+    expert.observe(IDLE, "You decide to wait for 1 iterations.")
+    assert expert.act() == "focus on pupa" and expert.plan() == ["focus on pupa"]
+    lost = expert_on(*(f"read book {number}" for number in range(9)))
+    for _ in range(3):
+        assert not lost.given_up
+        lost.observe(lost.act(), UNKNOWN)
+    assert lost.given_up and lost.act() == IDLE
+
+
+def failed(steps, terminated=False):
+    """A failed episode from commands and answers."""
+    said = Completion((), (), "stop")
+    turns = tuple(
+        Turn((), said, action, text, "", None, {"task": 0.0}, {"format_error": None}) for action, text in steps
+    )
+    return Trajectory(Task(ENV_ID, "boil/0", "boil water", "boil"), turns, terminated, not terminated, "lost", KITCHEN)
+
+
+BEGIN = [("open door to kitchen", "The door is now open."), ("go to kitchen", "You move to the kitchen.")]
+ROOM = ("look around", KITCHEN)
+
+
+@pytest.mark.parametrize(
+    ("mode", "step", "steps"),
+    [
+        ("action_format_error", 2, [*BEGIN, ("", UNKNOWN), ("", UNKNOWN)]),
+        ("wrong_focus", 3, [*BEGIN, ROOM, ("focus on air", "You focus on the air.")]),
+        (
+            "wrong_focus",
+            3,
+            [*BEGIN, ("focus on door", f"{AMBIGUOUS}\n0:\tfocus on door a"), ("0", "You focus.")],
+        ),
+        ("unanswered_choice", 2, [*BEGIN, *[("open door", QUESTION), ("look around", LOST_TEXT)] * 3]),
+        ("unknown_command", 2, [*BEGIN, *[("take pot", UNKNOWN), ("grab pot", UNKNOWN), ROOM] * 3]),
+        ("aimless_looking", 2, [*BEGIN, *[ROOM, ("wait1", "You decide to wait for 1 iterations.")] * 3]),
+        ("wrong_place", None, [*BEGIN * 5, ROOM]),
+        ("wrong_tool", 3, [*BEGIN, ROOM, *[("use lighter on table", "The table is already on fire.")] * 6]),
+    ],
+)
+def test_each_mode_is_found_in_the_text(mode, step, steps):
+    found, finding = diagnose(failed(steps, terminated=mode == "wrong_focus"))
+    assert (found, finding.step) == (mode, step) and mode in taxonomy(ENV_ID) and finding.lesson
+    assert diagnose(failed([]))[0] == "unknown"
+
+
+def test_what_can_be_done_is_suggested_from_the_text():
+    forms = spec_of(ENV_ID).load("command_forms")
+    offered = {command for form in forms for command in form.suggest(KITCHEN, {})}
+    assert {"open door to outside", "go to bathroom", "pick up thermometer", "activate oven"} <= offered
+    assert [command for form in forms for command in form.suggest(QUESTION, {})] == ["0"]
+    assert [command for form in forms for command in form.suggest("You move to the kitchen.", {})] == ["look around"]
 
 
 # --- episodes ---------------------------------------------------------------------------------------------------------
@@ -158,6 +284,101 @@ def test_a_simulator_that_has_failed_is_an_error_and_no_lost_episode(make, monke
     monkeypatch.setattr(env.unwrapped._world, "_java", Failed())
     with pytest.raises(RuntimeError, match=r"failed at .look around.: java\.lang\.NullPointerException at x"):
         env.step("look around")
+
+
+@pytest.mark.parametrize("task_id", ["use-thermometer/405", "grow-plant/93", "identify-life-stages-2/7"])
+def test_the_expert_wins_although_another_chooses_some_of_the_commands(make, task_id):
+    env, rng = make(split="test"), np.random.default_rng(0)
+    others = ("look around", "go to hallway", "close door to hallway", "open door", "zzz", "activate sink", "task")
+    observation, info = env.reset(options={"task_id": task_id})
+    expert, over = make_expert(env, rng), False
+    expert.reset(info["goal"], observation)
+    while not over:
+        command = expert.act()
+        command = str(rng.choice(others)) if rng.random() < 0.1 else command
+        observation, _, terminated, truncated, info = env.step(command)
+        expert.observe(command, observation)
+        over = terminated or truncated
+    assert info["won"]
+
+
+def test_every_mode_has_a_script_that_fails_by_it(make):
+    """Measured with 12 episodes per mode: 84 of 84 modes are found, and 90 % of the steps within one."""
+    env = make(tasks=("2-1", "4-2", "6-1", "7-1"), variations=4, max_steps=40)
+    assert {*scripted_modes(env)} == {*taxonomy(ENV_ID)}
+    near = []
+    for mode in scripted_modes(env):
+        found = play_failures(env, mode, 2, np.random.default_rng([*mode.encode()]))
+        assert len(found) == 2
+        for mistake in found:
+            trajectory = mistake.trajectory
+            assert not trajectory.success and trajectory.terminated == (mode == "wrong_focus")
+            diagnosed, finding = diagnose(trajectory)
+            assert diagnosed == mode, [turn.action for turn in trajectory.turns]
+            near.append(mistake.step is None or abs(finding.step - mistake.step) <= 1)
+    assert np.mean(near) >= 0.7
+
+
+def test_tools_and_replay(make):
+    """The fine view, and a restored episode."""
+    view = make_view(ENV_ID, {"split": "test", "view": "fine"})
+    view.reset(options={"task_id": ANIMAL})
+    for action in view.get_wrapper_attr("walkthrough")():
+        text, _, terminated, _, info = view.step(action)
+        if terminated:
+            break
+    assert info["won"]
+    env = make(split="test", max_steps=30)
+    restorer, steps = Restorer(env), []
+    assert restorer.save() is None
+    env.reset(options={"task_id": ANIMAL})
+    for command in env.unwrapped.walkthrough()[:10]:
+        text, reward, terminated, truncated, info = env.step(command)
+        steps.append(RecordedStep(command, text, reward, terminated or truncated))
+    restorer.restore(None, ANIMAL, steps)
+    assert env.step("look around")[-1]["score"] == info["score"] and (restorer.replays, restorer.mismatches) == (1, 0)
+
+
+def test_the_expert_and_the_random_agent_are_evaluated(make):
+    pytest.importorskip("transformers", reason="evaluation needs the extra train")
+    from roleagent.agents.evaluation.baselines import build_agent
+    from roleagent.agents.evaluation.play import evaluate_agent
+
+    env = make(split="test", max_steps=30)
+    records = {
+        name: [*evaluate_agent(env, build_agent(name, env, np.random.default_rng(0)), [ANIMAL])]
+        for name in ("expert", "random")
+    }
+    assert records["expert"][0].won and not records["random"][0].won
+
+
+def test_a_client_of_agentgym_and_a_person_play(make, monkeypatch, capsys):
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    from served import Served
+    from test_agentgym import TextCraftClient
+
+    from roleagent.cli import main
+    from roleagent.envs.adapters.agentgym import application
+
+    local = make(split="test", tasks=("4-4",))
+    _, info = local.reset(options={"task_id": local.unwrapped.task_split.task_ids[0]})
+    plan = local.unwrapped.walkthrough()
+    with Served(application(ENV_ID, split="test", tasks=("4-4",))) as served:
+        client = TextCraftClient(served.url)
+        client.reset(0)
+        assert client.observe().startswith(info["goal"])
+        for command in plan:
+            _, *outcome = client.step(command)
+            _, reward, terminated, truncated, _ = local.step(command)
+            assert outcome == [reward, terminated or truncated]
+        assert terminated and client.close()
+    lines = iter(["?", "hint", "open", "teleport", *plan])
+    monkeypatch.setattr("builtins.input", lambda *_: next(lines))
+    assert main(["play", ENV_ID, "--env-arg", "split=test", "--task-id", info["task_id"], "--seed", "1"]) == 0
+    shown = capsys.readouterr().out
+    words = ("the expert, who knows everything", "not played: it opens a door", "reward 1")
+    assert [word for word in words if word not in shown] == [], shown
 
 
 # --- Java machines ----------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ GENERATED = [
     ("RoleAgent/WebShop-v0", {}),
     ("RoleAgent/SearchQA-v0", {}),
     ("RoleAgent/Office-v0", {}),
+    ("RoleAgent/TextCraft-v0", {"data_dir": "generated"}),
 ]
 
 

@@ -90,7 +90,7 @@ def test_two_processes_play_the_tasks_that_one_would(config, whole, tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        (["env.id=RoleAgent/TextCraft-v0"], "no task grammar"),
+        (["env.id=RoleAgent/ToolEnv-v0"], "no task grammar"),
         (["simulator.fresh=0.8", "simulator.replay=0.3"], "their sum must be at most 1"),
         (["simulator.kind=tabel"], "must be one of model, table, base, static, endpoint or module:Class"),
         (["simulator.relabel=on"], "not kind=table"),
