@@ -105,7 +105,7 @@ class ScienceExpert:
         return f"go to {path[0]}" if (self.room, path[0]) in self._open else f"{_OPEN}{path[0]}"
 
     def _skip(self) -> None:
-        """Leaves out numbers that nobody asks for and, where steps are few, commands that change nothing."""
+        """Leaves out numbers without a question and, where steps are few, commands that change nothing."""
         path = self._gold()
         while self._planned().isdecimal():
             self._at += 1
