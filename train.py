@@ -99,8 +99,8 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
         run.enter("sft")
         segments += Corrections(run, split).segments(policy)
         run.save(imitate(run, policy, segments, epochs=1e4, minutes=config.train.minutes))
-    elif config.train.stage == "revise":
-        run.enter("revise")
+    elif config.train.stage in ("revise", "eto"):
+        run.enter(config.train.stage)
         replayed = [*segments, *Corrections(run, split).segments(policy)]
         train_revisions(run, split, held_out, policy, actor, replayed)
     else:
@@ -112,7 +112,8 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
 def train_revisions(
     run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, actor: Policy, replayed: list[Segment]
 ) -> None:
-    """Agent-R: bad paths of search trees are cut at their first mistake and go on with good ones."""
+    """Agent-R: bad paths of search trees are cut at their first mistake and go on with good ones. ETO: good paths are
+    preferred to bad ones."""
     sampler = open_sampler(run, split, actor)
     searcher = Search.open(split, actor)
 

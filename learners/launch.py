@@ -90,6 +90,8 @@ def check_run(split: EnvSplit, resume: bool) -> None:
         raise ConfigError("train.stage=sft imitates demonstrations: set warmstart.episodes")
     if not imitates and not config.policy.path:
         raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
+    if config.train.stage in ("revise", "eto") and config.env.train_split == config.env.eval_split:
+        raise ConfigError("Agent-R imitates the tasks that it searches: set env.eval_split to another split than these")
     check_lengths(config, split.horizon)
     check_learning(config)
     check_deepspeed(config)

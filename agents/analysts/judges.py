@@ -27,7 +27,7 @@ from roleagent.config import Config, ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.failures.scripted import ScriptedFailure
 from roleagent.failure_modes import failure_modes_of
-from roleagent.types import Analyst
+from roleagent.types import Analyst, Trajectory
 from roleagent.verdicts import KINDS, Judge, JudgedPath, Verdict, transition_point
 
 _UNDECIDED = "uncertain"
@@ -192,4 +192,26 @@ def measure_judge(judge: Judge, failures: Sequence[ScriptedFailure]) -> dict[str
     }
 
 
-__all__ = ["PlaceJudge", "ReflectionJudge", "StepJudge", "ValueJudge", "judge_name", "measure_judge", "open_judge"]
+def revision_lengths(judge: Judge, trajectories: Sequence[Trajectory]) -> dict[str, float]:
+    """The revision length of a judge on a frozen set of bad paths; with other paths it would measure the paths, too.
+
+    Returns:
+        ``found``: the share of the paths with a transition point; of these ``length``, the mean t′, and
+        ``length_share``, the mean t′/T.
+    """
+    edges = count()
+    paths = [JudgedPath(one, 0, tuple(islice(edges, len(one.turns)))) for one in trajectories]
+    points = [transition_point(0, verdicts) for verdicts in judge.judge(paths)]
+    found = [(point, len(one.turns)) for point, one in zip(points, trajectories, strict=True) if point is not None]
+    n = max(1, len(found))
+    return {
+        "found": len(found) / max(1, len(trajectories)),
+        "length": sum(point for point, _ in found) / n,
+        "length_share": sum(point / steps for point, steps in found) / n,
+    }
+
+
+__all__ = [
+    *("PlaceJudge", "ReflectionJudge", "StepJudge", "ValueJudge", "judge_name", "measure_judge", "open_judge"),
+    "revision_lengths",
+]

@@ -18,7 +18,7 @@ from roleagent.learners.batch import ACTION
 from roleagent.revision_settings import RevisionConfig
 from roleagent.types import Segment
 
-Part = Literal["good", "revision"]
+Part = Literal["good", "revision", "pair"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +26,8 @@ class Example:
     """One trajectory to imitate.
 
     Attributes:
-        part: a good trajectory is trained whole; of a revision trajectory the revision signal and the good steps.
+        part: a good trajectory is trained whole; of a revision trajectory the revision signal and the good steps; a
+            pair is a preference (:mod:`roleagent.learners.preference`).
         task_id: its task.
         edge: the tree's edge to which the path is cut; -1 for a good trajectory.
         text: what a reader of the run sees: commands, observations, what is imitated, and how the cut was found.

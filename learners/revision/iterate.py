@@ -39,6 +39,8 @@ from roleagent.learners.loss import MetricSums
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import Adapter
 from roleagent.learners.model.token_logprobs import TokenScores
+from roleagent.learners.preference import PreferenceData
+from roleagent.learners.preference import learn as learn_preferences
 from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import Example, read_lines, select, write_lines
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
@@ -129,7 +131,8 @@ def make_examples(run: Run, split: EnvSplit, actor: Policy, wave: Wave, trees: S
     alpha = config.revision.of_iteration("alpha", wave.iteration)
     actor.reseed(int(run.own_stream(22, wave.iteration, wave.number).integers(2**62)))
     judge = open_judge(config, actor, run.own_stream(23, wave.iteration, wave.number))
-    data = RevisionData(split, actor, judge, open_analyst(config, actor) if config.aiw else None, alpha)
+    kind = PreferenceData if config.train.stage == "eto" else RevisionData
+    data = kind(split, actor, judge, open_analyst(config, actor) if config.aiw else None, alpha)
     numbers = run.ranks.share(range(wave.first, wave.first + len(wave.task_ids)))
     streams = [run.stream(21, wave.iteration, number) for number in numbers]
     with run.timer("analysis"):
@@ -176,7 +179,9 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
 
 
 def learn(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Sequence[Segment]) -> Learner:
-    """Imitates the examples for the iteration's epochs; continues a resumed run. The learner is to be closed.
+    """Imitates the examples for the iteration's epochs; with ``train.stage=eto`` prefers the good path of each pair.
+
+    It continues a resumed run. The learner is to be closed.
 
     Args:
         policy: is trained.
@@ -184,6 +189,8 @@ def learn(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Seq
         replayed: segments of the warm start.
     """
     config, options = run.config, run.config.revision
+    if config.train.stage == "eto":
+        return learn_preferences(run, policy, examples)
     iteration, began = run.progress.searched, run.progress.began
     if options.start == "base" and run.progress.step == began:
         _load(policy, open_reference(run, policy))

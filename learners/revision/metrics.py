@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def counts_of(examples: Sequence[Example]) -> dict[str, int]:
     """By part the number of the imitated examples (``examples_…``) and of their trained tokens (``tokens_…``)."""
     found = {}
-    for part in ("good", "revision"):
+    for part in ("good", "revision", "pair"):
         own = [example for example in examples if example.part == part]
         found |= {f"examples_{part}": len(own), f"tokens_{part}": sum(one.trained_tokens for one in own)}
     return found
@@ -48,6 +48,8 @@ def shares_of(counts: Mapping[str, float], examples: Sequence[Example]) -> dict[
 def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     """A warning for each mechanism that is switched on and had no effect."""
     options = config.revision
+    if config.train.stage == "eto":
+        return [] if counters.get("examples_pair") else ["no tree had a good and a bad path, so nothing was preferred"]
     expected = {"examples_good": "no tree had a good path"} if options.share < 1 else {}
     if options.share:
         expected["pairs"] = "no tree had a good and a bad path, so no revision was ever imitated"

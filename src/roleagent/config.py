@@ -29,7 +29,7 @@ from roleagent.curriculum_settings import CurriculumConfig, SimulatorConfig
 from roleagent.env_spec import spec_of
 from roleagent.methods import METHODS
 from roleagent.options import ConfigError, shown
-from roleagent.revision_settings import RevisionConfig, SearchConfig
+from roleagent.revision_settings import PreferenceConfig, RevisionConfig, SearchConfig
 from roleagent.settings import (
     KNOWN_KEYS,
     CriticConfig,
@@ -94,6 +94,7 @@ class Config:
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     revision: RevisionConfig = field(default_factory=RevisionConfig)
+    preference: PreferenceConfig = field(default_factory=PreferenceConfig)
     deepspeed: DeepSpeedConfig = field(default_factory=DeepSpeedConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)

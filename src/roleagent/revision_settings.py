@@ -89,4 +89,22 @@ class RevisionConfig:
         return self.most if self.form == "note" else 0
 
 
-__all__ = ["JUDGES", "RevisionConfig", "SearchConfig"]
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class PreferenceConfig:
+    """ETO, a baseline of Agent-R: preferences between good and bad paths (``train.stage=eto``)."""
+
+    beta: tuple[Amount, ...] = (0.1, 0.5)  # of the loss, by round; the last one from then on
+    lr: tuple[Rate, ...] = (1e-6, 5e-7)  # peak, by round; about 1e-4 for a policy from scratch
+    epochs: Annotated[Number, Field(gt=0, le=1000)] = 3.0  # passes over a round's pairs
+    batch_pairs: Length = 32  # pairs per update
+    extra_turns: Count = 5  # by which a bad path may be longer than its good one; the rest is cut
+
+    @model_validator(mode="after")
+    def _lists(self) -> PreferenceConfig:
+        for name in ("beta", "lr"):
+            if not getattr(self, name):
+                raise ValueError(f"preference.{name} needs at least one number")
+        return self
+
+
+__all__ = ["JUDGES", "PreferenceConfig", "RevisionConfig", "SearchConfig"]

@@ -12,6 +12,7 @@ from roleagent.agents.analysts.judges import (
     ValueJudge,
     measure_judge,
     open_judge,
+    revision_lengths,
 )
 from roleagent.agents.analysts.model import ModelAnalyst
 from roleagent.config import ConfigError, load
@@ -82,6 +83,12 @@ def test_the_last_step_or_any():
     drawn = [transition_point(2, one) for one in PlaceJudge(np.random.default_rng(0)).judge(paths)]
     assert set(drawn) == {3, 4, 5, 6}
     assert min(map(drawn.count, set(drawn))) > 70
+
+
+def test_the_revision_length_is_measured_on_frozen_paths():
+    frozen = [path(["look"] * steps, shared=0).trajectory for steps in (4, 6)]
+    assert revision_lengths(PlaceJudge(), frozen) == {"found": 1.0, "length": 5.0, "length_share": 1.0}
+    assert revision_lengths(ValueJudge(0.2), frozen)["found"] == 0
 
 
 def test_a_critical_step_on_the_shared_part_is_no_mistake(failures):

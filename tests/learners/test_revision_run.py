@@ -16,6 +16,7 @@ from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.search.storage import stored_trees
 from roleagent.cli import main as roleagent
 from roleagent.config import load as load_config
+from roleagent.learners import preference
 from roleagent.learners.revision import iterate
 from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import Example, read_lines
@@ -96,11 +97,11 @@ def test_search_data_and_evaluation_share_no_task(whole):
 
 
 class Killed:
-    """Interrupts a run in the n-th call of a function of :mod:`iterate`."""
+    """Interrupts a run in the n-th call of a function of a module."""
 
-    def __init__(self, monkeypatch, name, at):
-        self.calls, self.at, self.function = 0, at, getattr(iterate, name)
-        monkeypatch.setattr(iterate, name, self)
+    def __init__(self, monkeypatch, name, at, module=iterate):
+        self.calls, self.at, self.function = 0, at, getattr(module, name)
+        monkeypatch.setattr(module, name, self)
 
     def __call__(self, *arguments):
         self.calls += 1
@@ -204,3 +205,19 @@ def test_its_failures_are_kept_and_gone_on_from(whole, tmp_path, monkeypatch, ca
     after = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert 0 < after["n"] <= round(before["n"] * (1 - before["success"]))
     assert {f"loops_{length}" for length in range(1, 6)} <= after["behavior"].keys()
+
+
+@pytest.mark.slow
+def test_eto_prefers_the_good_path_of_each_pair_and_resumes(config, warm, tmp_path):
+    options = ["train.stage=eto", "revision.form=none", "preference.lr=[1e-3]", "preference.batch_pairs=2"]
+    whole, folder = tmp_path / "whole", tmp_path / "killed"
+    assert train.main(["--config", str(config), f"run_dir={whole}", *warm, *options]) == 0
+    counters = json.loads((whole / "result.json").read_text())["counters"]
+    assert counters["examples_pair"] == counters["pairs"] > 0
+    logged = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
+    assert any("margin" in row for row in logged if row["stage"] == "eto")
+    with pytest.MonkeyPatch.context() as patch:
+        Killed(patch, "preference_step", 2, preference)
+        assert train.main(["--config", str(config), f"run_dir={folder}", *warm, *options]) == 130
+    assert train.main(["--config", str(config), f"run_dir={folder}", *warm, *options, "--resume"]) == 0
+    assert differences(whole, folder) == []
