@@ -26,6 +26,8 @@ examples:
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent oracle --env-arg size=small
   your own agent: a class with reset(observation, info) and act(observation, info) -> command
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent my_module:MyAgent
+  right single steps after the expert's history, and no episodes (GenEnv's measure of ALFWorld)
+      python evaluate.py --agent runs/role_agent-alfworld-v0-seed0 --single-step
   two evaluations, task by task (record files or run folders)
       python evaluate.py compare evaluations/a.jsonl evaluations/b.jsonl
 """
@@ -64,11 +66,12 @@ from roleagent.agents.evaluation.comparison import EvalRecords, compare
 from roleagent.agents.evaluation.play import agent_attempts, chat_attempts, policy_attempts
 from roleagent.agents.evaluation.records import PROTOCOL, Attempt, Record, RecordFile, default_file
 from roleagent.agents.evaluation.revision import Failure, append_failure, read_failures
+from roleagent.agents.evaluation.single_step import single_step
 from roleagent.agents.evaluation.summary import spending, summarize
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target, source_digest, weights_digest
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
-from roleagent.files import write_whole
+from roleagent.files import make_folder, write_whole
 from roleagent.imports import searched_first
 from roleagent.learners.run.folder import CheckpointError, read_config
 from roleagent.learners.tracking.display import Display
@@ -196,8 +199,31 @@ def evaluate(options: argparse.Namespace) -> dict[str, Any]:
     """Evaluates an agent; returns the result."""
     evaluation = Evaluation.open(options)
     header = evaluation.header()
+    if options.single_step:
+        return evaluate_single_step(evaluation, header)
     with RecordFile.alone(options.out or default_file(header), header) as file:
         return complete(evaluation, file)
+
+
+def evaluate_single_step(evaluation: Evaluation, header: dict[str, Any]) -> dict[str, Any]:
+    """Measures single-step accuracy, prints it per task type, returns the result."""
+    model, split = evaluation.model, evaluation.env_split.task_split
+    if model is None or isinstance(model, Endpoint) or evaluation.target.plays != STANDARD:
+        raise ConfigError("--single-step needs a local model with the standard prompts: a run, a folder, or a hub name")
+    if evaluation.options.repeats > 1:
+        raise ConfigError("--single-step measures every step once: remove --repeats")
+    path = evaluation.options.out or default_file({**header, "measure": "single-step"}).with_suffix(".single-step.json")
+    title = f"{header['agent']['name']} on {split.env_id}:{split.split}, single steps after the expert's history"
+    with Display(title) as display:
+        found = single_step(evaluation.env_split, model, evaluation.options.seed, partial(display.inner, "tasks"))
+        for kind, part in {"all": found, **found["by_type"]}.items():
+            low, high = part["interval"]
+            shown = f"{100 * part['accuracy']:.1f} % [{100 * low:.1f}, {100 * high:.1f}] of {part['steps']} steps"
+            display.say(f"right single steps, {kind}: {shown}")
+    result = {**header, "measure": "single-step", "single_step": found, "records": str(path)}
+    make_folder(path.parent)
+    write_whole(path, json.dumps(result, indent=1))
+    return result
 
 
 def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:

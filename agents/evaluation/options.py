@@ -70,6 +70,12 @@ def evaluation_parser(text: str | None) -> Parser:
     )
     how = parser.add_argument_group("evaluation")
     how.add_argument("--repeats", type=natural, default=1, metavar="N", help="play the split N times, seeds differ")
+    how.add_argument(
+        "--single-step",
+        action="store_true",
+        help="instead of episodes: the share of steps at which a local model gives exactly the scripted expert's "
+        "command, after the expert's history (GenEnv's measure of ALFWorld; no success rate)",
+    )
     how.add_argument("--seed", type=whole, default=0, help="of repeat 0; repeat r uses seed + r (default: %(default)s)")
     how.add_argument("--temperature", type=from_zero, metavar="T", help="of sampling (default: the run's, else 0)")
     how.add_argument("--max-tokens", type=natural, metavar="N", help="most tokens of a reply, thoughts included")

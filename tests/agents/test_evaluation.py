@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import asdict
+from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -14,13 +15,16 @@ import yaml
 from programs import ROOT, load, run
 from tiny import qwen
 
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.evaluation.baselines import build_agent
 from roleagent.agents.evaluation.play import evaluate_agent
 from roleagent.agents.evaluation.records import Record, RecordFile
+from roleagent.agents.evaluation.single_step import expert_steps, single_step
 from roleagent.agents.evaluation.summary import summarize
+from roleagent.config import from_dict, to_dict
 from roleagent.config import load as load_config
-from roleagent.config import to_dict
 from roleagent.task_split import TaskSplit, wilson
+from roleagent.types import Completion
 
 evaluate = load("evaluate")
 HEADER = {"protocol": 1, "agent": "somebody"}
@@ -339,3 +343,73 @@ def test_a_damaged_run_is_one_line(here, capsys, trained, damage):
     assert {"no checkpoint": "no checkpoint yet", "half the weights": "cannot be read"}.get(
         damage, "is damaged"
     ) in line
+
+
+# --- single steps -----------------------------------------------------------------------------------------------------
+
+
+class Copyist:
+    """A policy of bytes. It says the expert's command on the prompts that it was shown, and else nothing of use."""
+
+    version, context_length, eos_id = 0, 1 << 20, 256
+    tokenizer = SimpleNamespace(chat_template=None)
+
+    def __init__(self):
+        self.known = {}
+
+    def encode(self, text):
+        return list(text.encode())
+
+    def decode(self, token_ids):
+        return bytes(token for token in token_ids if token != self.eos_id).decode("utf-8", "replace")
+
+    def literal(self, text):
+        return text
+
+    def single_token(self, text):
+        return None
+
+    def reseed(self, seed):
+        pass
+
+    def clear_cache(self):
+        pass
+
+    def generate(self, requests, temperature):
+        said = [f"<action>{self.known.get(request.prompt_ids, 'look')}</action>" for request in requests]
+        return [Completion(tuple(self.encode(text)), (0.0,) * len(text), "stop") for text in said]
+
+
+@pytest.mark.parametrize(
+    ("env", "split"),
+    [
+        ({"id": "RoleAgent/Toy-v0"}, "valid"),
+        ({"id": "RoleAgent/ALFWorld-v0", "kwargs": {"data_dir": "generated", "size": "tiny"}}, "valid_unseen"),
+    ],
+)
+@pytest.mark.parametrize("style", ["transcript", "window"])
+def test_a_single_step_is_right_if_it_is_the_experts_after_the_experts_history(env, split, style):
+    tree = {"env": {**env, "eval_split": split}, "prompt": {"style": style}, "wia": False, "policy": {"context": 4096}}
+    env_split = EnvSplit.open(from_dict(tree), split, 6)
+    policy, task_ids = Copyist(), env_split.task_split.task_ids
+    own = [expert_steps(env_split, policy, task_id, 3) for task_id in task_ids]
+    assert all(len(steps) > 2 for steps in own)
+    for steps in own:  # the prompts are those of an episode in which the expert's replies were sampled
+        replies = [tuple(policy.encode(f"<action>{step.command}</action>")) for step in steps]
+        opening = [Completion(reply, (0.0,) * len(reply), "stop") for reply in replies]
+        [group] = env_split.rollout(policy).play([steps[0].task_id], 1, 1.0, openings=[opening])
+        assert group.trajectories[0].success
+        assert [turn.prompt_ids for turn in group.trajectories[0].turns] == [step.prompt_ids for step in steps]
+    for share in (0, 1):
+        policy.known = {step.prompt_ids: step.command for steps in own for step in steps} if share else {}
+        found = single_step(env_split, policy, 3)
+        assert (found["accuracy"], found["tasks"], found["left_out"]) == (share, 6, 0)
+        assert found["steps"] == sum(map(len, own)) and "success" not in found
+    del policy.known[own[0][1].prompt_ids]  # one mistake does not change the history of what follows
+    found = single_step(env_split, policy, 3)
+    assert found["accuracy"] == pytest.approx(1 - 1 / found["steps"]) and found["interval"][0] < found["accuracy"]
+
+
+def test_single_steps_need_a_local_model(capsys):
+    load("evaluate").main(["--env", "RoleAgent/Toy-v0", "--split", "valid", "--agent", "expert", "--single-step"])
+    assert "--single-step needs a local model" in capsys.readouterr().err

@@ -137,7 +137,7 @@ def test_propose_asks_the_simulator_of_a_run_as_it_is_now(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["propose", "TextCraft"], "has no task grammar"),
+        (["propose", "BFCL"], "has no task grammar"),
         (["propose", "Toi"], "did you mean RoleAgent/Toy-v0?"),
         (["check", "Toy", LINE, "--env-arg", "split=valid"], "generated tasks are for training"),
         (["propose", "."], "is no run folder"),

@@ -1,0 +1,104 @@
+"""Single-step accuracy: which command does a policy give next, after the history that the expert played?
+
+GenEnv's paper measures ALFWorld in this way. The scripted expert plays a task. At each of its steps the policy reads
+the expert's history, and its command counts if it is exactly the expert's. Nothing that the policy says is played, so
+it never has to recover from a mistake, and a right command that the expert did not choose counts as wrong. The figure
+is no success of episodes, and cannot be compared with one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roleagent.agents.builders import EnvSplit
+from roleagent.agents.evaluation.statistics import rate
+from roleagent.agents.policies.protocol import Policy
+from roleagent.env_spec import make_expert
+from roleagent.types import Request
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertStep:
+    """One step of the expert, and the prompt on which a policy gives a command."""
+
+    task_id: str
+    task_type: str
+    prompt_ids: tuple[int, ...]
+    command: str
+
+
+def expert_steps(env_split: EnvSplit, policy: Policy, task_id: str, seed: int) -> list[ExpertStep]:
+    """The expert's steps of a task that the prompt has room for; none if the expert does not win."""
+    rollout, env = env_split.rollout(policy), env_split.base
+    room = policy.context_length - rollout.config.action_tokens
+    expert = make_expert(env, np.random.default_rng([seed, env_split.task_split.position(task_id)]))
+    observation, info = env.reset(options={"task_id": task_id})
+    expert.reset(info["goal"], observation)
+    conversation, task_type = rollout.open(observation, info), info["task_type"]
+    steps: list[ExpertStep] = []
+    ended = False
+    while not ended:
+        command, prompt = expert.act(), conversation.action_prompt()
+        if len(prompt) <= room:
+            steps.append(ExpertStep(task_id, task_type, prompt, command))
+        observation, _, terminated, truncated, info = env.step(command)
+        expert.observe(command, observation)
+        reply = tuple(policy.encode(rollout.reader.write(command, policy.literal)))
+        conversation.advance((*prompt, *reply), reply, command, observation, info)
+        ended = terminated or truncated
+    return steps if info["won"] else []
+
+
+def single_step(env_split: EnvSplit, policy: Policy, seed: int, progress: Progress | None = None) -> dict[str, Any]:
+    """Measures single-step accuracy on every task of a split.
+
+    Returns:
+        ``accuracy`` with its 95 % ``interval`` over tasks, ``by_type``, the numbers of ``tasks`` and ``steps``, and
+        ``left_out``: tasks that the expert does not win.
+
+    Raises:
+        ValueError: the expert wins none of the tasks.
+    """
+    task_ids, options = env_split.task_split.task_ids, env_split.config.rollout
+    rollout = env_split.rollout(policy)
+    steps: list[ExpertStep] = []
+    right: list[bool] = []
+    policy.reseed(seed)
+    for number, task_id in enumerate(task_ids, start=1):
+        own = expert_steps(env_split, policy, task_id, seed)
+        for start in range(0, len(own), options.eval_batch):
+            part = own[start : start + options.eval_batch]
+            requests = [
+                Request(step.prompt_ids, slot, options.action_tokens, rollout.action_stops)
+                for slot, step in enumerate(part)
+            ]
+            replies = policy.generate(requests, options.eval_temperature)
+            given = [rollout.reader.read(policy.decode(reply.token_ids)).command for reply in replies]
+            right += [command == step.command for command, step in zip(given, part, strict=True)]
+            policy.clear_cache()
+        steps += own
+        if progress is not None:
+            progress(number, len(task_ids))
+    if not steps:
+        raise ValueError("the expert wins no task of the split, so there is no step to compare with")
+    kinds = sorted({step.task_type for step in steps})
+    by_type = {
+        kind: _share([pair for pair in zip(steps, right, strict=True) if pair[0].task_type == kind]) for kind in kinds
+    }
+    played = len({step.task_id for step in steps})
+    whole = _share(list(zip(steps, right, strict=True)))
+    return {**whole, "tasks": played, "left_out": len(task_ids) - played, "by_type": by_type}
+
+
+def _share(pairs: Sequence[tuple[ExpertStep, bool]]) -> dict[str, Any]:
+    found = rate([float(right) for _, right in pairs], [step.task_id for step, _ in pairs])
+    return {"accuracy": found.value, "interval": [found.low, found.high], "steps": len(pairs)}
+
+
+__all__ = ["ExpertStep", "expert_steps", "single_step"]
