@@ -20,9 +20,10 @@ from roleagent.learners.run.counters import idle_mechanisms, not_learning
 from roleagent.learners.tracking.redact import flat, without_secrets
 from roleagent.reports.data.curves import curve, find_alarms, load_metrics, names_in, number
 from roleagent.reports.data.eval_results import json_file, load_evaluations, measure_gain
+from roleagent.reports.data.load_revisions import summarize_revisions
 from roleagent.reports.data.load_tasks import summarize_tasks
 from roleagent.reports.data.load_trajectories import RunDataError, TrajectoryReader
-from roleagent.reports.data.run_schema import Curve, EpisodeCard, RunData, WrittenTasks
+from roleagent.reports.data.run_schema import Curve, EpisodeCard, Revisions, RunData, WrittenTasks
 from roleagent.timer import PARTS
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
     rows = load_metrics(run)
     warmstart = [row for row in rows if row["stage"] == "warmstart"]
     trained = [row for row in rows if row["stage"] == "train"]
-    continued = trained or [row for row in rows if row["stage"] == "sft"]
+    continued = trained or [row for row in rows if row["stage"] in ("sft", "revise", "eto")]
     state = newest_checkpoint(run)
     result = json_file(run / "result.json", notes) or {}
     working = at_work(run)
@@ -82,6 +83,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "modes": _by_mode(grown, "entries"),
         "mode_failures": _by_mode(grown, "failures"),
         "written_tasks": _written_tasks(run, notes),
+        "revisions": _revisions(run, notes),
         "evaluations": {name: _without_records(summary) for name, summary in measured.items()},
         "gain": measure_gain(measured),
         "counters": dict(counters or {}),
@@ -239,6 +241,14 @@ def _growth(run: Path, tree: Mapping[str, Any], notes: list[str]) -> list[dict[s
 def _written_tasks(run: Path, notes: list[str]) -> WrittenTasks | None:
     try:
         return summarize_tasks(run)
+    except RunDataError as error:
+        notes.append(str(error))
+        return None
+
+
+def _revisions(run: Path, notes: list[str]) -> Revisions | None:
+    try:
+        return summarize_revisions(run)
     except RunDataError as error:
         notes.append(str(error))
         return None

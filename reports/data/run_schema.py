@@ -149,6 +149,29 @@ class WrittenTasks(TypedDict):
     refusals: list[Refusal]  # the newest
 
 
+class SplicedPath(TypedDict):
+    """A revision trajectory of Agent-R: a bad path up to its mistake, the signal, and good steps."""
+
+    iteration: int
+    task_id: str
+    cut: int  # steps up to and including the mistake
+    bad_steps: int  # of the whole bad path
+    bad_outcome: float
+    outcome: float
+    truth: str  # what the world says to the splice: same, valid, false, searched
+    judge: str
+    reason: str
+    first: str  # the first observation
+    steps: list[tuple[str, str, str]]  # part (shared, bad, mistake, signal, good, unread), command, observation
+
+
+class Revisions(TypedDict):
+    """What Agent-R searched, spliced and imitated."""
+
+    counts: list[dict[str, Any]]  # of each iteration, with its number
+    paths: list[SplicedPath]  # the newest
+
+
 class Gain(TypedDict):
     """The gain on held-out tasks between the first evaluation and a later one, over the tasks of both.
 
@@ -186,6 +209,7 @@ class RunData(TypedDict):
     modes: Curve  # entries of the failure library after each iteration, by failure mode
     mode_failures: Curve  # failures recorded in each iteration, by failure mode
     written_tasks: WrittenTasks | None  # with genenv=on
+    revisions: Revisions | None  # with train.stage=revise or eto
     evaluations: dict[str, Any]  # by name (before, iteration-000010, …, after): agents.evaluation's summary
     gain: Gain | None  # between the first and the last evaluation; None: no results per task
     counters: dict[str, float]

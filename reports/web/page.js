@@ -46,6 +46,7 @@ function drawAll() {
   drawRuns(runs);
   drawCurves(board, runs);
   drawTasks(runs);
+  drawRevisions(runs);
   drawSections();
 }
 

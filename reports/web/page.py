@@ -27,6 +27,7 @@ SCRIPTS = (
     "page_plots.js",
     "page_curves.js",
     "page_tasks.js",
+    "page_revisions.js",
     "page_predictions.js",
     "page_turns.js",
     "page_list.js",

@@ -20,6 +20,7 @@ from roleagent.learners import preference
 from roleagent.learners.revision import iterate
 from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import Example, read_lines
+from roleagent.reports.data.load_run import load_run
 
 differences = load("benchmarks/run_differences").differences
 train, evaluate = load("train"), load("evaluate")
@@ -221,3 +222,14 @@ def test_eto_prefers_the_good_path_of_each_pair_and_resumes(config, warm, tmp_pa
         assert train.main(["--config", str(config), f"run_dir={folder}", *warm, *options]) == 130
     assert train.main(["--config", str(config), f"run_dir={folder}", *warm, *options, "--resume"]) == 0
     assert differences(whole, folder) == []
+
+
+@pytest.mark.slow
+def test_a_report_shows_the_spliced_paths_of_a_run(whole):
+    found = load_run(whole)["revisions"]
+    assert [row["iteration"] for row in found["counts"]] == [1, 2]
+    assert found["paths"]
+    for path in found["paths"]:
+        parts = [part for part, _, _ in path["steps"]]
+        assert parts.index("mistake") == path["cut"] - 1 and parts[path["cut"]] == "signal"
+        assert set(parts[path["cut"] + 1 :]) <= {"good", "unread"}

@@ -133,6 +133,7 @@ def run_data(name="first", after=0.75, goal="heat an egg", **config):
         "modes": along({"navigation_loop": [float(n) for n in range(ITERATIONS)]}),
         "mode_failures": along({"navigation_loop": [1.0] * ITERATIONS}),
         "written_tasks": None,
+        "revisions": None,
         "evaluations": {"before": measured(0.25), "after": measured(after)},
         "gain": {
             "until": "after",
@@ -165,6 +166,18 @@ def with_tasks(run, line):
     run["config"] |= {"simulator.alpha": "0.5", "simulator.k_min": "0.1", "rollout.group_size": "8"}
     run["training"]["values"]["genenv_fresh_success"] = [0.5] * ITERATIONS
     run["training"]["values"]["genenv_refused_too_long"] = [1.0] * ITERATIONS
+    return run
+
+
+def with_revisions(run, text):
+    """The run with a spliced path of Agent-R."""
+    steps = [("shared", "look", "A kitchen."), ("mistake", text, "Nothing happens."), ("signal", "revise[No.]", "OK.")]
+    steps.append(("good", "open drawer 1", "It is open."))
+    path = {"iteration": 1, "task_id": "task-1", "cut": 2, "bad_steps": 5, "bad_outcome": 0.0, "outcome": 1.0}
+    path |= {"truth": "valid", "judge": "rule", "reason": text, "first": text, "steps": steps}
+    counts = {"iteration": 1, "trees": 8, "without_good_share": 0.25, "without_bad_share": 0.0, "pairs": 9}
+    counts |= {"splice_same": 2, "splice_valid": 1, "splice_false": 4, "examples_good": 6, "examples_revision": 3}
+    run["revisions"] = {"counts": [counts], "paths": [path]}
     return run
 
 
@@ -278,6 +291,7 @@ def pages(tmp_path_factory):
         "two": [run_data(), run_data("second", after=0.5, **{"loss.kl": "0.001"})],
         "hostile": [run_data(name=EVIL, goal=EVIL)],
         "written": [with_tasks(run_data(), EVIL)],
+        "revised": [with_revisions(run_data(), EVIL)],
     }
     hostile = reported["hostile"][0]
     hostile["modes"]["values"] = {EVIL: [1.0] * ITERATIONS}
@@ -320,7 +334,7 @@ def test_a_run_is_told_at_the_top(reader, pages):
     [head] = reader.see("#runs")
     for text in ("role_agent on RoleAgent/Toy-v0", "seed 0", "25.0", "75.0", "+50.0 points", "15.0 to 35.0", "64.0 s"):
         assert text in head
-    assert "entropy fell" in head and "iterations 3 to 5" in head and "Did nothing: aiw is on" in head
+    assert "entropy fell" in head and "iterations 3 to 5" in head and "No effect: aiw is on" in head
     rows = reader.see("#evaluations tbody tr")
     assert [row.split()[0] for row in rows] == ["all", "heat", "look"]
     assert "+50.0 (+47.0 to +53.0)" in rows[1] and "1 : 11" in rows[1]  # over pairs of tasks, where they are known
@@ -399,6 +413,18 @@ def test_episodes_are_found(reader, pages):
     assert "iteration 1," in reader.see(".card")[0]
     reader.choose("sort", "newest")
     assert f"iteration {ITERATIONS}," in reader.see(".card")[0]
+
+
+def test_spliced_paths_are_shown_where_agent_r_made_some(reader, pages):
+    reader.open(pages["one"])
+    assert not reader.ask("document.getElementById('revisions').checkVisibility()")
+    reader.open(pages["revised"])
+    [row] = reader.see("#revision-paths > .scroll tbody tr")
+    assert "2 / 1 / 4" in row and "25" in row
+    reader.click("#revision-paths details summary")
+    rows = reader.see("#revision-paths details tbody tr")
+    assert "the mistake" in rows[1] and EVIL.strip() in rows[1] and "signal" in rows[2] and "It is open." in rows[3]
+    assert reader.ask("window.hacked === undefined")
 
 
 def test_written_tasks_are_shown_where_a_simulator_wrote_some(reader, pages):
