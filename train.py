@@ -59,6 +59,7 @@ from roleagent.learners.run.run import Run
 from roleagent.learners.sft.dagger import Corrections
 from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.imitation import imitate
+from roleagent.learners.simulator import update_simulator
 from roleagent.learners.tracking.display import Display
 from roleagent.types import Segment
 
@@ -134,9 +135,9 @@ def train_revisions(
 
 def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, actor: Policy) -> None:
     """Reinforcement learning with a curriculum. The actor plays with the policy's weights."""
-    learner = open_learner(run, policy)
+    learner, simulator = open_learner(run, split, policy, actor)
     sync_weights(run, learner, actor)
-    sampler = open_sampler(run, split, actor)
+    sampler = open_sampler(run, split, actor, simulator)
     rollout = split.rollout(actor)
     iterations = Iterations(run, learner, actor)
     evaluate_periodically(run, held_out, actor)  # if the run was killed before it
@@ -157,6 +158,8 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
         scored = gather(run, rollout, groups, advantages, batch, replaced)
         analysis = sampler.observe(scored)
 
+        # A simulator that is a model learns to write tasks of the right difficulty.
+        metrics |= update_simulator(run, simulator, actor)
         metrics |= play_probe(run, rollout, sampler)
 
         iterations.finish(scored, analysis, metrics, rollout.stats)

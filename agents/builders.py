@@ -13,8 +13,10 @@ from numpy.random import Generator
 
 from roleagent.agents.analysts.endpoint import EndpointAnalyst, EndpointError
 from roleagent.agents.analysts.model import ModelAnalyst
+from roleagent.agents.chat.endpoint import Endpoint
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
+from roleagent.agents.task_simulator import EndpointSimulator
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
@@ -168,9 +170,34 @@ def open_analyst(config: Config, policy: Policy) -> Analyst:
     return model_analyst(config, policy)
 
 
+def endpoint_simulator(config: Config, grammar: TaskGrammar) -> EndpointSimulator:
+    """The model behind the configured server as a task simulator.
+
+    Raises:
+        ConfigError: no server is named, or its URL or key is malformed.
+    """
+    options, server = config.simulator, config.simulator.endpoint
+    if not server.url:
+        raise ConfigError("simulator.kind=endpoint needs simulator.endpoint.url, e.g. http://127.0.0.1:8000/v1")
+    prices = (server.prompt_price, server.completion_price)
+    try:
+        endpoint = Endpoint(
+            server.url,
+            server.model,
+            concurrency=server.concurrency,
+            timeout=server.timeout,
+            rng=random.Random(config.seed),
+        )
+    except (EndpointError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+    return EndpointSimulator(
+        endpoint, grammar, options.temperature, server.answer_tokens, prices if any(prices) else None
+    )
+
+
 def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Generator) -> Simulator:
-    """The configured task simulator: a table, the base distribution, a fixed list, or ``module:Class``, called with the
-    grammar and the generator.
+    """The configured task simulator that is no model of the run: a table, the base distribution, a fixed list, a model
+    behind a server, or ``module:Class``, called with the grammar and the generator.
 
     Args:
         tasks: of the training split.
@@ -189,7 +216,7 @@ def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Genera
     if ":" in options.kind:
         methods = ("propose", "update", "initial", "costs", "state_dict", "load_state_dict")
         return load_class(options.kind, *methods)(grammar, rng)
-    raise ConfigError(f"simulator.kind={options.kind} is not available: choose table, base or static")
+    return endpoint_simulator(config, grammar)
 
 
 @dataclass(frozen=True)

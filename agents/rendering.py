@@ -27,7 +27,7 @@ from typing import Any, Protocol
 from roleagent.agents.analysts.prompts import PromptKind
 from roleagent.agents.chat_renderer import ChatRenderer
 from roleagent.agents.policies.protocol import Policy
-from roleagent.agents.policies.scratch_model import ANSWER_TOKENS, PREDICT
+from roleagent.agents.policies.scratch_model import ANSWER_TOKENS, PREDICT, SIMULATE
 from roleagent.env_spec import UNKNOWN, Instructions
 from roleagent.types import Completion
 
@@ -104,7 +104,7 @@ class PlainRenderer:
         return PREDICT
 
     def analyst_prompt(self, text: str, kind: PromptKind) -> list[int]:
-        return self._encode(f"{self.literal(text)}\n{ANSWER_TOKENS[kind]}")
+        return self._encode(f"{self.literal(text)}\n{ANSWER_TOKENS.get(kind, SIMULATE)}")
 
 
 class TextRecorder:

@@ -13,6 +13,7 @@ from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.metrics import alignment_metrics, played
 from roleagent.learners.run.run import Run
 from roleagent.task_grammar import grammar_of
+from roleagent.task_simulator import Simulator
 from roleagent.timer import Timer
 from roleagent.types import Sampler
 
@@ -32,14 +33,25 @@ def alignment_of(config: Config) -> Alignment:
     return Alignment(options.alpha, options.beta, options.k_min, options.rwr_lambda, debias)
 
 
-def generated_sampler(run: Run, split: EnvSplit, inner: Sampler) -> GeneratedSampler:
-    """GenEnv's sampler with the configured simulator; ``inner`` chooses the base tasks."""
+def generated_sampler(
+    run: Run, split: EnvSplit, inner: Sampler, simulator: Simulator | None = None
+) -> GeneratedSampler:
+    """GenEnv's sampler; ``inner`` chooses the base tasks.
+
+    Args:
+        run: the run.
+        split: the training tasks.
+        inner: a sampler of the split's tasks.
+        simulator: writes the new tasks; None: the configured one that is no model of the run.
+    """
     options = run.config.simulator
     grammar = grammar_of(split.base, plan_share=options.plan_share)
+    if simulator is None:
+        simulator = open_simulator(run.config, grammar, len(split.task_split), run.stream(17))
     return GeneratedSampler(
         inner,
         grammar,
-        open_simulator(run.config, grammar, len(split.task_split), run.stream(17)),
+        simulator,
         run.stream(18),
         alignment_of(run.config),
         fresh=options.fresh,

@@ -7,7 +7,7 @@ import difflib
 import sys
 from collections.abc import Iterator
 
-from roleagent.agents.builders import EnvSplit, check_rollout_backend, endpoint_analyst
+from roleagent.agents.builders import EnvSplit, check_rollout_backend, endpoint_analyst, endpoint_simulator
 from roleagent.agents.chat.endpoint import EndpointError
 from roleagent.agents.policies.hf import PolicyError, check_path
 from roleagent.agents.policies.scratch_model import check_size
@@ -26,6 +26,7 @@ from roleagent.learners.tracking.display import Display
 from roleagent.learners.tracking.trackers import check_trackers
 from roleagent.learners.watchdog import Collapse, dump_nan_batch
 from roleagent.slow_notice import waiting
+from roleagent.task_grammar import grammar_of
 
 
 @contextlib.contextmanager
@@ -94,6 +95,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
         raise ConfigError("Agent-R imitates the tasks that it searches: set env.eval_split to another split than these")
     check_lengths(config, split.horizon)
     check_learning(config)
+    check_simulator(split)
     check_deepspeed(config)
     check_trackers(config)
     check_rollout_backend(config)
@@ -108,6 +110,28 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     if config.aiw and config.curriculum.library:
         with waiting("the database of curriculum.library to answer"):
             FailureLibrary(config.curriculum.library).close()
+
+
+def check_simulator(split: EnvSplit) -> None:
+    """Refuses task simulators that cannot work.
+
+    Raises:
+        ConfigError, EndpointError: one line that says what to change.
+    """
+    config, options = split.config, split.config.simulator
+    if config.simulator_is_model and config.train.stage != "rl":
+        raise ConfigError(
+            f"simulator.kind=model learns in train.stage=rl, not in {config.train.stage}: choose table, base or static"
+        )
+    if config.shares_simulator and options.probe and config.lora.rank:
+        raise ConfigError(
+            "simulator.probe asks the initial simulator, which an adapter of simulator.weights=shared does not keep: "
+            "set simulator.probe=0 or simulator.weights=own"
+        )
+    if config.genenv and options.kind == "endpoint":
+        simulator = endpoint_simulator(config, grammar_of(split.base))
+        with waiting("the server of simulator.endpoint.url to answer"):
+            simulator.endpoint.check(options.temperature)
 
 
 def check_learning(config: Config) -> None:

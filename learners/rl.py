@@ -39,6 +39,7 @@ from roleagent.learners.process_rewards import normalize_process, shuffle_proces
 from roleagent.learners.returns import Values
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup
+from roleagent.learners.simulator import SimulatorTraining, open_simulator_training
 from roleagent.types import Group, Reflection, Sampler
 
 _LOST_REFERENCE = (
@@ -46,15 +47,23 @@ _LOST_REFERENCE = (
 )
 
 
-def open_learner(run: Run, policy: HFPolicy) -> Learner:
-    """The learner of the RL stage with critic and reference, restored from the last checkpoint."""
+def open_learner(
+    run: Run, split: EnvSplit, policy: HFPolicy, actor: Policy
+) -> tuple[Learner, SimulatorTraining | None]:
+    """The learner of the RL stage with critic, reference and task simulator, restored from the last checkpoint.
+
+    Returns:
+        the learner, and the simulator of ``simulator.kind=model`` with its own one.
+    """
     critic = open_critic(run.config, policy)
     optim = run.config.optim
-    reference = open_reference(run, policy) if run.config.loss.kl else None
+    compared = run.config.loss.kl or run.config.shares_simulator  # whose start is the agent's
+    reference = open_reference(run, policy) if compared else None
     learner = Learner(policy, run.config, optim.lr, reference, optim.optimizer)
     learner.critic = critic
+    simulator = open_simulator_training(run, split, learner, actor)
     run.restore(learner)
-    return learner
+    return learner, simulator
 
 
 def open_reference(run: Run, policy: HFPolicy) -> PreTrainedModel | Adapter:
@@ -156,10 +165,11 @@ class RankSampler:
             return self._sampler.sample(count)
 
 
-def open_sampler(run: Run, split: EnvSplit, actor: Policy) -> RankSampler:
+def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorTraining | None = None) -> RankSampler:
     """The Agent-In-World curriculum, or uniform sampling with ``aiw=off``; resumed where the run stopped.
 
-    With ``genenv=on`` it chooses the base tasks of a :class:`~roleagent.curricula.generated_sampler.GeneratedSampler`.
+    With ``genenv=on`` it chooses the base tasks of a :class:`~roleagent.curricula.generated_sampler.GeneratedSampler`,
+    whose new tasks ``simulator`` writes, if it is a language model.
     """
     if not run.ranks.first:
         return RankSampler(run, None)
@@ -188,7 +198,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy) -> RankSampler:
     else:
         sampler = UniformSampler(split.task_split, run.stream(3))
     if run.config.genenv:
-        sampler = generated_sampler(run, split, sampler)
+        sampler = generated_sampler(run, split, sampler, simulator.simulator if simulator else None)
     if run.progress.sampler is not None:
         sampler.load_state_dict(run.progress.sampler)
     return RankSampler(run, sampler)

@@ -19,7 +19,8 @@ from roleagent.failure_modes import failure_modes_of
 from roleagent.markers import escape_markers
 from roleagent.types import Failure, Reflection, Trajectory, Turn
 
-PromptKind = Literal["reflection", "selection", "verdict"]
+PromptKind = Literal["reflection", "selection", "verdict", "tasks"]
+"""What is asked for; ``"tasks"`` by a task simulator (:mod:`roleagent.agents.task_simulator`)."""
 CLOSING: dict[PromptKind, str] = {"reflection": TAGS[1], "selection": TAGS[3], "verdict": VERDICT_TAGS[1]}
 """How the answers end."""
 OMITTED = "(steps left out)"

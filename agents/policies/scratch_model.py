@@ -37,6 +37,8 @@ _PIECES = (
 END, PAD, PREDICT = "<|end|>", "<|pad|>", "<|predict|>"
 ANSWER_TOKENS = {"reflection": "<|reflect|>", "selection": "<|select|>"}
 """What stands between a question to the environment role and its answer."""
+SIMULATE = "<|simulate|>"
+"""The same between a situation and the task that a simulator writes; a token where a model is the simulator."""
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, tags: Iterable[str]) -> PreTrainedTokenizerFast:

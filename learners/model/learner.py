@@ -1,4 +1,4 @@
-"""The learner: a policy under an engine, with a critic and the reference of the KL penalty.
+"""The learner: a policy under an engine, with a critic, a task simulator and the reference of the KL penalty.
 
 At ZeRO stage 3 no process holds a whole weight between two calls, and reading one is a collective operation. Rollouts
 must not wait for other ranks, so a :class:`Learner` trains a copy there. It gathers the copy's weights into the
@@ -51,6 +51,7 @@ class Learner(Engine):
         super().__init__(TokenScorer(trained), config, lr, pad, optimizer)
         self.policy, self._trained, self._synced_steps = policy, trained, 0
         self.critic: Engine | None = None  # is saved and loaded with its learner
+        self.simulator: Learner | None = None  # likewise: a task simulator with weights of its own
         self.reference: torch.nn.Module | None = None
         if isinstance(reference, Adapter):
             self.reference = AdapterSwap(TokenScorer(policy.model), policy.model, reference)
@@ -86,18 +87,23 @@ class Learner(Engine):
         self._synced_steps = self.steps
 
     def save(self, folder: Path) -> None:
-        """As :meth:`Engine.save`, and the critic beside it, if there is one."""
+        """As :meth:`Engine.save`, and critic and simulator beside it, if there are any."""
         super().save(folder)
-        if self.critic is not None:
-            self.critic.save(folder / "critic")
+        for name, other in self._beside():
+            other.save(folder / name)
 
     def load(self, folder: Path) -> None:
-        """As :meth:`Engine.load`, for policy and critic."""
+        """As :meth:`Engine.load`, for policy, critic and simulator."""
         super().load(folder)
-        if self.critic is not None:
-            self.critic.load(folder / "critic")
+        for name, other in self._beside():
+            other.load(folder / name)
         self._synced_steps = -1
         self.sync_policy()
+
+    def _beside(self) -> Iterator[tuple[str, Engine]]:
+        for name, other in (("critic", self.critic), ("simulator", self.simulator)):
+            if other is not None:
+                yield name, other
 
     def close(self) -> None:
         super().close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import torch
@@ -9,8 +10,15 @@ import torch
 from roleagent.agents.analysts.prompts import UNLIMITED, AnalystPrompts
 from roleagent.agents.builders import EnvSplit, model_analyst
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.agents.policies.scratch_model import build_policy, train_tokenizer
+from roleagent.agents.policies.scratch_model import SIMULATE, build_policy, train_tokenizer
 from roleagent.agents.rendering import STYLES
+from roleagent.agents.task_simulator import (
+    TASK_TAGS,
+    ModelSimulator,
+    simulator_examples,
+    simulator_prompt,
+    write_tasks,
+)
 from roleagent.analyst_format import FIELDS, TAGS
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.wrappers.tags import REVISED
@@ -19,8 +27,11 @@ from roleagent.learners.run.run import Run
 from roleagent.learners.sft.analyst import AnalystExample, analyst_examples, collect_failures, tokenize_examples
 from roleagent.learners.sft.demonstrations import Demonstration, collect_demonstrations, texts_of
 from roleagent.learners.sft.tokenization import check_reply_lengths, tokenize
+from roleagent.task_grammar import TaskGrammar, TaskSpec, grammar_of
 from roleagent.types import Segment, Trajectory
 
+_PER_DEMONSTRATION = 3
+"""Examples of a task simulator that an agent learns from, if it is the simulator itself."""
 _THOUGHTS = 20
 """How often the texts of a new tokenizer hold each revision thought, so that its words are tokens."""
 
@@ -57,10 +68,13 @@ class SFTData:
         horizon = self.split.horizon
         tags = [*self.split.reader.tags, "</prediction>", *(f'<prediction h="{h}">' for h in range(1, horizon + 1))]
         tags += [tag for tag in (*TAGS, *(f"{name}:" for name in FIELDS)) if examples]
+        tags += [*TASK_TAGS, SIMULATE] if config.simulator_is_model else []
         texts = [*texts_of(self.demonstrations, STYLES[config.prompt.style], config.prompt.history, self.split.reader)]
         texts += [text for example in examples for text in (example.question, example.answer)]
         if config.revision.notes:  # each becomes a few tokens
             texts += [*read_thoughts(config.revision.thoughts), REVISED] * _THOUGHTS
+        if config.simulator_is_model:
+            texts += self._situations()
         tokenizer = self.run.ranks.once(lambda: train_tokenizer(texts, config.policy.vocabulary, tags))
         return build_policy(config.policy, tokenizer, generator)
 
@@ -77,7 +91,22 @@ class SFTData:
             analyst = model_analyst(config, policy)
             examples = self._examples(analyst.prompts)
             segments += tokenize_examples(analyst, examples, config.warmstart.failure_weight)
+        if config.shares_simulator and self.demonstrations:
+            simulator = ModelSimulator(policy, self._grammar)
+            count = _PER_DEMONSTRATION * len(self.demonstrations)
+            segments += [simulator.segment(*one) for one in simulator_examples(self._grammar, count, run.stream(26))]
         return segments
+
+    @property
+    def _grammar(self) -> TaskGrammar:
+        return grammar_of(self.split.base, plan_share=self.run.config.simulator.plan_share)
+
+    def _situations(self) -> Iterator[str]:
+        """Examples of a task simulator, as text: as many as demonstrations, whose words must be tokens too."""
+        grammar = self._grammar
+        for situation, values in simulator_examples(grammar, len(self.demonstrations), self.run.stream(27)):
+            yield simulator_prompt(grammar, situation, explain=False)
+            yield write_tasks([grammar.write(TaskSpec(values))])
 
     def _examples(self, questions: AnalystPrompts) -> list[AnalystExample]:
         return list(analyst_examples(questions, self.failures, RuleAnalyst(), self.run.stream(10)))

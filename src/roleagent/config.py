@@ -106,6 +106,16 @@ class Config:
         name = self.env.id.split("/")[-1].lower()
         return Path(self.run_dir or f"runs/{self.method}-{name}-seed{self.seed}")
 
+    @property
+    def simulator_is_model(self) -> bool:
+        """Whether a language model of the run writes training tasks."""
+        return self.genenv and self.simulator.kind == "model"
+
+    @property
+    def shares_simulator(self) -> bool:
+        """Whether that model is the agent itself."""
+        return self.simulator_is_model and self.simulator.weights == "shared"
+
 
 def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Config:
     """Defaults, then the method's options, then the YAML file, then the overrides.

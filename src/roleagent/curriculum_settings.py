@@ -73,7 +73,7 @@ class SimulatorConfig:
 
     kind: Text = "model"  # model (a second policy), table (a categorical per field), base (never trained), static (a
     # fixed list), endpoint (a server), or module:Class
-    weights: Literal["own", "shared"] = "own"  # of kind model: its own, or the agent's
+    weights: Literal["own", "shared"] = "own"  # of kind model: its own, without adapters, or the agent's
     alpha: Annotated[Number, Field(gt=0, lt=1)] = 0.5  # success rate of the agent to aim at
     beta: Amount = 8.0  # sharpness of the reward exp(-beta (rate - alpha)^2) (Eq. 3)
     k_min: Share = 0.1  # half-width of the band of rates that train the simulator; at least 1 / group_size
@@ -92,10 +92,13 @@ class SimulatorConfig:
     plan_share: ShareAbove0 = 0.5  # of the environment's max_steps that a task's plan may have
     static_factor: Positive = 5.0  # of kind static: tasks in the list, times the tasks of the split
     update_every: Size = 1  # iterations between two updates of the simulator
+    rounds: Count = 12  # of kind model with its own weights: most rounds of its warm start, of 1024 examples each; they
+    # end when it writes as base tasks are drawn
     lr: Rate = 3e-4  # of kind model; about 5e-7 for a pretrained one
     kl: Amount = 0.01  # weight of the distance to the initial simulator
-    max_kl: Amount = 0.05  # nats per token; an update of kind model stops there
+    max_kl: Amount = 0.05  # nats per token; an update of kind model stops there; 0: no limit
     temperature: Temperature = 1.0  # at which a model samples tasks
+    endpoint: EndpointConfig = field(default_factory=EndpointConfig)  # of kind endpoint
     probe: Count = 0  # tasks of the initial and of the present simulator that are played every train.evaluate_every
     shuffle_rewards: Switch = False  # a control: success rates go to other tasks of the batch
     relabel: Switch = False  # ours: all records train, each as if its own success rate had been asked for
@@ -108,6 +111,8 @@ class SimulatorConfig:
                 f"simulator.fresh={self.fresh:g} and simulator.replay={self.replay:g} are shares of one batch: "
                 "their sum must be at most 1"
             )
-        if self.relabel and self.kind in ("table", "base", "static"):
-            raise ValueError(f"simulator.relabel needs a simulator that reads the target, not kind={self.kind}")
+        if self.relabel and self.kind in ("table", "base", "static", "endpoint"):
+            raise ValueError(
+                f"simulator.relabel needs a simulator that learns and reads the target, not kind={self.kind}"
+            )
         return self

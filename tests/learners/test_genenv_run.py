@@ -1,4 +1,5 @@
-"""Runs with genenv=on: what they leave, resumed in the same bits, and in two processes."""
+"""Runs with genenv=on and a table, or a model, as simulator: what they leave, resumed in the same bits, and in two
+processes."""
 
 import gzip
 import json
@@ -21,10 +22,31 @@ GENENV = {
 }
 
 
+# A model of this size needs more rounds to write as base tasks are drawn, and fewer to write tasks at all.
+KINDS = {
+    "table": {},
+    "own": {"kind": "model", "rounds": 5},
+    "shared": {"kind": "model", "weights": "shared"},
+}
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def kind(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def config(tmp_path_factory):
+def config(kind, tmp_path_factory):
     path = tmp_path_factory.mktemp("config") / "genenv.yaml"
-    path.write_text(yaml.safe_dump(GENENV))
+    path.write_text(
+        yaml.safe_dump(
+            {
+                **GENENV,
+                "policy": {**GENENV["policy"], "vocabulary": 600},
+                "simulator": {**GENENV["simulator"], **KINDS[kind]},
+            }
+        )
+    )
     return path
 
 
