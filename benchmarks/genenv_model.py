@@ -21,6 +21,7 @@ import json
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,8 @@ def play(run: Run, split: EnvSplit, simulator: SimulatorTraining, updates: int) 
         run.progress.step += 1
         print(
             f"{number + 1:3d}/{updates}: accepted {accepted[-1]:.2f}, in the band {in_band(rates[-1]):.2f}, "
-            f"kl {metrics.get('genenv_kl', 0.0):.2f}, step kl {metrics.get('genenv_step_kl', 0.0):.3f}",
+            f"kl {metrics.get('genenv_kl', 0.0):.2f}, step kl {metrics.get('genenv_step_kl', 0.0):.3f}, refused "
+            f"{dict(Counter(one['refused'] for one in proposed if 'refused' in one))}",
             file=sys.stderr,
             flush=True,
         )

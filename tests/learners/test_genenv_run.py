@@ -116,9 +116,14 @@ def test_two_processes_play_the_tasks_that_one_would(config, whole, tmp_path):
         (["simulator.fresh=0.8", "simulator.replay=0.3"], "their sum must be at most 1"),
         (["simulator.kind=tabel"], "must be one of model, table, base, static, endpoint or module:Class"),
         (["simulator.relabel=on"], "not kind=table"),
+        (["simulator.kind=model", "train.stage=sft", "train.minutes=1"], "learns in train.stage=rl, not in sft"),
+        (["simulator.kind=endpoint"], "needs simulator.endpoint.url"),
+        (["simulator.kind=model", "policy.context=96"], "no room for a situation and a task"),
     ],
 )
-def test_what_cannot_work_is_refused_in_one_line(config, tmp_path, capsys, options, words):
+def test_what_cannot_work_is_refused_in_one_line(tmp_path, capsys, options, words):
+    config = tmp_path / "genenv.yaml"
+    config.write_text(yaml.safe_dump(GENENV))
     assert train.main(["--config", str(config), f"run_dir={tmp_path / 'run'}", *options]) == 2
     [line] = capsys.readouterr().err.splitlines()
     assert words in line
