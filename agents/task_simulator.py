@@ -6,6 +6,7 @@ The texts of episodes stand there in one line each, without tags.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.protocol import Policy, PolicyError
 from roleagent.agents.rendering import renderer_of
 from roleagent.analyst_format import plain
-from roleagent.task_grammar import MAX_LINE, TaskGrammar, TaskSpec
+from roleagent.task_grammar import MAX_LINE, Refused, TaskGrammar, TaskSpec
 from roleagent.task_simulator import Simulator, SimulatorRecord, Situation
 from roleagent.types import Request, Segment
 
@@ -112,7 +113,8 @@ def write_tasks(lines: Sequence[str]) -> str:
 def simulator_examples(grammar: TaskGrammar, count: int, rng: Generator) -> Iterator[tuple[Situation, tuple[str, ...]]]:
     """Situations with made-up success figures, and the values of a base task, which does not depend on them.
 
-    A model that learned from them writes tasks as the base distribution has them.
+    A model that learned from them writes tasks as the base distribution has them. A few tasks differ from a base task
+    in one field, so that it knows the values that base tasks never have.
 
     Args:
         grammar: draws the tasks.
@@ -133,10 +135,15 @@ def simulator_examples(grammar: TaskGrammar, count: int, rng: Generator) -> Iter
         if rng.random() < 0.7:
             seed, seed_success = base[int(rng.integers(_POOL))], solved(_MOST_TRIED / 10)
         target = 0.5 if rng.random() < 0.5 else int(rng.integers(ATTEMPTS, endpoint=True)) / ATTEMPTS
-        yield Situation(success, seed, seed_success, target), grammar.base(rng).values
+        spec = grammar.base(rng)
+        if rng.random() < _VARIED:
+            with contextlib.suppress(Refused):
+                spec = grammar.vary(spec, rng)
+        yield Situation(success, seed, seed_success, target), spec.values
 
 
 _MOST_TRIED = 500.0  # attempts of a task type; a tenth of it at one task
+_VARIED = 0.1  # share of the tasks with one field changed
 _POOL = 200  # base tasks that the seeds of examples are drawn from
 
 

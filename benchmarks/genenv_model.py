@@ -10,8 +10,8 @@ a second model. ``shared``: it is the model that imitated the expert, which is n
 ``accepted`` is the least share of an update's proposals that passed the checks. A valid task that was written a short
 time ago is a duplicate, and counts as passed. ``in_band`` is the share of tasks that the agent solves in 2 to 6 of 8
 attempts: "start" of the untrained simulator's tasks, "end" in the last third of the updates. ``kl`` is the distance
-from the start in nats per task. ``distinct`` is the share of different tasks among all that the simulator wrote in the
-last third, the duplicates included.
+from the start in nats per task. ``distinct`` is the share of different tasks among all that the simulator wrote in an
+update, those refused included, in the mean over the last third; ``distinct_third`` is the same over the whole third.
 """
 
 from __future__ import annotations
@@ -98,6 +98,7 @@ def play(run: Run, split: EnvSplit, simulator: SimulatorTraining, updates: int) 
     start = in_band([success(agent.play(task_id)) for task_id in first])
     last = slice(-max(1, updates // 3), None)
     lines = [line for batch in written[last] for line in batch]
+    distinct = float(np.mean([len(set(batch)) / len(batch) for batch in written[last]]))
     end = in_band([rate for batch in rates[last] for rate in batch])
     return {
         "accepted": round(min(accepted), 3),
@@ -105,7 +106,8 @@ def play(run: Run, split: EnvSplit, simulator: SimulatorTraining, updates: int) 
         "in_band_end": round(end, 3),
         "in_band_ratio": round(end / max(start, 1 / len(first)), 2),
         "kl": round(metrics.get("genenv_kl", 0.0), 3),
-        "distinct": round(len(set(lines)) / len(lines), 3),
+        "distinct": round(distinct, 3),
+        "distinct_third": round(len(set(lines)) / len(lines), 3),
         "updates_cut": cut,
         "seconds": round(seconds, 1),
     }

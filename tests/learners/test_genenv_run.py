@@ -26,7 +26,6 @@ GENENV = {
 KINDS = {
     "table": {},
     "own": {"kind": "model", "rounds": 5},
-    "shared": {"kind": "model", "weights": "shared"},
 }
 
 
