@@ -19,12 +19,12 @@ import time
 from functools import partial
 from pathlib import Path
 
-from roleagent.envs.alfworld.game import Game, GameSource
-from roleagent.envs.alfworld.game_version import UnknownDialect
-from roleagent.envs.alfworld.official import GAME, read_game
-from roleagent.envs.alfworld.parity import Mismatch, compare, walk, wander
-from roleagent.envs.alfworld.simulator import Simulator
-from roleagent.envs.alfworld.textworld import TextWorldEngine
+from roleagent.envs.alfworld.engine.game import Game, GameSource
+from roleagent.envs.alfworld.engine.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.parity import Mismatch, compare, walk, wander
+from roleagent.envs.alfworld.engine.simulator import Simulator
+from roleagent.envs.alfworld.engine.textworld import TextWorldEngine
+from roleagent.envs.alfworld.official.games import GAME, read_game
 
 _ENGINE: list[TextWorldEngine] = []  # one per process
 
@@ -55,7 +55,7 @@ def play_file(path: Path, steps: int, seed: int) -> tuple[int, list[Mismatch], s
 
 
 def play_generated(task_id: str, steps: int, seed: int) -> tuple[int, list[Mismatch], str]:
-    from roleagent.envs.alfworld.generate import generate
+    from roleagent.envs.alfworld.generated.generate import generate
 
     return play(generate(task_id), steps, seed)
 
@@ -72,7 +72,7 @@ def main() -> int:
     options = parser.parse_args()
 
     if options.generated:
-        from roleagent.envs.alfworld.generate import split_ids
+        from roleagent.envs.alfworld.generated.generate import split_ids
 
         found = [*split_ids("train", "standard"), *split_ids("train", "small"), *split_ids("valid_unseen", "standard")]
         job = partial(play_generated, steps=options.steps, seed=options.seed)

@@ -18,10 +18,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from roleagent.envs.alfworld.game import Game
-from roleagent.envs.alfworld.generate import generate, split_ids, write_game
-from roleagent.envs.alfworld.official import GAME, read_game
-from roleagent.envs.alfworld.simulator import Simulator
+from roleagent.envs.alfworld.engine.game import Game
+from roleagent.envs.alfworld.engine.simulator import Simulator
+from roleagent.envs.alfworld.generated.generate import generate, split_ids, write_game
+from roleagent.envs.alfworld.official.games import GAME, read_game
 
 NATIVE_REPEATS = 50  # the simulator is too fast to be timed once
 

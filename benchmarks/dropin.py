@@ -97,7 +97,7 @@ def alfworld(batch: int, steps: int) -> dict[str, Any]:
 
     from roleagent.compat.alfworld.agents.environment import AlfredTWEnv
     from roleagent.compat.alfworld.batch import SEED
-    from roleagent.envs.alfworld.generate import generate, split_ids, write_game
+    from roleagent.envs.alfworld.generated.generate import generate, split_ids, write_game
 
     with tempfile.TemporaryDirectory() as folder:
         for task_id in split_ids("train", "standard")[:batch]:

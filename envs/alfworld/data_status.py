@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from roleagent.env_spec import DataStatus
-from roleagent.envs.alfworld import official
+from roleagent.envs.alfworld.official import games as official
 
 
 def data_status() -> Iterator[DataStatus]:

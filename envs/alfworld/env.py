@@ -10,22 +10,22 @@ from typing import Any, Literal
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.envs.alfworld.game import Engine, Game, GameSource
-from roleagent.envs.alfworld.game_version import UnknownDialect
-from roleagent.envs.alfworld.generate import generate, split_ids
-from roleagent.envs.alfworld.official import (
+from roleagent.envs.alfworld.engine.game import Engine, Game, GameSource
+from roleagent.envs.alfworld.engine.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.planner import plan
+from roleagent.envs.alfworld.engine.simulator import NOTHING, Simulator
+from roleagent.envs.alfworld.engine.textworld import TextWorldEngine
+from roleagent.envs.alfworld.generated.generate import generate, split_ids
+from roleagent.envs.alfworld.generated.tasks import task_type_of
+from roleagent.envs.alfworld.official.games import (
     SPLITS,
     explain_absence,
     games_folder,
     list_games,
     read_game,
 )
-from roleagent.envs.alfworld.official_tasks import NewGoal, game_with_goal, new_goals_in
-from roleagent.envs.alfworld.planner import plan
-from roleagent.envs.alfworld.simulator import NOTHING, Simulator
+from roleagent.envs.alfworld.official.tasks import NewGoal, game_with_goal, new_goals_in
 from roleagent.envs.alfworld.task_grammar import generated_by
-from roleagent.envs.alfworld.tasks import task_type_of
-from roleagent.envs.alfworld.textworld import TextWorldEngine
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.task_grammar import OpenTaskSplit
@@ -74,9 +74,9 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
 
     Args:
         split: ``"train"``, ``"valid_train"``, ``"valid_seen"`` or ``"valid_unseen"``.
-        data_dir: the folder with the official games (see :mod:`roleagent.envs.alfworld.official`). None: the folder
-            that the environment variable ``ALFWORLD_DATA`` names, else generated games. ``"generated"``: generated
-            games in any case. ``"official"``: official ones or an error.
+        data_dir: the folder with the official games (see :mod:`roleagent.envs.alfworld.official.games`). None: the
+            folder that the environment variable ``ALFWORLD_DATA`` names, else generated games. ``"generated"``:
+            generated games in any case. ``"official"``: official ones or an error.
         engine: ``"native"`` (games whose rules it does not know are played by TextWorld) or ``"textworld"``.
         size: of generated rooms, ``"standard"``, ``"small"`` or ``"tiny"``.
         max_steps: steps until the episode is truncated, ≥ 1.

@@ -23,7 +23,9 @@ from dataclasses import dataclass, field
 import gymnasium
 import numpy as np
 
-from roleagent.envs.alfworld import affordances, goals, rooms
+from roleagent.envs.alfworld import goals
+from roleagent.envs.alfworld.engine import affordances
+from roleagent.envs.alfworld.generated import rooms
 from roleagent.envs.alfworld.goals import Goal, parse_goal
 from roleagent.envs.alfworld.text import kind_of
 

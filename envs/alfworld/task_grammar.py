@@ -13,10 +13,10 @@ from functools import cache, lru_cache, partial
 import gymnasium
 from numpy.random import Generator
 
-from roleagent.envs.alfworld import goals, rooms
-from roleagent.envs.alfworld.layout import SIZES, scene
-from roleagent.envs.alfworld.official_tasks import NewGoalGrammar
-from roleagent.envs.alfworld.tasks import (
+from roleagent.envs.alfworld import goals
+from roleagent.envs.alfworld.generated import rooms
+from roleagent.envs.alfworld.generated.layout import SIZES, scene
+from roleagent.envs.alfworld.generated.tasks import (
     ROOM_SHARES,
     SPLITS,
     TASK_SHARES,
@@ -28,6 +28,7 @@ from roleagent.envs.alfworld.tasks import (
     scenes_for,
     split_ids,
 )
+from roleagent.envs.alfworld.official.tasks import NewGoalGrammar
 from roleagent.task_grammar import Refused, TaskGrammar, TaskSpec
 
 TRAINING_SCENES = frozenset(room.first_scene + offset for room in rooms.ROOMS for offset in SPLITS["train"][0])

@@ -21,7 +21,7 @@ def doctor(arguments: Sequence[str]) -> int:
 
 def games(arguments: Sequence[str]) -> int:
     """Write generated ALFWorld games in the official format."""
-    from roleagent.envs.alfworld.generate import main
+    from roleagent.envs.alfworld.generated.generate import main
 
     return main(arguments)
 

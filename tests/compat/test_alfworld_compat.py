@@ -12,8 +12,8 @@ import roleagent.compat.alfworld as alfworld
 from roleagent.compat.alfworld.agents.environment import AlfredTWEnv, get_environment
 from roleagent.compat.alfworld.agents.environment.alfred_tw_env import TASK_TYPES
 from roleagent.compat.alfworld.agents.modules import generic
-from roleagent.envs.alfworld.official import list_games, read_game
-from roleagent.envs.alfworld.parity import JUNK
+from roleagent.envs.alfworld.engine.parity import JUNK
+from roleagent.envs.alfworld.official.games import list_games, read_game
 
 CONFIG = """
 dataset:

@@ -6,8 +6,8 @@ import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
 
-from roleagent.envs.alfworld.generate import split_ids
-from roleagent.envs.alfworld.official import SPLITS
+from roleagent.envs.alfworld.generated.generate import split_ids
+from roleagent.envs.alfworld.official.games import SPLITS
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roleagent.envs.alfworld import goals
+from roleagent.envs.alfworld.engine.game import Game
+from roleagent.envs.alfworld.engine.simulator import Simulator
 from roleagent.envs.alfworld.expert import SearchExpert
-from roleagent.envs.alfworld.game import Game
-from roleagent.envs.alfworld.generate import generate, split_ids
+from roleagent.envs.alfworld.generated.generate import generate, split_ids
 from roleagent.envs.alfworld.goals import Goal, parse_goal
-from roleagent.envs.alfworld.official import list_games, read_game, split_folder
-from roleagent.envs.alfworld.simulator import Simulator
+from roleagent.envs.alfworld.official.games import list_games, read_game, split_folder
 
 ROOM = "You are in the middle of a room. Looking quickly around you, you see {}.\n\nYour task is to: {}."
 KITCHEN = "a cabinet 2, a cabinet 1, a countertop 1, a fridge 1, a microwave 1, and a sinkbasin 1"

@@ -8,13 +8,13 @@ import pytest
 from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.alfworld import goals
-from roleagent.envs.alfworld import textworld as textworld_module
-from roleagent.envs.alfworld.game import Game
-from roleagent.envs.alfworld.generate import generate, main, scene_of, split_ids, task_type_of, write_game
-from roleagent.envs.alfworld.layout import SIZES
-from roleagent.envs.alfworld.simulator import Simulator
-from roleagent.envs.alfworld.tasks import SPLITS, TaskName
-from roleagent.envs.alfworld.textworld import package_texts
+from roleagent.envs.alfworld.engine import textworld as textworld_module
+from roleagent.envs.alfworld.engine.game import Game
+from roleagent.envs.alfworld.engine.simulator import Simulator
+from roleagent.envs.alfworld.engine.textworld import package_texts
+from roleagent.envs.alfworld.generated.generate import generate, main, scene_of, split_ids, task_type_of, write_game
+from roleagent.envs.alfworld.generated.layout import SIZES
+from roleagent.envs.alfworld.generated.tasks import SPLITS, TaskName
 from roleagent.task_split import TaskSplit, assert_disjoint
 
 

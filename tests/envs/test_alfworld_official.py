@@ -5,11 +5,11 @@ import json
 import gymnasium
 import pytest
 
+from roleagent.envs.alfworld.engine.game import Game
+from roleagent.envs.alfworld.engine.game_version import OFFICIAL, OLDER, UnknownDialect, recognise, task_sentence
 from roleagent.envs.alfworld.env import ALFWorldEnv
-from roleagent.envs.alfworld.game import Game
-from roleagent.envs.alfworld.game_version import OFFICIAL, OLDER, UnknownDialect, recognise, task_sentence
-from roleagent.envs.alfworld.generate import generate, split_ids
-from roleagent.envs.alfworld.official import list_games, read_game, split_folder
+from roleagent.envs.alfworld.generated.generate import generate, split_ids
+from roleagent.envs.alfworld.official.games import list_games, read_game, split_folder
 
 GRAMMAR = '"rhs": "Your task is to: put a mug in desk."'
 

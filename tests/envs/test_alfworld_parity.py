@@ -7,13 +7,13 @@ import pytest
 from odd_games import odd_variant
 from textworld_cached import cached_textworld
 
-from roleagent.envs.alfworld.game import Game
-from roleagent.envs.alfworld.game_version import OFFICIAL, OLDER, PACKAGE
-from roleagent.envs.alfworld.generate import generate, split_ids
-from roleagent.envs.alfworld.official import list_games, read_game, split_folder
-from roleagent.envs.alfworld.parity import JUNK, compare, walk, wander
-from roleagent.envs.alfworld.simulator import Simulator
-from roleagent.envs.alfworld.textworld import TextWorldEngine
+from roleagent.envs.alfworld.engine.game import Game
+from roleagent.envs.alfworld.engine.game_version import OFFICIAL, OLDER, PACKAGE
+from roleagent.envs.alfworld.engine.parity import JUNK, compare, walk, wander
+from roleagent.envs.alfworld.engine.simulator import Simulator
+from roleagent.envs.alfworld.engine.textworld import TextWorldEngine
+from roleagent.envs.alfworld.generated.generate import generate, split_ids
+from roleagent.envs.alfworld.official.games import list_games, read_game, split_folder
 
 pytest.importorskip("textworld", reason="needs the extra [alfworld]")
 pytest.importorskip("alfworld", reason="needs the extra [alfworld]")

@@ -2,11 +2,11 @@
 
 import pytest
 
-from roleagent.envs.alfworld.game import Game, GameSource
-from roleagent.envs.alfworld.game_version import UnknownDialect
-from roleagent.envs.alfworld.goal_condition import compile_goal, parse_expression
-from roleagent.envs.alfworld.pddl import CHANGING
-from roleagent.envs.alfworld.simulator import NOTHING, Simulator
+from roleagent.envs.alfworld.engine.game import Game, GameSource
+from roleagent.envs.alfworld.engine.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.goal_condition import compile_goal, parse_expression
+from roleagent.envs.alfworld.engine.pddl import CHANGING
+from roleagent.envs.alfworld.engine.simulator import NOTHING, Simulator
 
 KITCHEN = """
 (define (problem kitchen) (:domain alfred)

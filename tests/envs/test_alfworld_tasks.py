@@ -11,13 +11,13 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from hostile import NOT_TEXT, ODD
 
-from roleagent.envs.alfworld.game import Game
-from roleagent.envs.alfworld.generate import generate
+from roleagent.envs.alfworld.engine.game import Game
+from roleagent.envs.alfworld.generated.generate import generate
+from roleagent.envs.alfworld.generated.layout import SIZES
+from roleagent.envs.alfworld.generated.tasks import TaskName, scene_of, split_ids
 from roleagent.envs.alfworld.goals import parse_goal
-from roleagent.envs.alfworld.layout import SIZES
-from roleagent.envs.alfworld.official import list_games, split_folder
-from roleagent.envs.alfworld.official_tasks import NewGoal
-from roleagent.envs.alfworld.tasks import TaskName, scene_of, split_ids
+from roleagent.envs.alfworld.official.games import list_games, split_folder
+from roleagent.envs.alfworld.official.tasks import NewGoal
 from roleagent.task_grammar import Refused, grammar_of
 
 ALFWORLD = "RoleAgent/ALFWorld-v0"

@@ -14,7 +14,7 @@ from packaging.requirements import Requirement
 
 from roleagent.cli import main
 from roleagent.env_spec import spec_of
-from roleagent.envs.alfworld import official
+from roleagent.envs.alfworld.official import games as official
 from roleagent.envs.searchqa.data import benchmarks
 from roleagent.envs.textcraft.data.dataset import open_book
 from roleagent.reports.doctor import doctor, installed, machine

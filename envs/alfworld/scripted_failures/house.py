@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import gymnasium
 
+from roleagent.envs.alfworld.engine.simulator import TREATMENTS, Simulator
 from roleagent.envs.alfworld.goals import PROPERTIES, STATIONS, parse_goal
-from roleagent.envs.alfworld.simulator import TREATMENTS, Simulator
 from roleagent.envs.alfworld.text import kind_of
 from roleagent.envs.failures.scripted_episode import Impossible, ScriptedEpisode
 

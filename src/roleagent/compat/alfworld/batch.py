@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from roleagent.envs.alfworld.engine.game import Engine, Game
+from roleagent.envs.alfworld.engine.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.simulator import Simulator
+from roleagent.envs.alfworld.engine.textworld import TextWorldEngine
 from roleagent.envs.alfworld.env import load_game, load_source
 from roleagent.envs.alfworld.expert import SearchExpert
-from roleagent.envs.alfworld.game import Engine, Game
-from roleagent.envs.alfworld.game_version import UnknownDialect
-from roleagent.envs.alfworld.simulator import Simulator
-from roleagent.envs.alfworld.textworld import TextWorldEngine
 
 SEED = 1234
 """The seed of the order of games, until :meth:`BatchEnv.seed` sets another one."""

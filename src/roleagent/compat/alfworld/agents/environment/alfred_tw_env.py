@@ -8,7 +8,7 @@ from typing import Any
 
 from roleagent.compat.alfworld.batch import BatchEnv
 from roleagent.compat.alfworld.info import expand
-from roleagent.envs.alfworld.official import GAME, list_games
+from roleagent.envs.alfworld.official.games import GAME, list_games
 
 TASK_TYPES = {
     1: "pick_and_place_simple",

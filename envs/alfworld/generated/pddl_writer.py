@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from roleagent.envs.alfworld.affordances import CLEANABLE, COOLABLE, HEATABLE, SLICEABLE, TOGGLEABLE, VESSELS, accepts
-from roleagent.envs.alfworld.layout import Scene
-from roleagent.envs.alfworld.rooms import ROOMS
+from roleagent.envs.alfworld.engine.affordances import (
+    CLEANABLE,
+    COOLABLE,
+    HEATABLE,
+    SLICEABLE,
+    TOGGLEABLE,
+    VESSELS,
+    accepts,
+)
+from roleagent.envs.alfworld.generated.layout import Scene
+from roleagent.envs.alfworld.generated.rooms import ROOMS
 
 OBJECT_TYPES = tuple(
     sorted({"Bathtub", "DeskLamp", "Sink"}.union(*(room.stock for room in ROOMS), *(r.fixtures for r in ROOMS)))

@@ -18,10 +18,10 @@ import gymnasium
 from numpy.random import Generator
 
 from roleagent.envs.alfworld import goals
-from roleagent.envs.alfworld.game import Game, GameSource
-from roleagent.envs.alfworld.game_version import UnknownDialect, with_sentence
-from roleagent.envs.alfworld.layout import generator
-from roleagent.envs.alfworld.official import SPLITS, list_games, read_game, split_folder
+from roleagent.envs.alfworld.engine.game import Game, GameSource
+from roleagent.envs.alfworld.engine.game_version import UnknownDialect, with_sentence
+from roleagent.envs.alfworld.generated.layout import generator
+from roleagent.envs.alfworld.official.games import SPLITS, list_games, read_game, split_folder
 from roleagent.task_grammar import Refused, TaskGrammar, TaskSpec
 
 _NAME = r"(?P<{0}type>[a-z_]+)-(?P<{0}obj>\w+)-None-(?P<{0}place>\w+)-(?P<{0}scene>\d+)"

@@ -15,7 +15,7 @@ from typing import Any
 
 import gymnasium
 
-from roleagent.envs.alfworld.game import GameSource
+from roleagent.envs.alfworld.engine.game import GameSource
 
 
 class TextWorldEngine:

@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from roleagent.envs.alfworld.game_version import Dialect, UnknownDialect, recognise
-from roleagent.envs.alfworld.goal_condition import Condition, Fact, compile_goal
-from roleagent.envs.alfworld.pddl import CHANGING, SIGNATURES, Problem
+from roleagent.envs.alfworld.engine.game_version import Dialect, UnknownDialect, recognise
+from roleagent.envs.alfworld.engine.goal_condition import Condition, Fact, compile_goal
+from roleagent.envs.alfworld.engine.pddl import CHANGING, SIGNATURES, Problem
 from roleagent.sharing import Immutable
 
 

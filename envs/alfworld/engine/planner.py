@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from itertools import islice, product
 from typing import Any
 
-from roleagent.envs.alfworld.game import Game
-from roleagent.envs.alfworld.simulator import TREATMENTS, Simulator
+from roleagent.envs.alfworld.engine.game import Game
+from roleagent.envs.alfworld.engine.simulator import TREATMENTS, Simulator
 
 _MOST_TRIES = 500  # combinations of alternatives
 _VERBS = {gained: verb for verb, (_, gained, _) in TREATMENTS.items()}

@@ -13,8 +13,8 @@ from functools import cache
 
 import numpy as np
 
-from roleagent.envs.alfworld.affordances import OPENABLE
-from roleagent.envs.alfworld.rooms import Room, room_of
+from roleagent.envs.alfworld.engine.affordances import OPENABLE
+from roleagent.envs.alfworld.generated.rooms import Room, room_of
 
 SIZES = ("standard", "small", "tiny")
 

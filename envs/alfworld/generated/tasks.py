@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import TypeVar
 
-from roleagent.envs.alfworld import goals, rooms
-from roleagent.envs.alfworld.affordances import CLEANABLE, COOLABLE, HEATABLE, accepts
-from roleagent.envs.alfworld.layout import SIZES, furniture, generator, scene
+from roleagent.envs.alfworld import goals
+from roleagent.envs.alfworld.engine.affordances import CLEANABLE, COOLABLE, HEATABLE, accepts
+from roleagent.envs.alfworld.generated import rooms
+from roleagent.envs.alfworld.generated.layout import SIZES, furniture, generator, scene
 
 _Key = TypeVar("_Key")
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
 
-from roleagent.envs.alfworld.game import Engine, Game, GameSource
+from roleagent.envs.alfworld.engine.game import Engine, Game, GameSource
 
 
 @dataclass(frozen=True, slots=True)

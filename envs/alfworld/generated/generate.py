@@ -1,8 +1,8 @@
 """ALFWorld games from the project's own rooms, in the official format.
 
-A task id determines its game completely (:mod:`roleagent.envs.alfworld.tasks` says what an id means and lists the
-splits). :func:`generate` makes the game of an id in about a millisecond, with a walkthrough; :func:`write_game` writes
-it out for TextWorld.
+A task id determines its game completely (:mod:`roleagent.envs.alfworld.generated.tasks` says what an id means and lists
+the splits). :func:`generate` makes the game of an id in about a millisecond, with a walkthrough; :func:`write_game`
+writes it out for TextWorld.
 
 Sizes: ``standard`` rooms resemble the official ones (about 24 receptacles, 42 objects); ``small`` rooms have 5 to 8
 receptacles and 6 to 10 objects, ``tiny`` ones 4 or 5 receptacles and 3 to 5 objects of 24 common types, so that an
@@ -20,11 +20,12 @@ import numpy as np
 
 from roleagent.commands import Parser, natural, out_folder
 from roleagent.envs.alfworld import goals
-from roleagent.envs.alfworld.affordances import SINGLE_PLACES
-from roleagent.envs.alfworld.game import GameSource, display_names
-from roleagent.envs.alfworld.layout import SIZES, Receptacle, Scene, generator, mangle, mangle_location, scene
-from roleagent.envs.alfworld.pddl_writer import Thing, problem_text
-from roleagent.envs.alfworld.tasks import (
+from roleagent.envs.alfworld.engine.affordances import SINGLE_PLACES
+from roleagent.envs.alfworld.engine.game import GameSource, display_names
+from roleagent.envs.alfworld.engine.textworld import package_texts
+from roleagent.envs.alfworld.generated.layout import SIZES, Receptacle, Scene, generator, mangle, mangle_location, scene
+from roleagent.envs.alfworld.generated.pddl_writer import Thing, problem_text
+from roleagent.envs.alfworld.generated.tasks import (
     SPLITS,
     TaskName,
     draw,
@@ -34,7 +35,6 @@ from roleagent.envs.alfworld.tasks import (
     supplies,
     task_type_of,
 )
-from roleagent.envs.alfworld.textworld import package_texts
 
 __all__ = ["generate", "main", "scene_of", "split_ids", "task_type_of", "write_game"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cache
 
-from roleagent.envs.alfworld.rooms import ROOMS
+from roleagent.envs.alfworld.generated.rooms import ROOMS
 
 
 def _kinds(text: str) -> frozenset[str]:

@@ -13,8 +13,8 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-from roleagent.envs.alfworld.game import GameSource
-from roleagent.envs.alfworld.game_version import task_sentence
+from roleagent.envs.alfworld.engine.game import GameSource
+from roleagent.envs.alfworld.engine.game_version import task_sentence
 from roleagent.slow_notice import waiting
 
 SPLITS = ("train", "valid_train", "valid_seen", "valid_unseen")

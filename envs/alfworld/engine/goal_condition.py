@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from roleagent.envs.alfworld.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.game_version import UnknownDialect
 
 Fact = tuple[str, ...]
 """A ground fact: predicate and arguments, in lower case."""

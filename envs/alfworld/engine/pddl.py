@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roleagent.envs.alfworld.game_version import UnknownDialect
-from roleagent.envs.alfworld.goal_condition import Fact, parse_expression
+from roleagent.envs.alfworld.engine.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.goal_condition import Fact, parse_expression
 
 _CONDITIONS = ("isclean", "ishot", "iscool", "issliced", "istoggled")
 # What the simulator understands: predicates and the types of their arguments.

@@ -17,14 +17,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any
 
-from roleagent.envs.alfworld.game import Game
+from roleagent.envs.alfworld.engine.game import Game
 
 NOTHING = "Nothing happens."
 BANNER = "-= Welcome to TextWorld, ALFRED! =-\n\n"
 
 
 class Simulator:
-    """Plays one :class:`~roleagent.envs.alfworld.game.Game`, any number of times.
+    """Plays one :class:`~roleagent.envs.alfworld.engine.game.Game`, any number of times.
 
     Attributes:
         won: whether the goal holds now.

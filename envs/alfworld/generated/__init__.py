@@ -1,0 +1,1 @@
+"""Generated ALFWorld games: rooms, layouts and tasks."""

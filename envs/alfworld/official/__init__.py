@@ -1,0 +1,1 @@
+"""Official ALFWorld games, and new goals in their rooms."""
