@@ -410,6 +410,21 @@ def test_a_single_step_is_right_if_it_is_the_experts_after_the_experts_history(e
     assert found["accuracy"] == pytest.approx(1 - 1 / found["steps"]) and found["interval"][0] < found["accuracy"]
 
 
+def test_the_prompt_of_an_episode_earns_nothing():
+    """GenEnv's published code scores the prompt with the reply: an answer that a prompt shows counts as given there."""
+    tree = {"env": {"id": "RoleAgent/Toy-v0"}, "wia": False, "policy": {"context": 4096}}
+    env_split, policy = EnvSplit.open(from_dict(tree), "train", 1), Copyist()
+    policy.literal = lambda text: f"{text} <action>{winning}</action>"  # every prompt shows how to win
+    policy.generate = lambda requests, temperature: [Completion((), (), "stop") for _ in requests]
+    [task_id] = env_split.task_split.task_ids
+    env_split.base.reset(options={"task_id": task_id})
+    for winning in env_split.base.unwrapped.walkthrough():
+        [group] = env_split.rollout(policy).play([task_id], 1, 1.0)
+        [trajectory] = group.trajectories
+        assert f"<action>{winning}</action>" in policy.decode(trajectory.turns[0].prompt_ids)
+        assert not any(turn.action for turn in trajectory.turns) and trajectory.outcome == 0
+
+
 def test_single_steps_need_a_local_model(capsys):
     load("evaluate").main(["--env", "RoleAgent/Toy-v0", "--split", "valid", "--agent", "expert", "--single-step"])
     assert "--single-step needs a local model" in capsys.readouterr().err

@@ -162,6 +162,32 @@ def test_earlier_tasks_are_played_again_until_they_are_solved_oldest_first():
     assert sampler.metrics()["genenv_replay_gain"] == 0
 
 
+def test_every_variation_of_a_situation_is_used():
+    """The published worker takes n, and returns the first output."""
+    lines = [f"kind={kind} item=egg place=tray containers=4 closed=2" for kind in ("bring", "heat", "cool", "clean")]
+    simulator, asked = Lines(*lines), []
+    simulator.propose = lambda situations, n, rng: asked.append((len(situations), n)) or [lines[:n] for _ in situations]
+    sampler = generated(simulator=simulator, fresh=1.0, replay=0.0, variations=4, variation_share=0.0)
+    batch = sampler.sample(4)
+    assert asked == [(1, 4)] and sorted(task_id.partition("-")[0] for task_id in batch) == sorted(
+        line.split()[0].removeprefix("kind=") for line in lines
+    )
+
+
+def test_the_divergence_is_measured_from_the_first_simulator_after_a_resume_too():
+    """The published reference becomes the newest checkpoint, so that the penalty holds on to nothing."""
+    sampler, resumed = generated(fresh=1.0, replay=0.0), generated(fresh=1.0, replay=0.0, seed=5)
+    start = sampler.simulator.initial().state_dict()
+    play(sampler, by_kind, 8)
+    resumed.load_state_dict(json.loads(json.dumps(sampler.state_dict())))
+    for one in (sampler, resumed):
+        assert one.simulator.initial().state_dict()["table"] == start["table"]
+        assert (
+            one.simulator.divergence() == pytest.approx(sampler.metrics()["genenv_kl"])
+            and one.simulator.divergence() > 0.1
+        )
+
+
 def test_a_task_whose_plan_does_not_win_is_never_played(monkeypatch):
     sampler = generated(fresh=1.0, replay=0.0)
     solve = type(GRAMMAR).solve

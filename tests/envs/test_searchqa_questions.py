@@ -1,8 +1,10 @@
 """Published questions in their forms, bad lines, and splits that share nothing."""
 
 import json
+import lzma
 import os
 import re
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -215,3 +217,22 @@ def test_the_real_questions(real_questions):
     assert {question.data_set for question in found["test"][:20]} == set(DATA_SETS)
     first = [int(question.number.removeprefix("test_")) for question in found["nq"][:50]]
     assert 150 < sum(first) / 50 < 350  # not the first of the file, which may be the easy ones
+
+
+@pytest.mark.slow
+def test_bamboogle_is_played_with_its_passages(real_questions, tmp_path):
+    """All 125 questions: a search finds passages, the published answer wins, and another one does not."""
+    corpus = tmp_path / "corpus.jsonl"
+    with lzma.open(real_questions / "wiki18_subset_corpus.jsonl.xz") as packed, corpus.open("wb") as plain:
+        shutil.copyfileobj(packed, plain)
+    env = SearchQAEnv(split="bamboogle", data_dir=real_questions, corpus=corpus)
+    questions = {question.task_id: question for question in load_questions(real_questions)["bamboogle"]}
+    assert set(env.task_split.task_ids) == set(questions) and len(questions) == 125
+    for task_id, question in questions.items():
+        for answer in (question.answers[0], "no such thing"):
+            observation, _ = env.reset(options={"task_id": task_id})
+            assert question.text in observation
+            found, *_ = env.step(f"search[{question.text}]")
+            assert "Doc 1(Title: " in found
+            *_, ended, _, info = env.step(f"answer[{answer}]")
+            assert ended and info["won"] == (answer == question.answers[0])
