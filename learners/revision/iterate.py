@@ -45,7 +45,7 @@ from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import Example, read_lines, select, write_lines
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
 from roleagent.learners.revision.loss import AGENT, Member, batches, part_shares, weights_of
-from roleagent.learners.revision.metrics import counts_of, idle_mechanisms, shares_of
+from roleagent.learners.revision.metrics import counts_of, idle_mechanisms, sentence_of, shares_of
 from roleagent.learners.revision.pairs import make_pairs
 from roleagent.learners.rl import RankSampler, open_reference
 from roleagent.learners.run.run import Run
@@ -174,6 +174,7 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
             run.progress.counters[name] = run.progress.counters.get(name, 0.0) + number
         summary = {**counts, **shares_of(counts, examples)}
         run.ranks.once(lambda: run.folder.write_json(f"{_name(iteration)}.json", summary))
+        run.display.say(sentence_of(iteration, summary))
         run.progress.searched, run.progress.began = iteration, run.progress.step
     return examples
 

@@ -45,6 +45,23 @@ def shares_of(counts: Mapping[str, float], examples: Sequence[Example]) -> dict[
     return found
 
 
+def sentence_of(iteration: int, summary: Mapping[str, float]) -> str:
+    """What an iteration found, for the display.
+
+    >>> found = {"trees": 8, "without_good_share": 0.25, "pairs": 9, "splices": 6, "false_splice_share": 0.5}
+    >>> sentence_of(2, {**found, "examples_good": 5, "examples_revision": 3})
+    'iteration 2: 8 trees, 25% without a good leaf; 9 pairs, 6 splices, 50% of them false; imitates 5 good, 3 revised'
+    """
+    text = (
+        f"iteration {iteration}: {summary['trees']:.0f} trees, {summary['without_good_share']:.0%} without a good leaf"
+    )
+    text += f"; {summary.get('pairs', 0):.0f} pairs"
+    if summary.get("examples_pair"):
+        return f"{text}, prefers the good path of {summary['examples_pair']:.0f}"
+    text += f", {summary.get('splices', 0):.0f} splices, {summary['false_splice_share']:.0%} of them false"
+    return f"{text}; imitates {summary['examples_good']:.0f} good, {summary['examples_revision']:.0f} revised"
+
+
 def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     """A warning for each mechanism that is switched on and had no effect."""
     options = config.revision
@@ -64,4 +81,4 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     return idle
 
 
-__all__ = ["counts_of", "idle_mechanisms", "shares_of"]
+__all__ = ["counts_of", "idle_mechanisms", "sentence_of", "shares_of"]
