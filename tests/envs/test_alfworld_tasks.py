@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from hostile import NOT_TEXT, ODD
+from written_tasks import written
 
 from roleagent.envs.alfworld.engine.game import Game
 from roleagent.envs.alfworld.generated.generate import generate
@@ -18,7 +19,7 @@ from roleagent.envs.alfworld.generated.tasks import TaskName, scene_of, split_id
 from roleagent.envs.alfworld.goals import parse_goal
 from roleagent.envs.alfworld.official.games import list_games, split_folder
 from roleagent.envs.alfworld.official.tasks import NewGoal
-from roleagent.task_grammar import Refused, grammar_of
+from roleagent.task_grammar import grammar_of
 
 ALFWORLD = "RoleAgent/ALFWorld-v0"
 HELD_OUT = 40  # of the 140 games are for evaluation in the folder of the tests
@@ -26,20 +27,6 @@ HELD_OUT = 40  # of the 140 games are for evaluation in the folder of the tests
 
 def make(size="tiny", **options):
     return gymnasium.make(ALFWORLD, data_dir="generated", size=size, generated_tasks=True, **options)
-
-
-def written(grammar, count, seed=0):
-    """Base tasks, and tasks with fields drawn at random."""
-    rng = np.random.default_rng(seed)
-    while count:
-        spec = grammar.base(rng)
-        try:
-            for _ in range(int(rng.integers(3))):
-                spec = grammar.vary(spec, rng)
-        except Refused:
-            continue
-        yield spec
-        count -= 1
 
 
 @pytest.mark.parametrize("size", SIZES)

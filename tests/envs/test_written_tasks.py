@@ -7,12 +7,12 @@ import random
 import warnings
 
 import gymnasium
-import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from hostile import NOT_TEXT, ODD
+from written_tasks import written
 
-from roleagent.task_grammar import OpenTaskSplit, Refused, grammar_of
+from roleagent.task_grammar import OpenTaskSplit, grammar_of
 
 NAMES = ("ALFWorld", "WebShop", "SearchQA", "Office")
 ALFWORLD, WEBSHOP, SEARCHQA, OFFICE = (f"RoleAgent/{name}-v0" for name in NAMES)
@@ -28,20 +28,6 @@ each_env = pytest.mark.parametrize(("env_id", "arguments"), dict((one[0], one) f
 
 def make(env_id, arguments, **more):
     return gymnasium.make(env_id, **{"generated_tasks": True, **arguments, **more})
-
-
-def written(grammar, count, seed=0):
-    """Base tasks, and tasks with fields drawn at random."""
-    rng = np.random.default_rng(seed)
-    while count:
-        spec = grammar.base(rng)
-        try:
-            for _ in range(int(rng.integers(3))):
-                spec = grammar.vary(spec, rng)
-        except Refused:
-            continue
-        yield spec
-        count -= 1
 
 
 @pytest.mark.slow
