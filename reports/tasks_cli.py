@@ -105,7 +105,7 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator]:
     if (run / "config.yaml").exists():
         if options.env_arg:
             raise ConfigError("--env-arg is for an environment: a run has its own arguments")
-        return _open_run(run, rng)
+        return _open_run(run, rng, writes=options.verb == "propose")
     if run.is_dir():
         raise ConfigError(f"{run} is no run folder: it has no config.yaml")
     env_id = environment_id(options.source)
@@ -115,8 +115,9 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator]:
     return grammar, BaseSimulator(grammar)
 
 
-def _open_run(run: Path, rng: Generator) -> tuple[TaskGrammar, Simulator]:
+def _open_run(run: Path, rng: Generator, writes: bool) -> tuple[TaskGrammar, Simulator]:
     from roleagent.agents.builders import make_base, open_simulator
+    from roleagent.curricula.simulators import BaseSimulator
     from roleagent.learners.run.folder import read_config
     from roleagent.reports.data.load_run import newest_checkpoint
     from roleagent.task_grammar import grammar_of
@@ -124,6 +125,10 @@ def _open_run(run: Path, rng: Generator) -> tuple[TaskGrammar, Simulator]:
     config = replace(read_config(run), genenv=True)
     env: Any = make_base(config, config.env.train_split)
     grammar = grammar_of(env, plan_share=config.simulator.plan_share)
+    if not writes:
+        return grammar, BaseSimulator(grammar)
+    if config.simulator.kind == "model":
+        raise ConfigError(f"the simulator of {run} is a model: roleagent tasks show {run} has what it wrote")
     simulator = open_simulator(config, grammar, len(env.unwrapped.task_split), rng)
     state = (newest_checkpoint(run).get("sampler") or {}).get("simulator")
     if state:

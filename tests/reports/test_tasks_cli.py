@@ -122,8 +122,8 @@ def test_check_says_why_a_task_is_refused(capsys):
 
 
 def test_propose_asks_the_simulator_of_a_run_as_it_is_now(tmp_path, capsys):
-    config = from_dict({"env": {"id": "RoleAgent/Toy-v0"}, "genenv": True, "simulator": {"kind": "table"}})
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(config)))
+    config = {"env": {"id": "RoleAgent/Toy-v0"}, "genenv": True, "simulator": {"kind": "table"}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
     grammar = grammar_of(gymnasium.make("RoleAgent/Toy-v0", generated_tasks=True))
     state = TableSimulator(grammar, np.random.default_rng(0)).state_dict()
     state["types"] = {name: float(name == "cool") for name in state["types"]}
@@ -132,6 +132,10 @@ def test_propose_asks_the_simulator_of_a_run_as_it_is_now(tmp_path, capsys):
     (tmp_path / "checkpoints" / "step-500003" / "state.json").write_text(json.dumps(saved))
     lines = shown(capsys, "propose", tmp_path).out.splitlines()
     assert len(lines) == 10 and all(line.startswith("kind=cool ") for line in lines)
+    config["simulator"]["kind"] = "model"  # checking needs no simulator
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
+    assert shown(capsys, "check", tmp_path, lines[0]).out.startswith("cool-")
+    assert "is a model" in shown(capsys, "propose", tmp_path, status=2).err
 
 
 @pytest.mark.parametrize(
