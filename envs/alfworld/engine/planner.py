@@ -5,35 +5,44 @@ It needs no search: a goal is a short list of facts, and every fact has one way 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice, product
 from typing import Any
 
 from roleagent.envs.alfworld.engine.game import Game
-from roleagent.envs.alfworld.engine.simulator import TREATMENTS, Simulator
+from roleagent.envs.alfworld.engine.simulator import NOTHING, TREATMENTS, Simulator
 
 _MOST_TRIES = 500  # combinations of alternatives
 _VERBS = {gained: verb for verb, (_, gained, _) in TREATMENTS.items()}
 
 
 def plan(game: Game) -> tuple[str, ...]:
-    """Commands that win the game from its start; ``()`` where none is found."""
-    for alternatives in islice(product(*game.won.choices), _MOST_TRIES):
-        simulator, commands = Simulator(game), []
-        for fact in sorted(frozenset().union(*alternatives), key=_turn):
-            if fact not in simulator.facts:
-                for command in _achieve(simulator, fact):
-                    simulator.step(command)
-                    commands.append(command)
-                    if simulator.won:
-                        return tuple(commands)
+    """Commands that win the game from its start, each of which has an effect; ``()`` where none are found."""
+    choices = [sorted(choice, key=sorted) for choice in game.won.choices]  # in an order that no hash decides
+    for alternatives in islice(product(*choices), _MOST_TRIES):
+        if found := _carry_out(game, sorted(frozenset().union(*alternatives), key=_turn)):
+            return found
+    return ()
+
+
+def _carry_out(game: Game, facts: Sequence[tuple[Any, ...]]) -> tuple[str, ...]:
+    """Commands that make the facts true one after the other; ``()`` where one of them has no effect."""
+    simulator, commands = Simulator(game), []
+    for fact in facts:
+        if fact not in simulator.facts:
+            for command in _achieve(simulator, fact):
+                if simulator.step(command) == NOTHING:
+                    return ()
+                commands.append(command)
+                if simulator.won:
+                    return tuple(commands)
     return ()
 
 
 def _turn(fact: tuple[Any, ...]) -> tuple[Any, ...]:
     """Sorts what is to be made true: one object after the other, each treated before it is put down; then the rest."""
     if fact[0] in _VERBS or fact[0] == "inreceptacle":
-        return 0, fact[1], fact[0] == "inreceptacle"
+        return 0, fact[1], fact[0] == "inreceptacle", fact
     return 1, fact[0] == "atlocation", fact
 
 
