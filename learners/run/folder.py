@@ -13,6 +13,7 @@
 ``identity``           the run's name in a failure library that it shares with others
 ``before.json`` …      evaluations on the held-out split
 ``reference/``         the policy as the warm start left it, where a KL penalty pulls towards it
+``simulator/``         with ``simulator.kind=model`` and its own weights: the simulator after its warm start
 ``search/``            Agent-R's search trees: :mod:`roleagent.agents.search.storage`
 ``revision/``          Agent-R's data, iteration by iteration: :mod:`roleagent.learners.revision.iterate`
 ``base/``              with adapters: the model that they adapt
