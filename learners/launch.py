@@ -93,8 +93,6 @@ def check_run(split: EnvSplit, resume: bool) -> None:
         raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
     if config.train.stage in ("revise", "eto") and config.env.train_split == config.env.eval_split:
         raise ConfigError("Agent-R imitates the tasks that it searches: set env.eval_split to another split than these")
-    if config.revision.start == "base":
-        raise ConfigError("revision.start=base is not supported yet: every iteration goes on from the one before")
     check_lengths(config, split.horizon)
     check_learning(config)
     check_simulator(split)

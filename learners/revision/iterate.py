@@ -193,7 +193,7 @@ def learn(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Seq
     if config.train.stage == "eto":
         return learn_preferences(run, policy, examples)
     iteration, began = run.progress.searched, run.progress.began
-    if options.start == "base" and run.progress.step == began:
+    if options.start == "base" and examples and run.progress.step == began:
         _load(policy, open_reference(run, policy))
     learner = Learner(policy, config, options.lr or config.warmstart.lr, optimizer=config.warmstart.optimizer)
     if run.progress.step > began:

@@ -181,6 +181,29 @@ def test_an_iteration_without_examples_is_passed_over(config, warm, tmp_path, mo
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("start", ["previous", "base"])
+def test_an_iteration_begins_with_the_weights_that_are_asked_for(start, config, warm, tmp_path, monkeypatch):
+    step, before = iterate.imitation_step, {}
+
+    def watched(learner, *arguments):
+        weights = torch.cat([weight.detach().flatten() for weight in learner.policy.model.parameters()])
+        before.setdefault((tmp_path / "run/revision/iteration-002.json").exists(), weights.clone())
+        return step(learner, *arguments)
+
+    monkeypatch.setattr(iterate, "imitation_step", watched)
+    options = [
+        "--config",
+        str(config),
+        f"run_dir={tmp_path}/run",
+        *warm,
+        f"revision.start={start}",
+        "revision.epochs=[1]",
+    ]
+    assert train.main(options) == 0
+    assert torch.equal(before[False], before[True]) == (start == "base")
+
+
+@pytest.mark.slow
 def test_every_kept_splice_replays_to_its_reward(whole, config):
     split = EnvSplit.open(load_config(config), "train")
     replayed = 0
