@@ -261,6 +261,14 @@ def test_training_in_many_worlds():
         assert solved_by_the_expert(env, task_id) and pickle.loads(pickle.dumps(env)).task_split == env.task_split
 
 
+def test_environments_share_the_worlds_that_one_of_them_uses():
+    first = TextCraftEnv(data_dir="generated", worlds=3)
+    open_book.cache_clear()  # as if many other worlds had been opened since
+    second = TextCraftEnv(data_dir="generated", worlds=3)
+    assert all(one is other for one, other in zip(first._books, second._books, strict=True))
+    assert second.task_split is first.task_split
+
+
 def solved_by_the_expert(env, task_id):
     observation, info = env.reset(options={"task_id": task_id})
     expert = make_expert(env, np.random.default_rng(0))

@@ -12,7 +12,6 @@ is what the reference does.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from typing import Any
@@ -29,7 +28,7 @@ class Simulator:
     Attributes:
         won: whether the goal holds now.
         facts: the changing facts that hold now.
-        contents: the objects in each receptacle, ascending.
+        contents: the objects in each receptacle, ascending; tuples, which copies share.
         held: the object in the agent's hand, or None.
         place: the location of the agent.
     """
@@ -43,7 +42,7 @@ class Simulator:
         """Back to the start; returns the first observation."""
         game = self.game
         self.facts: set[tuple[Any, ...]] = set(game.facts)
-        self.contents = [list(objects) for objects in game.contents]
+        self.contents = [*game.contents]
         self.held: int | None = None
         self.place = game.start
         self._moved: set[tuple[int, int]] = set()  # (object, receptacle that it was taken out of)
@@ -54,7 +53,7 @@ class Simulator:
     def copy(self) -> Simulator:
         """A second player of the same game, in the same state."""
         other = copy(self)
-        other.facts, other.contents = self.facts.copy(), [objects.copy() for objects in self.contents]
+        other.facts, other.contents = self.facts.copy(), self.contents.copy()
         other._moved = self._moved.copy()
         return other
 
@@ -157,7 +156,7 @@ class Simulator:
         if self.held is not None or not self.accessible(r):
             return None
         self._change([("holds", o)], [("inreceptacle", o, r), ("objectatlocation", o, self.place)])
-        self.contents[r].remove(o)
+        self.contents[r] = tuple(other for other in self.contents[r] if other != o)
         self.held = o
         self._moved.add((o, r))
         return f"You pick up the {name} from the {source}."
@@ -172,7 +171,7 @@ class Simulator:
             return None
         self._change([("inreceptacle", o, r), ("objectatlocation", o, self.place)], [("holds", o)])
         if o not in self.contents[r]:  # it may lie in two receptacles from the start
-            insort(self.contents[r], o)
+            self.contents[r] = tuple(sorted((*self.contents[r], o)))
         self.held = None
         self._moved.discard((o, r))
         return f"You {verb} the {name} {preposition} the {target}."

@@ -273,7 +273,10 @@ def _settled(
             Recipe(
                 recipe.product,
                 recipe.count,
-                tuple(one._replace(is_tag=one.is_tag and one.name in by_tag) for one in recipe.ingredients),
+                tuple(
+                    one._replace(is_tag=False) if one.is_tag and one.name not in by_tag else one
+                    for one in recipe.ingredients
+                ),
             )
             for recipe in recipes
         )

@@ -180,7 +180,7 @@ def task_splits(book: RecipeBook, max_depth: int | None = None) -> Mapping[str, 
     }
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=2)  # an entry keeps its books
 def training_split(books: tuple[RecipeBook, ...], max_depth: int | None = None) -> TaskSplit:
     """The training tasks of several books, mixed; those of the n-th are named ``goal.n``.
 
