@@ -256,10 +256,10 @@ class EnvSplit:
             task_split = TaskSplit(task_split.env_id, task_split.split, task_split.task_ids[:limit])
         horizon = config.prompt.horizon if config.wia else 0
         if config.wia and not horizon:
-            limit = step_limit(base)
-            if limit is None:
+            steps = step_limit(base)
+            if steps is None:
                 raise ConfigError(f"{config.env.id} has no max_steps: set prompt.horizon, the steps to predict ahead")
-            horizon = default_horizon(limit)
+            horizon = default_horizon(steps)
         return cls(config, base, task_split, horizon)
 
     @property
