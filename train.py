@@ -123,6 +123,7 @@ def train_revisions(
         for wave in revision.waves(run, sampler, iteration):
             trees = revision.search(run, searcher, wave)
             revision.make_examples(run, split, actor, wave, trees)
+        revision.join_trees(run, actor, iteration)
 
         # Imitate good and spliced trajectories. Failures choose the next tasks.
         examples = revision.collect(run, sampler, iteration)

@@ -6,6 +6,7 @@ Everything lies in the folder ``revision/`` of the run:
 ``iteration-001/tasks.json``    the tasks that are searched
 ``iteration-001/search-….json`` what the search of a wave cost
 ``iteration-001/wave-….gz``     JSON lines: the examples and leaves of a wave of trees, a tree a line
+``iteration-001/also-….gz``     the same of another run's trees (``revision.also``)
 ``iteration-001.json``          counts: trees, pairs, verdicts, splices, what was dropped, tokens
 ``after-001.json``              the evaluation after the iteration
 ==============================  =====================================================================================
@@ -46,6 +47,7 @@ from roleagent.learners.revision.examples import Example, read_lines, select, wr
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
 from roleagent.learners.revision.loss import AGENT, Member, batches, part_shares, weights_of
 from roleagent.learners.revision.metrics import counts_of, idle_mechanisms, sentence_of, shares_of
+from roleagent.learners.revision.other_runs import judging_policy, trees_of
 from roleagent.learners.revision.pairs import make_pairs
 from roleagent.learners.rl import RankSampler, open_reference
 from roleagent.learners.run.run import Run
@@ -127,17 +129,41 @@ def _pairs(options: RevisionConfig, iteration: int, tree: Tree) -> int:
 
 def make_examples(run: Run, split: EnvSplit, actor: Policy, wave: Wave, trees: Sequence[Tree]) -> None:
     """Judges and splices the trees of this rank, and writes the wave's file."""
-    config = run.config
-    alpha = config.revision.of_iteration("alpha", wave.iteration)
-    actor.reseed(int(run.own_stream(22, wave.iteration, wave.number).integers(2**62)))
-    judge = open_judge(config, actor, run.own_stream(23, wave.iteration, wave.number))
-    kind = PreferenceData if config.train.stage == "eto" else RevisionData
-    data = kind(split, actor, judge, open_analyst(config, actor) if config.aiw else None, alpha)
+    data = _data(run, split, actor, wave.iteration, (wave.iteration, wave.number))
     numbers = run.ranks.share(range(wave.first, wave.first + len(wave.task_ids)))
     streams = [run.stream(21, wave.iteration, number) for number in numbers]
+    _write_examples(run, wave.path, data, trees, streams)
+
+
+def join_trees(run: Run, actor: Policy, iteration: int) -> None:
+    """Judges and splices the trees of ``revision.also``, and writes a file for each of these runs."""
+    for place, other in enumerate(run.config.revision.also):
+        path = _folder(run, iteration) / f"also-{place:03d}.jsonl.gz"
+        if run.progress.searched >= iteration or run.ranks.once(path.exists):
+            continue
+        split, trees = trees_of(other, run.config, actor, iteration)
+        data = _data(run, split, actor, iteration, (28, iteration, place))
+        streams = [run.stream(28, iteration, place, number) for number in range(len(trees))]
+        _write_examples(run, path, data, run.ranks.share(trees), run.ranks.share(streams))
+
+
+def _data(run: Run, split: EnvSplit, actor: Policy, iteration: int, stream: tuple[int, ...]) -> RevisionData:
+    """What makes examples of trees; ``stream`` names the random numbers of its policies."""
+    config, policy = run.config, judging_policy(run.config, actor)
+    for one in {id(actor): actor, id(policy): policy}.values():
+        one.reseed(int(run.own_stream(22, *stream).integers(2**62)))
+    judge = open_judge(config, policy, run.own_stream(23, *stream))
+    kind = PreferenceData if config.train.stage == "eto" else RevisionData
+    analyst = open_analyst(config, actor) if config.aiw else None
+    return kind(split, actor, judge, analyst, config.revision.of_iteration("alpha", iteration))
+
+
+def _write_examples(
+    run: Run, path: Path, data: RevisionData, trees: Sequence[Tree], streams: Sequence[np.random.Generator]
+) -> None:
     with run.timer("analysis"):
         found = run.ranks.collect([one.to_json() for one in data.make(trees, streams)])
-    run.ranks.once(lambda: write_lines(wave.path, found))
+    run.ranks.once(lambda: write_lines(path, found))
 
 
 def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
@@ -148,11 +174,10 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
     Raises:
         ConfigError: the first iteration has none. The policy cannot win then, and another search would cost as much.
     """
-    rows = run.ranks.once(lambda: [row for path in _waves_of(run, iteration) for row in read_lines(path)])
-    found = [Example.from_json(one) for row in rows for one in row["examples"]]
-    examples, dropped = select(found, run.config.revision, run.stream(24, iteration))
+    rows = run.ranks.once(lambda: [row for path in _files(run, iteration, "wave") for row in read_lines(path)])
+    examples, dropped = _selected(run, iteration)
     if run.config.revision.keep == "all":
-        examples = [*(one for past in range(1, iteration) for one in _selected(run, past)), *examples]
+        examples = [*(one for past in range(1, iteration) for one in _selected(run, past)[0]), *examples]
     if not examples:
         empty = f"none of the {len(rows)} trees of iteration {iteration} has a path to imitate"
         if iteration == 1:
@@ -298,11 +323,12 @@ def _trajectory(task: Task, leaf: Mapping[str, Any], version: int) -> Trajectory
     return Trajectory(task, turns, True, False, leaf.get("stop_reason", "won"), leaf.get("first", ""))
 
 
-def _selected(run: Run, iteration: int) -> list[Example]:
-    """The examples of an earlier iteration."""
-    rows = run.ranks.once(lambda: [row for path in _waves_of(run, iteration) for row in read_lines(path)])
+def _selected(run: Run, iteration: int) -> tuple[list[Example], Counter[str]]:
+    """The examples of an iteration, those of other runs included, and how many each filter drops."""
+    paths = [*_files(run, iteration, "wave"), *_files(run, iteration, "also")]
+    rows = run.ranks.once(lambda: [row for path in paths for row in read_lines(path)])
     found = [Example.from_json(one) for row in rows for one in row["examples"]]
-    return select(found, run.config.revision, run.stream(24, iteration))[0]
+    return select(found, run.config.revision, run.stream(24, iteration))
 
 
 def _write_counts(run: Run, wave: Wave, spent: Sequence[Mapping[str, int]]) -> None:
@@ -321,8 +347,8 @@ def _spent(run: Run, iteration: int) -> list[dict[str, Any]]:
     return [run.folder.read_json(name) or {} for name in names]
 
 
-def _waves_of(run: Run, iteration: int) -> list[Path]:
-    return sorted(_folder(run, iteration).glob("wave-*.jsonl.gz"))
+def _files(run: Run, iteration: int, kind: str) -> list[Path]:
+    return sorted(_folder(run, iteration).glob(f"{kind}-*.jsonl.gz"))
 
 
 def _folder(run: Run, iteration: int) -> Path:
@@ -333,4 +359,7 @@ def _name(iteration: int) -> str:
     return f"revision/iteration-{iteration:03d}"
 
 
-__all__ = ["Wave", "collect", "finish", "imitation_step", "iterations", "learn", "make_examples", "search", "waves"]
+__all__ = [
+    *("Wave", "collect", "finish", "imitation_step", "iterations", "join_trees", "learn", "make_examples", "search"),
+    "waves",
+]

@@ -45,6 +45,7 @@ class RevisionConfig:
     per_task: Length = 12  # most revision trajectories of a task
     judge: Text = "auto"  # step (the policy, step by step), reflection (the analyst), rule, value (of the tree), last,
     # random, or module:Class; auto: step with policy.path, else rule, or value where an environment has no rules
+    judge_from: Text = ""  # a run whose newest policy judges in place of the learning one; empty: none
     verdict_tokens: Length = 160  # most tokens of a verdict by the policy
     splice: Literal["verified", "searched", "published"] = "verified"  # what the world refutes is dropped; searched
     # anew from the bad state; or nothing is tested
@@ -64,6 +65,7 @@ class RevisionConfig:
     lr: Rate = 0.0  # peak; 0: that of the warm start
     batch_tokens: Count = 0  # tokens per update; 0: those of the warm start
     start: Literal["previous", "base"] = "previous"  # the weights that an iteration begins with
+    also: tuple[Text, ...] = ()  # run folders: their trees of the same iteration give examples, too
     keep: Literal["own", "all"] = "own"  # whether an iteration imitates its own data alone, or earlier data as well
 
     @model_validator(mode="after")

@@ -15,11 +15,13 @@ from roleagent.agents.builders import EnvSplit, open_analyst
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.search.storage import stored_trees
 from roleagent.cli import main as roleagent
+from roleagent.config import ConfigError
 from roleagent.config import load as load_config
 from roleagent.learners import preference
 from roleagent.learners.revision import iterate
 from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import Example, read_lines
+from roleagent.learners.revision.other_runs import judging_policy
 from roleagent.reports.data.load_run import load_run
 
 differences = load("benchmarks/run_differences").differences
@@ -201,6 +203,42 @@ def test_an_iteration_begins_with_the_weights_that_are_asked_for(start, config, 
     ]
     assert train.main(options) == 0
     assert torch.equal(before[False], before[True]) == (start == "base")
+
+
+@pytest.mark.slow
+def test_trees_of_other_runs_join_the_data(config, whole, warm, tmp_path, capsys):
+    folder = tmp_path / "joined"
+    options = [*warm, "revision.iterations=1", "search.tasks=2", "env.kwargs={max_steps: 9}"]
+    assert train.main(["--config", str(config), f"run_dir={folder}", *options, f"revision.also=[{whole}]"]) == 0
+    assert len(rows_of(folder, 1)) == 2 + 4
+    joined = read_lines(folder / "revision/iteration-001/also-000.jsonl.gz")
+    for row, other in zip(joined, rows_of(whole, 1), strict=True):
+        assert row["task"] == other["task"]
+        good = [[one["steps"] for one in found["examples"] if one["part"] == "good"] for found in (row, other)]
+        assert good[0] == good[1], "played in the environment of their own run"
+    counted = json.loads((folder / "revision/iteration-001.json").read_text())
+    assert counted["trees"] == 2, "those that this run searched"
+    assert counted["examples_good"] > sum(
+        one["part"] == "good" for row in rows_of(folder, 1)[4:] for one in row["examples"]
+    )
+    options += ["env.eval_split=train", "env.train_split=valid", f"revision.also=[{whole}]"]
+    assert train.main(["--config", str(config), f"run_dir={folder}-2", *options]) == 2
+    assert "searched the tasks that this run is evaluated on" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_the_policy_of_another_run_judges(config, whole, warm):
+    last = {"revision.judge": "reflection", "curriculum.analyst": "model", "revision.judge_from": str(whole)}
+    frozen = load_config(config, [f"{name}={value}" for name, value in last.items()])
+    actor = HFPolicy.from_path(warm[0].partition("=")[2], torch.Generator())
+    judging = judging_policy(frozen, actor)
+    assert judging is not actor and judging is judging_policy(frozen, actor)
+    of_run = HFPolicy.from_path(max((whole / "checkpoints").glob("step-*")) / "policy", torch.Generator())
+    for one, other in zip(judging.model.parameters(), of_run.model.parameters(), strict=True):
+        assert torch.equal(one, other)
+    with pytest.raises(ConfigError, match="the judge random asks none"):
+        judging_policy(load_config(config, [f"revision.judge_from={whole}"]), actor)
+    assert judging_policy(load_config(config), actor) is actor
 
 
 @pytest.mark.slow

@@ -1,0 +1,74 @@
+"""What a run of Agent-R takes from other runs: their search trees, and a policy that judges and does not learn."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+
+from roleagent.agents.analysts.judges import judge_name
+from roleagent.agents.builders import EnvSplit
+from roleagent.agents.policies.hf import HFPolicy, own_device
+from roleagent.agents.policies.protocol import Policy, text_reply
+from roleagent.agents.search.storage import stored_trees
+from roleagent.agents.search.tree import Tree
+from roleagent.config import Config, ConfigError
+from roleagent.learners.run.checkpoints import Checkpoints
+from roleagent.learners.run.folder import read_config
+
+
+def judging_policy(config: Config, actor: Policy) -> Policy:
+    """The policy that judges: the newest one of the run ``revision.judge_from``, else the acting one.
+
+    Raises:
+        ConfigError: the configured judge asks no policy, or the run has no checkpoint.
+        CheckpointError: the checkpoint is damaged.
+    """
+    if not config.revision.judge_from:
+        return actor
+    policy = _newest_policy(Path(config.revision.judge_from).resolve())
+    name = judge_name(config, bool(getattr(policy.tokenizer, "chat_template", None)))
+    if name != "step" and (name, config.curriculum.analyst) != ("reflection", "model"):
+        raise ConfigError(
+            f"revision.judge_from names a policy, and the judge {name} asks none: set revision.judge=step, or "
+            "reflection with curriculum.analyst=model"
+        )
+    return policy
+
+
+@lru_cache(maxsize=1)
+def _newest_policy(run: Path) -> HFPolicy:
+    config, found = read_config(run), Checkpoints(run / "checkpoints").latest()
+    if found is None:
+        raise ConfigError(f"the run {run} has no checkpoint to judge with (revision.judge_from)")
+    Checkpoints.check(found, "policy/")
+    return Checkpoints.policy(found, torch.Generator(own_device()), config.policy)
+
+
+def trees_of(run: str, config: Config, policy: Policy, iteration: int) -> tuple[EnvSplit, list[Tree]]:
+    """The trees of an iteration of another run, with replies in the tokens of a policy, and the split they are of.
+
+    Args:
+        run: its folder.
+        config: of this run; of the other one only the environment counts.
+        policy: tokenizes.
+
+    Raises:
+        ConfigError: there is no such run, it has no trees, or it searched tasks that this run is evaluated on.
+    """
+    other = read_config(Path(run))
+    if (other.env.id, other.env.train_split) == (config.env.id, config.env.eval_split):
+        raise ConfigError(f"{run} searched the tasks that this run is evaluated on: remove it from revision.also")
+    trees = [tree for _, tree in stored_trees(Path(run), iteration)]
+    if not trees:
+        raise ConfigError(f"{run} has no search trees of iteration {iteration}: remove it from revision.also")
+    split = EnvSplit.open(replace(config, env=other.env), other.env.train_split)
+    stops = replace(split, horizon=0).rollout(policy).action_stops
+    for node in (node for tree in trees for node in tree.nodes if node.parent is not None):
+        node.completion = text_reply(node.reply, policy, stops)
+    return split, trees
+
+
+__all__ = ["judging_policy", "trees_of"]
