@@ -16,12 +16,13 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit, make_wrapped
-from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.policies.protocol import Policy, text_reply
 from roleagent.agents.rendering import Conversation
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.search.tree import Node, Tree
 from roleagent.agents.search.uct import select
 from roleagent.config import ConfigError
+from roleagent.env_spec import make_expert
 from roleagent.envs.restoring import RecordedStep, Restorer
 from roleagent.revision_settings import SearchConfig
 from roleagent.types import Completion, Request, Task
@@ -89,6 +90,15 @@ class _World:
         self._at = root
         return Tree(Task.of(self.env_id, task_id, info), root)
 
+    @property
+    def commands(self) -> gymnasium.Env:
+        """The environment below the layer that reads replies: it takes bare commands."""
+        return self.env.env if isinstance(self.env, gymnasium.Wrapper) else self.env
+
+    def restart(self) -> None:
+        """Back to the root, behind which nothing has been recorded."""
+        self.env.reset(options={"task_id": self._task_id})
+
     def play(self, node: Node, child: Node) -> None:
         """Plays the child's reply in the state of the node, and records the result in the child."""
         if self._at is not node:
@@ -155,9 +165,11 @@ class Search:
         while len(self._worlds) < len(task_ids):
             self._worlds.append(_World(self._make(), self.rollout.env_id))
         trees = [_begin(world, task_id) for world, task_id in zip(self._worlds, task_ids, strict=False)]
-        for tree in trees:
+        for world, tree, rng in zip(self._worlds, trees, rngs, strict=False):
             if not tree.error:
                 tree.root.conversation = self.rollout.open(tree.root.observation, tree.root.info)
+                if self.options.head:
+                    self._play_head(world, tree, rng)
         steps = [self._descents(tree, rng, pairs) for tree, rng in zip(trees, rngs, strict=True)]
         waiting = {place: found for place, step in enumerate(steps) if (found := next(step, None)) is not None}
         while waiting:
@@ -183,14 +195,32 @@ class Search:
             world.env.close()
         self._worlds = []
 
+    def _play_head(self, world: _World, tree: Tree, rng: np.random.Generator) -> None:
+        """Plays the first commands of an expert's episode; the search goes on from there. A lost episode gives none."""
+        policy, reader, node = self.rollout.policy, self.rollout.reader, tree.root
+        try:
+            commands = _expert_commands(world.commands, tree.task.task_id, rng)
+            world.restart()
+            for command in commands[: min(int(self.options.head * len(commands)), self.options.depth - 1)]:
+                reply, prompt = reader.write(command, policy.literal), self._conversation(node).action_prompt()
+                said = text_reply(reply, policy, self.rollout.action_stops)
+                child = Node(parent=node, command=command, reply=reply, prompt_ids=prompt, completion=said)
+                world.play(node, child)
+                child.info = {**child.info, "given": True}
+                tree.add(child)
+                node.snapshot, node = None, child
+        except (Exception, SystemExit) as error:
+            tree.error = _one_line(error)
+
     def _descents(
         self, tree: Tree, rng: np.random.Generator, pairs: Callable[[Tree], int] | None
     ) -> Iterator[_Expansion]:
         """Yields the nodes to expand; the children are there when it goes on."""
         options = self.options
         exploration = options.uct if options.selection == "uct" else None
-        while not (tree.error or tree.root.exhausted or tree.descents >= options.descents):
-            node: Node | None = tree.root
+        start = tree.start
+        while not (tree.error or start.is_leaf or start.exhausted or tree.descents >= options.descents):
+            node: Node | None = start
             while node is not None:
                 fresh = not node.expanded
                 if fresh:
@@ -264,7 +294,7 @@ class Search:
             try:
                 world.play(node, child)
             except (Exception, SystemExit) as error:  # whatever an environment raises
-                tree.error = " ".join(f"{type(error).__name__}: {error}".split())
+                tree.error = _one_line(error)
                 return
             tree.add(child)
             if not child.is_leaf and child.depth >= self.options.depth:
@@ -297,8 +327,25 @@ def _begin(world: _World, task_id: str) -> Tree:
     try:
         return world.begin(task_id)
     except (Exception, SystemExit) as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return Tree(Task(world.env_id, task_id), Node(), error=reason)
+        return Tree(Task(world.env_id, task_id), Node(), error=_one_line(error))
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
+def _expert_commands(base: gymnasium.Env, task_id: str, rng: np.random.Generator) -> list[str]:
+    """The bare commands with which the scripted expert wins a task; none if it loses."""
+    expert, ended = make_expert(base, rng), False
+    commands: list[str] = []
+    observation, info = base.reset(options={"task_id": task_id})
+    expert.reset(info["goal"], observation)
+    while not ended:
+        commands.append(expert.act())
+        observation, _, terminated, truncated, info = base.step(commands[-1])
+        expert.observe(commands[-1], observation)
+        ended = terminated or truncated
+    return commands if info["won"] else []
 
 
 __all__ = ["Search", "SearchStats"]

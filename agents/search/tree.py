@@ -63,6 +63,11 @@ class Node:
     conversation: Conversation | None = None
 
     @property
+    def is_given(self) -> bool:
+        """Whether the reply is an expert's (``search.head``)."""
+        return bool(self.info.get("given"))
+
+    @property
     def value(self) -> float | None:
         """Q, the mean outcome below the node; None without a visit."""
         return self.value_sum / self.visits if self.visits else None
@@ -139,6 +144,11 @@ class Tree:
         node.number, node.depth = len(self.nodes), node.parent.depth + 1
         node.parent.children.append(node)
         self.nodes.append(node)
+
+    @property
+    def start(self) -> Node:
+        """The node that the search begins with: the root, or the last one whose reply is given."""
+        return next((node for node in reversed(self.nodes) if node.is_given), self.root)
 
     def leaves(self) -> list[Node]:
         """The leaves in the order of creation."""

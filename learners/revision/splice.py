@@ -174,7 +174,7 @@ def continued(env: gymnasium.Env, trajectory: Trajectory, cut: int, has_signal: 
 
 
 def whole(env: gymnasium.Env, trajectory: Trajectory) -> Demonstration:
-    """A good trajectory, imitated from its first step."""
+    """A good trajectory, imitated from the policy's first step."""
     _, observation, info = reset_to(env, trajectory.task.env_id, trajectory.task.task_id)
     steps = tuple(_step(turn, True, turn.observation, dict(turn.info)) for turn in trajectory.turns)
     return Demonstration(trajectory.task, observation, info, steps)
@@ -192,9 +192,9 @@ def has_too_many_notes(steps: Sequence[Step], most: int) -> bool:
 
 
 def _step(turn: Turn, imitated: bool, observation: str, info: dict[str, Any]) -> Step:
-    """A turn as a step. A reply that could not be read is shown and not imitated."""
-    readable = turn.info.get("format_error") is None
-    return Step(turn.action, imitated and readable, observation, info, turn.completion)
+    """A turn as a step. A reply that could not be read is shown and not imitated, as an expert's (``search.head``)."""
+    own = turn.info.get("format_error") is None and not turn.info.get("given")
+    return Step(turn.action, imitated and own, observation, info, turn.completion)
 
 
 __all__ = [

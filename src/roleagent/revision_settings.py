@@ -27,6 +27,8 @@ class SearchConfig:
     simulation: Literal["descend", "rollout"] = "descend"  # the chosen child is expanded, too, down to a leaf; or one
     # reply after another is sampled from it, on a path of its own
     side_by_side: Length = 32  # trees that sample together
+    head: Annotated[Number, Field(ge=0, lt=1)] = 0.0  # share of an expert's episode that is played before the search
+    # begins, for a policy that finds no good leaf; it is shown and not imitated
     enough: Count = 0  # pairs of a bad and a good leaf at which a tree ends; 0: never early
 
 

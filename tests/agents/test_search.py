@@ -104,6 +104,28 @@ def test_a_tree_ends_when_it_has_enough_pairs():
     assert search.wave(TASKS[:1], rngs(1), pairs=lambda tree: 0)[0].descents == 9
 
 
+def test_a_search_may_begin_where_an_expert_has_come_to():
+    policy = explorer(3)
+    for head in (0.0, 0.5):
+        split, search = opened(policy, f"search.head={head}", "search.descents=4")
+        trees = search.wave(TASKS, rngs(len(TASKS)))
+        for tree in trees:
+            given = [node for node in tree.nodes if node.is_given]
+            assert not tree.error and bool(given) == bool(head)
+            assert all(one.children == [other] for one, other in zip([tree.root, *given], given, strict=False))
+            assert tree.start is (given or [tree.root])[-1] and not any(node.is_given for node in tree.leaves())
+            leaf = tree.leaves()[-1]
+            assert all(node in leaf.path() for node in given) and leaf.depth > len(given)
+            opening = [node.completion for node in leaf.path()]
+            played = split.rollout(policy).play([tree.task.task_id], 1, 1.0, openings=[opening])[0].trajectories[0]
+            turns = tree.trajectory(leaf).turns
+            assert [turn.observation for turn in played.turns[: len(turns)]] == [turn.observation for turn in turns]
+    last = Script(lambda prompt, slot: "<action>move egg to table</action>")
+    for head, wins in ((0.0, False), (0.99, True)):
+        [tree] = opened(last, f"search.head={head}")[1].wave(["bring-egg-table-1"], rngs(1))
+        assert any(leaf.outcome for leaf in tree.leaves()) == wins
+
+
 def test_replies_with_one_command_are_one_child_and_malformed_ones_too():
     policy = Script(lambda prompt, slot: ("<action>look</action>", "<action> look </action>", "oops", "what")[slot % 4])
     _, search = opened(policy, "search.descents=1", "search.depth=1")

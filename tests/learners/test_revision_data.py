@@ -77,6 +77,19 @@ def test_bad_tokens_have_no_weight_and_the_signal_and_the_good_steps_do(style):
     assert [step[2] for step in revision.text["steps"]] == [0, 1, 1, 1, 1, 1]
 
 
+def test_an_experts_beginning_is_shown_and_not_imitated():
+    split, policy = kitchen()
+    tree = grow(split, policy, TASK, [GOOD, [*GOOD[:2], *BAD]])
+    for node in tree.nodes[1:3]:
+        node.info["given"] = True
+    data = RevisionData(split, policy, First(), RuleAnalyst(), 0.5)
+    [found] = data.make([tree], [np.random.default_rng(0)])
+    good, revision = found.examples
+    assert [step[2] for step in good.text["steps"]] == [0, 0, 1, 1]
+    assert weighted(good, policy) == "".join(f"<action>{command}</action>" for command in GOOD[2:])
+    assert [step[2] for step in revision.text["steps"]] == [0, 0, 0, 1, 1, 1]
+
+
 def test_the_judges_reason_may_be_the_thought():
     found, policy = made(GOOD, BAD, overrides=("revision.thought=reason",))
     assert "<revise>it leads away</revise>" in weighted(found.examples[1], policy)
