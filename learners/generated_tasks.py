@@ -21,8 +21,8 @@ from roleagent.types import Sampler
 class Probing(Protocol):
     """Writes the tasks of a probe."""
 
-    def probe(self, count: int) -> Mapping[str, Sequence[str]]:
-        """``count`` tasks of each simulator, by name."""
+    def probe(self, count: int) -> tuple[Mapping[str, Sequence[str]], Mapping[str, float]]:
+        """``count`` tasks of each simulator, by name, and what they cost."""
         ...
 
 
@@ -75,17 +75,19 @@ def play_probe(run: Run, rollout: Rollout, sampler: Probing) -> dict[str, float]
     played every ``train.evaluate_every`` iterations, ``simulator.probe`` tasks of each simulator.
 
     Returns:
-        on the first rank ``genenv_probe_<simulator>_<metric>`` (:func:`alignment_metrics`); nothing if none is due.
+        ``genenv_probe_<simulator>_<metric>`` (:func:`alignment_metrics`), which are known on the first rank alone, and
+        ``genenv_probe_<cost>`` of writing the tasks; nothing if no probe is due.
     """
     options, every = run.config.simulator, run.config.train.evaluate_every
     if not (run.config.genenv and options.probe and every and run.iteration % every == 0):
         return {}
-    found = {}
     stats, watch = rollout.stats, rollout.watch
     with run.timer("probe"):
         rollout.stats, rollout.watch = RolloutStats(), Timer()
         rollout.policy.reseed(int(run.own_stream(20, run.iteration).integers(2**62)))
-        for name, task_ids in sampler.probe(options.probe).items():
+        tasks, costs = sampler.probe(options.probe)
+        found = {f"genenv_probe_{name}": cost for name, cost in costs.items()}
+        for name, task_ids in tasks.items():
             rollouts = run.config.rollout
             groups = rollout.play(run.ranks.share(task_ids), rollouts.group_size, rollouts.temperature)
             groups = [group for group in run.ranks.collect(groups) if played(group)]

@@ -154,10 +154,18 @@ class RankSampler:
         self._run.progress.sampler = self._sampler.state_dict()
         return self._sampler.metrics()
 
-    def probe(self, count: int) -> dict[str, list[str]]:
-        """``count`` tasks of the initial and of the present simulator, by name; known on every rank."""
-        assert not self._run.ranks.first or isinstance(self._sampler, GeneratedSampler)
-        return self._run.ranks.once(lambda: self._sampler.probe(count, self._run.stream(19, self._run.iteration)))  # type: ignore[union-attr]
+    def probe(self, count: int) -> tuple[dict[str, list[str]], dict[str, float]]:
+        """``count`` tasks of the initial and of the present simulator, by name, and what the latter cost.
+
+        Both are known on every rank.
+        """
+
+        def write() -> tuple[dict[str, list[str]], dict[str, float]]:
+            assert isinstance(self._sampler, GeneratedSampler)
+            tasks = self._sampler.probe(count, self._run.stream(19, self._run.iteration))
+            return tasks, self._sampler.simulator.costs()  # which are not the next iteration's
+
+        return self._run.ranks.once(write)
 
     def _sample(self, count: int) -> list[str]:
         assert self._sampler is not None  # on the first rank

@@ -29,6 +29,7 @@ from roleagent.types import Completion, Request
 
 _CUT = "\udfff"  # where a text is cut for the tokenizer: half of a character, which no tokenizer takes
 _HALVES = re.compile("[\ud800-\udfff]")
+_ALIGNMENT = 64  # bytes; of the memory that torch allocates
 
 
 def own_device() -> torch.device:
@@ -205,7 +206,11 @@ class HFPolicy:
                 raise OSError(f"the weights lack {', '.join(sorted(report['missing_keys'])[:3])}")
         except Exception as error:  # transformers, the hub and safetensors raise a wide range; all mean one thing here
             raise _unloadable(path, error) from error
-        return cls(model.to(generator.device), tokenizer, generator, context_length)
+        model = model.to(generator.device)
+        for weight in model.parameters():  # those of a mapped file lie anywhere, and sums are rounded accordingly
+            if weight.data_ptr() % _ALIGNMENT:
+                weight.data = weight.data.clone()
+        return cls(model, tokenizer, generator, context_length)
 
     @property
     def device(self) -> torch.device:

@@ -83,16 +83,17 @@ class SFTData:
 
         Raises:
             ConfigError: most demonstrations have replies that the policy could not finish.
+            PolicyError: the policy's context has no room for a situation and a task of its simulator.
         """
         config, run = self.run.config, self.run
+        simulator = ModelSimulator(policy, self._grammar) if config.simulator_is_model else None
         check_reply_lengths(self.split, policy, self.demonstrations)
         segments = tokenize(self.split, policy, self.demonstrations, run.stream(7))
         if self.failures:
             analyst = model_analyst(config, policy)
             examples = self._examples(analyst.prompts)
             segments += tokenize_examples(analyst, examples, config.warmstart.failure_weight)
-        if config.shares_simulator and self.demonstrations:
-            simulator = ModelSimulator(policy, self._grammar)
+        if simulator and config.shares_simulator and self.demonstrations:
             count = _PER_DEMONSTRATION * len(self.demonstrations)
             segments += [simulator.segment(*one) for one in simulator_examples(self._grammar, count, run.stream(26))]
         return segments

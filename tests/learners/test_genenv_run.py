@@ -5,9 +5,16 @@ import gzip
 import json
 import shutil
 
+import gymnasium
+import numpy as np
 import pytest
 import yaml
+from fake_openai import serving
 from programs import TOY_RUN, load, run_both
+
+from roleagent.agents.chat.client import KEYS
+from roleagent.agents.task_simulator import write_tasks
+from roleagent.task_grammar import grammar_of
 
 differences = load("benchmarks/run_differences").differences
 train = load("train")
@@ -26,7 +33,10 @@ GENENV = {
 KINDS = {
     "table": {},
     "own": {"kind": "model", "rounds": 5},
+    "shared": {"kind": "model", "weights": "shared"},
 }
+MOST_TOKENS = 60  # of a reply
+DEMONSTRATIONS = {"shared": {"episodes": 60, "epochs": 12}}  # what an agent needs to write tasks at all
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -43,6 +53,7 @@ def config(kind, tmp_path_factory):
                 **GENENV,
                 "policy": {**GENENV["policy"], "vocabulary": 600},
                 "simulator": {**GENENV["simulator"], **KINDS[kind]},
+                "warmstart": {**GENENV["warmstart"], **DEMONSTRATIONS.get(kind, {})},
             }
         )
     )
@@ -84,9 +95,50 @@ def test_a_run_writes_plays_and_replays_tasks_and_learns_from_them(whole):
 
 
 @pytest.mark.slow
-def test_a_run_that_lost_its_last_iterations_ends_in_the_same_bits(config, whole, tmp_path):
+def test_measuring_a_simulator_is_no_cost_of_an_iteration(kind, whole):
+    """Neither the 200 proposals behind a warm start nor the probe's."""
+    rows = trained(whole)
+    if kind == "table":
+        assert "genenv_tokens" not in rows[0]
+        return
+    for row in rows:
+        assert 0 < row["genenv_tokens"] <= MOST_TOKENS * (row["genenv_proposed"] - row["genenv_variations"])
+    assert rows[1]["genenv_probe_tokens"] > 0 and "genenv_probe_tokens" not in rows[0]
+
+
+@pytest.mark.slow
+def test_a_model_that_writes_nothing_usable_is_named_and_the_split_takes_its_place(tmp_path):
+    config, folder = tmp_path / "genenv.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(GENENV))
+    options = ("simulator.kind=model", "simulator.rounds=0", "train.iterations=1", "warmstart.epochs=1")
+    with pytest.warns(UserWarning, match="ModelSimulator: none of 8 proposals was accepted"):
+        assert train.main(["--config", str(config), f"run_dir={folder}", *options]) == 0
+    [row] = trained(folder)
+    assert row["genenv_fallback"] == 2 and row["genenv_fresh"] == row["genenv_pool"] == 0
+
+
+@pytest.mark.slow
+def test_a_server_writes_the_tasks_of_a_run(tmp_path, monkeypatch):
+    for name in KEYS:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    grammar, rng = grammar_of(gymnasium.make("RoleAgent/Toy-v0", generated_tasks=True)), np.random.default_rng(0)
+    config, folder = tmp_path / "genenv.yaml", tmp_path / "run"
+    config.write_text(yaml.safe_dump(GENENV))
+    with serving(lambda body, number: write_tasks([grammar.write(grammar.base(rng)) for _ in range(2)])) as fake:
+        options = ("simulator.kind=endpoint", f"simulator.endpoint.url={fake.url}", "simulator.endpoint.prompt_price=2")
+        few = ("train.iterations=2", "train.evaluate_every=0", "warmstart.epochs=1")
+        assert train.main(["--config", str(config), f"run_dir={folder}", *options, *few]) == 0
+    rows = trained(folder)
+    assert [row["genenv_fresh"] for row in rows] == [2, 2] and rows[-1]["genenv_pool"] == 4
+    assert all(row["genenv_requests"] >= 1 and row["genenv_tokens"] >= 3 and row["genenv_cost"] > 0 for row in rows)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [(2, 3), (3,)])  # before and after a probe
+def test_a_run_that_lost_its_last_iterations_ends_in_the_same_bits(config, whole, lost, tmp_path):
     folder = shutil.copytree(whole, tmp_path / "killed")
-    for number in (2, 3):  # as if it had been killed in its second iteration, when it had logged already
+    for number in lost:  # as if it had been killed in the first of them, when it had logged already
         shutil.rmtree(folder / "checkpoints" / f"step-50000{number}")
     for name in ("after.json", "result.json"):
         (folder / name).unlink()
@@ -125,4 +177,6 @@ def test_what_cannot_work_is_refused_in_one_line(tmp_path, capsys, options, word
     config.write_text(yaml.safe_dump(GENENV))
     assert train.main(["--config", str(config), f"run_dir={tmp_path / 'run'}", *options]) == 2
     [line] = capsys.readouterr().err.splitlines()
-    assert words in line
+    assert words in line and not list(
+        (tmp_path / "run").glob("checkpoints/step-*")
+    )  # the agent has learned nothing yet
