@@ -13,4 +13,5 @@ SPEC = EnvSpec(
     command_tools="roleagent.envs.scienceworld.tools:TOOLS",
     data_status="roleagent.envs.scienceworld.data_status:data_status",
     splits=("train", "dev", "test"),
+    extra="scienceworld",
 )

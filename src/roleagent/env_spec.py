@@ -47,6 +47,7 @@ class EnvSpec:
         data_status: a function that yields :class:`DataStatus`, for ``roleagent doctor``.
         splits: names of the splits; the first that the data have is the one to try.
         needs: arguments without which the environment cannot be made.
+        extra: of the package that is to be installed for the environment, as in ``pip install 'roleagent[extra]'``.
     """
 
     env_id: str
@@ -62,6 +63,7 @@ class EnvSpec:
     data_status: str = ""
     splits: tuple[str, ...] = ("train",)
     needs: tuple[str, ...] = ()
+    extra: str = ""
 
     def load(self, field: str) -> Any:
         """The object that a field names; None if the field is empty.

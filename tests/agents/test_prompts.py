@@ -177,7 +177,11 @@ def test_a_window_asks_for_predictions_behind_its_prompt_and_the_reply(policy):
 # --- instructions -----------------------------------------------------------------------------------------------------
 
 # Environments of commands; those of tools take calls.
-WORLDS = sorted(s.env_id for s in registered() if s.expert and not issubclass(s.load("entry_point"), ToolEnv))
+WORLDS = sorted(
+    spec.env_id
+    for spec in registered()
+    if spec.expert and not spec.extra and not issubclass(spec.load("entry_point"), ToolEnv)
+)
 DATA = {"RoleAgent/ALFWorld-v0": "{data_dir: generated, size: tiny, max_steps: 6}"}
 DATA |= dict.fromkeys(("RoleAgent/WebShop-v0", "RoleAgent/SearchQA-v0"), "{data_dir: generated, max_steps: 4}")
 

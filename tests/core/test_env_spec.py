@@ -27,7 +27,8 @@ def test_a_spec_is_complete(spec):
     assert tuple(spec.load("scripted_failures")) == tuple(modes.meanings)
     assert len(set(modes.meanings.values())) == len(modes.meanings)
     assert instructions_of(spec.env_id).example
-    assert isinstance(make_expert(gymnasium.make(spec.env_id, disable_env_checker=True), None), Expert)
+    if not spec.extra:  # which may be missing
+        assert isinstance(make_expert(gymnasium.make(spec.env_id, disable_env_checker=True), None), Expert)
 
 
 def test_wrappers_are_followed_and_nothing_is_guessed():

@@ -55,7 +55,8 @@ def idle(env, info, observation):
     return lambda observation: "look"
 
 
-ids = sorted(spec.env_id for spec in registered() if spec.env_id.startswith("RoleAgent/") and spec.failure_modes)
+ours = [spec for spec in registered() if spec.env_id.startswith("RoleAgent/") and not spec.extra]
+ids = sorted(spec.env_id for spec in ours if spec.failure_modes)
 assert len(ids) >= 4
 for env_id in ids:
     env = Tags(PredictedState(gymnasium.make(env_id, split="train", max_steps=30)))
