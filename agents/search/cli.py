@@ -8,19 +8,28 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from roleagent.agents.analysts.judges import PlaceJudge, ReflectionJudge, StepJudge, revision_lengths
+from roleagent.agents.analysts.model import ModelAnalyst
+from roleagent.agents.policies.protocol import PolicyError
 from roleagent.commands import Parser, natural, printable
+from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.options import ConfigError
+from roleagent.verdicts import Judge
 
 EXAMPLES = """\
 examples:
   roleagent trees list runs/agent_r
   roleagent trees list runs/agent_r --iteration 2
   roleagent trees show runs/agent_r 2.17
-  roleagent trees show runs/agent_r 2.17 --depth 3"""
+  roleagent trees show runs/agent_r 2.17 --depth 3
+  roleagent trees lengths runs/agent_r --iteration 1
+  roleagent trees lengths runs/agent_r --iteration 1 --judge step --policy ~/models/small"""
 VERBS = {
     "list": "List the trees: task, nodes, leaves, best outcome, Q of the root.",
     "show": "Show one tree: each reply with N, Q, its command and the observation.",
+    "lengths": "Show where a judge finds the first mistake of the lost paths. Compare judges on the same trees.",
 }
+_JUDGES = ("rule", "last", "step", "reflection")
 _WIDTH = 100  # characters of an observation
 
 
@@ -28,12 +37,12 @@ def main(arguments: Sequence[str]) -> int:
     """The group of verbs; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        for line in _listed(options) if options.verb == "list" else _shown(options):
+        for line in {"list": _listed, "show": _shown, "lengths": _lengths}[options.verb](options):
             print(line)
         sys.stdout.flush()
     except BrokenPipeError:  # the reader closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except ConfigError as error:
+    except (ConfigError, PolicyError) as error:
         print(f"roleagent trees: {error}", file=sys.stderr)
         return 2
     return 0
@@ -45,9 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     for verb, summary in VERBS.items():
         own = verbs.add_parser(verb, help=summary, description=summary, epilog=EXAMPLES)
         own.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-        if verb == "list":
+        if verb != "show":
             own.add_argument("--iteration", type=natural, metavar="N", help="of this iteration alone")
-        else:
+        if verb == "lengths":
+            own.add_argument("--judge", choices=_JUDGES, default="rule", help="who judges (default: %(default)s)")
+            own.add_argument("--policy", metavar="MODEL", help="of step and reflection: a model's folder or hub name")
+        elif verb == "show":
             own.add_argument("tree", metavar="TREE", help="its name, as list shows it, e.g. 2.17")
             own.add_argument("--depth", type=natural, default=99, metavar="N", help="most replies of a path")
     return parser
@@ -65,6 +77,35 @@ def _listed(options: argparse.Namespace) -> Iterator[str]:
         yield f"{numbers}{tree.descents:>10}  {printable(tree.error or tree.task.task_id)}"
     if not found:
         raise ConfigError(f"{options.run} has no search trees: they come with method=agent_r")
+
+
+def _lengths(options: argparse.Namespace) -> Iterator[str]:
+    from roleagent.agents.search.storage import stored_trees
+
+    trees = [tree for _, tree in stored_trees(options.run, options.iteration)]
+    lost = [tree.trajectory(leaf) for tree in trees for leaf in tree.leaves() if leaf.depth and leaf.outcome <= 0]
+    if not lost:
+        raise ConfigError(f"the trees of {options.run} have no path with reward 0")
+    found = revision_lengths(_judge(options), lost)
+    yield (
+        f"{options.judge}: a mistake in {found['found']:.1%} of {len(lost)} lost paths; its step in the mean "
+        f"{found['length']:.2f}, relative to the path {found['length_share']:.2f}"
+    )
+
+
+def _judge(options: argparse.Namespace) -> Judge:
+    if options.judge == "rule":
+        return ReflectionJudge(RuleAnalyst())
+    if options.judge == "last":
+        return PlaceJudge()
+    if not options.policy:
+        raise ConfigError(f"--judge {options.judge} needs --policy")
+    import torch
+
+    from roleagent.agents.policies.hf import HFPolicy, own_device
+
+    analyst = ModelAnalyst(HFPolicy.from_path(options.policy, torch.Generator(own_device())), temperature=0.0)
+    return StepJudge(analyst) if options.judge == "step" else ReflectionJudge(analyst)
 
 
 def _shown(options: argparse.Namespace) -> Iterator[str]:

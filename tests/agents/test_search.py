@@ -352,6 +352,17 @@ def test_the_command_lists_and_shows_trees(run, capsys):
         assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_the_command_measures_where_a_judge_cuts_lost_paths(run, capsys):
+    lost = [leaf for _, tree in stored_trees(run) for leaf in tree.leaves() if not leaf.outcome]
+    assert show_trees(["lengths", str(run), "--judge", "last"]) == 0
+    mean = sum(leaf.depth for leaf in lost) / len(lost)
+    expected = f"last: a mistake in 100.0% of {len(lost)} lost paths; its step in the mean {mean:.2f}, relative"
+    assert capsys.readouterr().out.startswith(expected)
+    assert show_trees(["lengths", str(run)]) == 0
+    assert show_trees(["lengths", str(run), "--judge", "step"]) == 2
+    assert "needs --policy" in capsys.readouterr().err
+
+
 def test_a_damaged_file_is_one_line(run):
     path = wave_file(run, 1, 0)
     path.write_bytes(path.read_bytes()[:100])
