@@ -83,7 +83,7 @@ def adapted():
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if "lora_B" in name:
+            if "lora_" in name:
                 parameter.normal_(0.0, 0.2, generator=generator)
     return model
 
@@ -112,7 +112,8 @@ def test_values_entropies_and_gradients_are_the_plain_models(make, rows, tempera
     mine = gradients(found, model)
     assert mine.keys() == slopes.keys()
     for name, slope in slopes.items():
-        torch.testing.assert_close(mine[name], slope, atol=2e-5, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")
+        rounding = 2e-5 * max(1.0, float(slope.abs().max()))  # of sums whose terms cancel
+        torch.testing.assert_close(mine[name], slope, atol=rounding, rtol=1e-3, msg=lambda text, n=name: f"{n}: {text}")
 
 
 def test_a_critic_reads_the_same_states():
