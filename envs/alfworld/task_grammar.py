@@ -127,16 +127,6 @@ class RoomGrammar(TaskGrammar):
         number = scenes[room][int(rng.integers(len(scenes[room])))]
         return TaskSpec(tuple(values), int(rng.integers(LAYOUTS)) * _SCENES + number)
 
-    def solve(self, spec: TaskSpec) -> Sequence[str]:
-        try:
-            self.env.reset(options={"task_id": self.task_id(spec)})
-        except ValueError as error:
-            raise Refused("inconsistent", str(error)) from None
-        return self.env.walkthrough()
-
-    def task_type(self, spec: TaskSpec) -> str:
-        return spec.values[0]
-
     def content(self, spec: TaskSpec) -> str:
         return str(spec.seed % _SCENES)
 

@@ -43,13 +43,6 @@ class OfficeGrammar(TaskGrammar):
     def complete(self, values: Sequence[str], rng: Generator) -> TaskSpec:
         return TaskSpec(tuple(values), int(rng.integers(WRITTEN.start, WRITTEN.stop)))
 
-    def solve(self, spec: TaskSpec) -> Sequence[str]:
-        self.env.reset(options={"task_id": self.task_id(spec)})
-        return self.env.walkthrough()
-
-    def task_type(self, spec: TaskSpec) -> str:
-        return spec.values[0]
-
     def content(self, spec: TaskSpec) -> str:
         return self.env.task(self.task_id(spec)).prompt
 

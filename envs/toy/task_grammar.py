@@ -49,13 +49,6 @@ class ToyGrammar(TaskGrammar):
     def complete(self, values: Sequence[str], rng: Generator) -> TaskSpec:
         return TaskSpec(tuple(values), int(rng.integers(100, 10**9)))
 
-    def solve(self, spec: TaskSpec) -> Sequence[str]:
-        self.env.reset(options={"task_id": self.task_id(spec)})
-        return self.env.walkthrough()
-
-    def task_type(self, spec: TaskSpec) -> str:
-        return spec.values[0]
-
     def content(self, spec: TaskSpec) -> str:
         return _kitchen(self.task_id(spec))
 

@@ -82,18 +82,6 @@ class ShopGrammar(TaskGrammar):
                 return TaskSpec(tuple(values), seed)
         raise Refused("inconsistent", "no product found has so much to ask for")
 
-    def solve(self, spec: TaskSpec) -> Sequence[str]:
-        try:
-            self.env.reset(options={"task_id": self.task_id(spec)})
-        except ValueError as error:
-            raise Refused("inconsistent", str(error)) from None
-        if not (plan := self.env.walkthrough()):
-            raise Refused("unsolvable")
-        return plan
-
-    def task_type(self, spec: TaskSpec) -> str:
-        return spec.values[0]
-
     def content(self, spec: TaskSpec) -> str:
         return _content(find_goal(self._shop, self.task_id(spec)))
 

@@ -112,24 +112,28 @@ class TaskGrammar(ABC):
         """
 
     @abstractmethod
-    def solve(self, spec: TaskSpec) -> Sequence[str]:
-        """Commands that win the task.
-
-        Raises:
-            Refused: the values do not fit together (``inconsistent``), or nothing wins (``unsolvable``).
-        """
-
-    @abstractmethod
-    def task_type(self, spec: TaskSpec) -> str:
-        """The type of the task, as the environment reports it in ``info``."""
-
-    @abstractmethod
     def content(self, spec: TaskSpec) -> str:
         """What must not occur in a held-out task, e.g. the scene."""
 
     @abstractmethod
     def held_out_contents(self) -> frozenset[str]:
         """The :meth:`content` of every task of the evaluation splits."""
+
+    def solve(self, spec: TaskSpec) -> Sequence[str]:
+        """Commands that win the task: the environment's walkthrough. :meth:`check` plays them.
+
+        Raises:
+            Refused: the values do not fit together (``inconsistent``), or nothing wins (``unsolvable``).
+        """
+        try:
+            self.env.reset(options={"task_id": self.task_id(spec)})
+        except ValueError as error:
+            raise Refused("inconsistent", str(error)) from None
+        return self.env.walkthrough()
+
+    def task_type(self, spec: TaskSpec) -> str:
+        """The type of the task, as the environment reports it in ``info``: the value of the first field."""
+        return spec.values[0]
 
     def vary(self, spec: TaskSpec, rng: Generator) -> TaskSpec:
         """A task that differs from ``spec`` in one field. The seed changes only if the new value needs another.

@@ -191,18 +191,6 @@ class NewGoalGrammar(TaskGrammar):
                 return spec
         raise Refused("inconsistent", "no training game holds such a task")
 
-    def solve(self, spec: TaskSpec) -> Sequence[str]:
-        try:
-            self.env.reset(options={"task_id": self.task_id(spec)})
-        except ValueError as error:
-            raise Refused("inconsistent", str(error)) from None
-        if not (plan := self.env.walkthrough()):
-            raise Refused("unsolvable")
-        return plan
-
-    def task_type(self, spec: TaskSpec) -> str:
-        return spec.values[0]
-
     def content(self, spec: TaskSpec) -> str:
         return self.task_id(spec).partition("/")[0]
 
