@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roleagent.commands import Parser, natural, out_file
+from roleagent.commands import Parser, natural, out_file, until_pipe_closes
 from roleagent.options import ConfigError
 
 if TYPE_CHECKING:
@@ -51,11 +50,8 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
     from roleagent.curricula.library import LibraryError
 
     try:
-        with closing(_open(options.source, resolve)) as library:
+        with until_pipe_closes(), closing(_open(options.source, resolve)) as library:
             RUN[options.verb](options, library)
-            sys.stdout.flush()
-    except BrokenPipeError:  # the reader closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (ConfigError, LibraryError, OSError) as error:
         return _complain(str(error))
     return 0

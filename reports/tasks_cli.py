@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -11,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roleagent.commands import Parser, natural, pairs, printable, whole
+from roleagent.commands import Parser, natural, pairs, printable, until_pipe_closes, whole
 from roleagent.options import ConfigError
 
 if TYPE_CHECKING:
@@ -50,12 +49,10 @@ def main(arguments: Sequence[str]) -> int:
 
     refused = 0
     try:
-        for line, accepted in {"propose": _propose, "check": _check, "show": _show}[options.verb](options):
-            print(line)
-            refused += not accepted
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with until_pipe_closes():
+            for line, accepted in {"propose": _propose, "check": _check, "show": _show}[options.verb](options):
+                print(line)
+                refused += not accepted
     except (ConfigError, RunDataError, ValueError, OSError, RuntimeError) as error:
         print(f"roleagent tasks: {' '.join(str(error).split())}", file=sys.stderr)
         return 2

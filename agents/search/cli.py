@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from roleagent.agents.analysts.judges import PlaceJudge, ReflectionJudge, StepJudge, revision_lengths
 from roleagent.agents.analysts.model import ModelAnalyst
 from roleagent.agents.policies.protocol import PolicyError
-from roleagent.commands import Parser, natural, printable
+from roleagent.commands import Parser, natural, printable, until_pipe_closes
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.options import ConfigError
 from roleagent.verdicts import Judge
@@ -37,11 +36,9 @@ def main(arguments: Sequence[str]) -> int:
     """The group of verbs; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        for line in {"list": _listed, "show": _shown, "lengths": _lengths}[options.verb](options):
-            print(line)
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader closed the pipe
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        with until_pipe_closes():
+            for line in {"list": _listed, "show": _shown, "lengths": _lengths}[options.verb](options):
+                print(line)
     except (ConfigError, PolicyError) as error:
         print(f"roleagent trees: {error}", file=sys.stderr)
         return 2

@@ -10,13 +10,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib.util
 import math
+import os
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,6 +30,16 @@ Verb = Callable[[Sequence[str]], int]
 
 TRAIN = ("torch", "transformers", "deepspeed", "safetensors")
 """Packages of the extra ``train`` that training requires."""
+
+
+@contextlib.contextmanager
+def until_pipe_closes() -> Iterator[None]:
+    """Within the context a command prints; it ends without an error if the reader closes the pipe (``| head``)."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Parser(argparse.ArgumentParser):
