@@ -25,7 +25,7 @@ examples:
   roleagent trees lengths runs/agent_r --iteration 1 --judge step --policy ~/models/small"""
 VERBS = {
     "list": "List the trees: task, nodes, leaves, best outcome, Q of the root.",
-    "show": "Show one tree: each reply with N, Q, its command and the observation.",
+    "show": "Show one tree: each reply with N, Q, its command, the observation and the verdict.",
     "lengths": "Show where a judge finds the first mistake of the lost paths. Compare judges on the same trees.",
 }
 _JUDGES = ("rule", "last", "step", "reflection")
@@ -106,13 +106,14 @@ def _judge(options: argparse.Namespace) -> Judge:
 
 
 def _shown(options: argparse.Namespace) -> Iterator[str]:
-    from roleagent.agents.search.storage import stored_trees
+    from roleagent.agents.search.storage import stored_trees, stored_verdicts
 
     iteration = options.tree.partition(".")[0]
     trees = stored_trees(options.run, int(iteration) if iteration.isdecimal() else None)
     tree = next((tree for name, tree in trees if name == options.tree), None)
     if tree is None:
         raise ConfigError(f"{options.run} has no tree {options.tree!r}; roleagent trees list {options.run} lists them")
+    verdicts = stored_verdicts(options.run, options.tree)
     yield printable(f"{tree.task.task_id}: {tree.task.goal}")
     yield printable(tree.root.observation)
     waiting = list(reversed(tree.root.children))
@@ -123,7 +124,9 @@ def _shown(options: argparse.Namespace) -> Iterator[str]:
         end = f" [{node.stop_reason} {node.outcome:g}]" if node.is_leaf else ""
         command = printable(node.command) or f"(malformed) {printable(node.reply)}"
         seen = printable(node.observation)[:_WIDTH]
-        yield f"{'  ' * node.depth}{node.number} N={node.visits} Q={value} {command}{times}{end} → {seen}"
+        kind, reason, source = verdicts.get(node.number, ("", "", ""))
+        verdict = f" ({source}: {kind}{': ' * bool(reason)}{printable(reason)})" if kind else ""
+        yield f"{'  ' * node.depth}{node.number} N={node.visits} Q={value} {command}{times}{end} → {seen}{verdict}"
         if node.depth < options.depth:
             waiting += reversed(node.children)
 

@@ -77,6 +77,30 @@ def stored_trees(run: Path, iteration: int | None = None) -> Iterator[StoredTree
                 yield StoredTree(f"{of}.{number}", tree)
 
 
+def stored_verdicts(run: Path, name: str) -> dict[int, tuple[str, str, str]]:
+    """The verdicts about a tree: kind, reason and source by the number of the node. Empty before it was judged.
+
+    They are written with the examples of its wave, in the folder ``revision``.
+
+    Args:
+        name: of the tree, as :class:`StoredTree` has it.
+
+    Raises:
+        ConfigError: a file is damaged.
+    """
+    iteration, _, number = name.partition(".")
+    left = int(number)
+    for path in sorted((run / "revision" / f"iteration-{int(iteration):03d}").glob("wave-*.jsonl.gz")):
+        try:
+            rows = gzip.decompress(path.read_bytes()).decode().splitlines()
+            if left <= len(rows):
+                return {int(node): tuple(said) for node, said in json.loads(rows[left - 1])["verdicts"].items()}
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+        left -= len(rows)
+    return {}
+
+
 def _described(tree: Tree) -> dict[str, Any]:
     counts = {name: getattr(tree, name) for name in _COUNTS}
     return {"task": asdict(tree.task), **counts, "nodes": [_node(node) for node in tree.nodes]}
@@ -106,4 +130,4 @@ def _tree(described: dict[str, Any]) -> Tree:
     return Tree(Task(**described["task"]), nodes[0], nodes, **counts)
 
 
-__all__ = ["FOLDER", "StoredTree", "read_trees", "stored_trees", "wave_file", "write_trees"]
+__all__ = ["FOLDER", "StoredTree", "read_trees", "stored_trees", "stored_verdicts", "wave_file", "write_trees"]

@@ -53,19 +53,29 @@ class TreeData:
         task: of the tree, with its environment.
         examples: good and revision trajectories.
         leaves: the distinct leaves: whether each won, and for the failure library the bad ones with their analysis.
+        verdicts: kind, reason and source by the number of the node; undecided ones without a reason are left out.
         counts: of this tree, by name.
     """
 
     tree: Tree
     examples: list[Example] = field(default_factory=list)
     leaves: list[dict[str, Any]] = field(default_factory=list)
+    verdicts: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
+
+    def add_verdict(self, node: int, verdict: Verdict) -> None:
+        """Counts a verdict about the action of a node, and keeps it if it says something."""
+        self.counts.update([f"verdict_{verdict.kind}", f"verdict_source_{verdict.source}"])
+        self.counts["verdict_repaired"] += verdict.repaired
+        if verdict.kind != "uncertain" or verdict.reason:
+            self.verdicts[node] = (verdict.kind, verdict.reason, verdict.source)
 
     def to_json(self) -> dict[str, Any]:
         """The tree's data for a file."""
         return {
             "task": asdict(self.tree.task),
             "leaves": self.leaves,
+            "verdicts": self.verdicts,
             "counts": dict(self.counts),
             "examples": [example.to_json() for example in self.examples],
         }
@@ -131,11 +141,10 @@ class RevisionData:
         for (data, pair, rng), verdicts in zip(pairs, judged, strict=True):
             thought = self.thoughts[int(rng.integers(len(self.thoughts)))]
             steps = pair.bad.path()[pair.shared :]
-            fresh = [verdict for node, verdict in zip(steps, verdicts, strict=True) if id(node) not in seen]
-            seen |= set(map(id, steps))
-            data.counts.update(f"verdict_{verdict.kind}" for verdict in fresh)
-            data.counts.update(f"verdict_source_{verdict.source}" for verdict in fresh)
-            data.counts.update(verdict_repaired=sum(verdict.repaired for verdict in fresh))
+            for node, verdict in zip(steps, verdicts, strict=True):
+                if id(node) not in seen:
+                    seen.add(id(node))
+                    data.add_verdict(node.number, verdict)
             cut = transition_point(pair.shared, verdicts)
             if cut is None:
                 data.counts.update(dropped_no_verdict=1)

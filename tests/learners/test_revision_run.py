@@ -86,9 +86,21 @@ def test_a_run_searches_splices_imitates_and_measures(whole, capsys):
     assert any(row.get("revision_loss", 0) > 0 for row in revised)
     assert len({row["step"] for row in revised}) == len(revised)
     name = next(name for name, _ in stored_trees(whole))
-    for arguments in (["list", str(whole)], ["show", str(whole), name]):
-        assert roleagent(["trees", *arguments]) == 0
+    assert roleagent(["trees", "list", str(whole)]) == 0
     assert name in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_every_verdict_is_kept_and_shown_with_its_tree(whole, capsys):
+    rows = {f"{number}.{place}": row for number in (1, 2) for place, row in enumerate(rows_of(whole, number), 1)}
+    for row in rows.values():
+        kinds = [kind for kind, _, _ in row["verdicts"].values()]
+        assert kinds.count("bad") == row["counts"].get("verdict_bad", 0)
+    name = next(name for name, row in rows.items() if row["verdicts"])
+    node, (kind, _, source) = next(iter(rows[name]["verdicts"].items()))
+    assert roleagent(["trees", "show", str(whole), name]) == 0
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert f" ({source}: {kind}" in next(line for line in lines if line.startswith(f"{node} N="))
 
 
 @pytest.mark.slow
