@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from numpy.random import Generator
 
-from roleagent.agents.analysts.endpoint import EndpointAnalyst, EndpointError
+from roleagent.agents.analysts.endpoint import EndpointAnalyst
 from roleagent.agents.analysts.model import ModelAnalyst
-from roleagent.agents.chat.endpoint import Endpoint
+from roleagent.agents.chat.endpoint import Endpoint, EndpointError
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.task_simulator import EndpointSimulator
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
+from roleagent.curriculum_settings import EndpointConfig
 from roleagent.env_spec import Instructions, instructions_of, spec_of
 from roleagent.envs.make import make
 from roleagent.envs.pool import EnvPool
@@ -125,31 +126,50 @@ def check_rollout_backend(config: Config) -> None:
         check(config)
 
 
-def endpoint_analyst(config: Config) -> EndpointAnalyst:
-    """The model behind the configured server in the environment role.
+def _open_endpoint(server: EndpointConfig, seed: int, names: tuple[str, str]) -> Endpoint:
+    """A configured server.
+
+    Args:
+        seed: of the pauses between attempts.
+        names: the option that needs the server, and its section of the configuration.
 
     Raises:
         ConfigError: no server is named, or its URL or key is malformed.
     """
-    options, server = config.curriculum, config.curriculum.endpoint
+    user, section = names
     if not server.url:
-        raise ConfigError("curriculum.analyst=endpoint needs curriculum.endpoint.url, e.g. http://127.0.0.1:8000/v1")
-    prices = (server.prompt_price, server.completion_price)
+        raise ConfigError(f"{user} needs {section}.url, e.g. http://127.0.0.1:8000/v1")
     try:
-        return EndpointAnalyst(
+        return Endpoint(
             server.url,
             server.model,
-            temperature=options.temperature,
             concurrency=server.concurrency,
             timeout=server.timeout,
+            rng=random.Random(seed),
+        )
+    except (EndpointError, ValueError) as error:
+        raise ConfigError(str(error)) from error
+
+
+def endpoint_analyst(config: Config) -> EndpointAnalyst:
+    """The model behind the configured server in the environment role.
+
+    Raises:
+        ConfigError: no server is named, its URL or key is malformed, or its context has no room for an answer.
+    """
+    options, server = config.curriculum, config.curriculum.endpoint
+    endpoint = _open_endpoint(server, config.seed, ("curriculum.analyst=endpoint", "curriculum.endpoint"))
+    try:
+        return EndpointAnalyst(
+            endpoint,
+            temperature=options.temperature,
             reflection_tokens=server.answer_tokens,
             selection_tokens=server.answer_tokens,
             candidate_tokens=server.candidate_tokens,
             context=server.context,
-            prices=prices if any(prices) else None,
-            rng=random.Random(config.seed),
+            prices=server.prices,
         )
-    except (EndpointError, ValueError) as error:
+    except ValueError as error:
         raise ConfigError(str(error)) from error
 
 
@@ -177,22 +197,8 @@ def endpoint_simulator(config: Config, grammar: TaskGrammar) -> EndpointSimulato
         ConfigError: no server is named, or its URL or key is malformed.
     """
     options, server = config.simulator, config.simulator.endpoint
-    if not server.url:
-        raise ConfigError("simulator.kind=endpoint needs simulator.endpoint.url, e.g. http://127.0.0.1:8000/v1")
-    prices = (server.prompt_price, server.completion_price)
-    try:
-        endpoint = Endpoint(
-            server.url,
-            server.model,
-            concurrency=server.concurrency,
-            timeout=server.timeout,
-            rng=random.Random(config.seed),
-        )
-    except (EndpointError, ValueError) as error:
-        raise ConfigError(str(error)) from error
-    return EndpointSimulator(
-        endpoint, grammar, options.temperature, server.answer_tokens, prices if any(prices) else None
-    )
+    endpoint = _open_endpoint(server, config.seed, ("simulator.kind=endpoint", "simulator.endpoint"))
+    return EndpointSimulator(endpoint, grammar, options.temperature, server.answer_tokens, server.prices)
 
 
 def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Generator) -> Simulator:

@@ -96,8 +96,9 @@ def analyst_of(options: argparse.Namespace) -> tuple[str, Analyst]:
     """The analyst that the command line names, and a name for it."""
     if options.endpoint:
         from roleagent.agents.analysts.endpoint import EndpointAnalyst
+        from roleagent.agents.chat.endpoint import Endpoint
 
-        analyst = EndpointAnalyst(options.endpoint, options.model)
+        analyst = EndpointAnalyst(Endpoint(options.endpoint, options.model))
         analyst.check()
         return f"endpoint {options.model}".strip(), analyst
     if options.run or options.policy:

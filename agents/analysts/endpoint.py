@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 
 from roleagent.agents.analysts.model import LanguageAnalyst
@@ -22,23 +21,15 @@ class EndpointAnalyst(LanguageAnalyst):
     many tokens than too few in English).
 
     Args:
-        base_url: e.g. ``https://host/v1``; the key is in ``ROLEAGENT_API_KEY`` or ``OPENAI_API_KEY``.
-        model: its name; empty: the only one that the server offers.
+        endpoint: the server.
         temperature: of sampling (AIW, step 1).
-        concurrency: most questions at the same time.
-        timeout: seconds for one attempt.
-        deadline: seconds for all questions of one call, whatever happens.
-        retries: attempts after the first.
-        pause: seconds before the second attempt.
         reflection_tokens: most tokens of a reflection, and of what a model thinks before it.
         selection_tokens: most tokens of a selection, likewise.
         candidate_tokens: most tokens of the question that lists the candidates.
         context: most tokens of a question and its answer.
         prices: money per million prompt tokens and per million completion tokens.
-        rng: of the pauses' jitter.
 
     Raises:
-        EndpointError: the URL is none, or the key cannot be one.
         ValueError: the context has no room for a question and its answer.
     """
 
@@ -46,38 +37,21 @@ class EndpointAnalyst(LanguageAnalyst):
 
     def __init__(
         self,
-        base_url: str,
-        model: str = "",
+        endpoint: Endpoint,
         *,
         temperature: float = 0.5,
-        concurrency: int = 8,
-        timeout: float = 60.0,
-        deadline: float = 600.0,
-        retries: int = 5,
-        pause: float = 1.0,
         reflection_tokens: int = 2048,
         selection_tokens: int = 2048,
         candidate_tokens: int = 4096,
         context: int = 16384,
         prices: tuple[float, float] | None = None,
-        rng: random.Random | None = None,
     ):
         self.limits: dict[PromptKind, int] = {"reflection": reflection_tokens, "selection": selection_tokens}
         self.limits["verdict"] = reflection_tokens
         room = context - max(self.limits.values())
         if room <= 0:
             raise ValueError(f"a context of {context} tokens has no room for answers of {max(self.limits.values())}")
-        self.endpoint = Endpoint(
-            base_url,
-            model,
-            concurrency=concurrency,
-            timeout=timeout,
-            deadline=deadline,
-            retries=retries,
-            pause=pause,
-            rng=rng,
-        )
-        self.temperature, self.prices = temperature, prices
+        self.endpoint, self.temperature, self.prices = endpoint, temperature, prices
         self.prompts = AnalystPrompts(tokens, room, min(room, candidate_tokens))
 
     def check(self) -> None:

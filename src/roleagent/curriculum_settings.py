@@ -41,6 +41,12 @@ class EndpointConfig:
     prompt_price: Amount = 0.0  # money per million tokens
     completion_price: Amount = 0.0  # the same of what it writes
 
+    @property
+    def prices(self) -> tuple[float, float] | None:
+        """Money per million prompt and per million completion tokens; None where no price is set."""
+        prices = (self.prompt_price, self.completion_price)
+        return prices if any(prices) else None
+
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class CurriculumConfig:

@@ -318,8 +318,8 @@ def both(body, number):
     return SELECTION if "<selected_tasks>" in body["messages"][0]["content"] else REFLECTION
 
 
-def analyst_at(fake, **options):
-    return EndpointAnalyst(fake.url, **{"pause": 0.01, "rng": random.Random(0), **options})
+def analyst_at(fake, retries=5, **options):
+    return EndpointAnalyst(Endpoint(fake.url, retries=retries, pause=0.01, rng=random.Random(0)), **options)
 
 
 def candidates(n):
@@ -389,4 +389,4 @@ def test_questions_fit_the_servers_context():
         assert [body["max_tokens"] for body in fake.asked] == [500, 300]
     assert 3000 < sizes[0] <= 3500 and 700 < sizes[1] <= 900
     with pytest.raises(ValueError, match="no room"):
-        EndpointAnalyst("http://127.0.0.1:1/v1", MODEL, context=1000)
+        EndpointAnalyst(Endpoint("http://127.0.0.1:1/v1", MODEL), context=1000)
