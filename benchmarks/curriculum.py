@@ -26,10 +26,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from courses import Course, course
+from parts.courses import Course, course
+from parts.training_runs import ROOT, Run
 from rich.console import Console
 from rich.table import Table
-from training_runs import ROOT, Run
 
 from roleagent.agents.evaluation.statistics import spread
 from roleagent.config import ConfigError

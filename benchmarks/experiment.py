@@ -1,9 +1,9 @@
 """Trains several arms over seeds from shared warm starts, evaluates them and writes a report.
 
-    python benchmarks/experiment.py --config benchmarks/alfworld_small.yaml
-    python benchmarks/experiment.py --config benchmarks/alfworld_small.yaml --plan
-    python benchmarks/experiment.py --config benchmarks/alfworld_small.yaml --seeds 0 --arms GRPO GiGPO
-    python benchmarks/experiment.py --config benchmarks/alfworld_small.yaml --report
+    python benchmarks/experiment.py --config benchmarks/plans/alfworld_small.yaml
+    python benchmarks/experiment.py --config benchmarks/plans/alfworld_small.yaml --plan
+    python benchmarks/experiment.py --config benchmarks/plans/alfworld_small.yaml --seeds 0 --arms GRPO GiGPO
+    python benchmarks/experiment.py --config benchmarks/plans/alfworld_small.yaml --report
 
 Every run is one of ``train.py`` in its own folder under ``--out``, on one thread, so that its figures repeat. As many
 runs as there are cores run side by side. ``evaluate.py`` then evaluates the policies on the whole split. The program
@@ -27,12 +27,12 @@ from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # train.py's and evaluate.py's too
 
-from experiment_measure import is_finished, measure
-from experiment_plan import Job, Plan
-from experiment_report import write_report
+from parts.experiment_measure import is_finished, measure
+from parts.experiment_plan import Job, Plan
+from parts.experiment_report import write_report
+from parts.training_runs import Run, minutes_of
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from training_runs import Run, minutes_of
 
 from roleagent.config import ConfigError
 

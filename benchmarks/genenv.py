@@ -33,11 +33,11 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from courses import iterations_of
+from parts.courses import iterations_of
+from parts.training_runs import ROOT, Run
 from rich.console import Console
 from rich.table import Table
 from task_levers import ENVS, LEARNED, NoisyExpert
-from training_runs import ROOT, Run
 
 import roleagent  # noqa: F401 - registers the environments
 from roleagent.curricula.generated_sampler import GeneratedSampler

@@ -39,10 +39,10 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ.pop("ALFWORLD_DATA", None)
 
 import yaml
-from kill_places import Diary, Event, kind_of, read
+from parts.kill_places import Diary, Event, kind_of, read
+from parts.run_differences import differences
 from rich.console import Console
 from rich.table import Table
-from run_differences import differences
 
 ROOT = Path(__file__).resolve().parent.parent
 STRATA = ("rollout", "update", "checkpoint", "library")

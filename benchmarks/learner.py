@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from learner_sides import GROUP, side
+from parts.learner_sides import GROUP, side
 
 CASES = ("skewed", "equal", "kl", "apart")
 

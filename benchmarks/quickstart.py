@@ -25,9 +25,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from parts.training_runs import ROOT, Run
 from rich.console import Console
 from rich.table import Table
-from training_runs import ROOT, Run
 
 from roleagent.config import ConfigError
 

@@ -29,9 +29,19 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
-from retrieval_clients import Contestant, Questions
-from retrieval_material import prepare
-from retrieval_tables import KINDS, bm25_parameters, build, exact, gold_recall, real_table, shared_part, table, tuned
+from parts.retrieval_clients import Contestant, Questions
+from parts.retrieval_material import prepare
+from parts.retrieval_tables import (
+    KINDS,
+    bm25_parameters,
+    build,
+    exact,
+    gold_recall,
+    real_table,
+    shared_part,
+    table,
+    tuned,
+)
 
 
 def race(options: argparse.Namespace, folder: Path) -> dict[str, float]:

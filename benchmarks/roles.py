@@ -45,9 +45,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from parts.training_runs import ROOT, Run
 from rich.console import Console
 from rich.table import Table
-from training_runs import ROOT, Run
 
 from roleagent.config import ConfigError, load
 from roleagent.learners.credit import last_step_bias

@@ -34,8 +34,8 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-from hostile_replies import hostile
-from injected_tokens import injected_tokens
+from parts.hostile_replies import hostile
+from parts.injected_tokens import injected_tokens
 
 from roleagent.envs.pool import EnvPool, Outcome
 from roleagent.envs.tools import tool

@@ -80,11 +80,12 @@ def load(name):
     spec = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
-    sys.path.insert(0, str(path.parent))
+    beside = str(ROOT / "benchmarks" if name.startswith("benchmarks/") else path.parent)
+    sys.path.insert(0, beside)
     try:
         spec.loader.exec_module(module)
     finally:
-        sys.path.remove(str(path.parent))
+        sys.path.remove(beside)
     return module
 
 

@@ -261,19 +261,19 @@ RULES = [
     parsed(r"python benchmarks/(overhead|evaluation|dropin)\.py", "a minute; .ci/full runs every benchmark"),
     parsed(r"python benchmarks/(overhead|kills)\.py (.* )?--full", "it takes an hour"),
     Rule(
-        r"python benchmarks/experiment\.py --config benchmarks/alfworld_strong\.yaml --seeds 0 1",
+        r"python benchmarks/experiment\.py --config benchmarks/plans/alfworld_strong\.yaml --seeds 0 1",
         "quick",
         more="--plan",
         says="left: .* GiGPO",
     ),
     Rule(
-        r"python benchmarks/experiment\.py --config benchmarks/\w+_small\.yaml( --plan)?",
+        r"python benchmarks/experiment\.py --config benchmarks/plans/\w+_small\.yaml( --plan)?",
         "quick",
         more="--plan",
         says="left: .* GiGPO",
     ),
     Rule(
-        r"python benchmarks/experiment\.py --config benchmarks/alfworld_horizons\.yaml",
+        r"python benchmarks/experiment\.py --config benchmarks/plans/alfworld_horizons\.yaml",
         "quick",
         more="--plan",
         says="left: .* H 20 %",

@@ -23,7 +23,7 @@ def benchmark():
 
 @pytest.fixture(scope="module")
 def courses():
-    return load("benchmarks/courses")
+    return load("benchmarks/parts/courses")
 
 
 def test_steps_to_a_threshold(courses):

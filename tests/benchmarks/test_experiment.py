@@ -46,7 +46,7 @@ def programs(monkeypatch):
     """The experiment's modules, which find each other where they lie."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     names = ("experiment_plan", "experiment_figures", "experiment_report", "training_runs")
-    return {name: importlib.import_module(name) for name in names}
+    return {name: importlib.import_module(f"parts.{name}") for name in names}
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from roleagent.envs.tools import Call, tool
 from roleagent.envs.tools.formats import FORMATS
 from roleagent.envs.wrappers.tool_tags import ToolReader
 
-hostile = load("benchmarks/hostile_replies")
+hostile = load("benchmarks/parts/hostile_replies")
 
 
 @tool

@@ -16,7 +16,7 @@ from roleagent.agents.chat.client import KEYS
 from roleagent.agents.task_simulator import write_tasks
 from roleagent.task_grammar import grammar_of
 
-differences = load("benchmarks/run_differences").differences
+differences = load("benchmarks/parts/run_differences").differences
 train = load("train")
 
 GENENV = {

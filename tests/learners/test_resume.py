@@ -20,7 +20,7 @@ from roleagent.files import CHECKSUMS, Lock, damage, make_whole, replace_checked
 from roleagent.learners.run.checkpoints import Checkpoints
 from roleagent.learners.run.folder import RunFolder
 
-differences = load("benchmarks/run_differences").differences
+differences = load("benchmarks/parts/run_differences").differences
 train = load("train")
 
 # A moment of each kind of work, none of which has a checkpoint of its own: of three iterations the second has one.

@@ -24,7 +24,7 @@ from roleagent.learners.revision.examples import Example, read_lines
 from roleagent.learners.revision.other_runs import judging_policy
 from roleagent.reports.data.load_run import load_run
 
-differences = load("benchmarks/run_differences").differences
+differences = load("benchmarks/parts/run_differences").differences
 train, evaluate = load("train"), load("evaluate")
 
 AGENT_R = {

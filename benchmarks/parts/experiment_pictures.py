@@ -9,9 +9,9 @@ from typing import Any
 import matplotlib
 import numpy as np
 import numpy.typing as npt
-from experiment_figures import Arm, along, growth
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from parts.experiment_figures import Arm, along, growth
 
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # color-blind safe

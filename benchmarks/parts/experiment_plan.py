@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 import yaml
-from training_runs import ROOT, Run
+from parts.training_runs import ROOT, Run
 
 from roleagent.config import ConfigError, load
 

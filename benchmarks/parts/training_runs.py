@@ -21,7 +21,7 @@ from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.files import write_whole
 from roleagent.learners.run.folder import read_config
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 KEEP_ALL = "train.keep_checkpoints=1000000"  # the controls begin where the warm start ended
 MEMORY_UNIT = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss, per MiB
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-PROGRAM = Path(__file__).with_name("retrieval_servers.py")
+BENCHMARKS = Path(__file__).resolve().parents[1]
 
 
 class Contestant:
@@ -35,10 +35,11 @@ class Contestant:
         environment["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
         if threads:
             environment["OMP_NUM_THREADS"] = str(threads)
-        command = [sys.executable, str(PROGRAM), "--serve", serve, "--folder", str(folder), "--kind", kind]
+        command = [sys.executable, "-m", "parts.retrieval_servers", "--serve", serve, "--kind", kind]
+        command += ["--folder", str(folder.resolve())]
         command += ["--dtype", dtype, "--cache", str(cache), *(["--effort", str(effort)] if effort else [])]
         self.name = name
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment, cwd=BENCHMARKS)
         self._counts: Counter[int] = Counter()
         self._seconds: dict[int, float] = {}
         self._cpu: dict[int, float] = {}

@@ -9,7 +9,7 @@ from collections import Counter
 from typing import Any
 
 import torch
-from hostile_replies import MARKERS
+from parts.hostile_replies import MARKERS
 
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.scratch_model import build_policy, train_tokenizer

@@ -23,7 +23,7 @@ QUESTIONS = 2048
 
 def shared() -> Path:
     """Where real data lie, if anywhere."""
-    return Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[2] / "shared")) / "data" / "qa"
+    return Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[3] / "shared")) / "data" / "qa"
 
 
 def real_passages() -> list[dict[str, str]]:

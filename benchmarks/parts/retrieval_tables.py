@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from retrieval_material import Vectors, questions, real_passages, shared
+from parts.retrieval_material import Vectors, questions, real_passages, shared
 
 EFFORTS = (32, 64, 128, 256, 512)  # lists read, or candidates kept, by a search
 ENOUGH = 0.985  # recall@3 that an index is tuned for, on questions that it is not judged by

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from experiment_figures import (
+from parts.experiment_figures import (
     Arm,
     difference,
     efficiency,
@@ -19,9 +19,9 @@ from experiment_figures import (
     task_split_of,
     time_shares,
 )
-from experiment_pictures import draw
-from experiment_plan import SUCCESS, Evaluation, Plan
-from training_runs import ROOT
+from parts.experiment_pictures import draw
+from parts.experiment_plan import SUCCESS, Evaluation, Plan
+from parts.training_runs import ROOT
 
 from roleagent.agents.evaluation.statistics import Estimate
 from roleagent.config import ConfigError

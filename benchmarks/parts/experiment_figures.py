@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from courses import Course, course, iterations_of
-from experiment_measure import is_finished, records_of
-from experiment_plan import SUCCESS, Evaluation, Plan
+from parts.courses import Course, course, iterations_of
+from parts.experiment_measure import is_finished, records_of
+from parts.experiment_plan import SUCCESS, Evaluation, Plan
 
 from roleagent.agents.evaluation import statistics
 from roleagent.agents.evaluation.comparison import EvalRecords, compare

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from retrieval_material import Vectors
+from parts.retrieval_material import Vectors
 
 
 class Planned:

@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from experiment_plan import Evaluation, Plan
-from training_runs import ROOT, Run
+from parts.experiment_plan import Evaluation, Plan
+from parts.training_runs import ROOT, Run
 
 from roleagent.config import ConfigError
 
