@@ -26,7 +26,7 @@ from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.samplers import UniformSampler
-from roleagent.files import damage, make_whole, write_checksums
+from roleagent.files import make_whole, write_checksums
 from roleagent.learners import policy_update
 from roleagent.learners.advantages import has_zero_variance
 from roleagent.learners.batch import Batch, build_batch
@@ -37,14 +37,10 @@ from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import Adapter, adapted
 from roleagent.learners.process_rewards import normalize_process, shuffle_process
 from roleagent.learners.returns import Values
-from roleagent.learners.run.run import Run
+from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup
 from roleagent.learners.simulator import SimulatorTraining, open_simulator_training
 from roleagent.types import Group, Reflection, Sampler
-
-_LOST_REFERENCE = (
-    "the run needs the weights that it began with; restore a copy, or start a new run in another folder (run_dir=…)"
-)
 
 
 def open_learner(
@@ -83,21 +79,14 @@ def open_reference(run: Run, policy: HFPolicy) -> PreTrainedModel | Adapter:
             policy.model.save_pretrained(partial, safe_serialization=True)
         write_checksums(partial)
 
-    def keep() -> None:
-        if not path.exists():
-            if run.progress.step:
-                raise ConfigError(f"{path} is missing: {_LOST_REFERENCE}")
-            make_whole(path, fill)
-        elif wrong := damage(path):
-            raise ConfigError(f"{path} is damaged ({wrong}): {_LOST_REFERENCE}")
-
-    run.ranks.once(keep)
+    if run.needs_start(path):
+        run.ranks.once(lambda: make_whole(path, fill))
     try:
         if adapted(policy.model):
             return Adapter.load(path)
         model = type(policy.model).from_pretrained(str(path), dtype=policy.model.dtype)
     except Exception as error:  # safetensors raises many types for a damaged file
-        raise ConfigError(f"{path} cannot be read ({reason_of(error)}): {_LOST_REFERENCE}") from error
+        raise ConfigError(f"{path} cannot be read ({reason_of(error)}): {LOST_START}") from error
     return model.requires_grad_(False)
 
 

@@ -18,12 +18,12 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.scratch_model import build_policy
 from roleagent.agents.task_simulator import ModelSimulator
 from roleagent.config import Config, ConfigError
-from roleagent.files import damage, make_whole, write_checksums
+from roleagent.files import make_whole, write_checksums
 from roleagent.learners.batch import Column
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import adapted
 from roleagent.learners.run.checkpoints import save_policy
-from roleagent.learners.run.run import Run
+from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.sft.simulator import ACCEPTED, DISTANCE, Quality, quality, regress, warm_start
 from roleagent.task_grammar import grammar_of
 from roleagent.task_simulator import SimulatorRecord
@@ -79,7 +79,7 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
             simulator.costs()  # which are no iteration's
         return SimulatorTraining(simulator, agent, shared=True)
     path = run.folder.path / _FOLDER
-    if run.ranks.once(lambda: _missing(run, path)):
+    if run.needs_start(path):
         policy = _new_policy(config, agent.policy)
         run.display.stage("simulator", options.rounds)
         found = warm_start(policy, grammar, config, run.stream, lambda number, found: _show(run, number, found))
@@ -91,21 +91,10 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
             for _ in range(2)
         )
     except PolicyError as error:
-        raise ConfigError(f"{error}: restore a copy, or start a new run in another folder (run_dir=…)") from error
+        raise ConfigError(f"{error}: {LOST_START}") from error
     start.model.requires_grad_(False)
     agent.simulator = Learner(policy, config, options.lr, start.model)
     return SimulatorTraining(ModelSimulator(policy, grammar, options.temperature, start), agent.simulator)
-
-
-def _missing(run: Run, path: Path) -> bool:
-    """Whether the simulator's start is yet to be made."""
-    if not path.exists():
-        if run.progress.step:
-            raise ConfigError(f"{path} is missing: restore a copy, or start a new run in another folder (run_dir=…)")
-        return True
-    if wrong := damage(path):
-        raise ConfigError(f"{path} is damaged ({wrong}): restore a copy, or start a new run in another folder")
-    return False
 
 
 def _write(policy: HFPolicy, folder: Path) -> None:

@@ -27,6 +27,9 @@ from roleagent.learners.tracking.trackers import Tracking
 from roleagent.timer import Timer
 
 _UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG)  # another name helps
+LOST_START = (
+    "the run needs the weights that it began with; restore a copy, or start a new run in another folder (run_dir=…)"
+)
 _AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
 
 
@@ -148,6 +151,27 @@ class Run:
         if self.latest is not None:
             self.checkpoints.adapter(self.latest).put_into(policy.model)
         return policy
+
+    def needs_start(self, path: Path) -> bool:
+        """Whether a folder of weights that the run begins with is still to be written. Every rank must ask.
+
+        Args:
+            path: the folder, which the first iteration finds, and later ones need.
+
+        Raises:
+            ConfigError: the run has begun to learn, and the folder is missing; or the folder is damaged.
+        """
+
+        def needed() -> bool:
+            if not path.exists():
+                if self.progress.step:
+                    raise ConfigError(f"{path} is missing: {LOST_START}")
+                return True
+            if wrong := damage(path):
+                raise ConfigError(f"{path} is damaged ({wrong}): {LOST_START}")
+            return False
+
+        return self.ranks.once(needed)
 
     def enter(self, stage: str) -> None:
         """Starts a stage at its first step, unless the run is in it already."""
