@@ -33,7 +33,6 @@ from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.scratch_model import build_policy, train_tokenizer
 from roleagent.agents.rendering import STYLES
 from roleagent.config import load
-from roleagent.env_spec import make_expert
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.learners.sft.demonstrations import Demonstration, demonstrate, texts_of
 from roleagent.types import Completion, Request
@@ -48,8 +47,7 @@ Replies = Mapping[int, Sequence[Sequence[int]]]
 
 def episode(world: EnvSplit, task_id: str, rng: np.random.Generator) -> Demonstration:
     """The demonstration of an episode that a scripted agent wins."""
-    expert = make_expert(world.base, rng)
-    while (shown := demonstrate(world.base, task_id, expert, 0.2, CommandNoise((), rng))) is None:
+    while (shown := demonstrate(world.base, task_id, 0.2, CommandNoise((), rng), rng)) is None:
         pass
     return shown
 

@@ -17,8 +17,8 @@ import gymnasium
 import numpy as np
 
 import roleagent  # noqa: F401 - registers the environments
-from roleagent.env_spec import make_expert
 from roleagent.envs.failures.command_noise import CommandNoise
+from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.task_grammar import Refused, TaskGrammar, grammar_of
 
 ENVS = {
@@ -46,20 +46,14 @@ class NoisyExpert:
 
     def play(self, task_id: str, learn: bool = False) -> bool:
         """Whether it wins a task; ``learn`` plays without noise and remembers the commands."""
-        observation, info = self.env.reset(options={"task_id": task_id})
-        expert = make_expert(self.env, self.rng)
-        expert.reset(info["goal"], observation)
-        last, offered, ended = "", {}, False
-        while not ended:
-            command = expert.act()
-            if learn:
-                self.noise.learn(command)
-            else:
-                command = self.noise.replace(command, self.rate, last, info["admissible_actions"], offered)
-            observation, _, terminated, truncated, info = self.env.step(command)
-            expert.observe(command, observation)
-            last, ended = command, terminated or truncated
-        return info["won"]
+        episode = ScriptedEpisode(self.env, task_id, self.rng)
+        if not learn:
+            self.noise.play(episode, self.rate)
+            return episode.info["won"]
+        won = episode.finish()
+        for turn in episode.turns:
+            self.noise.learn(turn.action)
+        return won
 
 
 def tasks_with(grammar: TaskGrammar, place: int, value: str, count: int, rng: np.random.Generator) -> list[str]:

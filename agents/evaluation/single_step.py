@@ -17,7 +17,7 @@ import numpy as np
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.evaluation.statistics import rate
 from roleagent.agents.policies.protocol import Policy
-from roleagent.env_spec import make_expert
+from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.types import Request
 
 Progress = Callable[[int, int], None]
@@ -35,24 +35,21 @@ class ExpertStep:
 
 def expert_steps(env_split: EnvSplit, policy: Policy, task_id: str, seed: int) -> list[ExpertStep]:
     """The expert's steps of a task that the prompt has room for; none if the expert does not win."""
-    rollout, env = env_split.rollout(policy), env_split.base
+    rollout = env_split.rollout(policy)
     room = policy.context_length - rollout.config.action_tokens
-    expert = make_expert(env, np.random.default_rng([seed, env_split.task_split.position(task_id)]))
-    observation, info = env.reset(options={"task_id": task_id})
-    expert.reset(info["goal"], observation)
-    conversation, task_type = rollout.open(observation, info), info["task_type"]
+    rng = np.random.default_rng([seed, env_split.task_split.position(task_id)])
+    episode = ScriptedEpisode(env_split.base, task_id, rng)
+    conversation, task_type = rollout.open(episode.observation, episode.info), episode.info["task_type"]
+    if not episode.finish():
+        return []
     steps: list[ExpertStep] = []
-    ended = False
-    while not ended:
-        command, prompt = expert.act(), conversation.action_prompt()
+    for turn in episode.turns:
+        prompt = conversation.action_prompt()
         if len(prompt) <= room:
-            steps.append(ExpertStep(task_id, task_type, prompt, command))
-        observation, _, terminated, truncated, info = env.step(command)
-        expert.observe(command, observation)
-        reply = tuple(policy.encode(rollout.reader.write(command, policy.literal)))
-        conversation.advance((*prompt, *reply), reply, command, observation, info)
-        ended = terminated or truncated
-    return steps if info["won"] else []
+            steps.append(ExpertStep(task_id, task_type, prompt, turn.action))
+        reply = tuple(policy.encode(rollout.reader.write(turn.action, policy.literal)))
+        conversation.advance((*prompt, *reply), reply, turn.action, turn.observation, turn.info)
+    return steps
 
 
 def single_step(env_split: EnvSplit, policy: Policy, seed: int, progress: Progress | None = None) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from roleagent.agents.rollout import Rollout
 from roleagent.agents.search.tree import Node, Tree
 from roleagent.agents.search.uct import select
 from roleagent.config import ConfigError
-from roleagent.env_spec import make_expert
+from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.restoring import RecordedStep, Restorer
 from roleagent.revision_settings import SearchConfig
 from roleagent.types import Completion, Request, Task
@@ -199,7 +199,8 @@ class Search:
         """Plays the first commands of an expert's episode; the search goes on from there. A lost episode gives none."""
         policy, reader, node = self.rollout.policy, self.rollout.reader, tree.root
         try:
-            commands = _expert_commands(world.commands, tree.task.task_id, rng)
+            expert = ScriptedEpisode(world.commands, tree.task.task_id, rng)
+            commands = [turn.action for turn in expert.turns] if expert.finish() else []
             world.restart()
             for command in commands[: min(int(self.options.head * len(commands)), self.options.depth - 1)]:
                 reply, prompt = reader.write(command, policy.literal), self._conversation(node).action_prompt()
@@ -332,20 +333,6 @@ def _begin(world: _World, task_id: str) -> Tree:
 
 def _one_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())
-
-
-def _expert_commands(base: gymnasium.Env, task_id: str, rng: np.random.Generator) -> list[str]:
-    """The bare commands with which the scripted expert wins a task; none if it loses."""
-    expert, ended = make_expert(base, rng), False
-    commands: list[str] = []
-    observation, info = base.reset(options={"task_id": task_id})
-    expert.reset(info["goal"], observation)
-    while not ended:
-        commands.append(expert.act())
-        observation, _, terminated, truncated, info = base.step(commands[-1])
-        expert.observe(commands[-1], observation)
-        ended = terminated or truncated
-    return commands if info["won"] else []
 
 
 __all__ = ["Search", "SearchStats"]

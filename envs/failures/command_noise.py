@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Sequence
 
-import gymnasium
 import numpy as np
 
 from roleagent.envs.failures.scripted_episode import EpisodeOver, ScriptedEpisode
-from roleagent.types import Trajectory
 
-_RATES = (0.2, 0.9)  # least and most share of an episode's commands that are replaced
 _CALLED = re.compile(r'^\{"calls": \[\{"name": "([^"]*)"')
 _IDLE = frozenset({"help", "look", "inventory"})
 
@@ -71,21 +69,28 @@ class CommandNoise:
         offered |= dict.fromkeys(admissible)
         return self.draw(right, last, admissible, offered) if self._rng.random() < rate else right
 
-    def play(self, env: gymnasium.Env, task_id: str) -> Trajectory | None:
-        """Plays one episode of a base environment by its expert with noise; None if it was won all the same.
+    def play(self, episode: ScriptedEpisode, rate: float, learn: bool = False) -> list[bool]:
+        """Plays an episode to its end by the expert, at a rate with another command in place of the right one.
 
-        No single failure explains such an episode: an analyst has to find the dominant one.
+        Args:
+            episode: at its beginning.
+            rate: the probability that a command is replaced, in [0, 1].
+            learn: whether to take in the right commands that were played.
+
+        Returns:
+            for each turn whether its command is the right one.
         """
-        episode = ScriptedEpisode(env, task_id, self._rng)
-        rate = self._rng.uniform(*_RATES)
         offered: dict[str, None] = {}
-        try:
+        rights: list[bool] = []
+        with contextlib.suppress(EpisodeOver):
             while True:
-                last = episode.turns[-1].action if episode.turns else ""
-                right = episode.expert.act()
-                episode.do(self.replace(right, rate, last, episode.info["admissible_actions"], offered))
-        except EpisodeOver:
-            return None if episode.info["won"] else episode.trajectory()
+                right, last = episode.expert.act(), episode.turns[-1].action if episode.turns else ""
+                command = self.replace(right, rate, last, episode.info["admissible_actions"], offered)
+                rights.append(command == right)
+                if learn and rights[-1]:
+                    self.learn(right)
+                episode.do(command)
+        return rights
 
 
 def verb_of(command: str) -> str:

@@ -1,7 +1,8 @@
-"""Scripted episodes: an expert plays until a script departs from it, and the episode is recorded."""
+"""Scripted episodes: an expert plays, until a script departs from it if there is one, and the episode is recorded."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
@@ -44,14 +45,12 @@ class ScriptedEpisode:
 
     def __init__(self, env: gymnasium.Env, task_id: str, rng: np.random.Generator):
         self.env, self.rng = env, rng
-        base: Any = env.unwrapped
         self._first, self.info = env.reset(options={"task_id": task_id})
         self.expert = make_expert(env, rng)
         self.expert.reset(self.info["goal"], self._first)
         self.turns: list[Turn] = []
         self.step: int | None = None
         self.marked = False
-        self._most, self._env_id = base.max_steps, base.task_split.env_id
         self._terminated = self._truncated = False
 
     @property
@@ -62,7 +61,8 @@ class ScriptedEpisode:
     @property
     def left(self) -> int:
         """Steps until the environment ends the episode."""
-        return self._most - len(self.turns)
+        base: Any = self.env.unwrapped
+        return base.max_steps - len(self.turns)
 
     @property
     def over(self) -> bool:
@@ -92,6 +92,12 @@ class ScriptedEpisode:
             self.do(command)
         return command
 
+    def finish(self) -> bool:
+        """Follows the expert to the end of the episode; returns whether it was won."""
+        with contextlib.suppress(EpisodeOver):
+            self.follow(lambda _: False)
+        return bool(self.info["won"])
+
     def chance(self, share: float) -> bool:
         """True in this share of calls."""
         return bool(self.rng.random() < share)
@@ -112,7 +118,8 @@ class ScriptedEpisode:
 
     def trajectory(self) -> Trajectory:
         """The record, as a rollout would have kept it."""
-        task = Task.of(self._env_id, self.info["task_id"], self.info)
+        base: Any = self.env.unwrapped
+        task = Task.of(base.task_split.env_id, self.info["task_id"], self.info)
         lost = "lost" if self._terminated else "max_steps"
         reason = "won" if self.info["won"] else lost
         return Trajectory(task, tuple(self.turns), self._terminated, self._truncated, reason, self._first)
@@ -120,10 +127,10 @@ class ScriptedEpisode:
     def _play(self, command: str, error: str | None) -> None:
         if self.over:
             raise EpisodeOver
-        state, compared = self.info["state"], grouping_state(self.info)
+        state, compared = self.info.get("state"), grouping_state(self.info)
         text, _, self._terminated, self._truncated, info = self.env.step(command)
         self.info = {**info, "format_error": error}
-        rewards = dict(info["rewards"])
+        rewards = dict(info.get("rewards", {}))
         self.turns.append(Turn((), _UNSPOKEN, command, text, state, None, rewards, self.info, compared))
         if self.over:
             raise EpisodeOver

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import gymnasium
 import numpy as np
 
 from roleagent.agents.analysts.model import ModelAnalyst
@@ -18,7 +19,7 @@ from roleagent.agents.analysts.prompts import AnalystPrompts, PromptKind
 from roleagent.agents.builders import EnvSplit
 from roleagent.analyst_format import write_reflection, write_selection
 from roleagent.config import ConfigError
-from roleagent.envs.failures import play_failure, scripted_modes
+from roleagent.envs.failures import ScriptedEpisode, play_failure, scripted_modes
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.learners.batch import ACTION, CONTEXT
 from roleagent.learners.sft.demonstrations import Demonstration
@@ -26,6 +27,7 @@ from roleagent.learners.tracking.display import Display
 from roleagent.types import Analyst, Failure, Reflection, Segment, Trajectory
 
 _ATTEMPTS = 10  # per episode: not every failure is possible in every task
+_RATES = (0.2, 0.9)  # least and most share of a noisy episode's commands that are replaced
 _VALUE = re.compile(r"^(\w+:)(.*)$", re.MULTILINE)  # a field's name, and its free text
 _CANDIDATES = (2, 12)  # least and most failures in a list of candidates
 
@@ -68,7 +70,7 @@ def collect_failures(
     for attempt in range(_ATTEMPTS * episodes):
         task_id = split.task_split.task_ids[int(rng.integers(len(split.task_split)))]
         if len(failed) % 2:
-            trajectory = noise.play(split.base, task_id)
+            trajectory = _noisy_failure(split.base, task_id, noise, rng)
         else:
             failure = play_failure(split.base, task_id, modes[attempt // 2 % len(modes)], rng)
             trajectory = failure.trajectory if failure is not None else None
@@ -79,6 +81,18 @@ def collect_failures(
         if len(failed) == episodes:
             return failed
     raise ConfigError(f"only {len(failed)} of {episodes} scripted failures were possible: lower warmstart.failures")
+
+
+def _noisy_failure(
+    env: gymnasium.Env, task_id: str, noise: CommandNoise, rng: np.random.Generator
+) -> Trajectory | None:
+    """An episode of the expert with noise; None if it was won all the same.
+
+    No single failure explains such an episode: an analyst has to find the dominant one.
+    """
+    episode = ScriptedEpisode(env, task_id, rng)
+    noise.play(episode, rng.uniform(*_RATES))
+    return None if episode.info["won"] else episode.trajectory()
 
 
 def analyst_examples(

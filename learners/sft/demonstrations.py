@@ -17,11 +17,11 @@ import numpy as np
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.rendering import TextRecorder, Transcript, Window
 from roleagent.config import ConfigError
-from roleagent.env_spec import make_expert
 from roleagent.envs.failures.command_noise import CommandNoise
+from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.wrappers.tags import ReplyReader
 from roleagent.learners.tracking.display import Display
-from roleagent.types import Completion, Expert, Task
+from roleagent.types import Completion, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Step:
     command: str
     imitated: bool
     observation: str
-    info: dict[str, Any]
+    info: Mapping[str, Any]
     reply: Completion | None = None
 
 
@@ -60,38 +60,31 @@ def reset_to(env: gymnasium.Env, env_id: str, task_id: str) -> tuple[Task, str, 
 
 
 def demonstrate(
-    env: gymnasium.Env, task_id: str, expert: Expert, noise: float, slips: CommandNoise
+    env: gymnasium.Env, task_id: str, noise: float, slips: CommandNoise, rng: np.random.Generator
 ) -> Demonstration | None:
-    """One episode of the expert.
+    """One episode of the environment's expert.
 
     Args:
         env: a base environment (bare commands).
         task_id: the task.
-        expert: plays it.
         noise: probability that a slip replaces the expert's command, in [0, 1).
         slips: draws the steps that slip and the slips, and learns the expert's commands of this episode.
+        rng: draws the expert's choices.
 
     Returns:
         the episode; None if the expert did not win.
     """
-    task, observation, info = reset_to(env, env.spec.id if env.spec else "", task_id)
-    expert.reset(info["goal"], observation)
-    steps: list[Step] = []
-    current = info
-    offered: dict[str, None] = {}
-    while True:
-        right = expert.act()
-        last = steps[-1].command if steps else ""
-        command = slips.replace(right, noise, last, current["admissible_actions"], offered)
-        imitated = command == right
-        if imitated:
-            slips.learn(right)
-        text, _, terminated, truncated, current = env.step(command)
-        expert.observe(command, text)
-        steps.append(Step(command, imitated, text, current))
-        if terminated or truncated:
-            won = bool(current["won"])
-            return Demonstration(task, observation, info, tuple(steps)) if won else None
+    episode = ScriptedEpisode(env, task_id, rng)
+    observation, info = episode.observation, episode.info
+    imitated = slips.play(episode, noise, learn=True)
+    if not episode.info["won"]:
+        return None
+    task = Task.of(env.spec.id if env.spec else "", task_id, info)
+    steps = [
+        Step(turn.action, right, turn.observation, turn.info)
+        for turn, right in zip(episode.turns, imitated, strict=True)
+    ]
+    return Demonstration(task, observation, info, tuple(steps))
 
 
 def texts_of(
@@ -124,7 +117,6 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
         ConfigError: the expert wins too rarely.
     """
     config = split.config.warmstart
-    expert = make_expert(split.base, rng)
     slips = CommandNoise((), rng)
     order = rng.permutation(len(split.task_split))
     display.stage("demonstrations", config.episodes)
@@ -137,7 +129,7 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
                 f"the expert won only {len(chosen)} of {attempts} tasks: set warmstart.episodes=0 and policy.path"
             )
         task_id = split.task_split.task_ids[order[attempts % len(order)]]
-        demonstration = demonstrate(split.base, task_id, expert, config.noise, slips)
+        demonstration = demonstrate(split.base, task_id, config.noise, slips, rng)
         attempts += 1
         if demonstration is not None and _is_chosen(demonstration, config.shares, rng):
             chosen.append(demonstration)

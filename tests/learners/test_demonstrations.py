@@ -9,7 +9,6 @@ from tiny import TEMPLATE, Script, plain, qwen
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import load
-from roleagent.env_spec import make_expert
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.wrappers.tags import parse
 from roleagent.learners import batch
@@ -42,7 +41,7 @@ def env():
 def shown(env, noise=0.0, seed=0, task_id=TASK):
     rng = np.random.default_rng(seed)
     slips = CommandNoise(("go to desk 7", "take fish 3 from shelf 1"), rng)
-    return demonstrate(env, task_id, make_expert(env, rng), noise, slips)
+    return demonstrate(env, task_id, noise, slips, rng)
 
 
 def noisy(env):
