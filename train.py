@@ -42,6 +42,7 @@ from roleagent.learners.generated_tasks import play_probe
 from roleagent.learners.launch import exit_status, open_run
 from roleagent.learners.model.lora import ModuleWeights
 from roleagent.learners.revision import iterate as revision
+from roleagent.learners.revision.imitation import learn_examples
 from roleagent.learners.rl import (
     dynamic_sampling,
     estimate_advantages,
@@ -127,7 +128,7 @@ def train_revisions(
 
         # Imitate good and spliced trajectories. Failures choose the next tasks.
         examples = revision.collect(run, sampler, iteration)
-        learner = revision.learn(run, policy, examples, replayed)
+        learner = learn_examples(run, policy, examples, replayed)
         sync_weights(run, learner, actor)
 
         result = evaluate_split(run, held_out, actor, f"revision/after-{iteration:03d}")

@@ -4,28 +4,25 @@ A reply holds one action, ``<action>go to desk 1</action>``, perhaps a thought b
 perhaps predictions, ``<prediction h="1">…</prediction>``, in any order. ``<search>`` and ``<answer>`` are
 actions too: ``<search>who wrote Emma</search>`` is the command ``search[who wrote Emma]``.
 
-Where revisions are on, a reply may instead be a note, ``<revise>That was a mistake.</revise>``: the model says that its
-last steps were wrong (the revision signal of Agent-R, arXiv 2501.11425). No note reaches the environment.
+Where revisions are on, a reply may instead be a note (:mod:`roleagent.envs.wrappers.notes`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
 
+from roleagent.envs.wrappers.notes import REVISE, REVISED, after_note, note_error, note_of
 from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
 from roleagent.spaces import Unicode, whole
 
 Think = Literal["none", "optional", "required"]
 COMMAND_TAGS = ("search", "answer")
-REVISE = "revise"
-REVISED = "OK."
-"""The answer to a note."""
 MAX_COMMAND = 4096  # characters; a longer one is a model that does not stop
 
 
@@ -126,43 +123,6 @@ def parse(
         return Parsed("", predictions, errors[0])
     tag_name, command = commands[0]
     return Parsed(command if tag_name == action_tag else f"{tag_name}[{command}]", predictions, is_note=is_note)
-
-
-def after_note(info: Mapping[str, Any]) -> dict[str, Any]:
-    """The ``info`` after a note, from the one before it: the world is unchanged, and there is no state to predict.
-
-    >>> after_note({"state": "a room", "won": False, "rewards": {"task": 1.0}})["grouping_state"]
-    'a room'
-    """
-    kept = {name: value for name, value in info.items() if name not in _OF_A_STEP}
-    answer = {"state": None, "valid_action": True, "rewards": {}, "format_error": None, "revision": True}
-    return {"grouping_state": info.get("state"), **kept, **answer}
-
-
-def note_error(past: int, previous: bool, most: int) -> str | None:
-    """Why another note is malformed; None if it is not.
-
-    Args:
-        past: notes so far in the episode.
-        previous: whether the last reply was one.
-        most: notes that an episode may have.
-
-    >>> note_error(1, previous=True, most=5), note_error(1, previous=False, most=5)
-    ('a note after a note', None)
-    """
-    return "a note after a note" if previous else f"more than {most} notes" if past >= most else None
-
-
-def note_of(command: str) -> str | None:
-    """The text of a note, from the command of :attr:`Parsed.command` or of a turn; None for another command.
-
-    >>> note_of("revise[I look again.]"), note_of("look")
-    ('I look again.', None)
-    """
-    return command[len(REVISE) + 1 : -1] if command.startswith(f"{REVISE}[") and command.endswith("]") else None
-
-
-_OF_A_STEP = ("calls", "command", "counters", "prediction_scores")  # keys of ``info`` about a single step
 
 
 def _in_one_line(command: str) -> str:

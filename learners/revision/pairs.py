@@ -13,7 +13,7 @@ import numpy as np
 
 from roleagent.agents.search.tree import Node, Tree, common_ancestor
 from roleagent.config import ConfigError
-from roleagent.envs.wrappers.tags import note_of
+from roleagent.envs.wrappers.notes import note_of
 from roleagent.revision_settings import RevisionConfig
 from roleagent.verdicts import JudgedPath
 

@@ -21,7 +21,7 @@ from roleagent.agents.task_simulator import (
 )
 from roleagent.analyst_format import FIELDS, TAGS
 from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.envs.wrappers.tags import REVISED
+from roleagent.envs.wrappers.notes import REVISED
 from roleagent.learners.revision.thoughts import read_thoughts
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.analyst import AnalystExample, analyst_examples, collect_failures, tokenize_examples

@@ -18,7 +18,7 @@ from roleagent.cli import main as roleagent
 from roleagent.config import ConfigError
 from roleagent.config import load as load_config
 from roleagent.learners import preference
-from roleagent.learners.revision import iterate
+from roleagent.learners.revision import imitation, iterate
 from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import Example, read_lines
 from roleagent.learners.revision.other_runs import judging_policy
@@ -151,7 +151,7 @@ def test_killed_in_every_part_of_an_iteration_it_ends_in_the_same_bits(config, w
             if name == "evaluate":
                 patch.setattr(train, "evaluate_split", interrupt)
             else:
-                Killed(patch, name, at)
+                Killed(patch, name, at, imitation if name == "imitation_step" else iterate)
             assert train.main(arguments) == 130, name
     assert train.main(arguments) == 0
     assert differences(whole, folder) == []
@@ -197,14 +197,14 @@ def test_an_iteration_without_examples_is_passed_over(config, warm, tmp_path, mo
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["previous", "base"])
 def test_an_iteration_begins_with_the_weights_that_are_asked_for(start, config, warm, tmp_path, monkeypatch):
-    step, before = iterate.imitation_step, {}
+    step, before = imitation.imitation_step, {}
 
     def watched(learner, *arguments):
         weights = torch.cat([weight.detach().flatten() for weight in learner.policy.model.parameters()])
         before.setdefault((tmp_path / "run/revision/iteration-002.json").exists(), weights.clone())
         return step(learner, *arguments)
 
-    monkeypatch.setattr(iterate, "imitation_step", watched)
+    monkeypatch.setattr(imitation, "imitation_step", watched)
     options = [
         "--config",
         str(config),

@@ -1,0 +1,118 @@
+"""The learning of Agent-R (arXiv 2501.11425, Eq. 6): imitation of an iteration's examples.
+
+The iteration's loss is made of parts (good paths, spliced paths, general conversations, demonstrations); see
+:mod:`roleagent.learners.revision.loss`. With ``train.stage=eto`` the examples are preferences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+import numpy as np
+import torch
+from transformers import PreTrainedModel
+
+from roleagent.agents.policies.hf import HFPolicy
+from roleagent.learners.loss import MetricSums
+from roleagent.learners.model.learner import Learner
+from roleagent.learners.model.lora import Adapter
+from roleagent.learners.model.token_logprobs import TokenScores
+from roleagent.learners.preference import learn as learn_preferences
+from roleagent.learners.revision.examples import Example
+from roleagent.learners.revision.general import read_conversations, tokenize_conversations
+from roleagent.learners.revision.loss import AGENT, Member, batches, part_shares, weights_of
+from roleagent.learners.rl import open_reference
+from roleagent.learners.run.run import Run
+from roleagent.learners.sft.imitation import CHUNK, with_text
+from roleagent.types import Segment
+
+
+def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], replayed: Sequence[Segment]) -> Learner:
+    """Imitates the examples for the iteration's epochs; with ``train.stage=eto`` prefers the good path of each pair.
+
+    It continues a resumed run. The learner is to be closed.
+
+    Args:
+        policy: is trained.
+        examples: of :func:`~roleagent.learners.revision.iterate.collect`; without any, nothing is imitated.
+        replayed: segments of the warm start.
+    """
+    config, options = run.config, run.config.revision
+    if config.train.stage == "eto":
+        return learn_preferences(run, policy, examples)
+    iteration, began = run.progress.searched, run.progress.began
+    if options.start == "base" and examples and run.progress.step == began:
+        _load(policy, open_reference(run, policy))
+    learner = Learner(policy, config, options.lr or config.warmstart.lr, optimizer=config.warmstart.optimizer)
+    if run.progress.step > began:
+        run.restore(learner)
+    else:
+        run.save(learner)  # the trees are searched: a resumed run goes on from here
+    if not examples:
+        return learner
+    parts: dict[str, Sequence[Segment]] = {
+        name: [segment for one in examples if one.part == name for segment in one.segments] for name in AGENT
+    }
+    parts["general"] = tokenize_conversations(read_conversations(options.general), policy) if options.general else []
+    parts["replay"] = replayed
+    shares, tokens = part_shares(parts, options), options.batch_tokens or config.warmstart.batch_tokens
+    epoch = sum(1 for _ in batches(parts, shares, tokens, run.stream(25, iteration, 0)))
+    updates = max(1, round(epoch * options.of_iteration("epochs", iteration)))
+    order = (one for number in count() for one in batches(parts, shares, tokens, run.stream(25, iteration, number)))
+    run.display.stage(f"imitate {iteration}", began + updates, run.progress.step)
+    for number, batch in zip(range(1, updates + 1), order, strict=False):
+        if began + number <= run.progress.step:
+            continue
+        learner.share = number / updates
+        metrics = imitation_step(learner, run.ranks.share(batch), shares)
+        run.progress.step = began + number
+        if number % 10 == 0 or number == updates:
+            run.log({"revision": iteration, **metrics}, **{"imitation loss": metrics["loss"]})
+        if run.progress.step % CHUNK == 0 and number < updates:
+            run.save(learner)
+    return learner
+
+
+def _load(policy: HFPolicy, weights: PreTrainedModel | Adapter) -> None:
+    if isinstance(weights, Adapter):
+        weights.put_into(policy.model)
+    else:
+        policy.model.load_state_dict(weights.state_dict())
+
+
+def imitation_step(learner: Learner, batch: Sequence[Member], shares: Mapping[str, float]) -> dict[str, float]:
+    """One update towards the examples (Eq. 6).
+
+    Returns:
+        ``loss``, ``grad_norm`` and, per part of the loss, its tokens and their mean negative log-likelihood.
+    """
+    config, ranks = learner.config, learner.ranks
+    true_text = config.revision.splice != "published" and not config.policy.path
+    text_weight = config.warmstart.text_weight if true_text else 0.0
+    members = [Member(part, with_text(segment) if text_weight else segment) for part, segment in batch]
+    weights = weights_of(
+        members, shares, config.revision.balance, config.loss.prediction_weight, text_weight, ranks.sum
+    )
+    names = [*shares]
+    part_of = [np.full(len(segment), names.index(part), np.float64) for part, segment in members]
+    sums = MetricSums()
+
+    def objective(tokens: TokenScores) -> torch.Tensor:
+        loss = -(tokens.columns["weights"] * tokens.logprobs).sum()
+        found = {"loss": loss}
+        for number, name in enumerate(names):
+            chosen = (tokens.columns["part"] == number) & (tokens.columns["weights"] > 0)
+            found |= {name: torch.where(chosen, -tokens.logprobs, 0.0).sum(), f"{name}_tokens": chosen.sum()}
+        sums.add(found)
+        return loss
+
+    segments = [segment for _, segment in members]
+    norm = learner.update(segments, {"weights": weights, "part": part_of}, objective, temperature=1.0)
+    total = sums.over_ranks(ranks)
+    losses = {f"{name}_loss": total[name] / max(1.0, total[f"{name}_tokens"]) for name in names}
+    tokens = {f"{name}_tokens": total[f"{name}_tokens"] for name in names}
+    return {"loss": total["loss"], **losses, **tokens, "grad_norm": norm}
+
+
+__all__ = ["imitation_step", "learn_examples"]
