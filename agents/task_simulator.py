@@ -22,6 +22,7 @@ from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.protocol import Policy, PolicyError
 from roleagent.agents.rendering import renderer_of
 from roleagent.analyst_format import plain
+from roleagent.curricula.simulators import BaseSimulator
 from roleagent.task_grammar import MAX_LINE, Refused, TaskGrammar, TaskSpec
 from roleagent.task_simulator import Simulator, SimulatorRecord, Situation
 from roleagent.types import Request, Segment
@@ -266,7 +267,7 @@ class ModelSimulator:
         """Nothing to load."""
 
 
-class EndpointSimulator:
+class EndpointSimulator(BaseSimulator):
     """A frozen model behind an OpenAI-compatible server writes tasks, all of a situation in one reply.
 
     Trouble with the server stops no run: a situation that stays unanswered has no tasks, and is warned of once.
@@ -287,7 +288,8 @@ class EndpointSimulator:
         answer_tokens: int = 2048,
         prices: tuple[float, float] | None = None,
     ):
-        self.endpoint, self.grammar, self.temperature = endpoint, grammar, temperature
+        super().__init__(grammar)
+        self.endpoint, self.temperature = endpoint, temperature
         self.answer_tokens, self.prices = answer_tokens, prices
 
     def propose(self, situations: Sequence[Situation], n: int, rng: Generator) -> list[list[str]]:
@@ -301,14 +303,6 @@ class EndpointSimulator:
             return [[] for _ in situations]
         return [read_tasks(one.text, one.finish_reason == "length")[:n] if one else [] for one in answers]
 
-    def update(self, records: Sequence[SimulatorRecord], rng: Generator) -> dict[str, float]:
-        """Learns nothing."""
-        return {}
-
-    def initial(self) -> Simulator:
-        """The simulator itself."""
-        return self
-
     def costs(self) -> dict[str, float]:
         """The costs since the last call.
 
@@ -319,13 +313,6 @@ class EndpointSimulator:
         named = {name: float(getattr(spent, name)) for name in _COSTS}
         cost = {} if self.prices is None else {"cost": spent.price(self.prices)}
         return {"tokens": float(spent.completion_tokens), **named, **cost}
-
-    def state_dict(self) -> dict[str, Any]:
-        """No state."""
-        return {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Nothing to load."""
 
 
 _COSTS = ("prompt_tokens", "seconds", "requests", "retries", "failures")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roleagent.commands import Parser, natural, out_file, until_pipe_closes
+from roleagent.commands import Parser, complain, natural, out_file, until_pipe_closes
 from roleagent.options import ConfigError
 
 if TYPE_CHECKING:
@@ -44,7 +43,9 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
     """
     if arguments and arguments[0] not in VERBS and not arguments[0].startswith("-"):
         example = f"roleagent failures modes {arguments[0]}"
-        return _complain(f"{arguments[0]!r} is no verb ({', '.join(VERBS)}); say for example: {example}")
+        return complain(
+            "roleagent failures", f"{arguments[0]!r} is no verb ({', '.join(VERBS)}); say for example: {example}"
+        )
     options = _parser().parse_args(arguments)
     from roleagent.curricula.failures_verbs import VERBS as RUN  # here: --help does without SQLAlchemy
     from roleagent.curricula.library import LibraryError
@@ -53,7 +54,7 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
         with until_pipe_closes(), closing(_open(options.source, resolve)) as library:
             RUN[options.verb](options, library)
     except (ConfigError, LibraryError, OSError) as error:
-        return _complain(str(error))
+        return complain("roleagent failures", error)
     return 0
 
 
@@ -92,12 +93,6 @@ def _open(source: str, resolve: Resolve) -> FailureLibrary:
     if file and not Path(file).exists():
         raise LibraryError(f"{file} does not exist: the run has filed no failures (aiw=off?)")
     return FailureLibrary(url, read_only=True)
-
-
-def _complain(what: str) -> int:
-    """One line about what went wrong; returns the exit status."""
-    print(f"roleagent failures: {' '.join(what.split())}", file=sys.stderr)
-    return 2
 
 
 __all__ = ["main"]

@@ -23,8 +23,8 @@ from roleagent.learners.revision.data import RevisionData, TreeData
 from roleagent.learners.revision.examples import Example
 from roleagent.learners.revision.pairs import Pair, good_leaves, leaves_of, make_pairs
 from roleagent.learners.revision.splice import whole
+from roleagent.learners.revision.updates import make_updates
 from roleagent.learners.run.run import Run
-from roleagent.learners.sft.imitation import CHUNK
 from roleagent.learners.sft.tokenization import segments_from
 from roleagent.types import Segment
 
@@ -97,18 +97,13 @@ def learn(run: Run, policy: HFPolicy, examples: Sequence[Example]) -> Learner:
             run.stream(27, iteration, number).permutation(len(examples)), max(1, round(len(examples) / size))
         )
     )
-    for number, batch in zip(range(1, updates + 1), order, strict=False):
-        if began + number <= run.progress.step:
-            continue
-        learner.share = number / updates
+
+    def step(batch: np.ndarray) -> dict[str, float]:
         own = ranks.share([int(place) for place in batch])
         chosen, past = [examples[place] for place in own], [reference[place] for place in own]
-        metrics = preference_step(learner, chosen, past, beta, len(batch))
-        run.progress.step = began + number
-        if number % 10 == 0 or number == updates:
-            run.log({"revision": iteration, **metrics}, **{"preference loss": metrics["loss"]})
-        if run.progress.step % CHUNK == 0 and number < updates:
-            run.save(learner)
+        return preference_step(learner, chosen, past, beta, len(batch))
+
+    make_updates(run, learner, order, updates, step, "preference loss")
     return learner
 
 

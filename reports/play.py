@@ -34,7 +34,7 @@ import numpy as np
 from rapidfuzz import fuzz, process
 
 import roleagent  # noqa: F401  (registers the environments)
-from roleagent.commands import Parser, pairs, printable, whole
+from roleagent.commands import Parser, complain, pairs, printable, whole
 from roleagent.env_spec import spec_of
 from roleagent.envs.make import make
 from roleagent.envs.retrieval.passages import RetrievalError
@@ -78,8 +78,7 @@ def main(arguments: Sequence[str]) -> int:
             return print_tasks(task_split, options.list)
         return Game(env, observation, info, np.random.default_rng(options.seed)).play()
     except (gymnasium.error.Error, TypeError, ValueError, OSError, RetrievalError) as error:
-        print(f"roleagent play: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return complain("roleagent play", error)
 
 
 def environment_id(name: str) -> str:

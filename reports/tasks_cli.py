@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roleagent.commands import Parser, natural, pairs, printable, until_pipe_closes, whole
+from roleagent.commands import Parser, complain, natural, pairs, printable, until_pipe_closes, whole
 from roleagent.options import ConfigError
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ def main(arguments: Sequence[str]) -> int:
                 print(line)
                 refused += not accepted
     except (ConfigError, RunDataError, ValueError, OSError, RuntimeError) as error:
-        print(f"roleagent tasks: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return complain("roleagent tasks", error)
     return int(options.verb == "check" and refused > 0)
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from roleagent.agents.analysts.judges import PlaceJudge, ReflectionJudge, StepJudge, revision_lengths
 from roleagent.agents.analysts.model import ModelAnalyst
 from roleagent.agents.policies.protocol import PolicyError
-from roleagent.commands import Parser, natural, printable, until_pipe_closes
+from roleagent.commands import Parser, complain, natural, printable, until_pipe_closes
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.options import ConfigError
 from roleagent.verdicts import Judge
@@ -40,8 +39,7 @@ def main(arguments: Sequence[str]) -> int:
             for line in {"list": _listed, "show": _shown, "lengths": _lengths}[options.verb](options):
                 print(line)
     except (ConfigError, PolicyError) as error:
-        print(f"roleagent trees: {error}", file=sys.stderr)
-        return 2
+        return complain("roleagent trees", error)
     return 0
 
 

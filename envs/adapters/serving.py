@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import suppress
@@ -25,7 +24,7 @@ from typing import Any
 
 import gymnasium
 
-from roleagent.commands import Parser, natural, pairs, port_number, positive
+from roleagent.commands import Parser, complain, natural, pairs, port_number, positive
 from roleagent.slow_notice import waiting
 
 LOOPBACK = "127.0.0.1"
@@ -76,8 +75,7 @@ def main(arguments: Sequence[str]) -> int:
             print(f"opening {options.env}", flush=True)
             app = application(options.env, options.sessions, options.timeout, **pairs(options.env_arg))
         except (gymnasium.error.Error, TypeError, ValueError, OSError, OverflowError) as error:
-            print(f"roleagent serve: {' '.join(str(error).split())}", file=sys.stderr)
-            return 2
+            return complain("roleagent serve", error)
         host, port = listening.getsockname()[:2]
         if not host.startswith("127."):
             print("there is no password: any client that reaches this address can play")

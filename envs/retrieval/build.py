@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from roleagent.commands import Parser, natural, out_folder, whole
+from roleagent.commands import Parser, complain, natural, out_folder, whole
 from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
@@ -200,8 +200,6 @@ def main(arguments: Sequence[str]) -> int:
     from gymnasium.error import DependencyNotInstalled
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-    from roleagent.envs.retrieval.cli import complain
-
     options = _parser().parse_args(arguments)
     began = time.perf_counter()
     columns = (TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
@@ -231,7 +229,7 @@ def main(arguments: Sequence[str]) -> int:
             )
         except (RetrievalError, DependencyNotInstalled, OSError) as error:
             bar.stop()
-            return complain("build", error)
+            return complain("roleagent index build", error)
     seconds = time.perf_counter() - began
     if manifest is None:
         print(

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from roleagent.commands import Parser, choose, from_zero, natural, port_number, whole
+from roleagent.commands import Parser, choose, complain, from_zero, natural, port_number, whole
 
 LOOPBACK = "127.0.0.1"
 
@@ -78,15 +77,9 @@ def serve(arguments: Sequence[str]) -> int:
                 ready=lambda: say(f"serving on {server.url} (Ctrl-C ends)"),
             )
     except (RetrievalError, DependencyNotInstalled, OSError, OverflowError, ValueError) as error:
-        return complain("serve", error)
+        return complain("roleagent index serve", error)
     say("ended")
     return 0
-
-
-def complain(verb: str, error: Exception) -> int:
-    """One line about what went wrong; returns the exit status."""
-    print(f"roleagent index {verb}: {' '.join(str(error).split())}", file=sys.stderr)
-    return 2
 
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {"build": build, "serve": serve}
@@ -97,4 +90,4 @@ def main(arguments: Sequence[str]) -> int:
     return choose("roleagent index", VERBS, arguments, "Search engines over passages, for search questions.")
 
 
-__all__ = ["VERBS", "complain", "main"]
+__all__ = ["VERBS", "main"]

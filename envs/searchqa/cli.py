@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
-from roleagent.commands import Parser, choose, natural, out_folder, whole
+from roleagent.commands import Parser, choose, complain, natural, out_folder, whole
 
 
 def generate(arguments: Sequence[str]) -> int:
@@ -26,8 +25,7 @@ def generate(arguments: Sequence[str]) -> int:
         world = make(options.seed, options.people)
         write_world(world, options.out)
     except (ValueError, OSError) as error:
-        print(f"roleagent searchqa generate: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return complain("roleagent searchqa generate", error)
     counts = ", ".join(f"{len(world.questions[part])} {part}" for part in ("train", "valid", "test"))
     print(
         f"{len(world.passages)} passages and questions ({counts}) in {options.out}; "

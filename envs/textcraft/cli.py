@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
-from roleagent.commands import Parser, choose, out_folder, whole
+from roleagent.commands import Parser, choose, complain, out_folder, whole
 
 
 def generate(arguments: Sequence[str]) -> int:
@@ -23,8 +22,7 @@ def generate(arguments: Sequence[str]) -> int:
     try:
         count = write_recipes(options.out, options.seed)
     except OSError as error:
-        print(f"roleagent textcraft generate: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return complain("roleagent textcraft generate", error)
     print(f"{count} recipes in {options.out}; play them with TEXTCRAFT_DATA={options.out}")
     return 0
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from roleagent.commands import Parser, choose, positive
+from roleagent.commands import Parser, choose, complain, positive
 
 _SOURCE = "a file (my_tools.py), a module, or a server (mcp:COMMAND or mcp:https://…)"
 
@@ -27,7 +27,7 @@ def show(arguments: Sequence[str]) -> int:
     try:
         tools = load_tools(options.source)
     except (ValueError, OSError, RuntimeError) as error:
-        return _failed("show", error)
+        return complain("roleagent tools show", error)
     print(json.dumps([function_schema(tool) for tool in tools], indent=2, ensure_ascii=False))
     print(f"{len(tools)} tool{'s' * (len(tools) > 1)}: {', '.join(tool.name for tool in tools)}", file=sys.stderr)
     return 0
@@ -62,7 +62,7 @@ def call(arguments: Sequence[str]) -> int:
         finally:
             env.close()
     except (ValueError, OSError, RuntimeError, EpisodeError) as error:
-        return _failed("call", error)
+        return complain("roleagent tools call", error)
     [report] = info["calls"]
     failed = report["error"] is not None
     print(text, file=sys.stderr if failed else sys.stdout)
@@ -83,11 +83,6 @@ def _object(name: str, text: str) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise ValueError(f"{name} must be a JSON object, not {text[:100]}")
     return found
-
-
-def _failed(verb: str, error: Exception) -> int:
-    print(f"roleagent tools {verb}: {' '.join(str(error).split())}", file=sys.stderr)
-    return 2
 
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {"show": show, "call": call}

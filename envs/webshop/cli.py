@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from roleagent.commands import Parser, choose, natural, out_folder, whole
+from roleagent.commands import Parser, choose, complain, natural, out_folder, whole
 
 
 def build(arguments: Sequence[str]) -> int:
@@ -42,7 +41,7 @@ def build(arguments: Sequence[str]) -> int:
             catalogue = build_store(options.data, options.out, progress)
         except (CatalogueError, OSError) as error:
             bar.stop()
-            return complain("build", error)
+            return complain("roleagent webshop build", error)
     left_out = ", ".join(f"{count} ({reason})" for reason, count in catalogue.skipped.items())
     print(
         f"{len(catalogue)} products in {catalogue.folder} after {time.perf_counter() - began:.0f} s"
@@ -74,7 +73,7 @@ def generate(arguments: Sequence[str]) -> int:
             lambda entries: track(entries, "writing products", total=options.products),
         )
     except (ValueError, OSError) as error:
-        return complain("generate", error)
+        return complain("roleagent webshop generate", error)
     print(f"{options.products} products in {options.out}; shop in them with WEBSHOP_DATA={options.out}")
     return 0
 
@@ -86,12 +85,6 @@ def serve(arguments: Sequence[str]) -> int:
     return open_site(arguments)
 
 
-def complain(verb: str, error: Exception) -> int:
-    """One line about what went wrong; returns the exit status."""
-    print(f"roleagent webshop {verb}: {' '.join(str(error).split())}", file=sys.stderr)
-    return 2
-
-
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {"build": build, "generate": generate, "serve": serve}
 
 
@@ -100,4 +93,4 @@ def main(arguments: Sequence[str]) -> int:
     return choose("roleagent webshop", VERBS, arguments, "A shop like WebShop's: prepare its data, or walk into it.")
 
 
-__all__ = ["VERBS", "complain", "main"]
+__all__ = ["VERBS", "main"]

@@ -22,9 +22,10 @@ from roleagent.learners.preference import learn as learn_preferences
 from roleagent.learners.revision.examples import Example
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
 from roleagent.learners.revision.loss import AGENT, Member, batches, part_shares, weights_of
+from roleagent.learners.revision.updates import make_updates
 from roleagent.learners.rl import open_reference
 from roleagent.learners.run.run import Run
-from roleagent.learners.sft.imitation import CHUNK, with_text
+from roleagent.learners.sft.imitation import with_text
 from roleagent.types import Segment
 
 
@@ -61,16 +62,11 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
     updates = max(1, round(epoch * options.of_iteration("epochs", iteration)))
     order = (one for number in count() for one in batches(parts, shares, tokens, run.stream(25, iteration, number)))
     run.display.stage(f"imitate {iteration}", began + updates, run.progress.step)
-    for number, batch in zip(range(1, updates + 1), order, strict=False):
-        if began + number <= run.progress.step:
-            continue
-        learner.share = number / updates
-        metrics = imitation_step(learner, run.ranks.share(batch), shares)
-        run.progress.step = began + number
-        if number % 10 == 0 or number == updates:
-            run.log({"revision": iteration, **metrics}, **{"imitation loss": metrics["loss"]})
-        if run.progress.step % CHUNK == 0 and number < updates:
-            run.save(learner)
+
+    def step(batch: Sequence[Member]) -> dict[str, float]:
+        return imitation_step(learner, run.ranks.share(batch), shares)
+
+    make_updates(run, learner, order, updates, step, "imitation loss")
     return learner
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from roleagent.commands import Parser, out_folder
+from roleagent.commands import Parser, complain, out_folder
 
 DTYPES = ("float32", "bfloat16")  # of policy.dtype
 
@@ -37,8 +36,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         card = export(options.run, options.out, options.checkpoint, options.dtype)
     except (ConfigError, CheckpointError, OSError) as error:
-        print(f"roleagent export: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
+        return complain("roleagent export", error)
     print(f"{options.out}: {card['name']}, {card['checkpoint']}, {card['size']:,} parameters in {card['dtype']}")
     return 0
 

@@ -90,6 +90,12 @@ def require_train(program: str, packages: Iterable[str] = TRAIN) -> None:
         raise SystemExit(2)
 
 
+def complain(program: str, error: Exception | str) -> int:
+    """Prints in one line why a program ends; returns the exit status 2."""
+    print(f"{program}: {' '.join(str(error).split())}", file=sys.stderr)
+    return 2
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """A suggestion of the nearest known name; empty without a similar one.
 

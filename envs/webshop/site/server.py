@@ -19,7 +19,7 @@ from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from roleagent.commands import Parser, natural, port_number, whole
+from roleagent.commands import Parser, complain, natural, port_number, whole
 from roleagent.envs.webshop.engine.goals import SPLITS, task_splits
 from roleagent.envs.webshop.engine.session import Session
 from roleagent.envs.webshop.engine.shop import Shop, open_shop
@@ -227,8 +227,6 @@ def make_server(site: Site, host: str = "127.0.0.1", port: int = PORT) -> Thread
 
 def serve(arguments: Sequence[str]) -> int:
     """Open the shop as web pages on this machine."""
-    from roleagent.envs.webshop.cli import complain
-
     parser = Parser(
         "roleagent webshop serve",
         f"{serve.__doc__}\n\nWithout data the shop sells generated products. Every visitor gets a task; a purchase "
@@ -248,7 +246,7 @@ def serve(arguments: Sequence[str]) -> int:
         task_split = task_splits(shop.catalogue, options.goals)[options.split]
         server = make_server(Site(shop, task_split.task_ids, random.Random(options.seed)), options.host, options.port)
     except (ValueError, OverflowError, OSError) as error:
-        return complain("serve", error)
+        return complain("roleagent webshop serve", error)
     host, port = server.server_address[:2]
     print(f"{shop.catalogue.name}: http://{host}:{port}/  (Ctrl-C closes the shop)", flush=True)
     try:
