@@ -27,7 +27,6 @@ class Written:
         task_id: its id.
         situation: what the simulator had read.
         context: the number of that situation in the iteration.
-        plan_length: commands of its plan.
         varied: whether it changes one field of the situation's task, instead of being written by the simulator.
     """
 
@@ -35,7 +34,6 @@ class Written:
     task_id: str
     situation: Situation
     context: int
-    plan_length: int
     varied: bool = False
 
 
@@ -156,7 +154,7 @@ class TaskWriter:
             return None
         self.counters["accepted"] += 1
         self.accepted[spec.values] = iteration
-        return Written(spec, task_id, situation, context, len(verdict.plan), varied)
+        return Written(spec, task_id, situation, context, varied)
 
     def _read(self, line: Any, rng: Generator) -> TaskSpec:
         values, repaired = self.grammar.read(line)

@@ -14,8 +14,6 @@ import numpy.typing as npt
 
 from roleagent.task_split import wilson
 
-Z = 1.959964
-"""The 97.5 % quantile of the normal distribution: intervals are of 95 %."""
 _DRAWS = 1 << 22  # of a bootstrap that are held at the same time
 
 Numbers = npt.ArrayLike

@@ -178,13 +178,6 @@ def read_selection(reply: str, shown: int, source: str = "model") -> Selection:
     return Selection(indices, reasons, dropped, source, repaired=not (sound and unchanged))
 
 
-def write_verdict(verdict: Verdict) -> str:
-    """Writes a verdict in the required format."""
-    return "\n".join(
-        (VERDICT_TAGS[0], f"{REASON}: {plain(verdict.reason)}", f"{JUDGEMENT}: {verdict.kind}", VERDICT_TAGS[1])
-    )
-
-
 def read_verdict(reply: str, source: str = "model") -> Verdict:
     """Parses a verdict; :data:`~roleagent.verdicts.UNREAD` if there is none.
 

@@ -4,14 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.analyst_format import read_verdict, write_verdict
+from roleagent.analyst_format import read_verdict
 from roleagent.verdicts import KINDS, UNREAD, Verdict, transition_point
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_written_verdict_is_read_as_it_was(kind):
-    verdict = Verdict(kind, "the egg is carried away from the stove", "model")
-    assert read_verdict(write_verdict(verdict)) == verdict
+def test_a_verdict_in_the_required_format_is_read_without_repair(kind):
+    reason = "the egg is carried away from the stove"
+    reply = f"<verdict>\nREASON: {reason}\nJUDGEMENT: {kind}\n</verdict>"
+    assert read_verdict(reply) == Verdict(kind, reason, "model")
 
 
 @pytest.mark.parametrize(
