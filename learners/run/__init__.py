@@ -1,1 +1,1 @@
-"""One training run: folder, checkpoints, processes, tracking, display and exports."""
+"""One training run: folder, checkpoints, processes, metrics, evaluation and exports."""

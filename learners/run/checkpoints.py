@@ -32,6 +32,9 @@ from roleagent.learners.run.folder import CheckpointError
 from roleagent.settings import PolicyConfig
 from roleagent.validation import check_arguments
 
+Stage = Literal["warmstart", "train", "sft", "revise", "eto"]
+"""A stage of a run: the warm start, and then one of the others."""
+
 
 @dataclass
 class Progress:
@@ -50,7 +53,7 @@ class Progress:
         began: ``step`` before the updates of the newest searched iteration.
     """
 
-    stage: Literal["warmstart", "train", "sft", "revise", "eto"] = "warmstart"
+    stage: Stage = "warmstart"
     step: int = 0
     seconds: float = 0.0
     version: int = 0

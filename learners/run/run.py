@@ -19,7 +19,7 @@ from roleagent.config import Config, ConfigError
 from roleagent.files import Lock, damage, make_folder, make_whole, write_checksums
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import adapt
-from roleagent.learners.run.checkpoints import Checkpoints, Progress, save_policy
+from roleagent.learners.run.checkpoints import Checkpoints, Progress, Stage, save_policy
 from roleagent.learners.run.distributed import Ranks
 from roleagent.learners.run.folder import RunFolder
 from roleagent.learners.tracking.display import Display
@@ -173,7 +173,7 @@ class Run:
 
         return self.ranks.once(needed)
 
-    def enter(self, stage: str) -> None:
+    def enter(self, stage: Stage) -> None:
         """Starts a stage at its first step, unless the run is in it already."""
         if stage != self.progress.stage:
             self.progress.stage, self.progress.step, self.progress.seconds = stage, 0, 0.0

@@ -63,7 +63,7 @@ def imitate(
         # Endless epochs of the demonstrations, and one epoch of each round.
         order = (batch for number in count() for batch in batches(segments, config.batch_tokens, run.stream(2, number)))
         updates, start, end = first, 0.0, first / total
-        if part:
+        if part and corrections:
             if part > len(corrections.started):
                 learner.sync_policy()
                 corrections.play(part, policy)
