@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,8 +16,9 @@ from roleagent.options import ConfigError
 if TYPE_CHECKING:
     from numpy.random import Generator
 
+    from roleagent.config import Config
     from roleagent.task_grammar import TaskGrammar
-    from roleagent.task_simulator import Simulator
+    from roleagent.task_simulator import Simulator, Situation
 
 EXAMPLES = """\
 examples:
@@ -87,8 +88,8 @@ def _parser() -> argparse.ArgumentParser:
 # --- writing and checking ---------------------------------------------------------------------------------------------
 
 
-def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator]:
-    """The grammar and the simulator of an environment or of a run."""
+def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator, Situation]:
+    """The grammar and the simulator of an environment or of a run, and what the simulator reads."""
     from numpy.random import default_rng
 
     from roleagent.curricula.simulators import BaseSimulator
@@ -96,6 +97,7 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator]:
     from roleagent.envs.make import make
     from roleagent.reports.play import environment_id
     from roleagent.task_grammar import grammar_of
+    from roleagent.task_simulator import Situation
 
     rng, run = default_rng(options.seed), Path(options.source)
     if (run / "config.yaml").exists():
@@ -108,40 +110,73 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator]:
     if ":" not in env_id and not spec_of(env_id).task_grammar:
         raise ConfigError(f"the environment {env_id} has no task grammar (docs/add_task_grammar.md)")
     grammar = grammar_of(make(env_id, {**pairs(options.env_arg), "generated_tasks": True}))
-    return grammar, BaseSimulator(grammar)
+    return grammar, BaseSimulator(grammar), Situation({})
 
 
-def _open_run(run: Path, rng: Generator, writes: bool) -> tuple[TaskGrammar, Simulator]:
+def _open_run(run: Path, rng: Generator, writes: bool) -> tuple[TaskGrammar, Simulator, Situation]:
     from roleagent.agents.builders import make_base, open_simulator
     from roleagent.curricula.simulators import BaseSimulator
     from roleagent.learners.run.folder import read_config
     from roleagent.reports.data.load_run import newest_checkpoint
     from roleagent.task_grammar import grammar_of
+    from roleagent.task_simulator import Situation
 
     config = replace(read_config(run), genenv=True)
     env: Any = make_base(config, config.env.train_split)
     grammar = grammar_of(env, plan_share=config.simulator.plan_share)
     if not writes:
-        return grammar, BaseSimulator(grammar)
-    if config.simulator.kind == "model":
-        raise ConfigError(f"the simulator of {run} is a model: roleagent tasks show {run} has what it wrote")
+        return grammar, BaseSimulator(grammar), Situation({})
+    state = newest_checkpoint(run).get("sampler") or {}
+    if config.simulator_is_model:
+        return grammar, _saved_model(run, config, grammar), _situation(state, config, grammar)
     simulator = open_simulator(config, grammar, len(env.unwrapped.task_split), rng)
-    state = (newest_checkpoint(run).get("sampler") or {}).get("simulator")
-    if state:
-        simulator.load_state_dict(state)
-    return grammar, simulator
+    if state.get("simulator"):
+        simulator.load_state_dict(state["simulator"])
+    return grammar, simulator, Situation({})
+
+
+def _saved_model(run: Path, config: Config, grammar: TaskGrammar) -> Simulator:
+    """The simulator of ``simulator.kind=model`` with the weights of the newest checkpoint."""
+    import torch
+
+    from roleagent.agents.policies.hf import own_device
+    from roleagent.agents.task_simulator import ModelSimulator
+    from roleagent.learners.run.checkpoints import Checkpoints
+
+    name = "policy" if config.shares_simulator else "simulator"
+    found = Checkpoints(run / "checkpoints").latest()
+    if found is None or not (found / name).is_dir():
+        raise ConfigError(f"{run} has no checkpoint with the weights of its simulator: train it for an iteration")
+    Checkpoints.check(found, f"{name}/")
+    policy = Checkpoints.policy(found, torch.Generator(own_device()), config.policy, name)
+    return ModelSimulator(policy, grammar, config.simulator.temperature)
+
+
+def _situation(state: Mapping[str, Any], config: Config, grammar: TaskGrammar) -> Situation:
+    """The success and the newest task in the band that the run's sampler knows."""
+    from roleagent.task_simulator import Situation
+
+    success: dict[str, tuple[int, int]] = {}
+    for counted in state.get("success", ()):
+        for name, (won, played) in counted.items():
+            before = success.get(name, (0, 0))
+            success[name] = (before[0] + won, before[1] + played)
+    situation = Situation(dict(sorted(success.items())), target=config.simulator.alpha)
+    seed = next((one for one in reversed(state.get("records", ())) if one["weight"]), None)
+    if seed is None:
+        return situation
+    spec = grammar.spec(seed["task_id"])
+    return replace(situation, seed_task=spec, seed_success=(seed["successes"], seed["attempts"]))
 
 
 def _propose(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     from numpy.random import default_rng
 
-    from roleagent.task_simulator import Situation
-
-    grammar, simulator = _open(options)
+    grammar, simulator, situation = _open(options)
     for name, values in grammar.fields.items():
         print(f"{name}: {' '.join(values)}", file=sys.stderr)
     rng, reasons = default_rng(options.seed), Counter[str]()
-    [lines] = simulator.propose([Situation({})], options.count, rng)
+    [lines] = simulator.propose([situation], options.count, rng)
     for line in lines:
         _, reason = _checked(grammar, line, rng)
         reasons[reason] += 1
@@ -153,7 +188,7 @@ def _propose(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
 def _check(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     from numpy.random import default_rng
 
-    grammar, _ = _open(options)
+    grammar, _, _ = _open(options)
     rng = default_rng(options.seed)
     for given in options.tasks:
         for task in sys.stdin if given == "-" else (given,):

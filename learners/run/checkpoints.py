@@ -2,8 +2,8 @@
 
 A checkpoint is written beside its final name, flushed to the disk, and renamed at the end, so that a kill, a power cut
 or a full disk in the middle leaves the last good one untouched. It holds the policy in safetensors with its tokenizer
-(what ``evaluate.py`` and other programs load), the learner's state in DeepSpeed's own format, ``state.json``, and a
-checksum of every file. DeepSpeed's state is the only part that is pickled.
+(what ``evaluate.py`` and other programs load) and likewise a task simulator with weights of its own, the learner's state
+in DeepSpeed's own format, ``state.json``, and a checksum of every file. Only DeepSpeed's state is pickled.
 """
 
 from __future__ import annotations
@@ -113,8 +113,9 @@ class Checkpoints:
             ranks.once(lambda: replace_checked(final, "state.json", json.dumps(state)))
             return final
         try:
-            weights = whole_weights(learner)
-            ranks.once(lambda: self._begin(partial, learner.policy, weights, state))
+            models = [("policy", learner), ("simulator", learner.simulator)]
+            found = {name: (one.policy, whole_weights(one)) for name, one in models if one is not None}
+            ranks.once(lambda: self._begin(partial, found, state))
             learner.save(partial / "learner")  # each rank its part
             settle_tree(partial / "learner")  # which another host could not flush
             ranks.wait()
@@ -129,10 +130,14 @@ class Checkpoints:
             ) from error
         return final
 
-    def _begin(self, partial: Path, policy: HFPolicy, weights: dict[str, torch.Tensor], state: dict[str, Any]) -> None:
+    def _begin(
+        self, partial: Path, models: dict[str, tuple[HFPolicy, dict[str, torch.Tensor]]], state: dict[str, Any]
+    ) -> None:
         self.tidy()
         make_folder(partial)
-        save_policy(policy, partial / "policy", weights)
+        for name, (policy, weights) in models.items():
+            save_policy(policy, partial / name, weights)
+        policy, _ = models["policy"]
         if adapted(policy.model):
             Adapter.of(policy.model).save(partial / "adapter")
         (partial / "state.json").write_text(json.dumps(state), encoding="utf-8")
@@ -165,12 +170,10 @@ class Checkpoints:
             raise _unreadable(path, error) from error
 
     @staticmethod
-    def policy(path: Path, generator: torch.Generator, options: PolicyConfig) -> HFPolicy:
-        """The policy as it was saved."""
+    def policy(path: Path, generator: torch.Generator, options: PolicyConfig, name: str = "policy") -> HFPolicy:
+        """The policy as it was saved, or the ``simulator`` with weights of its own."""
         try:
-            return HFPolicy.from_path(
-                path / "policy", generator, options.dtype, options.context, options.trust_remote_code
-            )
+            return HFPolicy.from_path(path / name, generator, options.dtype, options.context, options.trust_remote_code)
         except PolicyError as error:
             raise _unreadable(path, error) from error
 

@@ -8,12 +8,15 @@ import shutil
 import gymnasium
 import numpy as np
 import pytest
+import torch
 import yaml
 from fake_openai import serving
 from programs import TOY_RUN, load, run_both
+from safetensors.torch import load_file
 
 from roleagent.agents.chat.client import KEYS
 from roleagent.agents.task_simulator import write_tasks
+from roleagent.cli import main as roleagent
 from roleagent.task_grammar import grammar_of
 
 differences = load("benchmarks/parts/run_differences").differences
@@ -92,6 +95,19 @@ def test_a_run_writes_plays_and_replays_tasks_and_learns_from_them(whole):
     assert {line["task_id"] for line in events(whole, 2) if line["event"] == "replayed"} <= first
     counters = json.loads((whole / "result.json").read_text())["counters"]
     assert counters["genenv_accepted"] == counters["genenv_fresh"] == 6
+
+
+@pytest.mark.slow
+def test_propose_asks_the_simulator_of_the_newest_checkpoint(kind, whole, capsys):
+    assert roleagent(["tasks", "propose", str(whole), "--count", "20"]) == 0
+    shown = capsys.readouterr()
+    assert len(shown.out.splitlines()) == 20 and "20 proposed: 0 accepted" not in shown.err
+    if kind == "own":
+        [*_, newest] = sorted((whole / "checkpoints").iterdir())
+        saved, start = (
+            load_file(folder / "model.safetensors") for folder in (newest / "simulator", whole / "simulator")
+        )
+        assert any(not torch.equal(saved[name], start[name]) for name in start)
 
 
 @pytest.mark.slow

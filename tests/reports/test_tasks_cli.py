@@ -135,7 +135,7 @@ def test_propose_asks_the_simulator_of_a_run_as_it_is_now(tmp_path, capsys):
     config["simulator"]["kind"] = "model"  # checking needs no simulator
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
     assert shown(capsys, "check", tmp_path, lines[0]).out.startswith("cool-")
-    assert "is a model" in shown(capsys, "propose", tmp_path, status=2).err
+    assert "weights of its simulator" in shown(capsys, "propose", tmp_path, status=2).err
 
 
 @pytest.mark.parametrize(
