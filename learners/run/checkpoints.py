@@ -2,8 +2,8 @@
 
 A checkpoint is written beside its final name, flushed to the disk, and renamed at the end, so that a kill, a power cut
 or a full disk in the middle leaves the last good one untouched. It holds the policy in safetensors with its tokenizer
-(what ``evaluate.py`` and other programs load) and likewise a task simulator with weights of its own, the learner's state
-in DeepSpeed's own format, ``state.json``, and a checksum of every file. Only DeepSpeed's state is pickled.
+(what ``evaluate.py`` and other programs load), a task simulator with weights of its own likewise, the state of the
+learner in DeepSpeed's own format, ``state.json``, and a checksum of every file. Only DeepSpeed's state is pickled.
 """
 
 from __future__ import annotations
