@@ -133,13 +133,14 @@ class Evaluation:
             agent |= {"model": target.model, "weights": weights_digest(target.model)}
         settings: dict[str, Any] = {"temperature": None, "max_tokens": None, "batch": None, "prompt": None}
         if model is not None:
-            rollout, local = config.rollout, not isinstance(model, Endpoint)
+            rollout, local, standard = config.rollout, not isinstance(model, Endpoint), target.plays == STANDARD
             settings = {
                 "temperature": rollout.eval_temperature,
                 "max_tokens": rollout.action_tokens,
                 "batch": rollout.eval_batch if local else None,
-                "prompt": asdict(config.prompt) if target.plays == STANDARD else None,
-                "horizon": self.env_split.horizon if target.plays == STANDARD and local else 0,
+                "prompt": asdict(config.prompt) if standard else None,
+                "horizon": self.env_split.horizon if standard and local else 0,
+                "notes": config.revision.notes if standard else 0,
             }
         return {
             "protocol": PROTOCOL,
