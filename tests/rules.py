@@ -261,22 +261,10 @@ RULES = [
     parsed(r"python benchmarks/(overhead|evaluation|dropin)\.py", "a minute; .ci/full runs every benchmark"),
     parsed(r"python benchmarks/(overhead|kills)\.py (.* )?--full", "it takes an hour"),
     Rule(
-        r"python benchmarks/experiment\.py --config benchmarks/plans/alfworld_strong\.yaml --seeds 0 1",
+        r"python benchmarks/experiment\.py --config benchmarks/plans/\w+\.yaml( --plan| --seeds [\d ]+)?",
         "quick",
         more="--plan",
-        says="left: .* GiGPO",
-    ),
-    Rule(
-        r"python benchmarks/experiment\.py --config benchmarks/plans/\w+_small\.yaml( --plan)?",
-        "quick",
-        more="--plan",
-        says="left: .* GiGPO",
-    ),
-    Rule(
-        r"python benchmarks/experiment\.py --config benchmarks/plans/alfworld_horizons\.yaml",
-        "quick",
-        more="--plan",
-        says="left: .* H 20 %",
+        says=r"left: \d+ x ",
     ),
     parsed(
         r"python benchmarks/quickstart\.py --seeds 3 --controls",
