@@ -15,15 +15,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 # Sizes of a policy that plays the toy kitchen badly, and is made in a moment.
-TOY_POLICY = {
-    "hidden_size": 32,
-    "layers": 2,
-    "heads": 2,
-    "kv_heads": 1,
-    "mlp_size": 64,
-    "context": 640,
-    "vocabulary": 400,
-}
+TOY_POLICY = {"hidden_size": 32, "layers": 2, "heads": 2, "kv_heads": 1, "mlp_size": 64, "context": 640}
+TOY_POLICY["vocabulary"] = 400
 
 TOY_RUN = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 5},
@@ -40,14 +33,8 @@ SMALL = {
     "env": {"id": "RoleAgent/Toy-v0", "train_split": "train", "eval_split": "valid", "eval_tasks": 2},
     "policy": {"path": "", "hidden_size": 32, "layers": 1, "heads": 2, "kv_heads": 1, "mlp_size": 32, "context": 2048}
     | {"dtype": "float32", "vocabulary": 600},
-    "warmstart": {
-        "episodes": 6,
-        "epochs": 1.0,
-        "rounds": 1,
-        "round_episodes": 2,
-        "failures": 2.0,
-        "optimizer": "adamw",
-    },
+    "warmstart": {"episodes": 6, "epochs": 1.0, "rounds": 1, "round_episodes": 2, "failures": 2.0}
+    | {"optimizer": "adamw"},
     "rollout": {"num_groups": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 12, "prediction_tokens": 24},
     "curriculum": {"reflection_tokens": 200, "selection_tokens": 80},
     "search": {"tasks": 2, "width": 2, "descents": 1},

@@ -3,7 +3,6 @@
 import gzip
 import importlib
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -43,7 +42,6 @@ PLAN = {
 
 @pytest.fixture
 def programs(monkeypatch):
-    """The experiment's modules, which find each other where they lie."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     names = ("experiment_plan", "experiment_figures", "experiment_report", "training_runs")
     return {name: importlib.import_module(f"parts.{name}") for name in names}
@@ -61,16 +59,11 @@ def written(tmp_path):
     return write
 
 
-# --- the plan ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "changes, seen",
     [
-        ({"arm": {}}, "keys must be among"),
         ({"pairs": [["GRPO", "GiGPO"]]}, "does not describe: GiGPO"),
         ({"stages": [{"arms": ["GRPO"]}]}, "'seeds'"),
-        ({"evaluations": [{"temprature": 1.0}]}, "temprature"),
         ({"evaluations": [{"temperature": 0.5, "in_training": True}]}, "once, at temperature"),
     ],
 )
@@ -80,22 +73,20 @@ def test_a_plan_with_a_mistake_is_refused_in_a_line(programs, written, changes, 
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks").glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize("file", sorted((ROOT / "benchmarks" / "plans").glob("*.yaml")), ids=lambda file: file.stem)
 def test_the_plans_of_the_project_can_be_carried_out(programs, file):
     plan = programs["experiment_plan"].Plan.read(file)
     assert {arm for stage in plan.stages for arm in stage.arms} == set(plan.arms)
     for job in plan.jobs(plan.stages[0].seeds[:1]):
         load(ROOT / plan.config, [*plan.options, *plan.arms[job.arm]])
-    assert set(plan.reported) <= set(plan.core_minutes)
 
 
 def test_what_is_missing_is_said_before_anything_begins(written, tmp_path, monkeypatch):
     monkeypatch.delenv("TINY_DATA", raising=False)
-    file = written(needs=["TINY_DATA"])
-    status, shown, errors = run("benchmarks/experiment", "--config", file, "--out", tmp_path / "out", "--jobs", 1)
-    assert status == 2 and "TINY_DATA is not set" in errors
+    options = ("--config", written(needs=["TINY_DATA"]), "--out", tmp_path / "out", "--jobs", 1)
+    status, shown, errors = run("benchmarks/experiment", *options)
+    assert status == 2 and "TINY_DATA is not set" in errors and not (tmp_path / "out").exists()
     assert "about 1.7 hours" in shown  # 2 warm starts of 6 minutes, 4 runs of 12, 4 of arms unknown (10)
-    assert not (tmp_path / "out").exists()
 
 
 def test_runs_come_stage_by_stage_and_seed_by_seed(programs, written):
@@ -132,9 +123,6 @@ def test_what_a_warm_start_came_to_is_measured_once_for_all_that_play_alike(prog
     assert known("GiGPO, surer", "method=gigpo", "wia=off", "rollout.eval_temperature=0.5") is None
 
 
-# --- the figures ------------------------------------------------------------------------------------------------------
-
-
 def a_run(folder, won, predicted):
     """A finished run folder that holds the given figures: who won of four tasks, and how well each was predicted."""
     folder.mkdir(parents=True)
@@ -149,13 +137,8 @@ def a_run(folder, won, predicted):
     rows = [
         {"stage": "train", "step": step, "environment_steps": 100, "prediction_score": 0.5, "predictions_scored": 9}
         | {"prediction_correlation": 0.56, "prediction_information": -0.07, "failure_recall": 0.0}
-        | {
-            "predictions_absent": 0,
-            "zero_variance_groups": step,
-            "seconds": 2.0,
-            "update_seconds": 1.5,
-            "other_seconds": 0.5,
-        }
+        | {"predictions_absent": 0, "zero_variance_groups": step, "seconds": 2.0}
+        | {"update_seconds": 1.5, "other_seconds": 0.5}
         for step in (1, 2)
     ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -205,20 +188,11 @@ def test_figures_by_hand(programs, arms, tmp_path):
     spread = np.std([0.9, 0.2, 0.4, 0.8] * 2)
     assert r["r"].value == pytest.approx((means[0] - means[1]) / spread * (3 / 8 * 5 / 8) ** 0.5)
     assert figures.prediction_correlation(scored, greedy)["r"] == pytest.approx(r["r"])
-    asked = SimpleNamespace(evaluations=[greedy], measure="success")
-    *_, row, note = programs["experiment_report"]._prediction_correlation(asked, arms[:1])
-    assert (
-        row.endswith("| 0.56 [0.56, 0.56] | -0.07 [-0.07, -0.07] |") and "given whether the command was valid" in note
-    )
     a_run(tmp_path / "c0", [True, False, False, True], [0.0] * 4)  # nothing was predicted
     assert figures.prediction_correlation(figures.Arm("c", {0: tmp_path / "c0"}), greedy) is None
-    assert figures.growth(arms[0]) == {}
     chosen = figures.origins(arms[0])
     assert chosen["curriculum"] == figures.Origin(groups=4, reward=0.25, zero_variance=0.5, never_won=0.5)
     assert chosen["chance"] == figures.Origin(groups=4, reward=0.75, zero_variance=0.5, never_won=0.0)
-
-
-# --- all of it --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -17,7 +17,6 @@ for package in ("torch", "transformers", "deepspeed", "tokenizers", "safetensors
 
 
 def play(env, commands, **reset):
-    """One episode through the wrappers, as a trajectory. ``commands(env, info, observation)`` makes an agent."""
     observation, info = env.reset(**reset)
     task = Task(env.spec.id, info["task_id"], info["split"], info["goal"], info["task_type"])
     first, turns, scored, ended, agent = observation, [], 0, False, commands(env, info, observation)

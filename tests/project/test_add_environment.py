@@ -21,7 +21,6 @@ SMALL = (
 
 
 def files_of_the_page():
-    """By path, the blocks whose first line names a file."""
     return dict(
         re.findall(r"^```\w+\n# (\S+\.(?:py|toml))\n(.*?)^```", PAGE.read_text("utf-8"), re.DOTALL | re.MULTILINE)
     )
@@ -40,7 +39,6 @@ def installed(tmp_path):
 
 
 def run(installed, *command):
-    """Runs a command where the package is installed; its output."""
     environment = {**os.environ, "PYTHONPATH": str(installed), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"

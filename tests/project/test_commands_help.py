@@ -52,7 +52,6 @@ def test_help_of_every_verb_comes_without_what_is_heavy():
         ("train.py", ["--help"], 0, "examples:\n  python train.py\n"),
         ("train.py", ["method=gigpo", "--reusme"], 2, "did you mean --resume?"),
         ("train.py", ["optim.lr=fast"], 2, "train.py: optim.lr must be of type float, not 'fast'"),
-        ("evaluate.py", ["--help"], 0, "python evaluate.py --agent runs/"),
         ("evaluate.py", ["--repaets", "3"], 2, "did you mean --repeats?"),
         ("evaluate.py", ["compare", "-h"], 0, "--against"),
     ],
@@ -68,49 +67,3 @@ def test_the_programs_answer_before_torch_is_loaded(program, arguments, status, 
     assert done.returncode == status, done.stderr
     assert words in done.stdout + done.stderr
     assert status == 0 or len(done.stderr.splitlines()) == 1
-
-
-def test_without_a_verb_the_help(capsys):
-    for arguments in ([], ["--help"], ["webshop"], ["index", "-h"]):
-        assert status(main, arguments) == 0
-        assert "verbs:" in capsys.readouterr().out
-    assert status(main, []) == 0
-    assert all(f"  {verb} " in capsys.readouterr().out for verb in [next(iter(VERBS))])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["plya", "Toy"], "did you mean play?"),
-        (["games", "--out", "x", "--split", "valid_sen"], "did you mean valid_seen?"),
-        (["webshop", "generate", "--out", "{file}"], "File exists"),
-        (["webshop", "build", "--data", "{new}"], "new"),
-        (["webshop", "serve", "--port", "99999999"], "port"),
-        (["searchqa", "generate", "--out", "{new}", "--people", "1"], "16 to"),
-        (["index", "build", "--corpus", "{new}", "--out", "{new}2"], "new"),
-        (["index", "build", "--corpus", "{empty}", "--out", "{new}2"], "empty"),
-        (["index", "serve", "--index", "{new}"], "new"),
-        (["failures", "list", "{new}"], "new"),
-        (["failures", "list", "{file}"], "file"),
-        (["failures", "list", "{empty}"], "empty"),
-        (["failures", "lst", "{folder}"], "list, show"),
-        (["export", "{new}", "--out", "{new}2"], "new"),
-        (["export", "{folder}", "--out", "{file}"], "{folder}"),
-        (["export", "{folder}", "--out", "{new}", "--dtype", "float3"], "float32"),
-        (["serve", "RoleAgent/Toy-v0", "--port", "99999"], "port"),
-        (["play", "RoleAgent/Tay-v0"], "Toy"),
-        (["play", "Toy", "--env-arg", "split=trian"], "trian"),
-        (["report", "{new}"], "new"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, list) else None,
-)
-def test_what_is_wrong_is_one_line(arguments, words, tmp_path, capsys):
-    places = {name: str(tmp_path / name) for name in ("new", "file", "empty", "folder")}
-    Path(places["file"]).write_text("nothing of the kind\n")
-    Path(places["empty"]).touch()
-    Path(places["folder"]).mkdir()
-    assert status(main, [argument.format(**places) for argument in arguments]) == 2
-    said = capsys.readouterr()
-    lines = [line for line in said.err.splitlines() if line.strip()]
-    assert len(lines) == 1 and lines[0].startswith("roleagent") and words.format(**places) in lines[0]
-    assert not Path(places["new"] + "2").exists()

@@ -20,7 +20,6 @@ HEAVY = ("torch", "transformers", "deepspeed", "textworld", "alfworld", "faiss",
 
 
 def module_names():
-    """Every module of the tree, by its import name."""
     names = {}
     for folder, _, files in os.walk(SOURCE / "roleagent", followlinks=True):
         for path in (Path(folder) / name for name in files if name.endswith(".py")):
@@ -33,15 +32,11 @@ MODULES = module_names()
 
 
 def run(*command, cwd=ROOT, **environment):
-    """A command in a process of its own; its output, or a failure that shows it."""
     done = subprocess.run(
         command, cwd=cwd, env={**os.environ, **environment}, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, f"{command} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
     return done.stdout
-
-
-# --- imports ----------------------------------------------------------------------------------------------------------
 
 
 def imports_of(path, name):
@@ -58,24 +53,7 @@ def imports_of(path, name):
             yield from ([f"{base}.{alias.name}" for alias in node.names] if base == "roleagent" else [base])
 
 
-def test_the_reader_of_imports_sees_every_form(tmp_path):
-    path = tmp_path / "toy.py"
-    path.write_text(
-        "import torch.nn as nn\nfrom roleagent import learners\nfrom .wrappers import Tags\n"
-        "def late():\n    from ..agents import hf\n    from roleagent.curricula.library import X\n",
-        encoding="utf-8",
-    )
-    assert set(imports_of(path, "roleagent.envs.toy")) == {
-        "torch.nn",
-        "roleagent.learners",
-        "roleagent.envs.wrappers",
-        "roleagent.agents",
-        "roleagent.curricula.library",
-    }
-
-
 def room_of(name):
-    """The top-level package of a module; ``""`` for ``src/roleagent`` itself."""
     part = name.split(".")[1] if name.startswith("roleagent.") else ""
     return part if part in MAY_IMPORT else ""
 
@@ -153,18 +131,6 @@ def test_playing_an_environment_loads_no_torch():
     loaded = set(run(sys.executable, "-c", program + LOADED).split())
     assert "roleagent.envs" in loaded
     assert not {name for name in loaded if name.split(".")[0] in HEAVY}
-
-
-def test_ruff_refuses_bare_names():
-    forms = ("import {0}", "from {0} import something", "import {0}.thing")
-    program = "".join(form.format(room) + "\n" for room in ROOMS for form in forms if room != "compat")
-    ruff = [sys.executable, "-m", "ruff", "check", "--select", "TID251", "--output-format", "concise"]
-    ruff += ["--stdin-filename", "examples/snippet.py", "-"]
-    done = subprocess.run(ruff, cwd=ROOT, input=program, capture_output=True, text=True)
-    assert done.stdout.count("TID251") == len(program.splitlines())
-
-
-# --- documents --------------------------------------------------------------------------------------------------------
 
 
 def test_every_module_has_a_docstring_and_stays_short():

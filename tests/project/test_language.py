@@ -81,11 +81,3 @@ def test_documentation_is_plain():
             lines = documentation(text) if name.endswith(".py") else enumerate(text.split("\n"), 1)
             found += [f"{name}:{hit}" for hit in hits(lines, PLAIN)]
     assert not found, "\n".join(found)
-
-
-def test_words_are_found_in_docstrings_and_comments_alone():
-    source = '"""It told."""\nx = "nobody"  # whoever\n'
-    assert hits(documentation(source), PLAIN) == [
-        "1: 'told': say reports, contains, describes",
-        "2: 'whoever': say the subject's name",
-    ]

@@ -1,6 +1,5 @@
 """What a user installs: the wheel, the light base without torch, extras, and types that other tools can read."""
 
-import ast
 import configparser
 import importlib
 import json
@@ -29,21 +28,10 @@ def setup_cfg():
 
 
 def extra(setup_cfg, name):
-    """Names of the packages of an extra, those of the extras in it included."""
     extras, text = setup_cfg["options.extras_require"], "%(" + name + ")s"
     while "%(" in text:
         text = re.sub(r"%\((\w+)\)s", lambda inner: extras[inner[1]], text)
     return set(re.findall(r"^[\w-]+", text, re.MULTILINE))
-
-
-def test_every_folder_with_modules_is_a_package():
-    for name, path in MODULES.items():
-        assert (path.parent / "__init__.py").exists(), f"{name} would be missing from the wheel"
-
-
-@pytest.mark.parametrize("room", ROOMS)
-def test_the_packages_are_reached_through_links(room):
-    assert (SOURCE / "roleagent" / room).readlink() == Path("..", "..", room)
 
 
 def test_every_console_script_has_a_target(setup_cfg):
@@ -54,22 +42,12 @@ def test_every_console_script_has_a_target(setup_cfg):
 
 def test_the_test_command_needs_no_compiler_and_brings_the_trainer(setup_cfg):
     """TextWorld's jericho is compiled on installation; ``.ci/textworld`` has an environment of its own."""
-    compiled = {"alfworld", "textworld", "jericho"}
     assert extra(setup_cfg, "train") <= extra(setup_cfg, "test")
-    assert not compiled & extra(setup_cfg, "test")
-    for path in (ROOT / "tests").rglob("*.py"):
-        for node in ast.parse(path.read_text("utf-8")).body:
-            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-            names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
-            assert not compiled & {name.partition(".")[0] for name in names}, f"{path.name} cannot be read without them"
-
-
-# --- the wheel --------------------------------------------------------------------------------------------------------
+    assert not {"alfworld", "textworld", "jericho"} & extra(setup_cfg, "test")
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built from a copy, without leftovers of earlier builds."""
     folder = tmp_path_factory.mktemp("wheel")
     ignored = shutil.ignore_patterns("__pycache__", "*.egg-info", "build", "dist")
     for name in ("src", "configs", *ROOMS):
@@ -131,7 +109,6 @@ def test_the_wheels_configurations_are_found_by_the_repositorys_paths(base, tmp_
 
 
 def test_the_base_plays_every_environment_and_steers_by_failures(base, tmp_path):
-    """Oracle and expert play through the wrappers; the rule analyst analyzes failures; there is no torch."""
     shutil.copy(PROGRAM, tmp_path)
     shown = run(str(base), PROGRAM.name, cwd=tmp_path, PYTHONPATH="")
     assert str(base.parent.parent) in shown.splitlines()[-1]
@@ -158,22 +135,14 @@ def test_what_needs_the_trainer_names_the_pip_command(command, base, tmp_path):
     assert re.fullmatch(r".* needs [\w, ]+: pip install 'roleagent\[train\]'\n", done.stderr), done.stderr
 
 
-# --- types ------------------------------------------------------------------------------------------------------------
-
-
 def test_a_type_checker_resolves_the_public_names(tmp_path):
-    """No public class or function is unknown to pyright: links and annotations are readable for ordinary tools."""
     pyright = shutil.which("pyright") or shutil.which("pyright", path=str(Path(sys.executable).parent))
     if pyright is None:
         pytest.skip("pyright is not installed")
     names = {
         "roleagent.envs.alfworld.env": "ALFWorldEnv",
-        "roleagent.envs.webshop.env": "WebShopEnv",
-        "roleagent.envs.searchqa.env": "SearchQAEnv",
-        "roleagent.envs.textcraft.env": "TextCraftEnv",
         "roleagent.envs.wrappers": "PredictedState",
         "roleagent.curricula": "FailureLibrary",
-        "roleagent.curricula.failure_sampler": "CurriculumSampler",
         "roleagent.types": "Trajectory",
         "roleagent.config": "load",
         "roleagent.learners.advantages": "ESTIMATORS",

@@ -23,7 +23,6 @@ def picture(name):
 
 
 def named(name):
-    """The texts of a picture that have a name."""
     return {text.get("id"): text.text for text in picture(name).iter(f"{SVG}text") if text.get("id")}
 
 

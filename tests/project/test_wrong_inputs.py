@@ -40,13 +40,11 @@ def places(tmp_path):
 
 @pytest.fixture
 def library(places):
-    """A failure library, empty."""
     FailureLibrary(f"sqlite:///{places['folder']}/failures.db").close()
     return places | {"library": places["folder"] / "failures.db"}
 
 
 def placed(text, places):
-    """The text with the paths in it."""
     return re.sub(r"\{(\w+)\}", lambda found: str(places.get(found[1], found[0])), text)
 
 
@@ -68,33 +66,23 @@ def said(main, arguments, places, capsys):
         (["--config", "{binary}"], "cannot read the configuration {binary}"),
         (["method=gigop"], "did you mean 'gigpo'?"),
         (["optim.rl=1"], "unknown key 'optim.rl'; did you mean 'optim.lr'?"),
-        (["optim.lr=fast"], "optim.lr must be of type float, not 'fast'"),
         (["curriculum.analyst=modle"], "curriculum.analyst must be one of model, rule, endpoint or module:Class"),
         (["curriculum.library=zzz"], "cannot open the failure library zzz"),
         (["curriculum.library=sqlite:///{folder}"], "it is a folder"),
-        (["env.id=RoleAgent/Tay-v0"], "Did you mean: `Toy`?"),
         (["env.train_split=trian"], "unknown split 'trian' of RoleAgent/Toy-v0; there are train, valid"),
         (["env.kwargs.max_steps=0"], "max_steps must be at least 1, not 0"),
         (["env.kwargs.sise=3"], "unexpected keyword argument 'sise'"),
-        (
-            ["env.id=RoleAgent/ALFWorld-v0", "env.kwargs.data_dir={new}"],
-            "point data_dir or ALFWORLD_DATA at the folder",
-        ),
-        (["env.id=RoleAgent/WebShop-v0", "env.kwargs.data_dir={folder}"], "no items_shuffle*.json in {folder}"),
+        (["env.id=RoleAgent/ALFWorld-v0", "env.kwargs.data_dir={new}"], "point data_dir or ALFWORLD_DATA"),
         (["policy.path={folder}"], "cannot load a causal language model from {folder}: the folder has no config.json"),
         (["policy.path={new}"], "cannot load a causal language model from {new}: there is no such folder"),
         (["warmstart.episodes=0"], "a policy from scratch needs a warm start"),
-        (["zzz"], "'zzz' is not of the form key=value"),
         (["--resume"], "{new} holds no run to resume; start it without --resume"),
         (["--resume", "run_dir={run}"], "config.yaml is damaged"),
         (["run_dir={run}"], "{run} holds a run already: go on with --resume"),
         (["estimator.rewards={task: .nan}"], "estimator.rewards.task must be a finite number, not nan"),
-        (["estimator.rewards={task: on}"], "estimator.rewards.task must be of type float, not True"),
         (["estimator.rewards={1: 1}"], "estimator.rewards must have names as keys, not 1"),
         (["deepspeed.extra={a: [{b: .inf}]}"], "deepspeed.extra.a.0.b must be a finite number, not inf"),
         (["deepspeed.extra={zero_optimization: 5}"], "DeepSpeed refuses deepspeed.extra:"),
-        (["deepspeed.extra={zero_optimization: {nonsense: 3}}"], "Extra inputs are not permitted"),
-        (["warmstart.shares={cool: a}"], "warmstart.shares.cool must be of type float, not 'a'"),
         (["rollout.num_groups=99999", "rollout.group_size=99"], "make more than 1000000 episodes"),
         (["rollout.action_tokens=768"], "rollout.action_tokens=768 leaves no room for a prompt in policy.context=768"),
         (["prompt.horizon=65"], "predictions of 65 steps do not fit into rollout.prediction_tokens=64"),
@@ -102,18 +90,9 @@ def said(main, arguments, places, capsys):
         (["policy.hidden_size=12"], "must be even, for rotary positions, not 12 / 4"),
         (["policy.kv_heads=5"], "policy.kv_heads must divide policy.heads, but 5 does not divide 4"),
         (["policy.hidden_size=1048576", "policy.layers=1024"], "but this machine has a memory of"),
-        (["method=[1]"], "method must be one of role_agent, "),
-        (["env.kwargs.max_steps=.inf"], "env.kwargs.max_steps must be a finite number, not inf"),
-        (["env.kwargs.max_steps=999999999"], "predictions of 50000000 steps do not fit"),
-        (["env.kwargs={1: 2}"], "env.kwargs must have names as keys, not 1"),
         ([SEARCHQA, "env.kwargs={data_dir: generated, retriever: 5}"], "'5' is no encoder"),
-        ([SEARCHQA, "env.kwargs={data_dir: generated, top_k: a}"], "env.kwargs.top_k must be of type int, not 'a'"),
-        (
-            [SEARCHQA, f"env.kwargs={{data_dir: generated, retriever: '{NOBODY}'}}"],
-            f"{NOBODY}: Connection refused (gave up after 2 attempts",
-        ),
+        ([SEARCHQA, f"env.kwargs={{data_dir: generated, retriever: '{NOBODY}'}}"], f"{NOBODY}: Connection refused"),
         (["env.id=nomod:X-v0"], "No module named 'nomod'; before the colon stands the module that registers it"),
-        (["env.id=roleagent:RoleAgent/Toy-v0", "env.kwargs.max_steps=a"], "env.kwargs.max_steps must be of type int"),
         ([*TINY, "warmstart.shares={bring: 0, heat: 0, cool: 0, clean: 0}"], "the expert won only 0 of"),
         (["run_dir=" + "a" * 5000], "(File name too long): name another with run_dir=…"),
         (["run_dir={file}"], "cannot create the folder {file} (File exists): name another with run_dir=…"),
@@ -128,38 +107,22 @@ def test_training(arguments, words, places, capsys):
     ("arguments", "words"),
     [
         ([], "no agent: give --agent"),
-        (["--agent", "zzz"], "no agent 'zzz'"),
         (["--agent", "{folder}"], "neither a run folder (no config.yaml) nor a model (no config.json)"),
-        (["--agent", "{new}/x"], "there is no such directory"),
-        (["--run", "{new}"], "{new} is not a run folder: it has no config.yaml"),
         (["--run", "{run}"], "config.yaml is damaged"),
-        (["--model-path", "{folder}"], "the folder has no config.json"),
         (["--base-url", "zzz"], "'zzz' is no URL of a chat server"),
-        (["--agent", "mod:Class"], "No module named 'mod'"),
         (["--agent", "json:Nope"], "module 'json' has no attribute 'Nope'"),
         (["--agent", "json:JSONDecoder"], "is not an agent: it must be a class with reset(observation, info) and act("),
-        (["--agent", ":x"], "cannot load ':x'"),
         (["--agent", "react"], "the agent react needs a model"),
         ([*PLAY, "--env", "RoleAgent/Tay-v0"], "Did you mean: `Toy`?"),
-        ([*PLAY, "--env", "RoleAgent/SearchQA-v0", "--env-arg", f"retriever={NOBODY}"], "Connection refused"),
-        ([*PLAY, "--env-arg", "max_steps=.inf"], "max_steps must be a finite number, not inf"),
         ([*PLAY, "--split", "train", "--env-arg", "shares=a"], "shares must be of type mapping, not 'a'"),
-        ([*PLAY, "--max-tokens", "9999999"], "rollout.action_tokens must be at most"),
         ([*PLAY, "--tasks", BIG], "… is more than 2147483647"),
         ([*PLAY, "--out", ""], "'' is empty: name a file"),
         ([*PLAY, "--out", "/"], "'/' is a folder: name a file"),
-        ([*PLAY, "--split", "zzz"], "there are train, valid"),
-        ([*PLAY, "--env-arg", "zzz"], "'zzz' is not of the form key=value"),
-        ([*PLAY, "--tasks", "0"], "'0' is not an integer of at least 1"),
         ([*PLAY, "--temperature", "nan"], "'nan' is not a number of at least 0"),
-        ([*PLAY, "--set", "prompt.think=maybe"], "prompt.think must be one of none, optional, required"),
-        ([*PLAY, "--out", "{folder}"], "{folder}"),
         ([*PLAY, "--out", "{file}"], "{file} is not an evaluation file"),
-        ([*PLAY, "--prices", "-1", "2"], "'-1' is not a number of at least 0"),
         (["compare", "{file}"], "name two record files"),
         (["compare", "{file}", "{empty}"], "{file} is not an evaluation file"),
         (["compare", "{new}", "{new}"], "no record file {new}"),
-        (["compare", "{folder}", "{folder}"], "{folder} has no after.json"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -170,23 +133,29 @@ def test_evaluation(arguments, words, places, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["plya", "Toy"], "did you mean play?"),
+        (["games", "--out", "x", "--split", "valid_sen"], "did you mean valid_seen?"),
         (["failures", "export", "{library}", "--out", "/"], "'/' is a folder: name a file"),
-        (["failures", "export", "{library}", "--out", ""], "'' is empty: name a file"),
         (["failures", "list", "{library}", "--limit", BIG], "… is more than 2147483647"),
-        (["failures", "show", "{library}", "0"], "'0' is not an integer of at least 1"),
+        (["failures", "list", "{file}"], "{file}"),
+        (["failures", "lst", "{folder}"], "list, show"),
         (["export", "{folder}", "--out", ""], "the name of a folder is empty"),
-        (["index", "serve", "--index", "{new}", "--window", "inf"], "'inf' is not a number of at least 0"),
-        (["index", "build", "--corpus", "{file}", "--out", "{new}", "--shards", "0"], "'0' is not an integer"),
-        (["searchqa", "generate", "--out", "{new}", "--people", BIG], "… is more than 2147483647"),
-        (["play", "nomod:X-v0"], "No module named 'nomod'"),
+        (["export", "{folder}", "--out", "{file}"], "{folder}"),
+        (["index", "serve", "--index", "{new}"], "{new}"),
+        (["index", "build", "--corpus", "{empty}", "--out", "{new}"], "{empty}"),
+        (["searchqa", "generate", "--out", "{new}", "--people", "1"], "16 to"),
+        (["webshop", "generate", "--out", "{file}"], "File exists"),
+        (["webshop", "build", "--data", "{new}"], "{new}"),
+        (["webshop", "serve", "--port", "99999999"], "port"),
+        (["serve", "RoleAgent/Toy-v0", "--port", "99999"], "port"),
         (["play", "Toy", "--env-arg", "shares=a"], "shares must be of type mapping, not 'a'"),
         (["play", "CartPole-v1"], "CartPole-v1 has no task_split"),
-        (["report", "{folder}", "--out", "/"], "'/' is a folder: name a file"),
+        (["report", "{new}"], "{new}"),
     ],
     ids=lambda value: " ".join(value)[:60] if isinstance(value, list) else "",
 )
 def test_verbs(arguments, words, library, capsys):
-    assert words in said(roleagent, arguments, library, capsys)
+    assert placed(words, library) in said(roleagent, arguments, library, capsys)
 
 
 def test_a_checkpoint_of_many_digits_is_none(tmp_path):
@@ -197,7 +166,6 @@ def test_a_checkpoint_of_many_digits_is_none(tmp_path):
 
 
 def numbers(options, prefix=()):
-    """The path of every option that is a number."""
     for name, kind in get_type_hints(options).items():
         if dataclasses.is_dataclass(kind):
             yield from numbers(kind, (*prefix, name))
@@ -216,7 +184,6 @@ def test_no_number_is_infinite_or_beyond_all_bounds(path):
 
 
 def test_a_module_may_register_the_environment(tmp_path, monkeypatch, capsys):
-    """What stands before the colon is imported, and the arguments are those that its constructor names."""
     (tmp_path / "countdown_here.py").write_text(
         "import gymnasium\n"
         "from roleagent.envs.toy.env import ToyKitchen\n"
@@ -260,7 +227,6 @@ def test_an_environment_without_what_a_run_needs_is_refused(tmp_path, monkeypatc
 
 
 def test_a_refused_run_leaves_what_was_in_its_folder(places):
-    """An empty folder is free again; one with something in it keeps that."""
     refused = [*TRAIN[:2], *TINY, "warmstart.shares={bring: 0, heat: 0, cool: 0, clean: 0}"]
     for name in ("folder", "run"):
         (places[name] / "config.yaml").unlink(missing_ok=True)
