@@ -100,6 +100,20 @@ def episodes_of(folder, iteration):
     return [json.loads(line) for line in gzip.decompress(packed).splitlines()]
 
 
+def metrics(folder, stage=None):
+    """The rows of a run's log, of one stage or all, without what depends on the machine's speed."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    rows = [row for row in rows if stage in (None, row["stage"])]
+    return [{k: v for k, v in row.items() if not k.endswith(("seconds", "per_second"))} for row in rows]
+
+
+def result_of(stdout):
+    """What a benchmark reports in its last line."""
+    name, _, text = stdout.splitlines()[-1].partition(" ")
+    assert name == "RESULT"
+    return json.loads(text)
+
+
 def run(name, *arguments, **options):
     """Runs the real command to its end; returns (exit status, stdout, stderr)."""
     process = start(name, *arguments, **options)

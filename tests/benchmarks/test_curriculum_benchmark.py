@@ -1,10 +1,8 @@
 """The comparison with and without the curriculum: its arithmetic by hand, and both runs from one start."""
 
-import json
-
 import pytest
 import yaml
-from programs import ROOT, load, run
+from programs import ROOT, load, result_of, run
 
 SMALL = {
     "base": str(ROOT / "configs" / "toy_rare.yaml"),
@@ -53,8 +51,7 @@ def test_both_runs_go_on_from_one_start(tmp_path):
     options = ("--seeds", 1, "--config", file, "--out", tmp_path / "out")
     status, shown, errors = run("benchmarks/curriculum", *options)
     assert status == 0, errors
-    name, _, text = shown.splitlines()[-1].partition(" ")
-    assert name == "RESULT" and json.loads(text)["seeds"] == 1
+    assert result_of(shown)["seeds"] == 1
     starts = [tmp_path / "out" / folder / "before.json" for folder in ("seed0", "seed0-curriculum")]
     assert starts[0].read_text() == starts[1].read_text()
     aiw = [yaml.safe_load((path.parent / "config.yaml").read_text())["aiw"] for path in starts]

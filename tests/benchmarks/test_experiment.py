@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 import yaml
-from programs import ROOT, run
+from programs import ROOT, result_of, run
 
 from roleagent.agents.evaluation.records import PROTOCOL, Record, RecordFile
 from roleagent.config import ConfigError, load, to_dict
@@ -201,8 +201,7 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path):
     plan = {"arms": arms, "apart": [], "stages": [{"arms": [*arms], "seeds": [0]}], "pairs": [[*arms]]}
     status, shown, errors = run("benchmarks/experiment", "--config", written(**plan), "--out", out)
     assert status == 0, errors
-    name, _, text = shown.splitlines()[-1].partition(" ")
-    assert name == "RESULT" and json.loads(text)["seeds"]["Role-Agent"] == [0]
+    assert result_of(shown)["seeds"]["Role-Agent"] == [0]
     page = (tmp_path / "report.md").read_text()
     for text in ("Role-Agent over GRPO", "Nothing is tuned here.", "pictures/report_success.svg", "predictive reward"):
         assert text in page

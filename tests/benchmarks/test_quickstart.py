@@ -4,7 +4,7 @@ import json
 
 import pytest
 import yaml
-from programs import run
+from programs import result_of, run
 
 CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 6},
@@ -13,12 +13,6 @@ CONFIG = {
     "rollout": {"num_groups": 2, "group_size": 3, "action_tokens": 12, "prediction_tokens": 24},
     "train": {"iterations": 2},
 }
-
-
-def result_of(stdout):
-    name, _, text = stdout.splitlines()[-1].partition(" ")
-    assert name == "RESULT"
-    return json.loads(text)
 
 
 @pytest.mark.slow

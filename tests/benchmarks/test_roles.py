@@ -5,7 +5,7 @@ import json
 
 import pytest
 import yaml
-from programs import load, run
+from programs import load, result_of, run
 
 CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "kwargs": {}},
@@ -13,12 +13,6 @@ CONFIG = {
 }
 SMALL = "env.eval_tasks=4 warmstart.episodes=20 warmstart.round_episodes=4 train.iterations=4"
 SMALL += " rollout.num_groups=3 rollout.group_size=2"
-
-
-def result_of(stdout):
-    name, _, text = stdout.splitlines()[-1].partition(" ")
-    assert name == "RESULT"
-    return json.loads(text)
 
 
 def logged(folder, rows):

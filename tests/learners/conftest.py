@@ -43,7 +43,6 @@ CONFIG = {
 
 @pytest.fixture(scope="session")
 def config(tmp_path_factory):
-    """The run's configuration file."""
     path = tmp_path_factory.mktemp("config") / "tiny.yaml"
     path.write_text(yaml.safe_dump(CONFIG))
     return path

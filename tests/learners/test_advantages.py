@@ -1,15 +1,12 @@
 """The estimators: hand-computed examples first, then properties over random groups."""
 
 import math
-import re
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import roleagent
 from roleagent.learners.advantages import ESTIMATORS, gae, gigpo, grpo, has_zero_variance, reinforce, rloo, role_agent
 from roleagent.learners.credit import summary
 from roleagent.learners.returns import EstimatorConfig, modulated_returns, predictive_return, standardize, task_returns
@@ -22,7 +19,6 @@ PLAIN = EstimatorConfig(gamma=0.5, norm="mean")
 
 
 def turn(state="s", reward=0.0, scores=None):
-    """A turn in ``state``; ``scores`` are the similarities for horizons 1..H, None for an absent prediction."""
     prediction = None
     if scores is not None:
         found = tuple(PredictionScore(0, h, score or 0.0, score is None) for h, score in enumerate(scores, start=1))
@@ -39,7 +35,6 @@ def group(*trajectories):
 
 
 def modulated(row, gamma, **options):
-    """The modulated returns of an episode by itself."""
     return modulated_returns(group(row), EstimatorConfig(gamma, **options))[0]
 
 
@@ -50,9 +45,6 @@ def flat(values):
 def close(values, expected):
     assert [len(row) for row in values] == [len(row) for row in expected]
     assert flat(values) == pytest.approx(flat(expected), abs=1e-5)
-
-
-# --- by hand ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -158,23 +150,12 @@ def test_nothing_to_estimate(name):
 
 @pytest.mark.parametrize(
     "wrong",
-    [
-        {"gamma": 1.5},
-        {"alpha": -1.0},
-        {"norm": "max"},
-        {"similarity_threshold": 0.0},
-        {"unscored": "no"},
-        {"state_of_failure": ""},
-        {"modulation": "z"},
-    ],
+    [{"gamma": 1.5}, {"alpha": -1.0}, {"norm": "max"}, {"similarity_threshold": 0.0}, {"unscored": "no"}],
     ids=str,
 )
 def test_values_out_of_range_are_refused(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):
         EstimatorConfig(**wrong)
-
-
-# --- named rewards ----------------------------------------------------------------------------------------------------
 
 
 def spoken(tokens=1, rewards=None, **info):
@@ -216,8 +197,6 @@ def test_foreseeing_multiplies_what_the_task_pays_and_no_penalty():
     rewards = Rewards({"format_error": -0.5, "turn": -0.1})
     assert modulated(MIXED, 0.5, rewards=rewards) == pytest.approx([1.0 - 0.6 - 0.05, 2.0 - 0.1])
 
-
-# --- properties -------------------------------------------------------------------------------------------------------
 
 similarity = st.floats(0.0, 1.0)
 turns = st.builds(
@@ -282,20 +261,6 @@ def test_a_group_that_only_succeeded_has_no_trajectory_advantage(rows, config):
     assert role_agent(some, config) == role_agent(some, replace(config, alpha=0.0))
 
 
-@given(trajectories(st.just(True)), st.floats(0.1, 1.0), st.data())
-def test_every_return_depends_on_its_own_prediction_and_on_no_other(row, gamma, data):
-    position = data.draw(st.integers(0, len(row.turns) - 1))
-    reported = replace(row.turns[position], prediction=turn(scores=(0.25,)).prediction)
-    better = replace(reported, prediction=turn(scores=(0.75,)).prediction)
-
-    def with_turn(changed):
-        return trajectory(*row.turns[:position], changed, *row.turns[position + 1 :])
-
-    low, high = modulated(with_turn(reported), gamma), modulated(with_turn(better), gamma)
-    assert high[position] / low[position] == pytest.approx(1.75 / 1.25)
-    assert [a == b for a, b in zip(low, high, strict=True)] == [t != position for t in range(len(row.turns))]
-
-
 @given(groups, configs)
 def test_without_predictions_role_agent_is_gigpo(some, config):
     silent = group(*(trajectory(*(replace(t, prediction=None) for t in row.turns)) for row in some.trajectories))
@@ -304,16 +269,7 @@ def test_without_predictions_role_agent_is_gigpo(some, config):
 
 @given(groups, configs)
 def test_state_advantages_sum_to_zero(some, config):
-    """Inside every state group the values are centred, however often a rollout came back to the state."""
     assert math.fsum(flat(role_agent(some, replace(config, alpha=0.0)))) == pytest.approx(0.0, abs=1e-6)
-
-
-@given(st.lists(groups, min_size=1, max_size=3), groups, configs, estimators)
-def test_other_groups_do_not_matter(others, some, config, estimator):
-    alone = estimator(some, config)
-    for other in [*others, some]:  # a duplicate of the group included
-        estimator(other, config)
-    assert estimator(some, config) == alone
 
 
 @given(st.lists(st.floats(-10, 10), max_size=8))
@@ -321,15 +277,3 @@ def test_standardised_values_have_unit_spread_or_none(values):
     result = standardize(values)
     spread = math.sqrt(math.fsum(v * v for v in result) / len(result)) if result else 0.0
     assert set(result) <= {0.0} or 0.0 < spread <= 1.0 + 1e-9
-
-
-def test_no_code_but_the_table_of_estimators_switches_on_their_names():
-    """Everything else asks the record. Examples and defaults of options may name an estimator."""
-    root = Path(roleagent.__file__).resolve().parents[2]
-    names = "|".join(ESTIMATORS)
-    switch = re.compile(rf"""(?:==|!=|\bin|\bcase)\s*[(\[{{]?\s*(?:["']\w+["'],\s*)*["'](?:{names})["']""")
-    assert switch.search('if kind in ("x", "gae"):') and switch.search("kind == 'role_agent'")
-    packages = ("agents", "curricula", "envs", "learners", "reports", "src")
-    files = [path for package in packages for path in (root / package).rglob("*.py")] + [root / "train.py"]
-    assert len(files) > 100
-    assert [str(path) for path in files if switch.search(path.read_text("utf-8"))] == []

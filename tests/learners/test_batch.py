@@ -18,12 +18,10 @@ MASKS = list(itertools.product([True, False], repeat=2))
 
 
 def completion(*token_ids):
-    """Log-probabilities that name their tokens, so that a mix-up shows."""
     return Completion(token_ids, tuple(-token / 100 for token in token_ids), "stop")
 
 
 def turn(prompt, reply, question=None, answer=None):
-    """``question`` (tokens after the reply) and ``answer`` make a follow-up prediction."""
     prediction = None
     if question is not None:
         prediction = Prediction((*prompt, *reply, *question), completion(*answer), ("?",))
@@ -61,9 +59,6 @@ def expected_stream(episode, advantages, train_predictions=True):
     return Counter(items)
 
 
-# --- by hand ----------------------------------------------------------------------------------------------------------
-
-
 def test_a_transcript_is_one_segment():
     episode = trajectory(turn([1], [2], [3], [4, 5]), turn([1, 2, 3, 4, 5, 6], [7, 8]))
     (segment,) = plain_segments_of(episode, [0.5, -0.5], index=3)
@@ -74,33 +69,11 @@ def test_a_transcript_is_one_segment():
     assert segment.trajectory == 3
 
 
-def test_a_window_is_one_segment_per_turn():
-    first, second = plain_segments_of(trajectory(turn([1], [2], [3], [4]), turn([1, 9], [2])), [0.5, -0.5])
-    assert (first.token_ids, first.token_kind) == ((1, 2, 3, 4), (0, 1, 0, 2))
-    assert (second.token_ids, second.token_kind) == ((1, 9, 2), (0, 0, 1))
-
-
 def test_a_prediction_that_the_next_prompt_leaves_out_stands_alone():
     side, main = plain_segments_of(trajectory(turn([1], [2], [3], [4]), turn([1, 2, 6], [7])), [0.5, -0.5])
     assert (side.token_ids, side.token_kind) == ((1, 2, 3, 4), (0, 0, 0, 2))
     assert (main.token_ids, main.token_kind) == ((1, 2, 6, 7), (0, 1, 0, 1))
     assert side.advantages == (0, 0, 0, 0.5)
-
-
-def test_untrained_predictions_are_context_in_a_transcript_and_cut_off_at_an_end():
-    episode = trajectory(turn([1], [2], [3], [4]), turn([1, 2, 3, 4, 6], [7], [8], [9]))
-    (segment,) = plain_segments_of(episode, [0.5, -0.5], train_predictions=False)
-    assert segment.token_ids == (1, 2, 3, 4, 6, 7)
-    assert segment.token_kind == (0, 1, 0, 0, 0, 1)
-    assert segment.sampler_logprobs[3] == segment.advantages[3] == 0
-
-
-def test_empty_replies_train_nothing():
-    assert plain_segments_of(trajectory(), []) == []
-    assert plain_segments_of(trajectory(turn([1], [])), [1.0]) == []
-    assert [s.token_ids for s in plain_segments_of(trajectory(turn([1], []), turn([1, 2], [3])), [1.0, 1.0])] == [
-        (1, 2, 3)
-    ]
 
 
 def test_impossible_trajectories_are_refused():
@@ -112,8 +85,6 @@ def test_impossible_trajectories_are_refused():
     with pytest.raises(ValueError, match="prediction's prompt of turn 0"):
         plain_segments_of(trajectory(stray), [1.0])
 
-
-# --- properties -------------------------------------------------------------------------------------------------------
 
 tokens = st.lists(st.integers(0, 3), max_size=4)  # few kinds of token, so that prompts also agree by accident
 KEEP_ALL, DROP_PREDICTION, FRESH = "keep all", "drop prediction", "fresh prompt"
@@ -154,9 +125,6 @@ def test_a_growing_transcript_always_is_one_segment(episode):
     assert len(plain_segments_of(*episode)) <= 1
 
 
-# --- masks and whitening ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("loss", "estimator"), MASKS)
 def test_the_two_action_masks_are_independent(loss, estimator):
     config = configured(loss, estimator)
@@ -173,13 +141,6 @@ def test_the_two_action_masks_are_independent(loss, estimator):
     share = 1 / 3 / 2 if loss else 1 / 6 / 2
     inside = 0.0 if loss else share
     assert weights[0] == pytest.approx([0, 0, share, share, inside, 0.25, inside, inside, share])
-
-
-@pytest.mark.parametrize(("loss", "estimator"), MASKS)
-def test_in_windows_text_begins_behind_each_segments_first_reply(loss, estimator):
-    batch = batch_of(configured(loss, estimator), windows(1.0), windows(0.0))
-    text = 0 if loss and estimator else 3
-    assert [one.token_kind for one in plain(batch.segments[:2])] == [(0, 0, 1, 1, text, 2), (0, 1)]
 
 
 @pytest.mark.parametrize("estimator", [True, False])

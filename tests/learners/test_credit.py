@@ -23,14 +23,6 @@ def episode(won, *turns):
     return Trajectory(TASK, (*turns, turn(scores=(), won=won)), True, False, "won" if won else "lost")
 
 
-def test_scores_that_know_validity_alone_carry_no_information():
-    """The audit's finding: valid commands score 0.9, invalid ones 0.3, and won episodes have fewer invalid ones."""
-    good, bad = turn(True, (0.9,)), turn(False, (0.3,))
-    found = prediction_counters([episode(True, good, good, good, bad), episode(False, good, bad, bad, bad)])
-    assert found["prediction_correlation"] == pytest.approx(0.5)
-    assert found["prediction_information"] == 0.0
-
-
 def test_information_by_hand_is_the_partial_correlation_of_the_textbook():
     won = [turn(True, (0.9, 0.7)), turn(True, (0.6,)), turn(False, (0.5,))]
     lost = [turn(True, (0.4,)), turn(False, (0.2,)), turn(False, (0.6,))]
@@ -61,9 +53,6 @@ def test_a_failure_is_recalled_where_it_was_predicted_in_its_words():
         turn(False, (0.0,), "", NOTHING),
         turn(True, (0.2,), NOTHING, "You see an egg."),  # not a failure
         turn(False, (), NOTHING, None),  # nobody could know it
-        Turn(
-            (), Completion((), (), "stop"), "look", "", "s", info={"valid_action": False, "state": NOTHING}
-        ),  # unasked
     ]
     assert prediction_counters([episode(True, *turns)])["failure_recall"] == pytest.approx(1 / 3)
     assert set(prediction_counters([episode(True, turn())]).values()) == {0.0}

@@ -1,10 +1,7 @@
 """Rounds of the warm start in which policy and expert take turns."""
 
-import json
-
 import numpy as np
 import pytest
-from programs import ROOT, load
 from tiny import Script
 
 from roleagent.agents.builders import EnvSplit
@@ -12,14 +9,7 @@ from roleagent.config import load as configured
 from roleagent.learners.sft.dagger import take_turns
 from roleagent.learners.sft.tokenization import segments_from
 
-train = load("train")
 WRONG = "go to desk 7"
-TINY = (
-    *("--config", str(ROOT / "configs" / "toy.yaml"), "env.eval_tasks=2", "curriculum.analyst=rule"),
-    *("policy.hidden_size=32", "policy.layers=1", "policy.heads=2", "policy.kv_heads=1", "policy.mlp_size=32"),
-    *("rollout.num_groups=2", "rollout.group_size=2", "train.iterations=1", "warmstart.epochs=1"),
-    *("warmstart.episodes=30", "warmstart.batch_tokens=600", "warmstart.rounds=2", "warmstart.round_episodes=6"),
-)
 
 
 @pytest.fixture
@@ -48,14 +38,3 @@ def test_what_is_learnt_is_what_the_policy_read_when_it_played(world):
         learnt = policy.tokenizer.decode(segment.token_ids.tolist(), skip_special_tokens=False)
         assert len(policy.prompts) == len(episode.steps)
         assert all(learnt.startswith(prompt) for prompt in policy.prompts)
-
-
-@pytest.mark.slow
-def test_rounds_are_kept_and_followed_by_updates(tmp_path, capsys):
-    assert train.main([*TINY, f"run_dir={tmp_path / 'with'}"]) == 0
-    assert "round 2: policy and expert took turns in 6 episodes" in " ".join(capsys.readouterr().out.split())
-    assert train.main([*TINY, f"run_dir={tmp_path / 'without'}", "warmstart.rounds=0"]) == 0
-    rounds = [json.loads(path.read_text()) for path in sorted((tmp_path / "with" / "corrections").iterdir())]
-    assert [len(one["episodes"]) for one in rounds] == [6, 6]
-    assert 0 < rounds[0]["step"] < rounds[1]["step"]
-    assert not (tmp_path / "without" / "corrections").exists()

@@ -12,7 +12,7 @@ import pytest
 import torch
 from programs import ROOT
 from tiny import qwen
-from together import CONTINUED, TRAININGS, batch, learner_of
+from together import BF16, CONTINUED, TRAININGS, batch, learner_of
 from transformers import AutoModelForCausalLM
 
 from roleagent.config import ConfigError, load
@@ -62,7 +62,6 @@ def flat(tensors):
 
 
 def distance(one, other):
-    """Relative, of all of a model's numbers together."""
     return float((flat(one) - flat(other)).norm() / flat(other).norm())
 
 
@@ -111,9 +110,6 @@ def test_loaded_it_goes_on_bit_for_bit(found, name, adapter):
         assert not torch.equal(flat(case["found"]), flat(case["kept"]))
 
 
-# --- adapters ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("stage", range(4))
 def test_adapters_alone_learn_and_the_reference_is_the_model_without_them(found, stage):
@@ -139,7 +135,6 @@ def logprobs(model, segments):
 
 
 def trained_adapter(tmp_path, dtype=torch.float32):
-    """A model whose adapter does something, and the folder of the model without it."""
     policy = qwen(seed=3)
     policy.model.to(dtype)
     policy.model.save_pretrained(tmp_path / "base")
@@ -199,18 +194,9 @@ def test_at_stage_3_no_whole_copy_goes_to_the_accelerator(monkeypatch):
     assert not hasattr(learner, "module")  # what the stages after it need the memory for
 
 
-# --- settings ---------------------------------------------------------------------------------------------------------
-
-
 def test_extra_settings_have_the_last_word_and_leave_the_others():
-    config = load(
-        overrides=[
-            "policy.dtype=bfloat16",
-            "deepspeed.offload_optimizer=on",
-            "deepspeed.extra={zero_optimization: {overlap_comm: true}, gradient_clipping: 7.0}",
-        ]
-    )
-    settings = deepspeed_settings(config)
+    extra = "deepspeed.extra={zero_optimization: {overlap_comm: true}, gradient_clipping: 7.0}"
+    settings = deepspeed_settings(load(overrides=[BF16, "deepspeed.offload_optimizer=on", extra]))
     assert settings["zero_optimization"]["stage"] == 1  # of bfloat16
     assert settings["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
     assert settings["zero_optimization"]["overlap_comm"] is True
@@ -221,11 +207,9 @@ def test_extra_settings_have_the_last_word_and_leave_the_others():
     ("options", "said"),
     [
         (["deepspeed.zero_stage=1"], "warmstart.optimizer=muon works on whole matrices"),
-        (["policy.dtype=bfloat16", "warmstart.episodes=0", "optim.optimizer=muon"], "optim.optimizer=muon works"),
         (["deepspeed.offload_optimizer=on"], "set deepspeed.zero_stage=2"),
         (["deepspeed.zero_stage=2", "warmstart.optimizer=adamw", "deepspeed.offload_parameters=on"], "zero_stage=3"),
         (["deepspeed.extra={gradient_accumulation_steps: 4}"], "cannot set gradient_accumulation_steps"),
-        (["deepspeed.extra={zero_optimization: {stage: 2}}"], "that is deepspeed.zero_stage"),
         (["lora.rank=8"], "name one with policy.path"),
     ],
 )

@@ -33,7 +33,6 @@ def test_a_failed_command_leaves_the_grouping_state_as_it_was(name, failure, val
 
 
 def test_in_a_rollout_turns_after_failures_are_compared_by_the_situation():
-    """Failures of two situations are one group as published; by default each belongs to its situation."""
     replies = {0: "look", 1: "dance", 2: "go to sink", 3: "dance"}
     turns = {}
 

@@ -1,16 +1,14 @@
 """Every method through the real trainer: two iterations in the toy kitchen, resumed, and on two ranks."""
 
-import json
 import re
 import shutil
 from fnmatch import fnmatch
 
 import pytest
 import torch
-from programs import ROOT, SMALL, episodes_of, load, overrides, run_both
+from programs import ROOT, SMALL, episodes_of, load, metrics, overrides, run_both
 
 from roleagent.config import from_dict
-from roleagent.learners.run.counters import idle_mechanisms
 from roleagent.methods import METHODS
 
 TREE = SMALL | {
@@ -34,14 +32,14 @@ DOCUMENTED = {
     for cell in re.findall(r"^\| (`.*?) \|", LOGGED, re.MULTILINE)
     for name in re.findall(r"`(\S+)`", cell)
 }
-CLOCKS = {"seconds", "*_seconds", "tokens_per_second"}  # which these tests leave out of the log
-# Of the curriculum's groups, and of valid commands: an iteration may have none.
+CLOCKS = {"seconds", "*_seconds", "tokens_per_second"}  # which `metrics` leaves out
+# Of the curriculum's groups, of valid commands and of process rewards: an iteration may have none.
 CONDITIONAL = {"curriculum_success", "curriculum_zero_variance_share", "prediction_accuracy_valid"}
 CONDITIONAL |= {"process_nonzero", "process_share", "returns_changed", "process_only_groups"}
 # Of environments with tools.
-CONDITIONAL |= {"calls", "calls_per_episode", "answer_rate", "malformed", "repaired", "unknown_tool", "bad_arguments"}
-CONDITIONAL |= {"tool_errors", "timeouts", "not_run", "cut_results", "neutralized", "coerced", "shared_calls", "images"}
-CONDITIONAL |= {"tool_calls/*", "tool_success/*", "tool_seconds/*"}
+TOOLS = "calls calls_per_episode answer_rate malformed repaired unknown_tool bad_arguments tool_errors timeouts not_run"
+TOOLS += " cut_results neutralized coerced shared_calls images tool_calls/* tool_success/* tool_seconds/*"
+CONDITIONAL |= {*TOOLS.split()}
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +55,10 @@ def arguments(tmp_path_factory):
     return ["--config", config, *overrides(tree)]
 
 
-def rows(folder):
-    found = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-    found = [row for row in found if row["stage"] == "train"]
-    return [{k: v for k, v in row.items() if not k.endswith(("seconds", "per_second"))} for row in found]
-
-
 @pytest.mark.parametrize("method", [name for name, options in METHODS.items() if "train" not in options])
 def test_it_trains_two_iterations(method, arguments, tmp_path):
     assert train.main([*arguments, f"method={method}", f"run_dir={tmp_path}/run"]) == 0
-    one, two = rows(tmp_path / "run")
+    one, two = metrics(tmp_path / "run", "train")
     for row in (one, two):
         assert row["grad_norm"] > 0 and row["reward_invalid_action"] > 0
         # The policy that samples and the one that learns have the same weights when an iteration begins.
@@ -93,7 +85,7 @@ def test_ppo_goes_on_with_its_critic(arguments, tmp_path):
     for name in ("after.json", "result.json"):
         (resumed / name).unlink()
     assert train.main([*options, f"run_dir={resumed}", "--resume"]) == 0
-    assert rows(resumed) == rows(whole)
+    assert metrics(resumed, "train") == metrics(whole, "train")
     states = []
     for folder in (whole, resumed):
         [path] = (folder / "checkpoints" / "step-500002" / "learner" / "critic").rglob("*model_states.pt")
@@ -105,12 +97,11 @@ def test_ppo_goes_on_with_its_critic(arguments, tmp_path):
 
 @pytest.mark.slow
 def test_two_ranks_agree_on_what_replaces_their_dead_groups(arguments, tmp_path):
-    """Three groups cannot be halved. All that was played is counted and shown to the curriculum."""
     folder = tmp_path / "run"
     done = run_both(*arguments, "method=dapo", "rollout.num_groups=3", f"run_dir={folder}")
     assert [status for status, _, _ in done] == [0, 0], done
     failures = 0
-    for number, row in enumerate(rows(folder), start=1):
+    for number, row in enumerate(metrics(folder, "train"), start=1):
         episodes, groups = episodes_of(folder, number), {}
         for episode in episodes:
             groups.setdefault(episode["group"], []).append(episode)
@@ -128,16 +119,3 @@ def test_the_page_on_algorithms_knows_every_method():
     page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^\| `(\w+)` \|.*\| `(\w+)` \|$", page, re.MULTILINE))
     assert listed == {name: from_dict({"method": name}).estimator.kind for name in METHODS}
-
-
-def test_what_is_switched_on_and_does_nothing_is_told():
-    config = from_dict({"method": "dapo", "wia": False, "aiw": False, "estimator": {"rewards": {"unheard": 0.5}}})
-    reported = idle_mechanisms(config, {"zero_variance_groups": 3.0, "reward_overlong": 0.5})
-    assert [any(word in text for text in reported) for word in ("dynamic_sampling_rounds", "unheard", "overlong")] == [
-        True,
-        True,
-        False,
-    ]
-    assert idle_mechanisms(config, {"zero_variance_groups": 3.0, "replaced_groups": 1.0, "reward_unheard": 1.0}) == [
-        "estimator.rewards has 'overlong', but no turn ever had such a reward"
-    ]

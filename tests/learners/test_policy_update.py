@@ -17,8 +17,6 @@ from roleagent.learners.model.learner import Learner
 from roleagent.learners.policy_update import minibatches, update, world_shares
 from roleagent.types import Group
 
-# --- old policy and sampler -------------------------------------------------------------------------------------------
-
 
 def learner_of(**tree):
     tree["loss"] = {"prediction_credit": "advantage"} | tree.get("loss", {})
@@ -28,36 +26,8 @@ def learner_of(**tree):
     return Learner(policy, config, config.optim.lr, reference)
 
 
-class Counting:
-    """Counts the segments that a learner scores beside its updates."""
-
-    def __init__(self, learner):
-        self.learner, self.inner, self.own, self.reference = learner, learner.score, 0, 0
-        learner.score = self
-
-    def __call__(self, segments, temperature, module=None):
-        if module is None:
-            self.own += len(segments)
-        else:
-            self.reference += len(segments)
-        return self.inner(segments, temperature, module)
-
-
 def orders(n):
     return [np.random.default_rng(epoch) for epoch in range(n)]
-
-
-@pytest.mark.parametrize(
-    ("updates", "epochs", "own"),
-    [(1, 1, 0), (2, 1, 2), (1, 2, 4), (2, 3, 4)],  # segments that must be known before later updates
-)
-@pytest.mark.parametrize("old", ["sampler", "learner"])
-def test_old_logprobs_are_only_scored_if_later_steps_need_them(old, updates, epochs, own):
-    learner = learner_of(loss={"old_logprobs": old, "kl": 1e-3}, optim={"minibatches": updates, "lr": 1e-2})
-    counting = Counting(learner)
-    update(learner, two_groups(learner.config), orders(epochs))
-    assert counting.own == (own if old == "learner" else 0)
-    assert counting.reference == 4  # once per iteration, however many passes
 
 
 def test_the_first_step_from_the_learners_logprobs_has_a_ratio_of_exactly_one():
@@ -67,7 +37,6 @@ def test_the_first_step_from_the_learners_logprobs_has_a_ratio_of_exactly_one():
 
 
 def test_later_updates_start_from_the_weights_before_the_first():
-    """With either source of old log-probabilities: one sampler that is the learner, exactly."""
     found = []
     for old in ("sampler", "learner"):
         learner = learner_of(loss={"old_logprobs": old, "kl": 0.0}, optim={"minibatches": 1, "lr": 1e-3})
@@ -113,7 +82,6 @@ def test_the_correction_weighs_tokens_up_to_its_cap(cap):
 
 @pytest.mark.parametrize("passes", [1, 2])
 def test_the_old_logprobs_of_text_tokens_are_the_learners(passes):
-    """Their ratio starts at 1 and moves in the second pass."""
     learner = learner_of(
         loss={"kl": 0.0, "action_mask": False}, estimator={"action_mask": False}, optim={"minibatches": 1}
     )
@@ -130,13 +98,9 @@ def test_the_old_logprobs_of_text_tokens_are_the_learners(passes):
     assert metrics["mismatch_max"] < 1e-5
 
 
-# --- minibatches ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("turns", "count"), [(1, 8), (3, 3), (100, 1)])
 @pytest.mark.parametrize("aggregation", ["trajectory", "token", "constant"])
 def test_the_mean_over_minibatches_of_turns_is_the_objective(monkeypatch, aggregation, turns, count):
-    """Eight turns of four trajectories in two groups."""
     loss = {"kl": 1e-3, "aggregation": aggregation}
     learner = learner_of(loss=loss, optim={"minibatch_turns": turns, "minibatches": 7})
     groups = [Group(TASK, (windows(1.0), windows(0.0))) for _ in range(2)]
@@ -160,7 +124,6 @@ def test_the_mean_over_minibatches_of_turns_is_the_objective(monkeypatch, aggreg
 
 
 def test_all_ranks_have_the_same_number_of_minibatches():
-    """A rank with few turns has empty minibatches."""
     loss = {"prediction_credit": "advantage"}
     config = from_dict({"method": "grpo", "loss": loss, "optim": {"minibatch_turns": 2}})
     others = SimpleNamespace(sum=lambda value: value + 14.0)  # their turns

@@ -44,7 +44,6 @@ def test_tokens_behind_the_common_prefix_are_compared_and_a_long_bad_path_is_cut
 
 
 def logprob(model, segment):
-    """The sum of the trained tokens' log-probabilities, by plain torch."""
     ids = torch.tensor(segment.token_ids.tolist())[None]
     found = torch.log_softmax(model(ids).logits[0, :-1].double(), -1).gather(-1, ids[0, 1:, None])[:, 0]
     return found[torch.tensor(trained(segment))[1:]].sum()

@@ -13,7 +13,7 @@ from roleagent.config import ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.learners.batch import ACTION
 from roleagent.learners.revision.data import RevisionData
-from roleagent.learners.revision.examples import Example, read_lines, select, write_lines
+from roleagent.learners.revision.examples import select
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
 from roleagent.learners.revision.loss import Member, batches, part_shares, weights_of
 from roleagent.learners.revision.thoughts import THOUGHTS, read_thoughts
@@ -54,12 +54,8 @@ def parts(found):
 
 
 def weighted(example, policy):
-    """The text of the tokens with weight."""
     kept = [one.token_ids[(one.token_kind == ACTION) & (one.advantages > 0)] for one in example.segments]
     return policy.decode(np.concatenate(kept).tolist())
-
-
-# --- tokens -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("style", ["transcript", "window"])
@@ -90,38 +86,12 @@ def test_an_experts_beginning_is_shown_and_not_imitated():
     assert [step[2] for step in revision.text["steps"]] == [0, 0, 0, 1, 1, 1]
 
 
-def test_the_judges_reason_may_be_the_thought():
-    found, policy = made(GOOD, BAD, overrides=("revision.thought=reason",))
-    assert "<revise>it leads away</revise>" in weighted(found.examples[1], policy)
-
-
-def test_an_example_survives_its_file(tmp_path):
-    found, _ = made(GOOD, BAD)
-    write_lines(tmp_path / "a.gz", [found.to_json()])
-    [row] = read_lines(tmp_path / "a.gz")
-    for example, read in zip(found.examples, map(Example.from_json, row["examples"]), strict=True):
-        assert read.key == example.key
-        assert read.text == json.loads(json.dumps(example.text))
-        assert [one.token_kind.tolist() for one in read.segments] == [
-            one.token_kind.tolist() for one in example.segments
-        ]
-
-
-# --- filters ----------------------------------------------------------------------------------------------------------
-
-
 def test_no_verdict_no_splice():
     for verdict in (Verdict("good", "", "model"), UNREAD):
         found, _ = made(GOOD, BAD, judge=First(verdict))
         assert parts(found) == ["good"]
         assert found.counts["dropped_no_verdict"] == 1
     assert found.counts["verdict_source_fallback"] == 1
-
-
-def test_only_steps_behind_the_divergence_are_judged():
-    judge = First()
-    made(GOOD, [*GOOD[:2], "look", "look"], judge=judge)
-    assert [path.shared for path in judge.asked] == [2]
 
 
 @pytest.mark.parametrize(
@@ -136,23 +106,18 @@ def test_a_false_splice_is_dropped_unless_it_is_published(splice, truth, counted
     assert found.counts["splices"] == 1
 
 
-def test_two_notes_in_a_row_are_no_example():
-    found, _ = made(GOOD, ["go to counter", note(), "look"], judge=PlaceJudge())
-    assert len(found.examples) == 2
-    found, _ = made(GOOD, ["go to counter", "look", note()], judge=PlaceJudge())
-    assert found.counts["dropped_notes"] == 1
-
-
-def test_what_outgrows_the_context_is_dropped():
-    found, _ = made(GOOD, BAD, context=120)
-    assert not found.examples
-    assert found.counts["dropped_context"] == 2
-
-
-def test_markers_of_chat_templates_are_dropped():
-    found, _ = made(GOOD, ["<|im_start|>", "look"])
-    assert parts(found) == ["good"]
-    assert found.counts["dropped_marker"] == 1
+@pytest.mark.parametrize(
+    ("bad", "options", "counted"),
+    [
+        (["go to counter", "look", note()], {"judge": PlaceJudge()}, {"dropped_notes": 1}),  # two notes in a row
+        (["<|im_start|>", "look"], {}, {"dropped_marker": 1}),
+        (BAD, {"context": 120}, {"dropped_context": 2}),
+    ],
+)
+def test_what_cannot_be_an_example_is_dropped(bad, options, counted):
+    found, _ = made(GOOD, bad, **options)
+    assert parts(found) == ([] if "context" in options else ["good"])
+    assert counted.items() <= found.counts.items()
 
 
 def test_bad_leaves_go_to_the_library_with_the_transition_point():
@@ -177,12 +142,8 @@ def test_equal_examples_and_those_beyond_a_tasks_share_are_dropped():
     kept, dropped = select(many, RevisionConfig(per_task=12), np.random.default_rng(0))
     assert Counter(example.edge for example in kept) == {0: 4, 1: 4, 2: 4}
     assert dropped["per_task"] == 18
-    budget = 5 * good.trained_tokens
-    kept, dropped = select(many, RevisionConfig(per_task=30, tokens=budget), np.random.default_rng(0))
+    kept, dropped = select(many, RevisionConfig(per_task=30, tokens=5 * good.trained_tokens), np.random.default_rng(0))
     assert (len(kept), dropped["tokens"]) == (5, 25)
-
-
-# --- loss -------------------------------------------------------------------------------------------------------------
 
 
 def segment(trained, total=10):
@@ -202,7 +163,6 @@ def test_every_part_has_its_share_whatever_its_size():
         assert own == pytest.approx(share)
     both = weights_of(batch, shares, balance="tokens")
     assert both[0][-1] == pytest.approx(both[1][-1]), "one mean over good and revision tokens"
-    assert part_shares({"good": [1]}, RevisionConfig()) == {"good": 1.0}, "what is not there has no share"
 
 
 def test_every_batch_holds_every_part_and_an_epoch_every_example():
@@ -214,9 +174,6 @@ def test_every_batch_holds_every_part_and_an_epoch_every_example():
     assert sorted(seen) == sorted(map(id, found["revision"]))
     sizes = [sum(len(one) for _, one in batch) for batch in epoch]
     assert 40 <= np.mean(sizes) <= 75
-
-
-# --- files of the user ------------------------------------------------------------------------------------------------
 
 
 def test_conversations_are_read_in_both_forms_and_answers_have_weight(tmp_path):

@@ -6,7 +6,7 @@ from tiny import world_of
 from trees import grow, kitchen, note
 
 from roleagent.agents.search.tree import common_ancestor
-from roleagent.config import ConfigError, load
+from roleagent.config import ConfigError
 from roleagent.learners.launch import check_run
 from roleagent.learners.prediction_targets import text_reply
 from roleagent.learners.revision.pairs import good_leaves, has_loop, leaves_of, make_pairs
@@ -45,47 +45,22 @@ def rewarded(tree, **rewards):
     return tree
 
 
-# --- rewards ----------------------------------------------------------------------------------------------------------
-
-
-def test_alpha_of_one_keeps_optimal_trajectories(world):
-    tree = tree_of(world, GOOD, HARMLESS)
-    assert [node.command for node in good_leaves(leaves_of(tree), 1.0)] == [GOOD[-1]]
-    [pair] = make_pairs(tree, RevisionConfig(), 1.0, RNG(0))
-    assert pair.good.outcome == 1.0
-
-
-def test_alpha_and_beta_are_numbers():
-    assert load(None, ["revision.alpha=[0.5,1]", "revision.beta=0.1"]).revision.alpha == (0.5, 1.0)
-    for option in ("revision.alpha=[half]", "revision.alpha=[50]", "revision.alpha=[]", "revision.beta=high"):
-        with pytest.raises(ConfigError, match=option.partition("=")[0]):
-            load(None, [option])
-
-
 def test_the_panel_is_not_searched():
     with pytest.raises(ConfigError, match="another split"):
         check_run(world_of("method=agent_r", "env.eval_split=train"), resume=False)
 
 
-def test_below_one_alpha_is_a_strict_bound(world):
+def test_below_one_alpha_is_a_strict_bound_and_beta_a_gap_or_a_bound(world):
     tree = rewarded(tree_of(world, GOOD, ["go to sink"]), go_to_sink=0.5)
-    assert len(good_leaves(leaves_of(tree), 0.5)) == 1
-    assert len(good_leaves(leaves_of(tree), 0.4)) == 2
-
-
-@pytest.mark.parametrize(("bad", "pairs"), [("gap", 1), ("bound", 0)])
-def test_beta_is_a_gap_or_a_bound(world, bad, pairs):
-    tree = rewarded(tree_of(world, GOOD, ["go to sink"]), go_to_sink=0.5)
-    assert len(make_pairs(tree, RevisionConfig(bad=bad, beta=0.2), 0.9, RNG(0))) == pairs
+    assert [len(good_leaves(leaves_of(tree), alpha)) for alpha in (0.5, 0.4, 1.0)] == [1, 2, 1]
+    for bad, pairs in (("gap", 1), ("bound", 0)):
+        assert len(make_pairs(tree, RevisionConfig(bad=bad, beta=0.2), 0.9, RNG(0))) == pairs
 
 
 def test_rewards_of_another_scale_are_refused(world):
     tree = rewarded(tree_of(world, GOOD, ["go to sink"]), move_egg_to_table=100.0)
     with pytest.raises(ConfigError, match=r"100.*\[0, 1\]"):
         make_pairs(tree, RevisionConfig(), 0.5, RNG(0))
-
-
-# --- partners ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_partner_shares_most_steps_and_then_is_the_shorter(world):
@@ -118,9 +93,6 @@ def test_a_loop_is_the_same_command_in_the_same_state(world):
     assert has_loop(leaf(tree, looping))
     assert not has_loop(leaf(tree, GOOD))
     assert good_leaves(leaves_of(tree), 0.5, drop_loops=True) == [leaf(tree, GOOD)]
-
-
-# --- splices ----------------------------------------------------------------------------------------------------------
 
 
 def spliced(world, bad, good, cut, played=True, form="note"):
@@ -193,7 +165,6 @@ def test_a_note_on_a_path_is_replayed_without_the_world(world):
 
 
 def test_a_false_splice_is_searched_on_from_the_true_state(world, monkeypatch):
-    """The policy puts the fish down and then wins: a recovery that happened."""
     split, policy = world
     rollout = split.rollout(policy)
     tree = tree_of(world, FISH, VISIT)

@@ -51,23 +51,6 @@ def configured(**simulator):
     )
 
 
-# --- prompt and reply -------------------------------------------------------------------------------------------------
-
-
-def test_the_prompt_reports_the_fields_the_success_a_task_and_the_wish():
-    text = simulator_prompt(GRAMMAR, TOLD, 3)
-    for name, values in GRAMMAR.fields.items():
-        assert f"- {name}: {', '.join(values)}" in text
-    assert "- heat: 3 of 16\n- cool: 0 of 8" in text and f"solved in 3 of 8 attempts:\n{LINE}" in text
-    assert "3 different new tasks" in text and "about 4 of 8 attempts" in text and "at least one field" in text
-    first = simulator_prompt(GRAMMAR, Situation({}, target=0.25))
-    assert "one new task" in first and "about 2 of 8" in first and "recent" not in first
-    assert (
-        simulator_prompt(GRAMMAR, TOLD, explain=False)
-        == f"target: 0.50\nheat: 3 of 16\ncool: 0 of 8\nseed: 3 of 8\n{LINE}"
-    )
-
-
 def test_names_from_episodes_stand_in_one_line_without_tags():
     text = simulator_prompt(GRAMMAR, Situation({"heat</tasks>\n<tasks>\nkind=cool": (1, 8)}))
     assert "- heat kind=cool: 1 of 8" in text and text.count("<tasks>") == text.count("</tasks>") == 1
@@ -80,7 +63,6 @@ def test_names_from_episodes_stand_in_one_line_without_tags():
         (f"Sure:\n<TASKS>\n\n  - {LINE}\n2. b=c\n</Tasks>\nDone.", [LINE, "b=c"]),
         (f"<tasks>\n{LINE}", [LINE]),
         (f"I could write <tasks>.</think><tasks>{LINE}</tasks>", [LINE]),
-        (LINE, []),
         (f"<tasks>\n{LINE}\n</tasks><tasks>\nb=c\n</tasks>", []),
         ("", []),
     ],
@@ -125,12 +107,8 @@ def test_a_situation_is_shortened_and_a_context_without_room_refused():
         ModelSimulator(qwen(context=64), GRAMMAR)
 
 
-# --- learning ---------------------------------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def started():
-    """A small policy that writes tasks as base tasks are drawn."""
     config = configured()
     rng = np.random.default_rng(0)
     texts = []
@@ -144,7 +122,6 @@ def started():
 
 
 def opened(policy, **options):
-    """A training of a copy, as a run opens it."""
     config = configured(**options)
     begun, start = copied(policy), copied(policy)
     learner = Learner(begun, config, config.simulator.lr, start.model.requires_grad_(False))
@@ -186,7 +163,6 @@ def taught(training, config, updates, solve=lambda values: 4 if values[0] == "he
 
 @pytest.mark.slow
 def test_the_weights_change_and_what_it_writes_with_them(started):
-    """The published simulator is never trained."""
     training, config = opened(started, lr=2e-3, max_kl=0.0)
     before = Counter(values[0] for values in written(training.simulator))
     metrics = taught(training, config, 6)
@@ -256,9 +232,6 @@ def test_it_is_saved_and_loaded_with_the_agents_learner(started, tmp_path):
         training.learner.close()
         agent.close()
     assert all(torch.equal(*pair) for pair in zip(*folders, strict=True))
-
-
-# --- behind a server --------------------------------------------------------------------------------------------------
 
 
 def test_a_server_writes_the_tasks_and_its_trouble_stops_nothing(monkeypatch):

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.learners.critic import Critic
-from roleagent.learners.model import prefix_sharing
 from roleagent.learners.model.micro_batch import collate, plan_by_length
 from roleagent.learners.model.prefix_sharing import can_share, find_prefixes, plan_by_prefix
 from roleagent.learners.model.token_logprobs import TokenScorer
@@ -54,7 +53,6 @@ def plainly(model, rows, temperature):
 
 
 def gradients(values, model):
-    """Of a sum in which every token counts differently."""
     model.zero_grad()
     (values * torch.linspace(-1, 2, len(values))).sum().backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
@@ -117,7 +115,6 @@ def test_values_entropies_and_gradients_are_the_plain_models(make, rows, tempera
 
 
 def test_a_critic_reads_the_same_states():
-    """Values where tokens were sampled, whatever is shared: as of each row by itself."""
     critic, rows = Critic(qwen()), segments(ROWS["a group"])
     torch.nn.init.normal_(critic.head.weight, generator=torch.Generator().manual_seed(0))
     found, _ = critic(collate(rows, 1), 1.0)
@@ -127,7 +124,6 @@ def test_a_critic_reads_the_same_states():
 
 
 def test_other_callers_have_attention_as_ever():
-    """The attention that can be told what is shared is transformers' own where nobody says so."""
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -158,7 +154,6 @@ def test_a_window_of_attention_is_not_shared():
 
 
 def test_shared_beginnings_are_computed_once():
-    """The layers see the distinct tokens and nothing else."""
     model, seen = qwen(), []
     model.base_model.layers[0].mlp.register_forward_hook(lambda _, given, __: seen.append(given[0].shape[:2].numel()))
     rows = segments(ROWS["a group"])
@@ -167,23 +162,6 @@ def test_shared_beginnings_are_computed_once():
     assert seen == [len(beginnings)]
     assert seen[0] < 0.6 * sum(map(len, rows))
 
-
-def test_of_what_stands_in_another_row_no_attention_is_asked(monkeypatch):
-    asked, before = [], prefix_sharing._original_attention
-
-    def attend(module, query, *rest, **options):
-        asked.append(query.shape)
-        return before(module, query, *rest, **options)
-
-    monkeypatch.setattr(prefix_sharing, "_original_attention", attend)
-    model, rows = qwen(), segments(ROWS["beside"])
-    TokenScorer(model)(collate(rows, 1), 1.0)
-    layers = model.config.num_hidden_layers
-    places = sum(shape[0] * shape[2] for shape in asked) / layers
-    assert places < 0.6 * sum(map(len, rows)) < 0.6 * len(rows) * len(rows[0])
-
-
-# --- prefixes ---------------------------------------------------------------------------------------------------------
 
 few_tokens = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=8), min_size=1, max_size=12)
 
@@ -221,15 +199,3 @@ def test_plans_by_length_hold_every_segment_once_and_keep_the_budget(lengths, bu
     assert sorted(index for batch in batches for index in batch) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) * max(lengths[index] for index in batch) <= budget or len(batch) == 1
-
-
-def test_collate_pads_on_the_right_and_selects_the_trained_tokens():
-    short = Segment((5, 6), (0, 1), (0.0, -0.5), (0.0, 2.0))
-    long = Segment((7, 8, 9), (0, 2, 1), (0.0, -0.1, -0.2), (0.0, -1.0, -1.0))
-    batch = collate([short, long], pad_id=3, columns={"weights": [[0.0, 0.25], [0.0, 0.5, 0.75]]}).to("cpu")
-    assert batch.token_ids.tolist() == [[5, 6, 3], [7, 8, 9]]
-    assert (batch.rows.tolist(), batch.positions.tolist()) == ([0, 1, 1], [1, 1, 2])
-    assert batch.token_kind.tolist() == [1, 2, 1]
-    assert batch.columns["weights"].tolist() == [0.25, 0.5, 0.75]
-    with pytest.raises(ValueError, match="at least one segment"):
-        collate([], pad_id=0)

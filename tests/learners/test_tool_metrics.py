@@ -12,7 +12,6 @@ SAID = Completion((1,), (-0.5,), "stop")
 
 
 def turn(*calls, answer="", **counters):
-    """A turn with calls (tool, error, seconds)."""
     described = [{"name": name, "error": error, "seconds": seconds} for name, error, seconds in calls]
     info = {"calls": described, "counters": {"calls": len(calls), **counters}, "answer": answer}
     return Turn((5,), SAID, "a", "o", None, None, {}, info)
@@ -43,21 +42,31 @@ def test_counters_by_hand():
     assert tool_metrics([plain]) == {}
 
 
-COMMON = dict.fromkeys(("predictions_scored", "returns_modulated", "zero_variance_groups", "replaced_groups"), 1.0)
+COMMON = dict.fromkeys(("predictions_scored", "returns_modulated", "zero_variance_groups", "replaced_groups"), 0.0)
 
 
-def test_idle_tools_are_reported():
-    config = load(overrides=["wia=off", "aiw=off", "estimator.rewards={}"])
-
-    def warnings(metrics):
-        counters = {}
-        for _ in range(2):
-            add_counters(counters, COMMON | metrics)
-        return idle_mechanisms(config, counters)
-
-    assert warnings(tool_metrics(episodes())) == ["all 2 calls of the tool sum failed"]
-    assert warnings({"calls": 0.0}) == ["tools are offered, but none was ever called"]
-    assert warnings({}) == [], "an environment without tools"
-    assert "loss.action_mask is on" in warnings({"world_loss_share": 0.1})[0]
-    config = load(overrides=["wia=off", "aiw=off", "estimator.rewards={}", "loss.action_mask=off"])
-    assert warnings({"world_loss_share": 0.1}) == [], "the ablation"
+@pytest.mark.parametrize(
+    ("options", "counted", "words"),
+    [
+        ([], tool_metrics(episodes()), ["all 2 calls of the tool sum failed"]),
+        ([], {"calls": 0.0}, ["tools are offered"]),
+        ([], {}, []),
+        ([], {"world_loss_share": 0.1}, ["loss.action_mask is on"]),
+        (["loss.action_mask=off"], {"world_loss_share": 0.1}, []),
+        (["estimator.rewards.tool=0.2"], {}, ["has 'tool'"]),
+        (["estimator.rewards.tool=0.2"], {"reward_tool": 3.0}, ["no process reward ever changed a return"]),
+        (["estimator.rewards.tool=0.2"], {"reward_tool": 3.0, "returns_changed": 0.5}, []),
+        (["method=dapo"], {"zero_variance_groups": 3.0, "reward_overlong": 0.5}, ["dynamic_sampling_rounds"]),
+        (["method=dapo"], {"zero_variance_groups": 3.0, "replaced_groups": 1.0}, ["has 'overlong'"]),
+        (["wia=on"], {}, ["no prediction was ever scored", "ever changed a return", "no true state"]),
+        (["aiw=on"], {"curriculum_from_curriculum": 1.0, "curriculum_failures": 2.0}, []),
+        (["aiw=on"], {"curriculum_failures": 2.0}, ["failure library"]),
+    ],
+    ids=str,
+)
+def test_what_is_switched_on_and_does_nothing_is_reported(options, counted, words):
+    counters = {}
+    for _ in range(2):
+        add_counters(counters, COMMON | counted)
+    found = idle_mechanisms(load(overrides=["wia=off", "aiw=off", *options]), counters)
+    assert len(found) == len(words) and all(word in text for word, text in zip(words, found, strict=True)), found

@@ -8,8 +8,6 @@ import sys
 import time
 
 import pytest
-import yaml
-from programs import load as load_program
 
 from roleagent.config import load
 from roleagent.learners.run.folder import RunFolder
@@ -52,14 +50,10 @@ def run_of(name, folder, resume=False):
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path, monkeypatch):
-    """No account and no server of whoever runs the tests."""
     for variable in [v for v in os.environ if v.startswith(("WANDB_", "MLFLOW_", "TRACKIO_"))]:
         monkeypatch.delenv(variable)
     monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
     monkeypatch.setenv("WANDB_MODE", "offline")
-
-
-# --- what was kept, by name and step ----------------------------------------------------------------------------------
 
 
 def kept_by_tensorboard(folder):
@@ -103,10 +97,8 @@ def kept_by_wandb(folder):
             stage = next((key.partition("/")[0] for key in row if key.endswith("/step")), "")
             named = {key: value for key, value in row.items() if "/" in key and not key.endswith("/step")}
             kept += [(key, row[f"{stage}/step"], value) for key, value in named.items()]
-            reported = {
-                "/".join([item.key, *item.nested_key]).strip("/"): item.value_json for item in record.summary.update
-            }
-            kept += [(key, None, json.loads(value)) for key, value in reported.items() if key.startswith("result/")]
+            items = {"/".join([i.key, *i.nested_key]).strip("/"): i.value_json for i in record.summary.update}
+            kept += [(key, None, json.loads(value)) for key, value in items.items() if key.startswith("result/")]
     return kept
 
 
@@ -189,11 +181,9 @@ def test_the_configuration_is_told_without_its_secrets(name, tmp_path, trackio_f
 @pytest.mark.parametrize(
     "value, expected",
     [
-        ("https://user@host/v1", "https://***@host/v1"),
         ("postgresql://me:a/b@host/db", "postgresql://***@host/db"),
         ("postgresql://me:p@ss@host/db", "postgresql://***@host/db"),
         ("https://host:8000/v1", "https://host:8000/v1"),
-        ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
         ("postgresql://h/d?user=me&password=x&ssl=1", "postgresql://h/d?user=me&password=***&ssl=1"),
         ({"kwargs": {"hub_token": "t", "tokens": "few"}}, {"kwargs": {"hub_token": "***", "tokens": "few"}}),
         (["https://a:b@c"], ["https://***@c"]),
@@ -203,12 +193,7 @@ def test_secrets_are_found_where_they_hide(value, expected):
     assert without_secrets(value) == expected
 
 
-# --- what goes wrong --------------------------------------------------------------------------------------------------
-
-
 class Broken:
-    """A tracker that fails from its second row on."""
-
     calls = 0
 
     def __init__(self, *_):
@@ -238,14 +223,8 @@ def test_a_tracker_that_fails_is_warned_of_once_and_left_alone(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
-def test_a_missing_package_is_one_line_before_the_run_begins(name, tmp_path, monkeypatch, capsys):
+def test_a_missing_package_is_one_line_before_the_run_begins(name, tmp_path, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda asked, *rest: None if asked == name else find(asked, *rest))
     with pytest.raises(ConfigError, match=rf"pip install 'roleagent\[{name}\]'"):
         tracking.check_trackers(config_for(name, tmp_path / "run"))
-    train, config = load_program("train"), tmp_path / "toy.yaml"
-    config.write_text(yaml.safe_dump({"env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid"}}))
-    arguments = ["--config", str(config), f"run_dir={tmp_path / 'run'}", "tracking.tensorboard=off"]
-    assert train.main([*arguments, f"tracking.{name}=on"]) == 2
-    assert f"'roleagent[{name}]'" in capsys.readouterr().err.splitlines()[-1]
-    assert not (tmp_path / "run").exists()

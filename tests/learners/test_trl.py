@@ -18,7 +18,6 @@ WIDTH, LENGTHS, LIMIT = 7, (7, 3, 5, 1), 9
 
 
 def tensors():
-    """Log-probabilities of four replies of different lengths: of learner, old policy and reference; advantages."""
     generator = torch.Generator().manual_seed(0)
     logprobs = -3 * torch.rand(4, WIDTH, generator=generator)
     old, reference = (logprobs + 0.4 * torch.randn(4, WIDTH, generator=generator) for _ in range(2))
@@ -41,7 +40,6 @@ def trainer(**attributes):
 
 
 def theirs(cls, attributes, correction=None):
-    """TRL's loss and its gradient in the log-probabilities."""
     logprobs, old, reference, mask, advantages = tensors()
     logprobs.requires_grad_()
     stand_in = trainer(**attributes)

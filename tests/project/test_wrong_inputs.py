@@ -64,8 +64,6 @@ def said(main, arguments, places, capsys):
         (["--config", "{new}"], "cannot read the configuration {new}"),
         (["--config", "{file}"], "{file} must hold keys and values, not a str"),
         (["--config", "{binary}"], "cannot read the configuration {binary}"),
-        (["method=gigop"], "did you mean 'gigpo'?"),
-        (["optim.rl=1"], "unknown key 'optim.rl'; did you mean 'optim.lr'?"),
         (["curriculum.analyst=modle"], "curriculum.analyst must be one of model, rule, endpoint or module:Class"),
         (["curriculum.library=zzz"], "cannot open the failure library zzz"),
         (["curriculum.library=sqlite:///{folder}"], "it is a folder"),
