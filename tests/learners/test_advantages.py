@@ -102,15 +102,6 @@ def test_reinforce_and_gae_by_hand(example):
     assert gae(example, PLAIN) == [[0.0, 1.0], [0.0, 0.0]]
 
 
-def test_a_long_trajectory_does_not_count_more_often():
-    # Mean of the outcomes 1, 0, 0 is 1/3 whatever the lengths; over steps it would be 1/12.
-    long = trajectory(*[turn(None)] * 10)
-    close(
-        grpo(group(trajectory(turn(None, 1.0)), long, trajectory(turn(None))), PLAIN),
-        [[2 / 3], [-1 / 3] * 10, [-1 / 3]],
-    )
-
-
 def test_the_outcome_is_not_modulated():
     # Equal outcomes, unequal predictions: A^E is 0 for both; a state of None is compared with nothing.
     pair = group(trajectory(turn(None, 1.0, (1.0,))), trajectory(turn(None, 1.0, (0.0,))))

@@ -69,13 +69,6 @@ def test_a_transcript_is_one_segment():
     assert segment.trajectory == 3
 
 
-def test_a_prediction_that_the_next_prompt_leaves_out_stands_alone():
-    side, main = plain_segments_of(trajectory(turn([1], [2], [3], [4]), turn([1, 2, 6], [7])), [0.5, -0.5])
-    assert (side.token_ids, side.token_kind) == ((1, 2, 3, 4), (0, 0, 0, 2))
-    assert (main.token_ids, main.token_kind) == ((1, 2, 6, 7), (0, 1, 0, 1))
-    assert side.advantages == (0, 0, 0, 0.5)
-
-
 def test_impossible_trajectories_are_refused():
     with pytest.raises(ValueError, match="2 advantages for the 1 turns"):
         plain_segments_of(trajectory(turn([1], [2])), [1.0, 1.0])
