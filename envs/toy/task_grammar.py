@@ -33,9 +33,9 @@ class ToyGrammar(TaskGrammar):
         return f"{kind}-{item}-{place}-{containers}x{closed}-{spec.seed}"
 
     def spec(self, task_id: str) -> TaskSpec:
-        found = GENERATED.fullmatch(task_id)
+        found = GENERATED.fullmatch(task_id) if isinstance(task_id, str) else None
         if not found:
-            raise ValueError(f"{task_id!r} is no generated task of the toy kitchen")
+            raise ValueError(f"{str(task_id)[:200]!r} is no generated task of the toy kitchen")
         *values, seed = found.groups()
         return TaskSpec(tuple(values), int(seed))
 

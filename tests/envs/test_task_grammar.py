@@ -1,29 +1,40 @@
 """The contract of a task grammar: ids are specifications, plans win, and no proposal raises."""
 
+import copy
+import multiprocessing
 import pickle
 import random
 import string
+import warnings
 
 import gymnasium
 import numpy as np
 import pytest
+from gymnasium.utils.env_checker import check_env
+from hostile import NOT_TEXT, ODD
+from written_tasks import written
 
-from roleagent.task_grammar import REFUSALS, Refused, grammar_of
+from roleagent.task_grammar import REFUSALS, OpenTaskSplit, Refused, grammar_of
 
+ALFWORLD = "RoleAgent/ALFWorld-v0"
 GENERATED = [
     ("RoleAgent/Toy-v0", {}),
-    ("RoleAgent/ALFWorld-v0", {"data_dir": "generated", "size": "tiny"}),
+    (ALFWORLD, {"data_dir": "generated", "size": "tiny"}),
     ("RoleAgent/WebShop-v0", {}),
     ("RoleAgent/SearchQA-v0", {}),
     ("RoleAgent/Office-v0", {}),
     ("RoleAgent/TextCraft-v0", {"data_dir": "generated"}),
 ]
+LARGER = [(ALFWORLD, {"data_dir": "generated", "size": size}) for size in ("small", "standard")]
+
+
+def make(env_id, arguments, **more):
+    return gymnasium.make(env_id, **{"generated_tasks": True, **arguments, **more})
 
 
 @pytest.fixture(scope="module", params=GENERATED, ids=lambda param: param[0])
 def env(request):
-    env_id, arguments = request.param
-    return gymnasium.make(env_id, generated_tasks=True, **arguments)
+    return make(*request.param)
 
 
 @pytest.fixture(scope="module")
@@ -31,30 +42,47 @@ def grammar(env):
     return grammar_of(env)
 
 
-def drawn(grammar, count, seed=0):
-    """Base tasks, and tasks that differ from them in some fields."""
-    rng = np.random.default_rng(seed)
-    for number in range(count):
-        spec = grammar.base(rng)
-        for _ in range(number % 4):
-            spec = grammar.vary(spec, rng)
-        yield spec
+@pytest.fixture
+def closed(env):
+    """Makes environments of the same kind, without generated tasks."""
+    arguments = {name: value for name, value in env.spec.kwargs.items() if name != "generated_tasks"}
+    return lambda **more: gymnasium.make(env.spec.id, **{**arguments, **more})
 
 
-def test_an_id_is_the_task_on_every_machine(env, grammar):
-    other = pickle.loads(pickle.dumps(env.unwrapped))
-    for spec in drawn(grammar, 40):
-        task_id = grammar.task_id(spec)
+def first_texts(env_id, arguments, task_ids):
+    """The beginnings and the plans of tasks, as the process makes them that runs this."""
+    env = make(env_id, arguments)
+    return [(env.reset(options={"task_id": one}), env.unwrapped.walkthrough()) for one in task_ids]
+
+
+def test_an_id_is_the_task_in_every_copy_and_process(env, grammar):
+    specs = list(written(grammar, 20))
+    task_ids = [grammar.task_id(spec) for spec in specs]
+    here = first_texts(env.spec.id, env.spec.kwargs, task_ids)
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        assert pool.apply(first_texts, (env.spec.id, env.spec.kwargs, task_ids)) == here
+    for spec, task_id, ((_, info), _) in zip(specs, task_ids, here, strict=True):
         assert grammar.spec(task_id) == spec and task_id in env.unwrapped.task_split
-        observation, info = env.reset(options={"task_id": task_id})
-        assert (observation, info) == other.reset(options={"task_id": task_id})
         assert info["task_id"] == task_id and info["task_type"] == grammar.task_type(spec)
+    env.reset(options={"task_id": task_ids[0]})
+    command = here[0][1][0]
+    for other in (copy.deepcopy(env), pickle.loads(pickle.dumps(env))):
+        assert other.step(command)[:4] == copy.deepcopy(env).step(command)[:4]  # info has the seconds of calls
+        assert other.reset(options={"task_id": task_ids[1]}) == here[1][0]
+        assert isinstance(other.unwrapped.task_split, OpenTaskSplit)
 
 
-@pytest.mark.parametrize("count", [50, pytest.param(1000, marks=pytest.mark.slow)])
-def test_accepted_tasks_are_won_by_their_plan_and_are_not_held_out(env, grammar, count):
+@pytest.mark.parametrize(
+    ("env_id", "arguments", "count"),
+    [
+        *((*one, 50) for one in GENERATED),
+        *(pytest.param(*one, 1000, marks=pytest.mark.slow) for one in (*GENERATED, *LARGER)),
+    ],
+)
+def test_accepted_tasks_are_won_by_their_plan_and_are_not_held_out(env_id, arguments, count):
+    grammar = grammar_of(env := make(env_id, arguments))
     accepted, held_out = 0, grammar.held_out_contents()
-    for spec in drawn(grammar, 10 * count, seed=1):
+    for spec in written(grammar, 10 * count, seed=1):
         if accepted == count:
             break
         found = grammar.check(spec)
@@ -63,9 +91,10 @@ def test_accepted_tasks_are_won_by_their_plan_and_are_not_held_out(env, grammar,
             continue
         accepted += 1
         env.reset(options={"task_id": grammar.task_id(spec)})
-        info = [env.step(command) for command in found.plan][-1][-1]
-        assert info["won"] and 2 <= len(found.plan) <= grammar.plan_share * env.unwrapped.max_steps
-        assert grammar.content(spec) not in held_out
+        infos = [env.step(command)[-1] for command in found.plan]
+        assert infos[-1]["won"] and all(info["valid_action"] for info in infos)
+        assert 2 <= len(found.plan) <= grammar.plan_share * env.unwrapped.max_steps
+        assert grammar.content(spec) not in held_out and grammar.spec(grammar.task_id(spec)) == spec
     assert accepted == count
 
 
@@ -83,7 +112,7 @@ def test_a_line_is_read_as_it_is_written_and_repaired_only_in_case_and_order(gra
 
 def test_a_variation_differs_in_one_field(grammar):
     rng = np.random.default_rng(3)
-    for spec in drawn(grammar, 30, seed=3):
+    for spec in written(grammar, 30, seed=3):
         varied = grammar.vary(spec, rng)
         assert sum(a != b for a, b in zip(spec.values, varied.values, strict=True)) == 1
 
@@ -110,64 +139,68 @@ def hostile(rng, grammar):
     return " ".join(pairs)
 
 
-SIZES = [1000, pytest.param(10_000, marks=pytest.mark.slow)]
+def well_formed(rng, grammar):
+    """A line with any values of the fields; many fit no game."""
+    return " ".join(f"{name}={rng.choice(choices)}" for name, choices in grammar.fields.items())
 
 
-@pytest.mark.parametrize("count", SIZES)
-def test_no_hostile_proposal_raises(grammar, count):
-    rng, draws = random.Random(count), np.random.default_rng(count)
-    refused = set()
+@pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("line", "reasons"), [(hostile, {"syntax", "vocabulary"}), (well_formed, set())], ids=["hostile", "well-formed"]
+)
+def test_no_proposal_raises(grammar, count, line, reasons):
+    rng, draws, refused = random.Random(count), np.random.default_rng(count), set()
     for number in range(count):
         try:
-            values, _ = grammar.read(hostile(rng, grammar))
+            values, _ = grammar.read(line(rng, grammar))
             spec = grammar.complete(values, draws)
         except Refused as error:
-            assert error.reason in REFUSALS
             refused.add(error.reason)
-            continue
-        if number % 10 == 0:
-            assert grammar.check(spec).reason in ("", *REFUSALS)
-    assert refused >= {"syntax", "vocabulary"}
-
-
-@pytest.mark.parametrize("count", SIZES)
-def test_no_random_proposal_raises(grammar, count):
-    """Each field has any of its values: most lines are well-formed, and many fit no game."""
-    rng = np.random.default_rng(count)
-    for number in range(count):
-        values = [choices[int(rng.integers(len(choices)))] for choices in grammar.fields.values()]
-        line = " ".join(f"{name}={value}" for name, value in zip(grammar.fields, values, strict=True))
-        assert grammar.read(line) == (tuple(values), False)
-        try:
-            spec = grammar.complete(values, rng)
-        except Refused as error:
-            assert error.reason == "inconsistent"
             continue
         assert spec.values == tuple(values)
         if number % 10 == 0:
             assert grammar.check(spec).reason in ("", *REFUSALS)
+    assert refused >= reasons if reasons else refused <= {"inconsistent"}
 
 
-def test_evaluation_splits_and_closed_environments_refuse_generated_tasks(env, grammar):
-    split = next(name for name in ("valid", "valid_unseen", "test") if _has(env, name))
+def test_evaluation_splits_and_closed_environments_refuse_generated_tasks(env, closed, grammar):
+    split = "valid_unseen" if env.spec.id == ALFWORLD else "valid"
     with pytest.raises(ValueError, match="generated tasks are for training"):
-        gymnasium.make(env.spec.id, **{**env.spec.kwargs, "split": split})
-    arguments = {name: value for name, value in env.spec.kwargs.items() if name != "generated_tasks"}
-    closed = gymnasium.make(env.spec.id, **{**arguments, "split": split})
+        closed(split=split, generated_tasks=True)
     with pytest.raises(ValueError, match="unknown task id"):
-        closed.reset(options={"task_id": grammar.task_id(grammar.base(np.random.default_rng(5)))})
+        closed(split=split).reset(options={"task_id": grammar.task_id(grammar.base(np.random.default_rng(5)))})
     with pytest.raises(ValueError, match="generated_tasks=True"):
-        grammar_of(closed)
+        grammar_of(closed(split=split))
 
 
-def _has(env, split):
-    arguments = {name: value for name, value in env.spec.kwargs.items() if name != "generated_tasks"}
-    try:
-        return bool(gymnasium.make(env.spec.id, **{**arguments, "split": split}))
-    except ValueError:
-        return False
+def test_listed_tasks_stay_as_they_are(env, closed):
+    assert env.unwrapped.task_split.manifest() == closed().unwrapped.task_split.manifest()
+    assert env.reset(seed=3) == closed().reset(seed=3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(env.unwrapped)
 
 
-def test_no_spec_is_read_from_the_id_of_a_listed_task(env, grammar):
-    with pytest.raises(ValueError):
-        grammar.spec(env.unwrapped.task_split.task_ids[0])
+def changed(task_id, rng):
+    """The id with one character replaced, dropped or doubled."""
+    place, kind = rng.randrange(len(task_id)), rng.randrange(3)
+    new = rng.choice("0123456789-+_/é١٢\n \0az") if kind == 0 else "" if kind == 1 else task_id[place] * 2
+    return task_id[:place] + new + task_id[place + 1 :]
+
+
+def test_an_id_that_is_not_canonical_ends_in_one_line(env, grammar):
+    """What an id says is what its grammar reads and the environment plays, or nothing plays it."""
+    rng, task_split = random.Random(0), env.unwrapped.task_split
+    ids = [grammar.task_id(spec) for spec in written(grammar, 20)]
+    for task_id in (task_split.task_ids[0], *ODD, *NOT_TEXT, *(changed(rng.choice(ids), rng) for _ in range(300))):
+        try:
+            spec = grammar.spec(task_id)
+        except ValueError as error:
+            assert "\n" not in str(error) and len(str(error)) < 500
+            assert task_id not in task_split or task_id in task_split.task_ids
+            continue
+        assert grammar.task_id(spec) == task_id
+    for task_id in ("", *(ids[0] + more for more in ("000000", "\n", "+")), *NOT_TEXT[1:]):
+        with pytest.raises(ValueError) as error:
+            env.reset(options={"task_id": task_id})
+        assert "\n" not in str(error.value)
