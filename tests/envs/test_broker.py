@@ -160,10 +160,10 @@ def test_the_calls_of_an_episode_run_in_their_order():
 
 def test_callers_in_several_threads_get_their_own_results():
     broker, found = Broker(3), {}
-    tool = tool_of(slow_double)
 
     def ask(number):
-        found[number] = [one.result.text for one in run(tool, *range(number, number + 5), broker=broker)]
+        calls = run(tool_of(slow_double), *range(number, number + 5), broker=broker)
+        found[number] = [one.result.text for one in calls]
 
     threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
     [thread.start() for thread in threads]
@@ -190,22 +190,16 @@ def test_a_forked_process_has_threads_of_its_own():
 
 
 class Adder(gymnasium.Env):
-    """An environment with one tool: it adds its command to what it has."""
+    """An environment with one tool: it adds its command to what it has, when as many others do as ``together``."""
 
     action_space = observation_space = gymnasium.spaces.Text(9)
-    running = most = 0
-    lock = threading.Lock()
 
-    def __init__(self):
-        self.total, self.results, self.tool = 0, None, tool_of(self.add)
+    def __init__(self, together=None):
+        self.total, self.results, self.tool, self.together = 0, None, tool_of(self.add), together
 
     def add(self, arguments, state):
-        with Adder.lock:
-            Adder.running += 1
-            Adder.most = max(Adder.most, Adder.running)
-        time.sleep(0.02)
-        with Adder.lock:
-            Adder.running -= 1
+        if self.together:
+            self.together.wait(20)
         return int(arguments["x"]) + self.total
 
     def prepare(self, action):
@@ -235,14 +229,17 @@ class Doubling(gymnasium.ActionWrapper):
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_pool_runs_a_turn_of_calls_at_the_same_time(wrapped):
-    Adder.most = 0
-    pool = EnvPool(lambda: TimeLimit(PredictedState(Adder(), 1) if wrapped else Adder(), 9), broker=Broker(8))
+    together = threading.Barrier(8)
+
+    def make():
+        return TimeLimit(PredictedState(Adder(together), 1) if wrapped else Adder(together), 9)
+
+    pool = EnvPool(make, broker=Broker(8))
     [pool.reset(index) for index in range(8)]
     actions = {index: {"command": str(index), "predictions": ("",)} if wrapped else str(index) for index in range(8)}
     for turn in (1, 2):
         outcomes = pool.step_many(actions)
         assert [outcome.observation for outcome in outcomes.values()] == [str(turn * index) for index in range(8)]
-    assert Adder.most > 1
 
 
 def test_a_pool_steps_what_has_no_calls_or_fails():

@@ -30,6 +30,7 @@ from roleagent.envs.retrieval.lexical.analysis import analyse
 from roleagent.envs.searchqa.scoring import judge
 from roleagent.envs.searchqa.text import read_command
 from roleagent.envs.textcraft.text import read_command as read_crafting_command
+from roleagent.envs.tools.formats import FORMATS
 from roleagent.envs.webshop.engine.session import parse as read_shop_command
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.envs.wrappers.tags import parse
@@ -213,7 +214,7 @@ def test_no_reply_breaks_the_game_of_two_roles(options, actions):
 UNITS = (
     *(" ", "\n", "a", "a ", "<", ">", "<a", "<action>", "<think>", "</think>", "<prediction h=1>", "[", "]", "{"),
     *("1\n", "1:a\n", "- ", "_", "DOMINANT_TYPE: ", "\n_", "the ", "'", '"', "é", "\ud800", "\u200d", "a.", "\0", "*"),
-    *("\U0001f468\u200d", "#\u0301", "1,"),
+    *("\U0001f468\u200d", "#\u0301", "1,", "<tool_call>", "</answer>", '{"a":', "\\'", "```\n", "f(x=", "-"),
 )
 READERS = {
     "tags": (lambda text: parse(text, horizon=3), ("<action>a[{}x</action>", "<think>{}", "<prediction>{}\0")),
@@ -226,6 +227,7 @@ READERS = {
     "score": (lambda text: lms(text, "You see a mug 1, and a desk 2. " * 10), ()),
     "query": (analyse, ("a{}x",)),
     "plain": (plain, ()),
+    **{f"calls in {name}": (form.read, ()) for name, form in FORMATS.items()},
 }
 
 

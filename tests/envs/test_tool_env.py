@@ -15,15 +15,13 @@ from roleagent.envs.tools import Call, Result, ToolEnv, ToolError, tool
 from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.wrappers import PredictedState, ToolTags
 
-TASKS = [
-    {
-        "id": f"t{number}",
-        "prompt": f"How many meters are {number} km?",
-        "answer": 1000 * number,
-        "calls": [{"name": "convert", "arguments": {"amount": number, "unit": "km"}}],
-    }
-    for number in range(1, 31)
-]
+
+def task(number):
+    calls = [{"name": "convert", "arguments": {"amount": number, "unit": "km"}}]
+    return {"id": f"t{number}", "prompt": f"How many meters are {number} km?", "answer": 1000 * number, "calls": calls}
+
+
+TASKS = [task(number) for number in range(1, 31)]
 OPTIONS = {"tools": "roleagent.envs.tools.examples", "tasks": TASKS, "judge": "number"}
 ONE = [{"id": "a", "prompt": "Go.", "answer": "gold", "state": {"log": []}}]
 
@@ -163,32 +161,25 @@ def test_the_gate_of_equation_6(replies, task, form):
     assert (info["rewards"]["task"], info["rewards"]["format"], reward) == (task, form, task)
 
 
+def one(**row):
+    return {"tasks": [{"id": 1, "prompt": "x", **row}], "split": "all"}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"tools": "no_such_module"}, "cannot import the tools of no_such_module: No module named"),
-        ({"tools": "json"}, "json has no tools: put @tool over a function in it"),
+        ({"tools": "json"}, "json has no tools"),
         ({"tools": []}, "there are no tools"),
-        ({"tasks": [{"prompt": "x"}]}, "task 1: id must be a name or a number, not None: every task needs its own"),
+        ({"tasks": [{"prompt": "x"}]}, "task 1: id must be a name or a number, not None"),
         ({"tasks": [*TASKS, TASKS[0]]}, "the id 't1' occurs twice"),
-        ({"tasks": [{"id": 1, "prompt": "x", "anwser": 1}]}, "no key 'anwser'; did you mean answer"),
-        (
-            {"tasks": [{"id": 1, "prompt": "x", "tools": ["fly"]}], "split": "all"},
-            "the tool 'fly'; there are calculate",
-        ),
-        (
-            {"tasks": [{"id": 1, "prompt": "x", "judge": "os:system"}], "split": "all"},
-            "the judge 'os:system'; there are",
-        ),
-        (
-            {"tasks": [{"id": 1, "prompt": "x"}], "split": "all"},
-            "the task '1' has no answer, which the judge number needs",
-        ),
-        ({"tasks": [{"id": 1, "prompt": "x", "judge": "state"}], "split": "all"}, "needs conditions as answer"),
-        (
-            {"tasks": [{"id": 1, "prompt": "x", "judge": "calls", "answer": [{"f": {"a": 1}}]}], "split": "all"},
-            "needs calls as answer",
-        ),
+        ({"tasks": []}, "there are no tasks"),
+        (one(anwser=1), "no key 'anwser'; did you mean answer"),
+        (one(tools=["fly"]), "the tool 'fly'; there are calculate"),
+        (one(judge="os:system"), "the judge 'os:system'; there are"),
+        (one(), "the task '1' has no answer, which the judge number needs"),
+        (one(judge="state"), "needs conditions as answer"),
+        (one(judge="calls", answer=[{"f": {"a": 1}}]), "needs calls as answer"),
         ({"tasks": "nowhere.jsonl"}, "cannot read the tasks .*nowhere.jsonl: No such file"),
         ({"tasks": TASKS[:1], "split": "valid"}, "the split 'valid' has no tasks"),
         ({"judge": "vibes"}, "there is no judge 'vibes': choose exact_match"),

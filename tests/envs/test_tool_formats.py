@@ -1,7 +1,5 @@
 """Formats of tool calls: what is written is read again, what is malformed is refused, and nothing raises."""
 
-import time
-
 import pytest
 from programs import load
 
@@ -52,24 +50,19 @@ def message(**function):
     ("name", "text", "expected"),
     [
         ("hermes", TAGGED, ["search"]),
-        ("hermes", f"I search.\n<tool_call>\n{ONE}\n</tool_call>\n{TAGGED}", ["search", "search"]),
         ("hermes", f"the prompt opened it {TAGGED}</think>{TAGGED}", ["search"]),  # nothing inside a thought is run
         ("hermes", f"<think>{TAGGED}", "<think> is never closed"),
         ("hermes", f"<tool_call>{ONE}", "<tool_call> is never closed"),  # no answer, whatever stands there
         ("hermes", f"{TAGGED}<answer>x</answer>", "calls and an answer in one reply"),
         ("hermes", "<answer>x</answer><answer>y</answer>", "2 answers in one reply"),
         ("hermes", "<answer> </answer>", "the answer is empty"),
-        ("hermes", "<answer>Emma", "<answer> is never closed"),
-        ("hermes", "Emma", "no call and no answer"),
         ("hermes", f"{TAGGED}<think>late</think>", "a <think> block after the call or answer"),
         ("hermes", "<answer>a <tool_call> b</answer>", "a <tool_call> b"),
         ("hermes", TAGGED * 65, "65 calls in one reply"),
         ("hermes", None, "the reply is not text but NoneType"),
-        ("hermes", b"x", "the reply is not text but bytes"),
         ("json", f"[{ONE}, {ONE}]", ["search", "search"]),
         ("json", f"```json\n{ONE}\n```", ["search"]),
         ("json", f"Sure: {ONE}", "malformed call: no JSON at character 1: Expecting value"),
-        ("json", "[]", "no call and no answer"),
         ("llama3", f"<|python_tag|>{LLAMA}; {LLAMA}<|eom_id|>", ["f", "f"]),
         ("llama3", ONE, ['malformed call: "parameters" is missing']),
         ("python", "[a.b(x=-1, y=[True, None]), c()]", ["a.b", "c"]),
@@ -80,7 +73,6 @@ def message(**function):
         ("python", "f(x=1, x=2)", ["malformed call: f: an argument occurs twice"]),
         ("tags", '<search>who?</search><move>{"x": 1, "y": 2}</move>', ["search", "move"]),
         ("tags", "<move>1</move>", ["malformed call: the arguments of move are a JSON object"]),
-        ("tags", "<fly>x</fly>", "no call and no answer"),
         ("native", message(name="f", arguments="{}"), ["f"]),
         ("native", message(name="f", arguments="3"), ['malformed call: "arguments" is no object']),
         ("native", message(), ['malformed call: "name" is missing']),
@@ -98,9 +90,6 @@ def test_replies(name, text, expected):
     ("inside", "why"),
     [
         ("3", "a call is an object, not a number"),  # legacy: TypeError, and the rollout ended
-        ('"x"', "a call is an object, not a text"),
-        ("[]", "a call is an object, not a list"),
-        ("null", "a call is an object, not null"),
         ('{"arguments": {}}', '"name" is missing'),
         ('{"name": 3, "arguments": {}}', '"name" is no text'),
         ('{"name": "f"}', '"arguments" is missing'),  # legacy: KeyError
@@ -128,11 +117,8 @@ def test_arguments_as_a_text_are_repaired():
     ("name", "text", "answer"),
     [
         ("hermes", "<think>hm</think> Emma. ", "Emma."),
-        ("hermes", f"Emma {TAGGED}", None),
-        ("json", "Emma", "Emma"),
         ("json", '{"name": ', None),
         ("llama3", "Emma (1815)", "Emma (1815)"),
-        ("python", "It is f of 3", "It is f of 3"),
         ("python", "[f(x=", None),
         ("native", {"content": "Emma"}, "Emma"),
         ("native", {"content": " "}, None),
@@ -144,55 +130,21 @@ def test_plain_answers(name, text, answer):
 
 def test_stops_tokens_and_forms_of_a_reader():
     assert ToolReader().stops == ("</tool_call>", "</answer>") and ToolReader(max_calls=2).stops == ()
-    assert ToolReader().tags == ("<tool_call>", "</tool_call>", "<answer>", "</answer>")
     assert ToolReader("python").stops == ("</answer>",) and "name(key=value, …)" in ToolReader("python").form
     assert ToolReader("tags", tools=(search,), answer="plain").tags == ("<search>", "</search>")
     reader = ToolReader("hermes", think="required", horizon=1)
     for text, error in ((TAGGED, "no <think> block"), (f"<think>a</think>{TAGGED}", None)):
         parsed = reader.read(f'{text}<prediction h="1">so</prediction>')
         assert parsed.error == error and parsed.predictions == ("so",)
-        assert error or reader.read(f"<think>a</think>{reader.write(parsed.command)}").command == parsed.command
+    assert reader.read(f"<think>a</think>{reader.write(parsed.command)}").command == parsed.command
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_hostile_replies_never_raise(name):
+@pytest.mark.parametrize(
+    ("random", "changed", "seed"), [(1500, 300, 0), pytest.param(100_000, 20_000, 1, marks=pytest.mark.slow)]
+)
+def test_hostile_replies_never_raise(name, random, changed, seed):
     """Nothing raises, a call that is reported as run was run, and results hold no markers."""
-    found = hostile.play(name, hostile.replies(name, 1500, 300))
-    assert (found.raised, found.false_runs, found.injected) == (0, 0, 0)
+    found = hostile.play(name, hostile.replies(name, random, changed, seed))
+    assert (found.replies, found.raised, found.false_runs, found.injected) == (random + changed, 0, 0, 0)
     assert found.well_formed > 50 and found.reported > 10  # the calls among them are played
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", FORMATS)
-def test_very_many_hostile_replies(name):
-    found = hostile.play(name, hostile.replies(name, 100_000, 20_000, seed=1))
-    assert (found.replies, found.raised, found.false_runs, found.injected) == (120_000, 0, 0, 0)
-
-
-@pytest.mark.parametrize("name", FORMATS)
-def test_reading_is_linear(name):
-    """Ten times the text takes about ten times as long; a quadratic reader would take a hundred times."""
-    units = (
-        "<think>",
-        "</think>",
-        "<tool_call>",
-        "</answer>",
-        "<",
-        "[",
-        '{"a":',
-        "\\'",
-        '"',
-        "```\n",
-        "f(x=",
-        "-",
-        " ",
-    )
-
-    def cost(text):
-        start = time.process_time()
-        FORMATS[name].read(text, TOOLS)
-        return time.process_time() - start
-
-    for unit in units:
-        short, long = (min(cost(unit * (size // len(unit))) for _ in range(3)) for size in (20_000, 200_000))
-        assert long < 40 * short + 0.02, unit

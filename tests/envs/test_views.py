@@ -7,6 +7,7 @@ import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
+from small_envs import SMALL, by_expert
 from tiny import Script
 
 from roleagent.agents.evaluation.baselines import build_agent
@@ -14,7 +15,7 @@ from roleagent.agents.evaluation.play import evaluate_agent
 from roleagent.agents.rollout import Rollout
 from roleagent.config import ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.env_spec import UNKNOWN, instructions_of, make_expert, spec_of
+from roleagent.env_spec import UNKNOWN, instructions_of, spec_of
 from roleagent.envs.make import make
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.tools.calls.command import answer_command, call_command
@@ -24,13 +25,6 @@ from roleagent.envs.wrappers import PredictedState, Tags, ToolTags
 from roleagent.settings import PromptConfig, RolloutConfig
 from roleagent.tools import Call
 
-OPTIONS = {
-    "Toy": {},
-    "ALFWorld": {"size": "small", "data_dir": "generated"},
-    "WebShop": {"data_dir": "generated", "num_products": 200},
-    "SearchQA": {"data_dir": "generated"},
-    "TextCraft": {"data_dir": "generated"},
-}
 NAMES = {
     "TextCraft": {"get", "craft", "inventory"},
     "Toy": {"act"},
@@ -39,17 +33,22 @@ NAMES = {
     "SearchQA": {"search", "answer"},
 }
 each_view = pytest.mark.parametrize(
-    ("name", "fine"), [*((name, False) for name in OPTIONS), ("Toy", True), ("ALFWorld", True)]
+    ("name", "fine"), [*((name, False) for name in NAMES), ("Toy", True), ("ALFWorld", True)]
 )
 
 
+def env_of(name):
+    return make(f"RoleAgent/{name}-v0", SMALL[f"RoleAgent/{name}-v0"])
+
+
 def view_of(name, fine=False, **options):
-    return make(f"RoleAgent/{name}-v0", {**OPTIONS[name], **options, "view": "fine" if fine else "tools"})
+    arguments = SMALL[f"RoleAgent/{name}-v0"] | options
+    return make(f"RoleAgent/{name}-v0", {**arguments, "view": "fine" if fine else "tools"})
 
 
 @each_view
 def test_every_walkthrough_wins_with_the_same_rewards_and_steps(name, fine):
-    view, env = view_of(name, fine), make(f"RoleAgent/{name}-v0", OPTIONS[name])
+    view, env = view_of(name, fine), env_of(name)
     assert view.unwrapped.task_split.digest == env.unwrapped.task_split.digest
     for task_id in view.unwrapped.task_split.task_ids[:25]:
         text, info = env.reset(options={"task_id": task_id})
@@ -68,20 +67,10 @@ def test_every_walkthrough_wins_with_the_same_rewards_and_steps(name, fine):
 @each_view
 def test_experts_play_views_as_they_play_environments(name, fine):
     def played(env):
-        expert = make_expert(env, np.random.default_rng(1))
-        text, info = env.reset(options={"task_id": env.unwrapped.task_split.task_ids[3]})
-        expert.reset(info["goal"], text)
-        seen = [text]
-        for _ in range(60):
-            action = expert.act()
-            text, reward, terminated, truncated, _ = env.step(action)
-            expert.observe(action, text)
-            seen += [text, reward]
-            if terminated or truncated:
-                break
-        return seen
+        task_id = env.unwrapped.task_split.task_ids[3]
+        return [step[1:3] for step in by_expert(env, task_id, rng=np.random.default_rng(1))]
 
-    assert played(view_of(name, fine)) == played(make(f"RoleAgent/{name}-v0", OPTIONS[name]))
+    assert played(view_of(name, fine)) == played(env_of(name))
 
 
 @pytest.mark.filterwarnings("ignore:.*different from the unwrapped")
@@ -148,7 +137,7 @@ def test_a_command_of_two_wordings():
 def test_instructions_and_wrong_views():
     rules = instructions_of(view_of("SearchQA")).rules
     assert "search[" not in rules and "4 commands" in rules and spec_of(view_of("Toy")).env_id == "RoleAgent/Toy-v0"
-    assert instructions_of(make("RoleAgent/Toy-v0", {})).rules != UNKNOWN.rules
+    assert instructions_of(env_of("Toy")).rules != UNKNOWN.rules
     with pytest.raises(ConfigError, match="no tools for each verb"):
         view_of("WebShop", fine=True)
     with pytest.raises(ConfigError, match="view"):
@@ -159,7 +148,6 @@ def test_instructions_and_wrong_views():
 
 @pytest.mark.parametrize(("malformed", "answered", "form"), [(0, True, 0.0), (1, True, -0.5), (1, False, -1.0)])
 def test_the_gate_of_the_format(malformed, answered, form):
-    """Eq. 6 of Agent-R1: one half for each fault, and the outcome only without one."""
     view = view_of("SearchQA", format_gate=True, max_steps=3)
     view.reset(seed=1)
     *_, answer = view.walkthrough()
@@ -177,8 +165,8 @@ def test_failures_in_a_view_are_those_of_the_environment():
     def mode(env, reply):
         replies = iter([reply(command) for command in commands] + [reply("look")] * 40)
         script = Script(lambda prompt, slot: next(replies))
-        make, limits = (lambda: env), RolloutConfig(action_tokens=100)
-        rollout = Rollout(script, EnvPool(make), "RoleAgent/Toy-v0", PromptConfig(), limits, 0, None, env.reader)
+        limits = RolloutConfig(action_tokens=100)
+        rollout = Rollout(script, EnvPool(lambda: env), "RoleAgent/Toy-v0", PromptConfig(), limits, 0, None, env.reader)
         [group] = rollout.play(["bring-egg-tray-1"], 1, 0.0)
         [failed] = group.trajectories
         assert [turn.action for turn in failed.turns[:6]] == commands
@@ -186,5 +174,5 @@ def test_failures_in_a_view_are_those_of_the_environment():
 
     view = ToolTags(view_of("Toy"), horizon=0)
     seen = mode(view, lambda command: view.reader.write(view.get_wrapper_attr("call_of")(command)))
-    plain = mode(Tags(make("RoleAgent/Toy-v0", {}), horizon=0), lambda command: f"<action>{command}</action>")
+    plain = mode(Tags(env_of("Toy"), horizon=0), lambda command: f"<action>{command}</action>")
     assert seen == plain != "unknown"

@@ -61,29 +61,22 @@ class Fixed:
         ("<action>go to desk 1</action>", "go to desk 1", None),
         ("so:\n<action>\n go  to\ndesk 1 </action> done", "go to desk 1", None),
         ("<think>maybe <action>look</action>?</think><action>go</action>", "go", None),
-        ("the template opened it</think><action>go</action>", "go", None),
         ("<action>no</action> wait</think><action>go</action>", "go", None),
         ("<search>who?</search>", "search[who?]", None),
-        ("<answer>Emma</answer>", "answer[Emma]", None),
-        ("<action>search[red mug]</action>", "search[red mug]", None),
         ("<action>a < b > c</action>", "a < b > c", None),
         ("<action>go</action><prediction h='1'>cut of", "go", None),
         ("", "", "no <action> block"),
-        ("go to desk 1", "", "no <action> block"),
-        ("<action></action>", "", "the command is empty"),
         ("<action> \n </action>", "", "the command is empty"),
         ("<action>go", "", "<action> is never closed"),
         ("go</action>", "", "</action> without <action>"),
         ("<action>a</action><action>b</action>", "", "2 action blocks"),
         ("<search>a</search><answer>b</answer>", "", "2 action blocks"),
         ("<action>a<action>b</action></action>", "", "<action> inside <action>"),
-        ("<action>a<prediction>b</prediction></action>", "", "<prediction> inside <action>"),
         ("<think>never ends <action>go</action>", "", "<think> is never closed"),
         ("<action>go</action><think>late</think>", "", "a <think> block after the action"),
         ("<prediction><action>go</action></prediction>", "", "no <action> block"),
         (f"<action>{'x' * (MAX_COMMAND + 1)}</action>", "", f"a command of {MAX_COMMAND + 1} characters"),
         (None, "", "the reply is not text but NoneType"),
-        (b"<action>go</action>", "", "the reply is not text but bytes"),
     ],
 )
 def test_exactly_one_action_block(text, command, error):
@@ -91,34 +84,35 @@ def test_exactly_one_action_block(text, command, error):
     assert (parsed.command, parsed.error) == (command, error)
 
 
-def test_thoughts():
-    go, thought = "<action>go</action>", "<think>x</think>"
-    for think, text, error in (
-        ("required", f"{thought}{go}", None),
-        ("required", go, "no <think> block"),
-        ("required", f"{thought}<think>y</think>{go}", "2 <think> blocks"),
-        ("none", go, None),
-        ("none", f"{thought}{go}", "a <think> block"),
-        ("optional", go, None),
-    ):
-        parsed = parse(text, think=think)
-        assert (parsed.error, parsed.command) == (error, "" if error else "go")
+@pytest.mark.parametrize(
+    ("think", "thoughts", "error"),
+    [
+        ("required", 1, None),
+        ("required", 0, "no <think> block"),
+        ("required", 2, "2 <think> blocks"),
+        ("none", 0, None),
+        ("none", 1, "a <think> block"),
+        ("optional", 0, None),
+    ],
+)
+def test_thoughts(think, thoughts, error):
+    parsed = parse("<think>x</think>" * thoughts + "<action>go</action>", think=think)
+    assert (parsed.error, parsed.command) == (error, "" if error else "go")
 
 
-def test_predictions_are_read_anywhere_in_the_raw_reply():
-    reply = '<prediction h="2">two</prediction><action>go</action><prediction h=1> a\n b </prediction>'
-    assert parse(reply, horizon=3).predictions == ("a\n b", "two", "")
-    assert parse(reply, horizon=1).predictions == ("a\n b",)
-    assert parse("<action>go</action><prediction>no number</prediction>").predictions == ("no number",)
-    assert parse("<prediction>first</prediction><prediction>second</prediction>").predictions == ("first",)
-    assert parse("<think><prediction>idea</prediction></think><action>go</action>").predictions == ("",)
-    assert parse('<action>go</action><prediction h="0">x</prediction>', horizon=2).predictions == ("", "")
-    assert parse("go <prediction>a desk</prediction>").predictions == ("a desk",)  # of a malformed action
-    state = "A desk.\n\n  On it:  a pen."
-    env = Tags(PredictedState(Script([state]), horizon=1))
-    env.reset()
-    info = env.step(f"<action>go</action><prediction>\n{state} </prediction>")[4]
-    assert info["prediction_scores"] == (PredictionScore(0, 1, 1.0),)
+@pytest.mark.parametrize(
+    ("reply", "predictions"),
+    [
+        ('<prediction h="2">two</prediction><action>go</action><prediction h=1> a\n b </prediction>', ("a\n b", "two")),
+        ("<action>go</action><prediction>no number</prediction>", ("no number", "")),
+        ("<prediction>first</prediction><prediction>second</prediction>", ("first", "")),
+        ("<think><prediction>idea</prediction></think><action>go</action>", ("", "")),
+        ('<action>go</action><prediction h="0">x</prediction><prediction h="3">y</prediction>', ("", "")),
+        ("go <prediction>a desk</prediction>", ("a desk", "")),  # of a malformed action
+    ],
+)
+def test_predictions_are_read_anywhere_in_the_raw_reply(reply, predictions):
+    assert parse(reply, horizon=2).predictions == predictions
 
 
 TAGS = ("<action>", "</action>", "<think>", "</think>", "<prediction h='1'>", '<prediction h="999">', "</prediction>")
@@ -136,7 +130,7 @@ def test_parse_never_raises(text, think):
 def test_a_malformed_reply_is_an_invalid_action_with_a_reason():
     env = Tags(gymnasium.make("RoleAgent/Toy-v0"))
     assert env.reset(seed=0)[1]["format_error"] is None
-    for text in ("<action>go", "\x00" * 10_000, "<action>" * 5000, None):
+    for text in ("<action>go", "<action>" * 5000, None):
         observation, _, _, _, info = env.step(text)
         assert observation == "Nothing happens." and not info["valid_action"] and info["format_error"]
     assert env.step("<action>look</action>")[4]["format_error"] is None
@@ -146,10 +140,9 @@ def test_tags_take_another_action_tag():
     env = Tags(Script(["a"]), action_tag="do")
     env.reset()
     assert env.step("<do>go</do>")[4]["format_error"] is None and env.unwrapped.commands == ["go"]
-    with pytest.raises(ValueError, match="cannot be the action tag"):
-        Tags(Script(["a"]), action_tag="think")
-    with pytest.raises(ValueError, match="think must be one of none, optional, required"):
-        Tags(Script(["a"]), think="sometimes")
+    for wrong in ({"action_tag": "think"}, {"think": "sometimes"}):
+        with pytest.raises(ValueError, match=f"'{next(iter(wrong.values()))}'"):
+            Tags(Script(["a"]), **wrong)
 
 
 # --- PredictedState ---------------------------------------------------------------------------------------------------
@@ -200,17 +193,11 @@ def test_too_few_too_many_or_strange_predictions():
         env.step({"prediction": "aaaa"})
 
 
-def test_horizon_and_similarity_are_options():
-    assert [default_horizon(steps) for steps in (50, 15, 4, 30, 29)] == [3, 1, 1, 2, 1]
-    assert PredictedState(Script([], max_steps=50)).horizon == 3
+def test_the_similarity_is_an_option():
     env = PredictedState(Script(["go to desk 1"]), horizon=1, similarity=lms_tokens)
     env.reset()
     score = env.step({"command": "x", "predictions": ("go to desk 12",)})[4]["prediction_scores"][0].score
     assert score == 0.75 != lms("go to desk 1", "go to desk 12")
-    with pytest.raises(ValueError, match="at least 1"):
-        PredictedState(Script([]), horizon=0)
-    with pytest.raises(ValueError, match="has no max_steps and no TimeLimit: pass horizon="):
-        PredictedState(gymnasium.make("CartPole-v1").unwrapped)
 
 
 def test_the_default_horizon_counts_the_steps_that_an_episode_can_have():
@@ -220,28 +207,31 @@ def test_the_default_horizon_counts_the_steps_that_an_episode_can_have():
             env = TimeLimit(env, limit)
         return env
 
-    expected = {(): 3, (10,): 1, (30,): 2, (10, 100): 1, (100, 10): 1, (100,): 3}
-    for limits, horizon in expected.items():
+    assert [default_horizon(steps) for steps in (50, 15, 4, 30, 29)] == [3, 1, 1, 2, 1]
+    for limits, horizon in {(): 3, (10,): 1, (30,): 2, (10, 100): 1, (100, 10): 1, (100,): 3}.items():
         assert PredictedState(limited(*limits)).horizon == horizon == Tags(limited(*limits)).horizon
-    assert PredictedState(gymnasium.make("RoleAgent/Toy-v0", max_steps=60, max_episode_steps=10)).horizon == 1
     assert PredictedState(gymnasium.make("CartPole-v1")).horizon == 25  # of 500 steps, which only the TimeLimit knows
     assert PredictedState(limited(30, max_steps=None)).horizon == 2  # a server may not know
     config = load(overrides=["env.id=RoleAgent/Toy-v0", "env.kwargs={max_steps: 60, max_episode_steps: 30}"])
     assert EnvSplit.open(config, "train").horizon == 2
+    with pytest.raises(ValueError, match="at least 1"):
+        PredictedState(Script([]), horizon=0)
+    with pytest.raises(ValueError, match="horizon="):
+        PredictedState(gymnasium.make("CartPole-v1").unwrapped)
 
 
 # --- FailureCurriculum ------------------------------------------------------------------------------------------------
 
 
 def test_the_sampler_chooses_only_where_no_task_is_named():
-    sampler = Fixed("egg", "fish")
-    env = FailureCurriculum(Script(["a"]), sampler)
-    env.reset()
-    assert env.unwrapped.options == {"task_id": "egg"}
-    env.reset(options={"task_id": "apple", "other": 1})
-    assert env.unwrapped.options == {"task_id": "apple", "other": 1} and sampler.calls == 1
-    env.reset(options={})
-    assert env.unwrapped.options == {"task_id": "fish"}
+    env = FailureCurriculum(Script(["a"]), Fixed("egg", "fish"))
+    for options, passed in (
+        (None, {"task_id": "egg"}),
+        ({"task_id": "apple", "other": 1}, {"task_id": "apple", "other": 1}),
+        ({}, {"task_id": "fish"}),
+    ):
+        env.reset(options=options)
+        assert env.unwrapped.options == passed
     env, tasks = FailureCurriculum(Script(["a"]), Fixed(*"abcdefgh")), []
     for seed in (1, 2, 3, 4, 1, 2, 3, 4):  # with a seed, the choice repeats
         env.reset(seed=seed)
@@ -306,12 +296,11 @@ def test_any_order_plays_any_environment_and_passes_check_env(env_id, order):
 
 def test_a_reply_is_scored_through_all_wrappers():
     env = Tags(FailureCurriculum(PredictedState(gymnasium.make("RoleAgent/Toy-v0"), horizon=2), Fixed(*TOY_TASKS)))
-    assert env.horizon == 2 and env.action_space.contains("<action>look</action>")
-    assert env.env.action_space.contains({"command": "look", "predictions": ("", "a päivä")})
+    assert env.horizon == 2
     env.reset(options={"task_id": TOY_TASKS[0]})
-    for turn in range(2):
+    for turn, place in enumerate(("stove", "sink")):
         text = "You arrive at stove. You see nothing. You carry nothing."
-        reply = f'<action>go to {("stove", "sink")[turn]}</action><prediction h="1">{text}</prediction>'
+        reply = f'<action>go to {place}</action><prediction h="1">\n{text} </prediction>'
         observation, _, _, _, info = env.step(reply)
         by_horizon = {score.horizon: score for score in info["prediction_scores"]}
         assert by_horizon[1] == PredictionScore(turn, 1, lms(text, observation))
@@ -323,8 +312,6 @@ def test_a_spec_is_json_and_the_environment_is_made_again_from_it():
         made = Tags(PredictedState(gymnasium.make("RoleAgent/Toy-v0"), horizon=2, similarity=similarity), think="none")
         again = gymnasium.make(EnvSpec.from_json(made.spec.to_json()))
         assert again.env.similarity is made.env.similarity in (lms, lms_tokens) and again.horizon == 2
-    nameless = PredictedState(Script([]), similarity=lambda a, b: 0.0)
-    assert callable(nameless._saved_kwargs["similarity"])  # nothing to record but itself
     for name in ("lms", "roleagent.similarity:none", "roleagent.nowhere:lms", "roleagent.similarity:_BLOCK"):
         with pytest.raises(ValueError, match=f"the similarity '{name}'"):
             PredictedState(Script([]), similarity=name)
