@@ -58,7 +58,7 @@ def imitate(
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
     run.begin(total, minutes)
-    pool, before = [*segments], 0
+    pool, before, planned = [*segments], 0, 0
     for part in range(rounds + 1):  # the demonstrations, then the rounds
         # Endless epochs of the demonstrations, and one epoch of each round.
         order = (batch for number in count() for batch in batches(segments, config.batch_tokens, run.stream(2, number)))
@@ -75,6 +75,7 @@ def imitate(
             epoch = [*batches(chosen, config.batch_tokens, run.stream(15, part))]
             order, updates = iter(epoch), len(epoch)
             start, end = end + (part - 1) * each / total, end + part * each / total
+        planned += updates
         if corrections and part < len(corrections.started):  # a resumed run is beyond it
             continue
         for number, batch in enumerate(order, start=1):
@@ -90,6 +91,9 @@ def imitate(
                 run.log(metrics, **{"imitation loss": metrics["loss"]})
             if run.progress.step % CHUNK == 0:
                 run.save(learner)
+    done = run.progress.step
+    if run.progress.stage == "warmstart" and done < planned:
+        run.display.warn(f"the warm start was cut short after {done} of {planned} updates ({minutes:g} minutes)")
     return learner
 
 
