@@ -50,11 +50,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roleagent.agents.evaluation.options import options_of
-from roleagent.commands import pairs, require_train
+from roleagent.commands import pairs, require_train, share_cores
 
 if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for packages
     options_of(sys.argv[1:], __doc__)
     require_train("evaluate.py")
+    share_cores()
 
 import roleagent
 from roleagent.agents.builders import EnvSplit, make_base, make_wrapped

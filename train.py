@@ -20,13 +20,14 @@ from typing import Any
 
 import yaml
 
-from roleagent.commands import require_train
+from roleagent.commands import require_train, share_cores
 from roleagent.learners.run.options import check_command, training_parser
 from roleagent.slow_notice import waiting
 
 if __name__ == "__main__":  # --help and wrong options need no PyTorch
     check_command(__doc__, Path(__file__).parent / "configs" / "default.yaml")
     require_train("train.py")
+    share_cores()
 
 with waiting("PyTorch and transformers to load"):
     import torch

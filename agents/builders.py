@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import random
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from numpy.random import Generator
 
 from roleagent.agents.analysts.endpoint import EndpointAnalyst
 from roleagent.agents.analysts.model import ModelAnalyst
-from roleagent.agents.chat.endpoint import Endpoint, EndpointError
+from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.task_simulator import EndpointSimulator
@@ -32,7 +31,8 @@ from roleagent.task_simulator import Simulator
 from roleagent.task_split import TaskSplit
 from roleagent.types import Analyst
 
-if TYPE_CHECKING:  # agents without a model need no torch, which takes seconds to load
+if TYPE_CHECKING:  # agents without a model or a server need neither torch nor openai, which take seconds to load
+    from roleagent.agents.chat.endpoint import Endpoint
     from roleagent.agents.policies.hf import HFPolicy
 
 
@@ -126,11 +126,10 @@ def check_rollout_backend(config: Config) -> None:
         check(config)
 
 
-def _open_endpoint(server: EndpointConfig, seed: int, names: tuple[str, str]) -> Endpoint:
+def _open_endpoint(server: EndpointConfig, names: tuple[str, str]) -> Endpoint:
     """A configured server.
 
     Args:
-        seed: of the pauses between attempts.
         names: the option that needs the server, and its section of the configuration.
 
     Raises:
@@ -139,13 +138,14 @@ def _open_endpoint(server: EndpointConfig, seed: int, names: tuple[str, str]) ->
     user, section = names
     if not server.url:
         raise ConfigError(f"{user} needs {section}.url, e.g. http://127.0.0.1:8000/v1")
+    from roleagent.agents.chat.endpoint import Endpoint
+
     try:
         return Endpoint(
             server.url,
             server.model,
             concurrency=server.concurrency,
             timeout=server.timeout,
-            rng=random.Random(seed),
         )
     except (EndpointError, ValueError) as error:
         raise ConfigError(str(error)) from error
@@ -158,7 +158,7 @@ def endpoint_analyst(config: Config) -> EndpointAnalyst:
         ConfigError: no server is named, its URL or key is malformed, or its context has no room for an answer.
     """
     options, server = config.curriculum, config.curriculum.endpoint
-    endpoint = _open_endpoint(server, config.seed, ("curriculum.analyst=endpoint", "curriculum.endpoint"))
+    endpoint = _open_endpoint(server, ("curriculum.analyst=endpoint", "curriculum.endpoint"))
     try:
         return EndpointAnalyst(
             endpoint,
@@ -197,7 +197,7 @@ def endpoint_simulator(config: Config, grammar: TaskGrammar) -> EndpointSimulato
         ConfigError: no server is named, or its URL or key is malformed.
     """
     options, server = config.simulator, config.simulator.endpoint
-    endpoint = _open_endpoint(server, config.seed, ("simulator.kind=endpoint", "simulator.endpoint"))
+    endpoint = _open_endpoint(server, ("simulator.kind=endpoint", "simulator.endpoint"))
     return EndpointSimulator(endpoint, grammar, options.temperature, server.answer_tokens, server.prices)
 
 

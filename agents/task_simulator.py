@@ -12,12 +12,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.random import Generator
 
-from roleagent.agents.chat.endpoint import Endpoint
 from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.protocol import Policy, PolicyError
 from roleagent.agents.rendering import renderer_of
@@ -26,6 +25,9 @@ from roleagent.curricula.simulators import BaseSimulator
 from roleagent.task_grammar import MAX_LINE, Refused, TaskGrammar, TaskSpec
 from roleagent.task_simulator import Simulator, SimulatorRecord, Situation
 from roleagent.types import Request, Segment
+
+if TYPE_CHECKING:
+    from roleagent.agents.chat.endpoint import Endpoint
 
 TASK_TAGS = ("<tasks>", "</tasks>")
 ATTEMPTS = 8  # of the wish that a prompt words

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 from roleagent.agents.builders import EnvSplit, check_rollout_backend, endpoint_analyst, endpoint_simulator
-from roleagent.agents.chat.endpoint import EndpointError
+from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.hf import PolicyError, check_path
 from roleagent.agents.policies.scratch_model import check_size
 from roleagent.config import Config, ConfigError, check_lengths

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import tarfile
 from pathlib import Path
 
@@ -124,3 +125,10 @@ def chromium(tmp_path_factory):
     browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver))
     yield browser
     browser.quit()
+
+
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch):
+    """A chat server that failed is asked again soon."""
+    if "openai" in sys.modules:
+        monkeypatch.setattr("openai._base_client.INITIAL_RETRY_DELAY", 0.01)

@@ -140,7 +140,7 @@ def _handler(fake):
                 return
             if self.path != "/v1/chat/completions":
                 return self.send(404, {}, {"detail": "Not Found"})
-            fake.headers.append(dict(self.headers))
+            fake.headers.append(self.headers)
             said = fake.answer(body)
             if said == "hang":
                 fake.released.wait(10)

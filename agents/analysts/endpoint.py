@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from roleagent.agents.analysts.model import LanguageAnalyst
 from roleagent.agents.analysts.prompts import AnalystPrompts, PromptKind
-from roleagent.agents.chat.client import tokens
-from roleagent.agents.chat.endpoint import Endpoint
-from roleagent.agents.chat.types import EndpointError
+from roleagent.agents.chat.types import EndpointError, estimated_tokens
+
+if TYPE_CHECKING:  # an analyst without a server needs no openai, which takes a second to load
+    from roleagent.agents.chat.endpoint import Endpoint
 
 
 class EndpointAnalyst(LanguageAnalyst):
@@ -52,7 +54,7 @@ class EndpointAnalyst(LanguageAnalyst):
         if room <= 0:
             raise ValueError(f"a context of {context} tokens has no room for answers of {max(self.limits.values())}")
         self.endpoint, self.temperature, self.prices = endpoint, temperature, prices
-        self.prompts = AnalystPrompts(tokens, room, min(room, candidate_tokens))
+        self.prompts = AnalystPrompts(estimated_tokens, room, min(room, candidate_tokens))
 
     def check(self) -> None:
         """Asks one short question.
@@ -75,7 +77,7 @@ class EndpointAnalyst(LanguageAnalyst):
         """The costs since the last call.
 
         ``analysis_tokens`` written, ``analysis_seconds`` of wall-clock time, ``endpoint_`` + ``requests``, ``retries``,
-        ``failures``, ``cut``, ``prompt_tokens`` and ``estimated`` (:class:`roleagent.agents.chat.endpoint.Spending`),
+        ``failures``, ``cut``, ``prompt_tokens`` and ``estimated`` (:class:`roleagent.agents.chat.types.Spending`),
         and ``endpoint_cost`` in money where prices were given.
         """
         spent = self.endpoint.settle()

@@ -1,22 +1,21 @@
-"""Concurrent conversations with a model behind an OpenAI-compatible server, with retries and a time limit.
+"""A model behind an OpenAI-compatible server, through the ``openai`` package.
 
-Whatever goes wrong ends within a time that is set beforehand: a conversation stays unanswered and is counted, or, where
-the configuration is at fault (key, model, URL), an :class:`EndpointError` says in one line what to change.
+A conversation that gets no answer is counted, and the others go on. If the configuration is wrong (key, model, URL),
+:class:`EndpointError` says in one line what to change.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
-import random
 import threading
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import replace
-from queue import Empty, SimpleQueue
 from typing import Any
 
-from roleagent.agents.chat.client import ChatServer, listed
+from roleagent.agents.chat.server import KEYS, ChatServer, listed
 from roleagent.agents.chat.types import (
     OVERLONG,
     Answer,
@@ -28,33 +27,30 @@ from roleagent.agents.chat.types import (
     UnansweredError,
 )
 
-_LONGEST_PAUSE = 30.0  # seconds, unless the server asks for more
-
 
 class Endpoint:
-    """A model behind an OpenAI-compatible server.
+    """A model behind an OpenAI-compatible server. Threads may share one.
 
-    What failed for a reason that may pass (HTTP 408, 409, 425, 429 and 5xx, a lost connection, no answer in time, an
-    answer that cannot be read) is tried again, after a pause that doubles and is cut by chance, or is as long as the
-    server asks for in ``Retry-After``. A conversation that used up its attempts while no other one was answered ends
-    the call: the server is down. As long as it cannot be reached, later calls try once.
+    The ``openai`` package repeats requests that failed for a reason that may pass: HTTP 408, 409, 429 and 5xx, a lost
+    connection, a timeout. It waits longer each time, or as long as ``Retry-After`` says. If a conversation used up its
+    attempts and no other one was answered meanwhile, the server is down and the call ends. Later calls try once until
+    the server can be reached.
 
     Args:
         base_url: e.g. ``https://host/v1`` or ``http://127.0.0.1:8000/v1``.
         model: its name; empty: the only one that the server offers.
         concurrency: most conversations at the same time.
-        timeout: seconds for one attempt.
-        deadline: seconds for one call of :meth:`chat`, whatever happens.
+        timeout: seconds without a byte after which an attempt ends.
+        deadline: seconds after which a call of :meth:`chat` ends in any case.
         retries: attempts after the first.
-        pause: seconds before the second attempt.
-        rng: of the pauses' jitter.
 
     Attributes:
         model: the name of the model.
-        lockstep: whether many answers should be waited for together (:class:`roleagent.agents.chat.models.ChatModel`).
+        url: the base URL.
+        lockstep: whether one call should ask for many answers (:class:`roleagent.agents.chat.models.ChatModel`).
 
     Raises:
-        EndpointError: the URL is none, or the key cannot be one (see :class:`ChatServer` for where it comes from).
+        EndpointError: the URL is malformed, or the key (see :class:`~roleagent.agents.chat.server.ChatServer`).
     """
 
     lockstep = False
@@ -68,33 +64,21 @@ class Endpoint:
         timeout: float = 60.0,
         deadline: float = 600.0,
         retries: int = 5,
-        pause: float = 1.0,
-        rng: random.Random | None = None,
     ):
         for name, value in (("concurrency", concurrency), ("timeout", timeout), ("deadline", deadline)):
             if not value > 0:
                 raise ValueError(f"{name} must be positive, not {value}")
-        self.model = model
-        self.concurrency, self.timeout, self.deadline = concurrency, timeout, deadline
-        self.retries, self.pause = retries, pause
-        self._server = ChatServer(base_url, idle=concurrency)
-        self._rng = rng or random.Random()
+        self.model, self.concurrency, self.deadline, self.retries = model, concurrency, deadline, retries
+        self._server = ChatServer(base_url, timeout, self._add)
+        self.url = self._server.url
+        self._slots = asyncio.Semaphore(concurrency)
         self._lock = threading.Lock()
         self._spent = Spending()
-        self._resume = self._answered = -math.inf  # on the monotonic clock: when to ask again; when it last answered
+        self._answered = -math.inf  # when the server answered last, on the monotonic clock
         self._unreachable = self._warned = False
-
-    @property
-    def url(self) -> str:
-        """The URL of the server."""
-        return self._server.url
 
     def __repr__(self) -> str:
         return f"Endpoint({self.url!r}, {self.model!r})"
-
-    def close(self) -> None:
-        """Closes the connections; the next call opens new ones."""
-        self._server.close()
 
     def models(self) -> list[str]:
         """The names of the models that the server offers.
@@ -102,32 +86,32 @@ class Endpoint:
         Raises:
             EndpointError: it does not say.
         """
-        self._server.open()
         try:
-            return self._server.models(min(self.timeout, 30.0))
+            return _wait(self._server.models())
         except (RefusedError, UnansweredError) as error:
             raise self._unusable(error) from None
 
     def check(self, temperature: float = 0.0) -> None:
-        """Asks one short question, so that a wrong configuration is found before it matters.
+        """Asks one short question, so that a wrong configuration is found early.
 
         Raises:
             EndpointError: the server gives no answer, and why.
         """
         self._choose_model()
-        until = time.monotonic() + self.deadline
         options = {"max_tokens": 16, "temperature": temperature}
+        question = [{"role": "user", "content": "Say yes."}]
+        answer = self._server.complete(self.model, question, options, min(self.retries, 2))
         try:
-            self._persist(
-                [{"role": "user", "content": "Say yes."}], options, until, threading.Event(), min(self.retries, 2)
-            )
+            _wait(asyncio.wait_for(answer, self.deadline))
+        except asyncio.TimeoutError:
+            raise EndpointError(f"{self.url} did not answer within {self.deadline:.0f} s") from None
         except (RefusedError, UnansweredError) as error:
             raise self._unusable(error) from None
 
     def chat(
         self, conversations: Sequence[Sequence[Message]], *, max_tokens: int, temperature: float
     ) -> list[Answer | None]:
-        """The model's next message in each conversation, in order; None where none came.
+        """The model's next message in each conversation, in order; None if there is no answer.
 
         A conversation that does not fit the model's context has the answer ``""`` with the reason :data:`OVERLONG`.
 
@@ -143,27 +127,16 @@ class Endpoint:
             return []
         self._choose_model()
         began = time.monotonic()
+        answers: list[Answer | None] = [None] * len(conversations)
+        reasons: list[str] = []
         options = {"max_tokens": max_tokens, "temperature": temperature}
-        errand = _Errand(conversations)
-        retries = 0 if self._unreachable else self.retries
-        workers = [
-            threading.Thread(target=self._work, args=(errand, options, began + self.deadline, retries), daemon=True)
-            for _ in range(min(self.concurrency, len(conversations)))
-        ]
-        errand.working = len(workers)
-        for worker in workers:
-            worker.start()
         try:
-            errand.over.wait(self.deadline)  # and never longer, whatever a thread still waits for
+            _wait(self._answer_all(conversations, options, answers, reasons))
         finally:
-            errand.over.set()
-            answers = list(errand.answers)
             missing = sum(answer is None or answer.finish_reason == OVERLONG for answer in answers)
             self._add(failures=missing, seconds=time.monotonic() - began)
-        if errand.fault is not None:
-            raise errand.fault
         if missing:
-            why = errand.why or f"not done within {self.deadline:.0f} s"
+            why = reasons[0] if reasons else f"not done within {self.deadline:.0f} s"
             self.warn(f"{missing} of {len(answers)} questions stayed unanswered ({why})")
         return answers
 
@@ -179,8 +152,44 @@ class Endpoint:
             spent, self._spent = self._spent, Spending()
         return spent
 
+    async def _answer_all(
+        self,
+        conversations: Sequence[Sequence[Message]],
+        options: Mapping[str, Any],
+        answers: list[Answer | None],
+        reasons: list[str],
+    ) -> None:
+        """Fills ``answers``, until the deadline, an :class:`EndpointError` or a server that is down ends it.
+
+        ``reasons`` are those of missing answers.
+        """
+        retries = 0 if self._unreachable else self.retries
+
+        async def answer(place: int) -> None:
+            async with self._slots:
+                began = time.monotonic()
+                try:
+                    answers[place] = await self._server.complete(self.model, conversations[place], options, retries)
+                    self._answered, self._unreachable = time.monotonic(), False
+                except (RefusedError, UnansweredError) as error:
+                    reasons.append(str(error))
+                    if isinstance(error, OverlongError):
+                        answers[place] = Answer("", OVERLONG, 0, 0, estimated=False)
+                    if isinstance(error, UnansweredError) and self._answered < began:
+                        self._unreachable = not error.reached
+                        raise
+
+        tasks = [asyncio.ensure_future(answer(place)) for place in range(len(conversations))]
+        try:
+            done, _ = await asyncio.wait(tasks, timeout=self.deadline, return_when=asyncio.FIRST_EXCEPTION)
+        finally:
+            for task in tasks:
+                task.cancel()
+        for task in done:
+            if (error := task.exception()) is not None and not isinstance(error, UnansweredError):
+                raise error
+
     def _choose_model(self) -> None:
-        self._server.open()
         if not self.model:
             offered = self.models()
             if len(offered) != 1:
@@ -191,87 +200,30 @@ class Endpoint:
         reached = isinstance(error, RefusedError) or (isinstance(error, UnansweredError) and error.reached)
         return EndpointError(f"{self.url}: {error}{'' if reached else '; is it running, and the base URL right?'}")
 
-    def _work(self, errand: _Errand, options: dict[str, Any], until: float, retries: int) -> None:
-        """Answers conversations until there are no more: a thread's work."""
-        try:
-            while not errand.over.is_set():
-                place, began = errand.waiting.get_nowait(), time.monotonic()
-                try:
-                    errand.answers[place] = self._persist(
-                        errand.conversations[place], options, until, errand.over, retries
-                    )
-                except RefusedError as error:
-                    errand.why = errand.why or str(error)
-                    if isinstance(error, OverlongError):
-                        errand.answers[place] = Answer("", OVERLONG, 0, 0, estimated=False)
-                except UnansweredError as error:
-                    errand.why = errand.why or str(error)
-                    if self._answered < began:
-                        self._unreachable = not error.reached
-                        errand.over.set()
-        except Empty:
-            pass
-        except BaseException as error:
-            errand.fault = error
-            errand.over.set()
-        finally:
-            with self._lock:
-                errand.working -= 1
-                if not errand.working:
-                    errand.over.set()
-
-    def _persist(
-        self, messages: Sequence[Message], options: dict[str, Any], until: float, over: threading.Event, retries: int
-    ) -> Answer:
-        """An answer, from as many attempts as it takes and may.
-
-        Raises:
-            EndpointError, RefusedError: the server will not answer.
-            UnansweredError: it did not.
-        """
-        failed = UnansweredError("the time was up before the question was put", reached=True)
-        for attempt in range(retries + 1):
-            nap = min(self.pause * 2 ** (attempt - 1), _LONGEST_PAUSE) * self._rng.uniform(0.5, 1.0) if attempt else 0.0
-            now = time.monotonic()
-            nap = max(nap, self._resume - now)  # when the server asks one thread to wait, it means all
-            if now + nap >= until or (nap > 0 and over.wait(nap)):
-                raise failed
-            self._add(requests=1, retries=int(attempt > 0))
-            try:
-                seconds = min(self.timeout, until - time.monotonic())
-                answer = self._server.complete(self.model, messages, options, max(seconds, 1e-3))
-            except UnansweredError as error:
-                failed = error
-                self._resume = max(self._resume, time.monotonic() + error.pause) if error.pause else self._resume
-                continue
-            self._answered, self._unreachable = time.monotonic(), False
-            self._add(
-                cut=int(answer.finish_reason == "length"),
-                prompt_tokens=answer.prompt_tokens,
-                completion_tokens=answer.completion_tokens,
-                estimated=int(answer.estimated),
-            )
-            return answer
-        raise failed
-
     def _add(self, **spent: float) -> None:
         with self._lock:
             self._spent = replace(self._spent, **{name: getattr(self._spent, name) + n for name, n in spent.items()})
 
 
-class _Errand:
-    """One call's conversations, and how far they are."""
-
-    def __init__(self, conversations: Sequence[Sequence[Message]]):
-        self.conversations = conversations
-        self.answers: list[Answer | None] = [None] * len(conversations)
-        self.waiting: SimpleQueue[int] = SimpleQueue()
-        for place in range(len(conversations)):
-            self.waiting.put(place)
-        self.over = threading.Event()  # set at the end: no new requests, no waiting
-        self.working = 0  # threads
-        self.why = ""  # the first one stayed unanswered
-        self.fault: BaseException | None = None
+_loop_lock = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
 
 
-__all__ = ["OVERLONG", "Answer", "Endpoint", "EndpointError", "Message", "OverlongError", "Spending"]
+def _wait(work: Coroutine[Any, Any, Any]) -> Any:
+    """The result of a coroutine; Ctrl-C cancels it.
+
+    All endpoints share an event loop in a thread of its own, so that any thread can wait for answers.
+    """
+    global _loop
+    with _loop_lock:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="chat endpoints", daemon=True).start()
+    future = asyncio.run_coroutine_threadsafe(work, _loop)
+    try:
+        return future.result()
+    finally:
+        future.cancel()
+
+
+__all__ = ["KEYS", "OVERLONG", "Answer", "Endpoint", "EndpointError", "Message", "OverlongError", "Spending"]

@@ -29,6 +29,19 @@ class Prompt(tuple[Message, ...]):
         return made
 
 
+BYTES_PER_TOKEN = 3
+"""For estimates, of UTF-8: English has about four, Chinese about three. A low number is the careful one."""
+
+
+def estimated_tokens(text: str) -> int:
+    """About how many tokens a text has, rather too many than too few.
+
+    >>> estimated_tokens("Put a hot egg on the table."), estimated_tokens("把热鸡蛋放在桌子上")
+    (9, 9)
+    """
+    return -(-len(text.encode("utf-8", "replace")) // BYTES_PER_TOKEN)
+
+
 class EndpointError(RuntimeError):
     """The server cannot be used as configured; the message is one line with the change to make."""
 

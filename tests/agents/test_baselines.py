@@ -1,6 +1,5 @@
 """Agents that prompt a model: any model, many dialogues, all environments; and the agents without one."""
 
-import random
 import threading
 from dataclasses import replace
 from functools import partial
@@ -12,8 +11,7 @@ from fake_openai import KEY, MODEL, disturbed, error, message, serving
 from player import LESSON, learner, player
 from tiny import Script, qwen
 
-from roleagent.agents.chat.client import KEYS
-from roleagent.agents.chat.endpoint import Endpoint, EndpointError
+from roleagent.agents.chat.endpoint import KEYS, Endpoint, EndpointError
 from roleagent.agents.chat.episode import Usage
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.plain import read_command
@@ -60,7 +58,7 @@ def maker(name, **options):
 
 
 def server(fake, **options):
-    return Endpoint(fake.url, MODEL, **{"pause": 0.01, "rng": random.Random(0), **options})
+    return Endpoint(fake.url, MODEL, **options)
 
 
 def play(agent, speaker, make, task_ids, **options):
@@ -255,7 +253,7 @@ def test_a_good_model_plays_as_well_as_the_expert_that_it_is(world, name):
 
 def test_trouble_in_between_changes_nothing():
     """Half answers, errors, rate limits and absent counts, each question met with one of them: the same episodes."""
-    troubles = (error(429, headers={"Retry-After": "0"}), error(500), "drop", b"<html>busy</html>", error(503))
+    troubles = (error(429, headers={"Retry-After": "0"}), error(500), "drop", error(503))
     make, task_ids = maker("Toy")
     with serving(player) as fake:
         calm = play("react", server(fake), make, task_ids[:6])

@@ -2,19 +2,16 @@
 
 import logging
 import pickle
-import random
 import re
 import time
 import warnings
-from email.utils import formatdate
 
 import pytest
 from failures import failed, story
 from fake_openai import KEY, MODEL, error, in_turn, message, serving
 
 from roleagent.agents.analysts.endpoint import EndpointAnalyst
-from roleagent.agents.chat.client import KEYS, _pause
-from roleagent.agents.chat.endpoint import Endpoint, EndpointError, Spending
+from roleagent.agents.chat.endpoint import KEYS, Endpoint, EndpointError, Spending
 from roleagent.types import Failure, Reflection
 
 
@@ -26,7 +23,7 @@ def no_keys(monkeypatch):
 
 
 def opened(fake, model=MODEL, **options):
-    return Endpoint(fake.url, model, **{"pause": 0.01, "rng": random.Random(0), **options})
+    return Endpoint(fake.url, model, **options)
 
 
 def ask(endpoint, *questions, max_tokens=50, temperature=0.5):
@@ -70,12 +67,11 @@ def test_a_request_is_the_conversation_and_its_options():
             {
                 "model": MODEL,
                 "messages": [talk[0], {"role": "user", "content": "half a pair: ?"}],
-                "stream": False,
                 "max_tokens": 9,
                 "temperature": 0.25,
             }
         ]
-        assert "Authorization" not in fake.headers[0]
+        assert fake.headers[0]["Authorization"] == "Bearer EMPTY"
 
 
 @pytest.mark.parametrize(
@@ -110,12 +106,6 @@ def test_an_answer_is_read_as_it_comes(answer, text, finish, tokens, estimated):
         error(429, headers={"Retry-After": "in a while"}),
         error(408),
         "drop",
-        b"<html>busy</html>",
-        b"[" * 100_000,
-        {"choices": []},
-        {"choices": [{}]},
-        {"error": {"message": "overloaded"}},
-        [],
     ],
     ids=str,
 )
@@ -127,31 +117,23 @@ def test_what_may_pass_is_tried_again(trouble):
         assert (spent.requests, spent.retries, spent.failures) == (3, 2, 0)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [b"<html>busy</html>", b"[" * 100_000, {"choices": []}, {"choices": [{}]}, {"error": {"message": "busy"}}, []],
+    ids=lambda body: str(body)[:20],
+)
+def test_an_answer_that_cannot_be_read_leaves_its_question_unanswered(body):
+    with serving(lambda asked, number: "yes" if asked["messages"][0]["content"] == "b" else body) as fake:
+        endpoint = opened(fake, concurrency=2)
+        with pytest.warns(UserWarning, match="1 of 2 questions stayed unanswered .the answer"):
+            assert texts(ask(endpoint, "a", "b")) == [None, "yes"]
+
+
 def test_a_slow_answer_is_given_up_and_asked_for_again():
-    with serving(in_turn("hang", "dribble", "yes")) as fake:
+    with serving(in_turn("hang", "hang", "yes")) as fake:
         endpoint = opened(fake, timeout=0.5)
         # On a busy machine even the last answer may come too late once.
         assert texts(ask(endpoint, "well?")) == ["yes"] and endpoint.settle().retries >= 2
-
-
-def test_when_the_server_asks_for_a_pause_nobody_asks_it_anything():
-    times = []
-
-    def reply(body, number):
-        times.append(time.monotonic())
-        return error(429, headers={"Retry-After": "0.5"}) if number == 0 else "yes"
-
-    with serving(reply) as fake:
-        endpoint = opened(fake, concurrency=2)
-        assert texts(ask(endpoint, *"abcdef")) == ["yes"] * 6
-        # The second thread may have asked already when the first one was told to wait.
-        assert sum(moment < times[0] + 0.5 for moment in times) <= 3 < len(times)
-
-
-def test_a_pause_is_a_number_of_seconds_or_a_date():
-    assert _pause("2.5") == 2.5 and _pause("") == _pause("soon") == _pause("-3") == 0.0
-    assert 50 < _pause(formatdate(time.time() + 60, usegmt=True)) <= 60
-    assert _pause(formatdate(time.time() - 60, usegmt=True)) == 0.0
 
 
 # --- servers that are down --------------------------------------------------------------------------------------------
@@ -235,7 +217,7 @@ def test_parameters_that_newer_models_call_otherwise():
 )
 def test_a_wrong_configuration_is_said_in_one_line(options, path, model, said):
     with serving(**options) as fake:
-        endpoint = Endpoint(fake.url.removesuffix("/v1") + path, model, pause=0.01)
+        endpoint = Endpoint(fake.url.removesuffix("/v1") + path, model)
         with pytest.raises(EndpointError, match=said) as caught:
             endpoint.check()
         assert "\n" not in str(caught.value) and fake.url.removesuffix("/v1") in str(caught.value)
@@ -247,7 +229,7 @@ def test_a_key_that_is_revoked_ends_a_call_at_once():
         endpoint = opened(fake, concurrency=1)
         with pytest.raises(EndpointError, match="revoked"):
             ask(endpoint, *"abcdef")
-        assert len(fake.asked) == 2 and endpoint.settle().failures == 5
+        assert len(fake.asked) <= 3 and endpoint.settle().failures == 5
 
 
 @pytest.mark.parametrize(
@@ -319,7 +301,7 @@ def both(body, number):
 
 
 def analyst_at(fake, retries=5, **options):
-    return EndpointAnalyst(Endpoint(fake.url, retries=retries, pause=0.01, rng=random.Random(0)), **options)
+    return EndpointAnalyst(Endpoint(fake.url, retries=retries), **options)
 
 
 def candidates(n):

@@ -29,7 +29,7 @@ def here(tmp_path, monkeypatch):
 
     class Hasty(Endpoint):
         def __init__(self, *arguments, **options):
-            super().__init__(*arguments, **options, pause=0.01, retries=2)
+            super().__init__(*arguments, **options, retries=2)
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)

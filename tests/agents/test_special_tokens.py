@@ -309,7 +309,6 @@ def test_what_others_encode_has_no_markers(text):
         endpoint = Endpoint(fake.url)
         talk = [{"role": role, "content": text} for role in ("system", "user", "assistant")]
         endpoint.chat([talk], max_tokens=5, temperature=0.0)
-        endpoint.close()
     episodes = environment_factory("RoleAgent/Toy-v0")()
     sent = [*(message["content"] for message in fake.asked[0]["messages"]), episodes._shown(text)]
     assert not any(mark in said for said in sent for mark in ("<|", "|>", "tool_response>"))

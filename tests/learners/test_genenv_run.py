@@ -14,7 +14,7 @@ from fake_openai import serving
 from programs import TOY_RUN, load, run_both
 from safetensors.torch import load_file
 
-from roleagent.agents.chat.client import KEYS
+from roleagent.agents.chat.endpoint import KEYS
 from roleagent.agents.task_simulator import write_tasks
 from roleagent.cli import main as roleagent
 from roleagent.task_grammar import grammar_of

@@ -12,8 +12,7 @@ from fake_openai import MODEL, error, serving
 from programs import TOY_POLICY
 from tiny import TEMPLATE, Script, qwen
 
-from roleagent.agents.chat.client import KEYS
-from roleagent.agents.chat.endpoint import Endpoint
+from roleagent.agents.chat.endpoint import KEYS, Endpoint
 from roleagent.agents.policies.hf import PolicyError
 from roleagent.agents.policies.scratch_model import SIMULATE, build_policy, train_tokenizer
 from roleagent.agents.task_simulator import (

@@ -1,0 +1,243 @@
+"""The server of a chat model: one request through the ``openai`` package, and its answer or why there is none."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from openai import APIConnectionError, APIStatusError, APITimeoutError, AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
+
+from roleagent.agents.chat.types import (
+    Answer,
+    EndpointError,
+    Message,
+    OverlongError,
+    RefusedError,
+    UnansweredError,
+    estimated_tokens,
+)
+from roleagent.markers import escape_markers, map_texts
+
+KEYS = ("ROLEAGENT_API_KEY", "OPENAI_API_KEY")
+"""Environment variables that may hold the server's key; the first that is set counts."""
+_TRANSIENT = (408, 409, 425, 429)  # and 5xx: a later attempt may be answered
+_OVERLONG = re.compile(r"context[ _](?:length|size|window)|prompt is too long", re.IGNORECASE)
+_SET_KEY = f"set {' or '.join(KEYS)}"
+_BASE_URL = "is the base URL right? It often ends in /v1"
+
+
+class ChatServer:
+    """The server behind a URL.
+
+    The key is the first of :data:`KEYS` that is set in the environment. It is sent to this server only and never shown.
+    The environment also sets proxies and certificates (``HTTPS_PROXY``, ``SSL_CERT_FILE``, …).
+
+    Args:
+        base_url: e.g. ``http://127.0.0.1:8000/v1``.
+        timeout: seconds without a byte after which an attempt ends.
+        count: is called with numbers of :class:`~roleagent.agents.chat.types.Spending` as they become known.
+
+    Raises:
+        EndpointError: the URL or the key is malformed.
+    """
+
+    def __init__(self, base_url: str, timeout: float, count: Callable[..., None]):
+        self.url = _checked_url(base_url)
+        key, self._key_name = _api_key()
+        self._client = AsyncOpenAI(
+            api_key=key or "EMPTY",  # the package requires one; a server without keys ignores it
+            base_url=self.url,
+            timeout=Timeout(timeout, connect=min(timeout, 10.0)),
+            http_client=DefaultAsyncHttpxClient(follow_redirects=False),
+        )
+        self._timeout, self._count = timeout, count
+        self._renamed: dict[str, str] = {}  # parameters that this server calls otherwise; "": it has none
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a ChatServer holds a key and connections: it cannot be pickled")
+
+    async def complete(
+        self, model: str, messages: Sequence[Message], options: Mapping[str, Any], retries: int
+    ) -> Answer:
+        """The model's next message.
+
+        Args:
+            model: its name.
+            messages: the conversation; of a :class:`~roleagent.agents.chat.types.Prompt` also the tools.
+            options: ``max_tokens``, ``temperature`` and others of the protocol.
+            retries: attempts after the first.
+
+        Raises:
+            EndpointError: the server cannot be used as configured.
+            RefusedError: it will not answer this conversation.
+            UnansweredError: it did not answer.
+        """
+        sent: Any = [map_texts(_sendable, message) for message in messages]
+        if tools := [map_texts(_sendable, tool) for tool in getattr(messages, "tools", ())]:
+            options = {**options, "tools": tools}
+        create = self._client.with_options(max_retries=retries).chat.completions.with_raw_response.create
+        for _ in range(3):  # both parameters may have to change
+            named = {self._renamed.get(name, name): value for name, value in options.items()}
+            named.pop("", None)
+            self._count(requests=1)
+            try:
+                reply = await create(model=model, messages=sent, **named)
+            except (APIStatusError, APIConnectionError) as error:
+                self._count_retries(error.request)
+                if isinstance(error, APIStatusError) and self._adapts(error, named):
+                    continue
+                raise await self._problem(error, model) from None
+            self._count_retries(reply.http_request)
+            answer = self._read(reply.http_response, messages)
+            self._count(
+                cut=int(answer.finish_reason == "length"),
+                prompt_tokens=answer.prompt_tokens,
+                completion_tokens=answer.completion_tokens,
+                estimated=int(answer.estimated),
+            )
+            return answer
+        raise RefusedError(f"{self.url} accepts neither these parameters nor their other names")
+
+    async def models(self) -> list[str]:
+        """The names of the models that the server offers.
+
+        Raises:
+            EndpointError, RefusedError, UnansweredError: there is no list.
+        """
+        client = self._client.with_options(max_retries=0)
+        try:
+            reply = await client.models.with_raw_response.list(timeout=30.0)
+        except (APIStatusError, APIConnectionError) as error:
+            raise await self._problem(error) from None
+        try:
+            return [str(model["id"]) for model in reply.http_response.json()["data"]]
+        except (ValueError, KeyError, TypeError):
+            raise UnansweredError(f"{self.url}/models holds no list of models", reached=True) from None
+
+    def _read(self, response: Any, messages: Sequence[Message]) -> Answer:
+        """The answer in a response."""
+        try:
+            body = response.json()
+        except (ValueError, RecursionError):
+            raise RefusedError("the answer is not JSON: is the base URL right?") from None
+        try:
+            choice = body["choices"][0]
+            text = _text(choice["message"].get("content"))
+            calls = tuple(call for call in choice["message"].get("tool_calls") or () if isinstance(call, dict))
+            finish = str(choice.get("finish_reason") or "stop")
+        except (KeyError, TypeError, IndexError, AttributeError):
+            raise RefusedError(f"the answer holds no message{self._message_of(body)}") from None
+        usage = body.get("usage")
+        counts = usage if isinstance(usage, dict) else {}
+        prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
+        if isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0:
+            return Answer(text, finish, prompt, completion, estimated=False, tool_calls=calls)
+        prompt = sum(estimated_tokens(message["content"]) for message in messages)
+        return Answer(text, finish, prompt, estimated_tokens(text), estimated=True, tool_calls=calls)
+
+    def _adapts(self, error: APIStatusError, named: Mapping[str, Any]) -> bool:
+        """Whether the server has another name for a parameter that it refused; the name is kept.
+
+        Newer models of OpenAI call ``max_tokens`` ``max_completion_tokens`` and allow one temperature only.
+        """
+        name = error.param
+        if error.status_code != 400 or name not in ("max_tokens", "temperature") or name not in named:
+            return False
+        if "unsupported" not in str(error.code):
+            return False
+        self._renamed[name] = "max_completion_tokens" if name == "max_tokens" else ""
+        return True
+
+    async def _problem(self, error: APIStatusError | APIConnectionError, model: str = "") -> Exception:
+        """Our exception for one of the ``openai`` package."""
+        if isinstance(error, APITimeoutError):
+            return UnansweredError(f"no answer within {self._timeout:.0f} s", reached=False)
+        if not isinstance(error, APIStatusError):
+            cause = error.__cause__ or error
+            return UnansweredError(self._one_line(cause) or type(cause).__name__, reached=False)
+        status, said = error.status_code, self._message_of(error.body)
+        where = f"{self.url} answered HTTP {status}{said}"
+        if status in (401, 403):
+            hint = f"does the key in {self._key_name} belong to this server?" if self._key_name else _SET_KEY
+            return EndpointError(f"{where}: {hint}")
+        if status == 402 or error.code == "insufficient_quota":
+            return EndpointError(f"{where}: the account has no credit left")
+        if status == 404 and model:
+            return EndpointError(f"{where}: {await self._not_found(model)}")
+        if status in (404, 405) or 300 <= status < 400:
+            return EndpointError(f"{where}: {_BASE_URL}")
+        if status in _TRANSIENT or status >= 500:
+            return UnansweredError(f"HTTP {status}{said}", reached=True)
+        return (OverlongError if _OVERLONG.search(f"{error.code} {said}") else RefusedError)(f"HTTP {status}{said}")
+
+    async def _not_found(self, model: str) -> str:
+        try:
+            return f"the model {model!r} is not offered; there is {listed(await self.models())}"
+        except (EndpointError, RefusedError, UnansweredError):
+            return _BASE_URL
+
+    def _message_of(self, body: Any) -> str:
+        """The server's error message, in brackets."""
+        body = body.get("error", body) if isinstance(body, dict) else body
+        said = body.get("message") or body.get("detail") if isinstance(body, dict) else body
+        return f" ({line})" if said and (line := self._one_line(said)) else ""
+
+    def _one_line(self, text: Any) -> str:
+        """A text in one line, without control characters and without the key, which some servers repeat."""
+        line = " ".join("".join(sign if sign.isprintable() else " " for sign in str(text)).split())
+        return (line.replace(self._client.api_key, "…") if self._key_name else line)[:200]
+
+    def _count_retries(self, request: Any) -> None:
+        """Counts a request's attempts before its last one, which a header of the last one gives."""
+        retries = int(request.headers.get("x-stainless-retry-count", 0))
+        self._count(requests=retries, retries=retries)
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Names in a sentence.
+
+    >>> listed([f"m{n}" for n in range(10)], most=3)
+    "'m0', 'm1', 'm2' and 7 more"
+    """
+    more = [f"{len(names) - most} more"] if len(names) > most else []
+    return " and ".join([", ".join(map(repr, names[:most])), *more]) if names else "none"
+
+
+def _checked_url(base_url: str) -> str:
+    example = "an example is http://127.0.0.1:8000/v1"
+    try:
+        parts = urlsplit(base_url.strip())
+        valid = parts.scheme in ("http", "https") and parts.hostname and " " not in parts.netloc and parts.port != 0
+    except ValueError:
+        valid = False
+    if not valid:
+        raise EndpointError(f"{base_url!r} is no URL of a chat server; {example}")
+    if parts.username or parts.password or parts.query or parts.fragment:  # not shown: it may be a secret
+        raise EndpointError(f"the URL of a chat server has no user, password, query or fragment; {example}")
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/').removesuffix('/chat/completions').rstrip('/')}"
+
+
+def _api_key() -> tuple[str, str]:
+    """The key and the name of its environment variable."""
+    name = next((name for name in KEYS if os.environ.get(name, "").strip()), "")
+    key = os.environ.get(name, "").strip()
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise EndpointError(f"{name} holds characters that no key has: copy the key alone, and all of it")
+    return key, name
+
+
+def _sendable(text: str) -> str:
+    """A text without halves of surrogate pairs, which cannot be sent, and without chat markers.
+
+    The server encodes messages and tools, and recognizes special tokens in them.
+    """
+    return escape_markers(text.encode("utf-8", "replace").decode())
+
+
+def _text(content: Any) -> str:
+    if isinstance(content, list):  # parts, of which some are text
+        content = "".join(str(part.get("text") or "") for part in content if isinstance(part, dict))
+    return content if isinstance(content, str) else ""
