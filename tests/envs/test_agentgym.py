@@ -11,17 +11,10 @@ import pytest
 pytest.importorskip("starlette", reason="Starlette is not installed: pip install -e '.[test]'")
 pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install -e '.[test]'")
 from served import Served
+from small_envs import SMALL
 
 from roleagent.envs.adapters.agentgym import application
 from roleagent.envs.adapters.serving import main
-
-SMALL = {
-    "RoleAgent/Toy-v0": {},
-    "RoleAgent/ALFWorld-v0": {"size": "tiny", "data_dir": "generated", "games": 3},
-    "RoleAgent/WebShop-v0": {"data_dir": "generated", "num_products": 200},
-    "RoleAgent/SearchQA-v0": {"data_dir": "generated"},
-    "RoleAgent/TextCraft-v0": {"data_dir": "generated"},
-}
 
 
 def ask(url, path, body=None):
@@ -185,12 +178,12 @@ def test_task_numbers_can_follow_agentgyms_own_files(tmp_path, capsys):
         client.reset(0)
         assert client.info["task_type"] == ids[-1]
     mapping = tmp_path / "mappings_train.json"
-    mapping.write_text(json.dumps([{"task_type": "pick", "task_id": "trial_1"}]), encoding="utf-8")
     arguments = [env_id, "--port", "0", "--env-arg", "size=tiny", "--env-arg", "data_dir=generated"]
-    assert main([*arguments, "--protocol", "agentgym", "--task-ids", str(mapping)]) == 2
-    assert "has no task 'pick/trial_1' in train, valid_train" in capsys.readouterr().err
-    mapping.write_text("{}]", encoding="utf-8")
-    assert main([*arguments, "--protocol", "agentgym", "--task-ids", str(mapping)]) == 2
-    assert "must be a JSON list of texts" in capsys.readouterr().err
-    assert main([*arguments, "--task-ids", str(mapping)]) == 2
-    assert "--task-ids is for --protocol agentgym" in capsys.readouterr().err
+    for content, protocol, said in (
+        (json.dumps([{"task_type": "pick", "task_id": "trial_1"}]), "agentgym", "has no task 'pick/trial_1' in train"),
+        ("{}]", "agentgym", "must be a JSON list of texts"),
+        ("[]", "openenv", "--task-ids is for --protocol agentgym"),
+    ):
+        mapping.write_text(content, encoding="utf-8")
+        assert main([*arguments, "--protocol", protocol, "--task-ids", str(mapping)]) == 2
+        assert said in capsys.readouterr().err

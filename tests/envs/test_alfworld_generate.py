@@ -7,12 +7,11 @@ import re
 import pytest
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.envs.alfworld import goals
 from roleagent.envs.alfworld.engine import textworld as textworld_module
 from roleagent.envs.alfworld.engine.game import Game
 from roleagent.envs.alfworld.engine.simulator import Simulator
 from roleagent.envs.alfworld.engine.textworld import package_texts
-from roleagent.envs.alfworld.generated.generate import generate, main, scene_of, split_ids, task_type_of, write_game
+from roleagent.envs.alfworld.generated.generate import generate, main, scene_of, split_ids, write_game
 from roleagent.envs.alfworld.generated.layout import SIZES
 from roleagent.envs.alfworld.generated.tasks import SPLITS, TaskName
 from roleagent.task_split import TaskSplit, assert_disjoint
@@ -37,11 +36,6 @@ def spread(split, size, n):
     return ids[:: max(1, len(ids) // n)][:n]
 
 
-def one_of_each(size, split="train"):
-    """The first id of every kind of task."""
-    return list({task_type_of(task_id): task_id for task_id in reversed(split_ids(split, size))}.values())
-
-
 # --- splits -----------------------------------------------------------------------------------------------------------
 
 
@@ -50,12 +44,6 @@ def test_splits_share_no_scene(size):
     task_splits = [TaskSplit("RoleAgent/ALFWorld-v0", split, split_ids(split, size)) for split in SPLITS]
     assert_disjoint(task_splits, key=scene_of)
     assert_disjoint(task_splits)
-
-
-@pytest.mark.parametrize(("split", "size"), [("test", "small"), ("train", "huge")])
-def test_an_unknown_split_names_the_known_ones(split, size):
-    with pytest.raises(ValueError, match=r"splits: \['train', .*sizes: \['standard', 'small', 'tiny'\]"):
-        split_ids(split, size)
 
 
 # --- games ------------------------------------------------------------------------------------------------------------
@@ -71,45 +59,23 @@ def test_an_id_determines_its_game_in_every_process(size):
     games = [generate(task_id) for task_id in ids[::100]]
     made = [(game.task_id, game.task_type, game.problem, game.goal, game.walkthrough) for game in games]
     assert hashlib.sha256(repr((ids, made)).encode()).hexdigest()[:16] == DIGESTS[size]
-    official = "pick_two_obj_and_place-DishSponge-None-Cart-401/trial_T20190907_060234_011675"
-    assert (scene_of(official), task_type_of(official)) == ("401", goals.TWO)
 
 
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("split", SPLITS)
-def test_problems_are_well_formed(split, size):
+def test_things_lie_where_they_can_be_put_back(split, size):
     for task_id in spread(split, size, 40):
-        source, name = generate(task_id), TaskName.parse(task_id)
-        declared = re.findall(r"^\s*(\S+) - (\w+)$", source.problem.partition("(:init")[0], re.M)
-        names = [word for word, _ in declared]
-        assert len(set(names)) == len(names), task_id
-        known = facts(source.problem)
-        for arguments in known.values():
-            for words in arguments:
-                assert set(words) <= set(names), task_id
+        known = facts(generate(task_id).problem)
         objects, places = dict(known["objectType"]), dict(known["receptacleType"])
-        lies = dict(known["inReceptacle"])
-        assert len(lies) == len(known["inReceptacle"])
-        where, spots = dict(known["objectAtLocation"]), dict(known["receptacleAtLocation"])
-        for thing, place in lies.items():
-            assert where[thing] == spots[place]
+        for thing, place in known["inReceptacle"]:
             if (thing,) in known["pickupable"]:
                 assert (places[place], objects[thing]) in known["canContain"], (task_id, thing, place)
-        assert known["atLocation"][0][1] not in spots.values()
-        if name.task_type != goals.LOOK:
-            assert (f"{name.place}Type", f"{name.obj}Type") in known["canContain"]
-        wanted = [places[lies[thing]] for thing, kind in objects.items() if kind == f"{name.obj}Type"]
-        assert len(wanted) >= (2 if name.task_type == goals.TWO else 1)
-        if name.task_type in (goals.PICK, goals.TWO):
-            assert f"{name.place}Type" not in wanted, "the goal must not hold from the start"
 
 
 @pytest.mark.parametrize(
     ("task_id", "message"),
     [
         ("pick_heat_then_place_in_recep-Mug-None-Cabinet-12/trial_T2019", "names no generated game"),
-        ("juggle-Mug-None-Cabinet-12/gen_small_000001", "names no generated game"),
-        ("pick_heat_then_place_in_recep-Mug-None-Cabinet-12/gen_huge_000001", "names no generated game"),
         ("pick_heat_then_place_in_recep-Mug-None-Cabinet-150/gen_small_000001", "no room has the scene number 150"),
         ("pick_heat_then_place_in_recep-Mug-None-Bed-12/gen_small_000001", "scene 12 holds no such task"),
         ("look_at_obj_in_light-Mug-None-DeskLamp-12/gen_small_000001", "scene 12 holds no such task"),
@@ -142,7 +108,7 @@ def test_walkthroughs_win_in_textworld(size, tmp_path):
     textworld = pytest.importorskip("textworld", reason="needs the extra [alfworld]")
     demangler = pytest.importorskip("alfworld.agents.environment.alfred_tw_env").AlfredDemangler
     env = demangler(textworld.envs.PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
-    for task_id in one_of_each(size)[: 6 if size == "small" else 2]:  # a standard kitchen takes TextWorld seconds
+    for task_id in split_ids("train", size)[:2]:
         source = generate(task_id)
         env.load(str(write_game(source, tmp_path)))
         state = env.reset()

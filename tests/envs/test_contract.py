@@ -11,6 +11,7 @@ from roleagent.task_split import assert_disjoint
 
 NAMES = ("Toy", "ALFWorld", "WebShop", "SearchQA", "TextCraft")
 TOY, ALFWORLD, WEBSHOP, SEARCHQA, TEXTCRAFT = (f"RoleAgent/{name}-v0" for name in NAMES)
+OFFICE = "RoleAgent/Office-v0"
 OPTIONS = {TOY: {}, ALFWORLD: {"size": "small"}, WEBSHOP: {}, SEARCHQA: {}, TEXTCRAFT: {}}
 SPLITS = {
     TOY: ("train", "valid"),
@@ -29,7 +30,7 @@ each_env = pytest.mark.parametrize("env_id", OPTIONS)
 
 
 def make(env_id, **options):
-    return gymnasium.make(env_id, **OPTIONS[env_id] | options)
+    return gymnasium.make(env_id, **OPTIONS.get(env_id, {}) | options)
 
 
 def solvable(env):
@@ -65,6 +66,7 @@ def transcript(env, seed, steps=12):
         (SEARCHQA, {"split": "test", "render_mode": "ansi"}),
         (SEARCHQA, {"top_k": 1, "max_steps": 2}),
         (TEXTCRAFT, {"split": "valid", "seed": 3, "render_mode": "ansi"}),
+        (OFFICE, {}),
     ],
 )
 def test_check_env_gives_no_warning(env_id, options):
@@ -211,6 +213,10 @@ def test_splits_are_disjoint_and_environments_share_them(env_id):
         (TEXTCRAFT, {"worlds": 0}, "worlds must be at least 1"),
         (TEXTCRAFT, {"distractors": -1}, "distractors must be at least 0"),
         (TEXTCRAFT, {"data_dir": "official"}, "needs TEXTCRAFT_DATA"),
+        (OFFICE, {"split": "dev"}, "unknown split 'dev'.*train, valid, test"),
+        (OFFICE, {"calls": [5]}, "calls are numbers among 1, 2, 3, 4"),
+        (OFFICE, {"calls": []}, "calls are numbers"),
+        (OFFICE, {"max_steps": 0}, "max_steps"),
         *((env_id, {"max_steps": 0}, "at least 1") for env_id in OPTIONS),
     ],
 )

@@ -284,8 +284,7 @@ def test_memory_stays_flat_and_environments_share_what_is_large(env_id, long):
 
 
 @briefly_and_long("Toy")
-def test_spawned_workers_take_hostile_actions_and_one_that_is_killed_is_named(env_id, long):
-    """Eight processes with some episodes each; then one is killed."""
+def test_spawned_workers_take_hostile_actions(env_id, long):
     episodes, rng = 12 if long else 2, np.random.default_rng(0)
     vector = make_vector(f"RoleAgent/{env_id}-v0", 8, "async", timeout=300)
     try:
@@ -297,10 +296,6 @@ def test_spawned_workers_take_hostile_actions_and_one_that_is_killed_is_named(en
             observations, rewards, terminated, truncated, infos = vector.step(tuple(actions))
             over += terminated | truncated
             assert all(type(text) is str for text in observations) and np.isfinite(rewards).all()
-        vector.env.processes[3].kill()
-        vector.env.processes[3].join(60)
-        with pytest.raises(RuntimeError, match=r"worker of environment 3 has ended .*-9"):
-            vector.step(("look",) * 8)
     finally:
         vector.close()
     assert not any(process.is_alive() for process in vector.env.processes)

@@ -18,7 +18,6 @@ from mcp.shared.memory import create_client_server_memory_streams
 
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.tools import Call, ToolEnv
-from roleagent.envs.tools.calls.broker import Broker, PreparedCall
 from roleagent.envs.tools.calls.command import call_command
 from roleagent.envs.tools.definition.load import load_tools as load_all
 from roleagent.envs.tools.mcp import MCPClient, MCPError, load_tools
@@ -99,15 +98,6 @@ def test_each_episode_has_a_session_of_its_own():
         with episode(client, isolation) as one, episode(client, isolation) as other:
             assert one["put"]({"thing": "egg"}).text == "done" and one["look"]({}).text == "egg"
             assert other["look"]({}).text == seen
-
-
-def test_many_episodes_call_at_the_same_time(url):
-    client, broker = MCPClient(url), Broker()
-    numbers = list(itertools.islice(NUMBERS, 24))
-    adds = [client.tools[0].begin(number, "session") for number in numbers]
-    found = broker.run([[PreparedCall(add, {"a": number, "b": 1})] for number, add in enumerate(adds)])
-    [client.end(number) for number in numbers]
-    assert [results[0].result.text for results in found] == [str(number + 1) for number in range(24)]
 
 
 def test_only_tools_that_read_are_offered(url):

@@ -8,9 +8,8 @@ from collections import Counter
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium.utils.env_checker import check_env
+from small_envs import by_expert
 
-from roleagent.env_spec import make_expert
 from roleagent.envs.failures import play_failures
 from roleagent.envs.office.goals import DONE, command_of, understand
 from roleagent.envs.office.tasks import CALLS, build_task, task_ids
@@ -41,33 +40,11 @@ def play(env, task_id, commands):
     return info
 
 
-def by_expert(env, task_id, before=()):
-    """The expert's episode, after some other commands; the last info and the number of its calls."""
-    observation, info = env.reset(options={"task_id": task_id})
-    expert = make_expert(env, np.random.default_rng(0))
-    expert.reset(info["goal"], observation)
-    calls = 0
-    for command in before:
-        observation, *_ = env.step(command)
-        expert.observe(command, observation)
-    while True:
-        command = expert.act()
-        observation, _, terminated, truncated, info = env.step(command)
-        expert.observe(command, observation)
-        if terminated or truncated:
-            return info, calls
-        calls += 1
-
-
-def test_gymnasium_accepts_it(env):
-    check_env(gymnasium.make(OFFICE).unwrapped)
-
-
 @pytest.mark.parametrize("count", CALLS)
 def test_expert_and_walkthrough_win_with_as_many_calls_as_the_task_says(env, count):
     for task_id in task_ids("valid", (count,)):
-        info, calls = by_expert(env, task_id)
-        assert info["won"] and calls == count, info["goal"]
+        steps = by_expert(env, task_id)
+        assert steps[-1][-1]["won"] and len(steps) == count + 2, task_id  # the beginning, the calls, the answer
         env.reset(options={"task_id": task_id})
         walkthrough = env.walkthrough()
         assert len(walkthrough) == count + 1 and play(env, task_id, walkthrough)["won"]
@@ -76,9 +53,9 @@ def test_expert_and_walkthrough_win_with_as_many_calls_as_the_task_says(env, cou
 def test_the_expert_uses_what_others_have_asked(env):
     for task_id in task_ids("valid", (4,))[:16]:
         env.reset(options={"task_id": task_id})
-        first, *_ = env.walkthrough()
-        info, calls = by_expert(env, task_id, before=[first, call("find", name="No One"), call("detail", id="x")])
-        assert info["won"] and calls == 3
+        others = [env.walkthrough()[0], call("find", name="No One"), call("detail", id="x")]
+        steps = by_expert(env, task_id, lambda step, info, others=others: step < 3 and others[step])
+        assert steps[-1][-1]["won"] and len(steps) == 1 + 3 + 3 + 1
 
 
 @pytest.mark.parametrize("kind", range(2))
@@ -119,6 +96,14 @@ def test_a_booking_is_judged_by_the_state_and_an_answer_by_itself(env):
     assert not play(env, "lookup-1-400", [command_of(f"{answer} {DONE}")])["won"]
 
 
+def test_what_a_booking_takes_is_no_longer_free(env):
+    env.reset(options={"task_id": "book-1-400"})
+    room = env._state["office"].rooms()[0]
+    hours = env.step(call("free", id=room, day="Friday"))[0].split(", ")
+    env.step(call("book", id=room, day="Friday", hour=int(hours[1])))
+    assert env.step(call("free", id=room, day="Friday"))[0].split(", ") == [hours[0], *hours[2:]]
+
+
 def test_refusals_help(env):
     env.reset(options={"task_id": "book-1-400"})
     office = env._state["office"]
@@ -145,14 +130,6 @@ def test_refusals_help(env):
         assert "EUR, USD, GBP" in env.step(call("convert", amount=amount, to="EUR"))[0]
 
 
-def test_what_a_booking_takes_is_no_longer_free(env):
-    env.reset(options={"task_id": "book-1-400"})
-    room = env._state["office"].rooms()[0]
-    hours = env.step(call("free", id=room, day="Friday"))[0].split(", ")
-    env.step(call("book", id=room, day="Friday", hour=int(hours[1])))
-    assert env.step(call("free", id=room, day="Friday"))[0].split(", ") == [hours[0], *hours[2:]]
-
-
 def test_copies_go_on_alone(env):
     env.reset(options={"task_id": "book-2-400"})
     plan = env.walkthrough()
@@ -162,20 +139,6 @@ def test_copies_go_on_alone(env):
         assert not one._state["bookings"]
         assert one.step(plan[1])[0].startswith("booked")
         assert one.step(plan[2])[-1]["won"]
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"split": "dev"}, "unknown split 'dev'.*train, valid, test"),
-        ({"calls": [5]}, "calls are numbers among 1, 2, 3, 4"),
-        ({"calls": []}, "calls are numbers"),
-        ({"max_steps": 0}, "max_steps"),
-    ],
-)
-def test_wrong_arguments(options, message):
-    with pytest.raises(ValueError, match=message):
-        gymnasium.make(OFFICE, **options)
 
 
 def test_goals_in_other_words_are_not_understood():

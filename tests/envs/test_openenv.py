@@ -3,65 +3,44 @@
 import json
 import re
 import socket
-import subprocess
-import sys
 import time
-from pathlib import Path
 from urllib.request import urlopen
 
 import gymnasium
-import numpy as np
 import pytest
 
 pytest.importorskip("openenv", reason="OpenEnv is not installed: pip install -e '.[test]'")
 from openenv.core import GenericEnvClient
 from served import Served
+from small_envs import SMALL, by_expert
 
-import roleagent  # noqa: F401  (registers the environments)
-from roleagent.env_spec import make_expert
 from roleagent.envs.adapters.openenv import application
 from roleagent.envs.adapters.remote import RemoteEnv
+from roleagent.envs.adapters.serving import main
 from roleagent.envs.wrappers import PredictedState
-
-ENVS = {
-    "RoleAgent/Toy-v0": {},
-    "RoleAgent/ALFWorld-v0": {"size": "tiny", "data_dir": "generated"},
-    "RoleAgent/WebShop-v0": {"data_dir": "generated", "num_products": 200},
-    "RoleAgent/SearchQA-v0": {"data_dir": "generated"},
-    "RoleAgent/TextCraft-v0": {"data_dir": "generated"},
-}
-PYTHON = Path(sys.executable)
 
 
 def serve(env_id, port=0, **options):
     return Served(application(env_id, **options), port)
 
 
-def expert_commands(env):
-    """What wins the episode that has begun, after something that does not."""
-    return ("no such command ☀", *env.unwrapped.walkthrough())
-
-
-@pytest.mark.parametrize("env_id", ENVS)
+@pytest.mark.parametrize("env_id", SMALL)
 def test_a_remote_episode_is_a_local_one(env_id):
-    local = gymnasium.make(env_id, **ENVS[env_id])
-    with serve(env_id, sessions=2, **ENVS[env_id]) as served:
+    local = gymnasium.make(env_id, **SMALL[env_id])
+    with serve(env_id, sessions=2, **SMALL[env_id]) as served:
         remote = RemoteEnv(served.url)
         assert remote.task_split == local.unwrapped.task_split
         assert remote.max_steps == local.unwrapped.max_steps
         for arguments in ({"seed": 3}, {"options": {"task_id": remote.task_split.task_ids[-1]}}):
             assert remote.reset(**arguments) == local.reset(**arguments)
-            for command in expert_commands(local):
+            for command in ("no such command ☀", *local.unwrapped.walkthrough()):
                 found = remote.step(command)
                 assert found == local.step(command)
                 if found[2] or found[3]:
                     with pytest.raises(gymnasium.error.ResetNeeded):
                         remote.step("look")
                     break
-        _, info = remote.reset(options={"task_id": remote.task_split.task_ids[0]})
-        expert = make_expert(remote, np.random.default_rng(0))  # from here, by what is seen
-        expert.reset(info["goal"], local.reset(options={"task_id": remote.task_split.task_ids[0]})[0])
-        assert remote.step(expert.act())[4]["valid_action"]
+        assert by_expert(remote, remote.task_split.task_ids[0])[-1][-1]["won"]  # from here, by what is seen
         other = RemoteEnv(served.url)  # an episode of its own beside the first
         task_id = other.task_split.task_ids[1]
         remote.reset(options={"task_id": remote.task_split.task_ids[0]})
@@ -154,41 +133,19 @@ def test_a_silent_client_loses_its_place_and_finds_another():
         silent.close()
 
 
-@pytest.mark.slow
-def test_the_command_and_the_example():
-    """``roleagent serve`` says where it is, serves, and ends in order when told to."""
-    command = [PYTHON.with_name("roleagent"), "serve", "RoleAgent/Toy-v0", "--port", "0", "--env-arg", "max_steps=4"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
-        try:
-            said = [server.stdout.readline() for _ in range(2)]
-            url = re.search(r"http://127\.0\.0\.1:\d+", said[1])[0]
-            example = Path(__file__).parents[2] / "examples" / "openenv_client.py"
-            shown = subprocess.run([PYTHON, example, url], capture_output=True, text=True, timeout=120, check=True)
-            assert re.search(r"Gymnasium: \S+: score [01] after 4 steps, 4 predictions scored", shown.stdout)
-            assert re.search(r"OpenEnv: \S+: reward [01]", shown.stdout)
-        finally:
-            server.terminate()
-        assert not [line for line in server.stderr if not line.startswith("waiting (")]
-
-
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["RoleAgent/Toy-v1"], "Toy"),
         (["CartPole-v1"], "no task_split"),
         (["RoleAgent/Toy-v0", "--env-arg", "split=dev"], "unknown split 'dev'"),
-        (["RoleAgent/Toy-v0", "--port", "{taken}"], "in use"),
+        (["RoleAgent/Toy-v0", "--port"], "in use"),
     ],
 )
 def test_the_command_refuses_in_one_line(arguments, said, capsys):
-    from roleagent.cli import main
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        filled = [argument.format(taken=taken.getsockname()[1]) for argument in arguments]
-        assert main(["serve", *filled, *([] if "--port" in filled else ["--port", "0"])]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("roleagent serve: ")
-    assert error.count("\n") == 1
-    assert said in error
+        port = taken.getsockname()[1]
+        assert main([*arguments, str(port)] if arguments[-1] == "--port" else [*arguments, "--port", "0"]) == 2
+    [error] = capsys.readouterr().err.splitlines()
+    assert error.startswith("roleagent serve: ") and said in error

@@ -8,10 +8,8 @@ from typing import Annotated, Any, Literal, Optional, TypedDict
 import pytest
 
 from roleagent.envs.tools import tool
-from roleagent.envs.tools.definition.function_tool import as_tool, function_schema
 from roleagent.envs.tools.definition.load import load_tools
 from roleagent.envs.tools.definition.schema import ArgumentCheck, SchemaRefused, converter, schema_of
-from roleagent.tools import Tool
 
 
 class Unit(enum.Enum):
@@ -84,24 +82,6 @@ def test_what_cannot_be_said_is_refused_when_the_tool_is_made(write, message):
         write.__doc__ = "Doc."
     with pytest.raises(SchemaRefused, match=message):
         tool(write)
-
-
-def test_a_schema_survives_the_way_to_the_model():
-    """Nested properties, items, defaults and bounds: the published code dropped all of these."""
-    schema = {
-        "type": "object",
-        "properties": {"n": {"type": "array", "items": {"type": "integer", "minimum": 1}, "default": [1]}},
-        "additionalProperties": False,
-    }
-
-    class Given:
-        name, description, parameters = "given", "Given.", schema
-
-        def execute(self, arguments, state):
-            return arguments
-
-    made = as_tool(Given)
-    assert isinstance(made, Tool) and function_schema(made)["function"]["parameters"] == schema
 
 
 def test_docstrings_and_signatures():

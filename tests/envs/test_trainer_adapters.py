@@ -12,6 +12,7 @@ import gymnasium
 import numpy as np
 import pytest
 from fake_openai import serving
+from small_envs import SMALL
 
 from roleagent.curricula import FailureLibrary
 from roleagent.curricula.failure_sampler import CurriculumSampler
@@ -20,13 +21,6 @@ from roleagent.envs.adapters.chat import ChatEpisode, GroupObserver
 from roleagent.envs.wrappers import FailureCurriculum
 
 TOY = "RoleAgent/Toy-v0"
-ENVS = {
-    TOY: {},
-    "RoleAgent/ALFWorld-v0": {"size": "tiny", "data_dir": "generated"},
-    "RoleAgent/WebShop-v0": {"data_dir": "generated", "num_products": 200},
-    "RoleAgent/SearchQA-v0": {"data_dir": "generated"},
-    "RoleAgent/TextCraft-v0": {"data_dir": "generated"},
-}
 
 
 def byte_tokenizer():
@@ -231,28 +225,21 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("env", ENVS)
+@pytest.mark.parametrize("env", SMALL)
 @pytest.mark.parametrize("play", DRIVERS)
 def test_a_trainer_plays_the_environments_own_episode(play, env):
-    local = gymnasium.make(env, **ENVS[env])
+    local = gymnasium.make(env, **SMALL[env])
     task_id = local.unwrapped.task_split.task_ids[0]
     local.reset(options={"task_id": task_id})
     commands = ["no such command ☀", *local.unwrapped.walkthrough()][-local.unwrapped.max_steps :]
     replies = [f'<action>{command}</action><prediction h="1">You see nothing.</prediction>' for command in commands]
-    expected = ChatEpisode(env, ENVS[env], horizon=1, weights={"task": 1.0, "prediction": 0.25})
+    weights = {"task": 1.0, "prediction": 0.25}
+    expected = ChatEpisode(env, SMALL[env], horizon=1, weights=weights)
     expected.reset(task_id)
     for reply in replies:
         expected.step(reply)
     assert expected.info["won"] and expected.metrics()["prediction_similarity"] > 0
-    found = play(
-        env,
-        2,
-        replies.__getitem__,
-        {"limit": 1},
-        arguments=ENVS[env],
-        horizon=1,
-        weights={"task": 1.0, "prediction": 0.25},
-    )
+    found = play(env, 2, replies.__getitem__, {"limit": 1}, arguments=SMALL[env], horizon=1, weights=weights)
     assert len(found) == 2
     for reward, figures in found:
         assert reward == pytest.approx(expected.reward)
@@ -263,7 +250,6 @@ CURRICULUM = {}
 
 
 def choose(env):
-    """The curriculum as a wrapper that trainers find by name."""
     return FailureCurriculum(env, CURRICULUM["sampler"])
 
 
