@@ -24,18 +24,21 @@ def ask(url, path, body=None):
         return json.load(answer)
 
 
-class ALFWorldClient:
-    """The calls of ``AlfWorldEnvClient``."""
+class Client:
+    """The calls of ``TextCraftEnvClient``, and of those of SciWorld and BabyAI."""
+
+    created = {"minecraft_dir": "x/", "commands": None, "goal": None}  # noqa: RUF012
 
     def __init__(self, url):
-        self.url = url
-        self.env_id = ask(url, "create", {})["id"]
+        self.url, self.info = url, ask(url, "create", self.created)
+        self.env_id = self.info["id"]
 
-    def reset(self, game):
-        self.info = ask(self.url, "reset", {"game": game, "world_type": "Text", "id": self.env_id})
+    def reset(self, number):
+        self.info = ask(self.url, "reset", {"data_idx": number, "id": self.env_id})
 
     def observe(self):
-        return f"{self.info['observation']}\nAVAILABLE ACTIONS: {','.join(self.info['available_actions'])}"
+        assert ask(self.url, f"observation?id={self.env_id}") == self.info["observation"]
+        return self.info["observation"]
 
     def step(self, action):
         action = action.split("Action:")[-1].strip()
@@ -44,6 +47,18 @@ class ALFWorldClient:
 
     def close(self):
         return ask(self.url, "close", {"id": self.env_id})
+
+
+class ALFWorldClient(Client):
+    """The calls of ``AlfWorldEnvClient``."""
+
+    created = {}  # noqa: RUF012
+
+    def reset(self, game):
+        self.info = ask(self.url, "reset", {"game": game, "world_type": "Text", "id": self.env_id})
+
+    def observe(self):
+        return f"{self.info['observation']}\nAVAILABLE ACTIONS: {','.join(self.info['available_actions'])}"
 
 
 class NumberedClient:
@@ -68,25 +83,9 @@ class NumberedClient:
         return ask(self.url, "close", {"env_idx": self.env_idx})
 
 
-class TextCraftClient(ALFWorldClient):
-    """The calls of ``TextCraftEnvClient``, and of those of SciWorld and BabyAI."""
-
-    def __init__(self, url):
-        self.url = url
-        self.info = ask(url, "create", {"minecraft_dir": "x/", "commands": None, "goal": None})
-        self.env_id = self.info["id"]
-
-    def reset(self, number):
-        self.info = ask(self.url, "reset", {"data_idx": number, "id": self.env_id})
-
-    def observe(self):
-        assert ask(self.url, f"observation?id={self.env_id}") == self.info["observation"]
-        return self.info["observation"]
-
-
 CLIENTS = {
-    "RoleAgent/Toy-v0": TextCraftClient,
-    "RoleAgent/TextCraft-v0": TextCraftClient,
+    "RoleAgent/Toy-v0": Client,
+    "RoleAgent/TextCraft-v0": Client,
     "RoleAgent/ALFWorld-v0": ALFWorldClient,
     "RoleAgent/WebShop-v0": lambda url: NumberedClient(url, "session_id", "state", {}),
     "RoleAgent/SearchQA-v0": lambda url: NumberedClient(url, "id", "observation", {"id": 0}),

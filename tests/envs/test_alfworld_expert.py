@@ -25,19 +25,6 @@ def open_engine(source):
     return Simulator(Game.from_source(source))
 
 
-def expert_in(goal, room=KITCHEN, **arguments):
-    expert = SearchExpert(**arguments)
-    expert.reset(goal, ROOM.format(room, goal))
-    return expert
-
-
-def tell(expert, *exchanges):
-    """Plays what the expert proposes and checks it; ``(command, observation)`` pairs."""
-    for command, observation in exchanges:
-        assert expert.act() == command
-        expert.observe(command, observation)
-
-
 def play(engine, goal, expert, noise=0.0, seed=0, limit=50):
     """One episode; a share ``noise`` of the commands is replaced by random admissible ones. Steps, and whether won."""
     chance = random.Random(seed)
@@ -54,47 +41,9 @@ def play(engine, goal, expert, noise=0.0, seed=0, limit=50):
 
 def results(sources, noise=0.0, seed=0):
     rng = np.random.default_rng(seed)
-    played = [
-        play(open_engine(source), source.goal, SearchExpert(rng), noise, seed=i) for i, source in enumerate(sources)
-    ]
+    played = [play(open_engine(one), one.goal, SearchExpert(rng), noise, seed=i) for i, one in enumerate(sources)]
     return statistics.mean(won for _, won in played), statistics.mean(steps for steps, _ in played)
 
-
-# --- what it does -----------------------------------------------------------------------------------------------------
-
-
-def test_a_receptacle_at_the_same_spot_is_examined_not_gone_to():
-    tell(
-        expert_in("cool some apple and put it in microwave"),
-        ("go to countertop 1", "You arrive at countertop 1. On the countertop 1, you see an apple 1."),
-        ("take apple 1 from countertop 1", "You pick up the apple 1 from the countertop 1."),
-        ("go to fridge 1", "You arrive at fridge 1. The fridge 1 is closed."),
-        ("cool apple 1 with fridge 1", "You cool the apple 1 using the fridge 1."),
-        ("go to microwave 1", "Nothing happens."),
-        ("examine microwave 1", "The microwave 1 is closed."),
-        ("open microwave 1", "You open the microwave 1. The microwave 1 is open. In it, you see nothing."),
-        ("move apple 1 to microwave 1", "You move the apple 1 to the microwave 1."),
-    )
-
-
-def test_it_changes_to_the_older_format():
-    expert = expert_in("put two bread in fridge")
-    tell(
-        expert,
-        ("go to countertop 1", "You arrive at loc 7. On the countertop 1, you see a bread 2, and a bread 1."),
-        ("take bread 2 from countertop 1", "You pick up the bread 2 from the countertop 1."),
-        ("go to fridge 1", "You arrive at loc 3. The fridge 1 is closed."),
-        ("open fridge 1", "You open the fridge 1. The fridge 1 is open. In it, you see nothing."),
-        ("move bread 2 to fridge 1", "Nothing happens."),
-        ("put bread 2 in/on fridge 1", "You put the bread 2 in/on the fridge 1."),
-        ("go to countertop 1", "You arrive at loc 7. On the countertop 1, you see a bread 1."),
-        ("take bread 1 from countertop 1", "You pick up the bread 1 from the countertop 1."),
-        ("go to fridge 1", "You arrive at loc 3. The fridge 1 is open. In it, you see a bread 2."),
-        ("put bread 1 in/on fridge 1", "You put the bread 1 in/on the fridge 1."),
-    )
-
-
-# --- recovery -------------------------------------------------------------------------------------------------------
 
 PIECES = (
     *("You arrive at cabinet 1. ", "The cabinet 1 is closed.", "You close the fridge 1.", "Nothing happens.", "\n☀ "),
@@ -140,7 +89,6 @@ def test_no_observation_raises(goal, first, exchanges, seed):
 
 @pytest.mark.parametrize(("size", "noise", "most_steps"), [("standard", 0.2, 15), ("small", 0, 9), ("tiny", 0, 7.5)])
 def test_it_wins_generated_games(size, noise, most_steps):
-    """With the same seed, or without a generator, it plays the same; another seed varies it."""
     sources = [generate(task_id) for split in ("valid_seen", "valid_unseen") for task_id in split_ids(split, size)[::2]]
     won, steps = results(sources, noise)
     assert won >= 0.97 and steps <= most_steps
@@ -152,7 +100,6 @@ def test_it_wins_generated_games(size, noise, most_steps):
 
 
 def official_sources(folder):
-    """The 140 games of ``valid_seen`` that can be won."""
     folder = split_folder(folder, "valid_seen")
     return [read_game(folder, task_id) for task_id in list_games(folder)]
 

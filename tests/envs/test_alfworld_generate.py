@@ -22,7 +22,6 @@ def open_engine(source):
 
 
 def facts(problem):
-    """The initial facts of a problem, by predicate."""
     found = {}
     for words in re.findall(r"\(([^()]+)\)", problem.partition("(:init")[2].partition("(:goal")[0]):
         predicate, *arguments = words.split()
@@ -31,7 +30,6 @@ def facts(problem):
 
 
 def spread(split, size, n):
-    """``n`` ids from all over a split."""
     ids = split_ids(split, size)
     return ids[:: max(1, len(ids) // n)][:n]
 

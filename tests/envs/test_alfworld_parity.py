@@ -22,7 +22,6 @@ pytest.importorskip("alfworld", reason="needs the extra [alfworld]")
 
 @pytest.fixture(scope="module")
 def textworld_engine():
-    """One for all tests: each keeps a copy of a large library."""
     return TextWorldEngine()
 
 

@@ -21,7 +21,6 @@ def tool_of(execute, **more):
 
 
 def run(tool, *arguments, broker=None, state=None, timeout=10.0):
-    """One call per episode."""
     calls = [[PreparedCall(tool, {"x": x}, state, timeout)] for x in arguments]
     return [results[0] for results in (broker or Broker(4)).run(calls)]
 
@@ -36,20 +35,12 @@ async def async_double(arguments, state):
     return 2 * arguments["x"]
 
 
-def batch_double(arguments, states):
-    return [2 * one["x"] for one in arguments]
-
-
-def starts(arguments, state):
-    return async_double(arguments, state)
-
-
 DOUBLES = {
     "threads": tool_of(slow_double),
     "loop": tool_of(async_double),
-    "started": tool_of(None, is_async=True, start=starts),
-    "returns a coroutine": tool_of(starts),
-    "batch": tool_of(None, batch_execute=batch_double),
+    "started": tool_of(None, is_async=True, start=async_double),
+    "returns a coroutine": tool_of(lambda arguments, state: async_double(arguments, state)),
+    "batch": tool_of(None, batch_execute=lambda arguments, states: [2 * one["x"] for one in arguments]),
 }
 
 
@@ -101,7 +92,6 @@ def test_a_batch_reports_each_call_by_itself():
 
 @pytest.mark.parametrize("blocking", ["threads", "loop", "blocked loop"])
 def test_a_call_that_hangs_fails_alone(blocking):
-    """Two threads, three calls that hang: the others still run, now and in the next turn."""
     release = threading.Event()
 
     def hang(arguments, state):

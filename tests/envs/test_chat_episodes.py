@@ -75,27 +75,6 @@ def test_a_failing_environment_is_no_outcome():
     assert episodes[0].stop_reason == "error" and episodes[0].turns == ()
 
 
-def test_groups_reach_the_sampler_batch_by_batch():
-    class Named:
-        """A sampler that always names the same task, and keeps what it observes."""
-
-        observed = []  # noqa: RUF012
-
-        def sample(self, n, rng=None):
-            return ["bring-egg-tray-1"] * n
-
-        def observe(self, groups):
-            self.observed.append([len(group.trajectories) for group in groups])
-
-    sampler = Named()
-    observer = GroupObserver(sampler, group_size=2, groups=2)
-    episode = ChatEpisode(TOY, wrappers=[partial(FailureCurriculum, sampler=sampler)], on_episode=observer)
-    for number in range(5):
-        episode.reset(seed=number)
-        assert episode.info["task_id"] == "bring-egg-tray-1"
-    assert sampler.observed == [[2, 2]]  # the fifth is not over
-
-
 def test_the_curriculum_learns_from_chats_and_rows_keep_their_task():
     env = gymnasium.make(TOY)
     task_split, library = env.unwrapped.task_split, FailureLibrary("sqlite://")

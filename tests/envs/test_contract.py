@@ -34,7 +34,6 @@ def make(env_id, **options):
 
 
 def solvable(env):
-    """The first task that has a walkthrough, and the walkthrough."""
     for task_id in env.unwrapped.task_split.task_ids:
         env.reset(options={"task_id": task_id})
         if plan := env.unwrapped.walkthrough():
@@ -111,18 +110,10 @@ INVALID_COMMANDS = {
         *("click[a]", "[a]", "<search>a</search>", "search: a", "search[a] answer[b", "research[a]", "][", "\ud800"),
     ),
     TEXTCRAFT: (
-        *(
-            "get",
-            "get ash log",
-            "get 1 unobtainium",
-            "get -1 wax",
-            "Get 1 wax",
-            " get 1 wax",
-            "get 1 board",
-            "get ١ wax",
-        ),
+        *("get", "get ash log", "get 1 unobtainium", "get -1 wax", "Get 1 wax", " get 1 wax", "get 1 board"),
         *("craft", "craft 1 peg", "craft 1 peg using wax", "craft 1 peg using 1 wax", "craft 1 board using 2 unicorn,"),
-        *("look", " inventory", "Inventory", f"get {'9' * 5000} wax", f"craft a using {'9' * 5000} b", "get 1 \udc80"),
+        *("get ١ wax", "look", " inventory", "Inventory", f"get {'9' * 5000} wax", f"craft a using {'9' * 5000} b"),
+        *("get 1 \udc80"),
     ),
 }
 ODD = ("", "  ", "ja ☀", "\x00" * 99, "x" * 5000, None, 7, b"look", ["look"], {"a": 1}, float("nan"))
@@ -130,7 +121,6 @@ ODD = ("", "  ", "ja ☀", "\x00" * 99, "x" * 5000, None, 7, b"look", ["look"], 
 
 @each_env
 def test_invalid_commands_change_nothing_and_cost_a_step(env_id):
-    """A command that is no text is invalid, too."""
     commands = (*INVALID_COMMANDS[env_id], *ODD)
     env = make(env_id, max_steps=len(commands) + 1).unwrapped
     first, known = env.reset(seed=3)

@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 import time
-from itertools import count, product
+from itertools import product
 from pathlib import Path
 
 import gymnasium
@@ -85,7 +85,6 @@ def make(request):
 
 
 def known(env, info):
-    """Commands that work now."""
     said = list(info["admissible_actions"])
     if "WebShop" in env.spec.id or "SearchQA" in env.spec.id:
         said += [f"search[{words}]" for words in WORDS]
@@ -93,7 +92,6 @@ def known(env, info):
 
 
 def sound(env, observation, info, reward=0.0, terminated=False, truncated=False):
-    """What holds of everything an environment returns."""
     assert type(observation) is str and env.observation_space.contains(observation)
     assert json.loads(json.dumps(observation).encode("utf-8")) == observation.encode("utf-8").decode("utf-8")
     assert type(terminated) is bool and type(truncated) is bool and not (terminated and truncated)
@@ -144,19 +142,16 @@ def test_no_action_breaks_an_environment_or_leaves_a_trace_in_it(name, wrapped, 
     env, twin = make(name, max_steps=20), make(name, max_steps=10**6)
     if wrapped:
         env, twin = Tags(PredictedState(env, 2)), Tags(PredictedState(twin, 2))
-    played, begun = count(), time.perf_counter()
+    played = []
 
     @hard(actions)
     @given(scripts(LENGTH), st.integers(0, 2**31))
     def hard_use(script, seed):
         play(env, twin, script, seed, wrapped)
-        for _ in script:
-            next(played)
+        played.extend(script)
 
     hard_use()
-    done = next(played)
-    print(f"{name}, {'wrapped' if wrapped else 'bare'}: {done} actions in {time.perf_counter() - begun:.0f} s")
-    assert done >= actions
+    assert len(played) >= actions
 
 
 # --- the game of two roles --------------------------------------------------------------------------------------------
@@ -165,12 +160,11 @@ WELL = Reflection("navigation_loop", 'it said "look" at step 1', 0, "Look elsewh
 
 
 def answer(move, asks, info):
-    """A reply to what a role is asked: a good one, or whatever the move says."""
-    if asks == "reflection":
-        return move.action([write_reflection(WELL), "DOMINANT_TYPE: navigation_loop"])
-    if asks == "selection":
-        return move.action([f"<selected_tasks>\n{n}: again\n</selected_tasks>" for n in (1, 2, 99)])
-    return move.action([f"<action>{command}</action>" for command in info["admissible_actions"]])
+    good = {
+        "reflection": [write_reflection(WELL), "DOMINANT_TYPE: navigation_loop"],
+        "selection": [f"<selected_tasks>\n{n}: again\n</selected_tasks>" for n in (1, 2, 99)],
+    }
+    return move.action(good.get(asks) or [f"<action>{command}</action>" for command in info["admissible_actions"]])
 
 
 def answer_all(game, script, seed):
@@ -181,7 +175,6 @@ def answer_all(game, script, seed):
         assert game.observation_space(side).contains(observation) and math.isfinite(reward)
         assert json.loads(json.dumps(observation)) == observation and observation["text"].encode() is not None
         assert observation["asks"] == info["asks"] and all(map(math.isfinite, info["rewards"].values()))
-        assert type(terminated) is bool and type(truncated) is bool
         done = terminated or truncated
         game.step(None if done else answer(script[turn % len(script)], info["asks"], info))
     played = game.unwrapped.played
@@ -192,21 +185,17 @@ def answer_all(game, script, seed):
 @few_or_many
 @pytest.mark.parametrize("options", [{}, {"bare_commands": True, "history": 3}], ids=["tags", "bare commands"])
 def test_no_reply_breaks_the_game_of_two_roles(options, actions):
-    game, played, begun = (
-        dual_role(game="RoleAgent/Toy-v0", game_kwargs={"max_steps": 8}, games=3, **options),
-        [0],
-        time.perf_counter(),
-    )
+    game = dual_role(game="RoleAgent/Toy-v0", game_kwargs={"max_steps": 8}, games=3, **options)
+    played = []
 
     @hard(actions)
     @given(scripts(LENGTH), st.integers(0, 2**31))
     def hard_use(script, seed):
-        while_before, played[0] = played[0], played[0] + answer_all(game, script, seed)
-        assert played[0] > while_before
+        played.append(answer_all(game, script, seed))
+        assert played[-1]
 
     hard_use()
-    print(f"dual role, {options}: {played[0]} replies in {time.perf_counter() - begun:.0f} s")
-    assert played[0] >= actions / 2  # an episode ends when its games do
+    assert sum(played) >= actions / 2  # an episode ends when its games do
 
 
 # --- long texts -------------------------------------------------------------------------------------------------------
@@ -232,7 +221,6 @@ READERS = {
 
 
 def seconds(function, text):
-    """CPU time of a call, the least of three."""
     best = math.inf
     for _ in range(3):
         begun = time.process_time()

@@ -3,7 +3,6 @@
 import itertools
 import shlex
 import sys
-import threading
 import time
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 pytest.importorskip("mcp")
 import anyio
 import mcp_server
-import uvicorn
 from mcp.shared.memory import create_client_server_memory_streams
+from served import Served
 
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.tools import Call, ToolEnv
@@ -32,18 +31,8 @@ NUMBERS = itertools.count()
 @contextmanager
 def served(server):
     """The URL of a server in this process."""
-    web = uvicorn.Server(
-        uvicorn.Config(server.streamable_http_app(), port=0, log_level="error", timeout_graceful_shutdown=1)
-    )
-    thread = threading.Thread(target=web.run, daemon=True)
-    thread.start()
-    while not web.started:
-        time.sleep(0.01)
-    try:
-        yield f"http://127.0.0.1:{web.servers[0].sockets[0].getsockname()[1]}/mcp"
-    finally:
-        web.should_exit = True
-        thread.join(10)
+    with Served(server.streamable_http_app()) as found:
+        yield f"{found.url}/mcp"
 
 
 @pytest.fixture(scope="module")
@@ -176,11 +165,7 @@ def test_a_command_that_dies_is_started_again_and_none_outlives_its_episode(tmp_
     [
         ("no-such-command --x", {}, r"the server does not start: FileNotFoundError: .*no-such-command"),
         (f"{sys.executable} -c 'raise SystemExit(\"no key is set\")'", {}, r"does not start: .*\(no key is set\)"),
-        (
-            f"{sys.executable} -c 'import time; time.sleep(9)'",
-            {"start_timeout": 0.3},
-            "no answer in 0.3 s",
-        ),
+        (f"{sys.executable} -c 'import time; time.sleep(9)'", {"start_timeout": 0.3}, "no answer in 0.3 s"),
         ("http://127.0.0.1:9/mcp", {}, r"the server does not start: "),
         ("http://me:secret@127.0.0.1:9/mcp", {}, "token=NAME"),
         ("x", {"timeout": 0}, "timeout and start_timeout are seconds, above 0"),
@@ -223,21 +208,15 @@ def test_clashing_names_get_the_server_s_name(url):
 
 
 def test_a_token_is_sent_as_header(monkeypatch, url):
-    seen = []
+    seen, inner = [], mcp_server.build().streamable_http_app()
 
-    class Guarded:
-        def streamable_http_app(self):
-            inner = mcp_server.build().streamable_http_app()
-
-            async def app(scope, receive, send):
-                if scope["type"] == "http":
-                    seen.append(dict(scope["headers"]).get(b"authorization"))
-                await inner(scope, receive, send)
-
-            return app
+    async def app(scope, receive, send):
+        if scope["type"] == "http":
+            seen.append(dict(scope["headers"]).get(b"authorization"))
+        await inner(scope, receive, send)
 
     monkeypatch.setenv("SHELF_TOKEN", "s3cret")
-    with served(Guarded()) as guarded, episode(MCPClient(guarded, token="SHELF_TOKEN")) as tools:
+    with Served(app) as found, episode(MCPClient(guarded := f"{found.url}/mcp", token="SHELF_TOKEN")) as tools:
         assert tools["add"]({"a": 1, "b": 1}).text == "2"
     assert set(seen) == {b"Bearer s3cret"} and "s3cret" not in repr(Server(guarded, token="SHELF_TOKEN"))
 
@@ -246,15 +225,14 @@ SERVED = [{"id": "sum", "prompt": "What is 2 + 3?", "answer": "5"}]
 
 
 def test_an_environment_with_a_server(url):
-    """Two environments of a pool, whose calls run together."""
     tools = [{"mcp": COMMAND, "only": ["look", "put"], "allow": ["put"]}, {"mcp": url, "only": ["misbehave"]}]
     pool = EnvPool(lambda: ToolEnv(tools=tools, tasks=SERVED, split="all", max_steps=9))
     info = {index: pool.reset(index).info for index in range(2)}[0]
     assert [tool["function"]["name"] for tool in info["tools"]] == ["look", "put", "misbehave"]
     put, look = call_command([Call("put", {"thing": "egg"})]), call_command([Call("look", {})])
     assert [outcome.observation for outcome in pool.step_many({0: put, 1: look}).values()] == ["done", "empty"]
-    outcome = pool.step_many({0: look, 1: call_command([Call("misbehave", {"how": "fine"})])})
-    assert [outcome.observation for outcome in outcome.values()] == ["egg", "fine"]
+    outcomes = pool.step_many({0: look, 1: call_command([Call("misbehave", {"how": "fine"})])})
+    assert [outcome.observation for outcome in outcomes.values()] == ["egg", "fine"]
     pool.close()
     with pytest.raises(MCPError, match="isolation=process needs a command"):
         ToolEnv(tools=f"mcp:{url}", tasks=SERVED, isolation="process")

@@ -6,16 +6,13 @@ import random
 from collections import Counter
 
 import gymnasium
-import numpy as np
 import pytest
 from small_envs import by_expert
 
-from roleagent.envs.failures import play_failures
 from roleagent.envs.office.goals import DONE, command_of, understand
 from roleagent.envs.office.tasks import CALLS, build_task, task_ids
 from roleagent.envs.office.world import PERSON_FIELDS, ROOM_FIELDS, SPLITS, build_office, names
 from roleagent.envs.tools.calls.command import read_command
-from roleagent.failure_modes import diagnose, taxonomy
 from roleagent.task_split import assert_disjoint
 from roleagent.tools import Call
 
@@ -45,7 +42,6 @@ def test_expert_and_walkthrough_win_with_as_many_calls_as_the_task_says(env, cou
     for task_id in task_ids("valid", (count,)):
         steps = by_expert(env, task_id)
         assert steps[-1][-1]["won"] and len(steps) == count + 2, task_id  # the beginning, the calls, the answer
-        env.reset(options={"task_id": task_id})
         walkthrough = env.walkthrough()
         assert len(walkthrough) == count + 1 and play(env, task_id, walkthrough)["won"]
 
@@ -144,19 +140,3 @@ def test_copies_go_on_alone(env):
 def test_goals_in_other_words_are_not_understood():
     for goal in ("", "Book Mara on Monday.", "What is the phone of the moon of Mara Quill?", "What is EUR4 in USD"):
         assert understand(goal) is None
-
-
-@pytest.mark.parametrize("mode", taxonomy(OFFICE))
-def test_detectors_find_the_scripted_failures(mode):
-    """Of 30 episodes per mode the detectors name at least 28, and the step where the script failed."""
-    train = gymnasium.make(OFFICE)
-    failures = play_failures(train, mode, 30, np.random.default_rng(7))
-    assert len(failures) == 30
-    found = [diagnose(failure.trajectory) for failure in failures]
-    assert sum(name == mode for name, _ in found) >= 28, Counter(name for name, _ in found)
-    steps = [
-        (finding.step, failure.step)
-        for (name, finding), failure in zip(found, failures, strict=True)
-        if name == mode and failure.step is not None
-    ]
-    assert sum(one == other for one, other in steps) >= 0.9 * len(steps)

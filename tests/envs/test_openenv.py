@@ -63,16 +63,15 @@ def test_openenvs_client_plays_our_server():
             assert result.observation["info"]["task_id"] == "heat-egg-tray-1"
             state = client.state()
             assert (state["episode_id"], state["step_count"], state["split"]) == ("mine", 2, "train")
-            with pytest.raises(RuntimeError, match="call reset"):
-                client.step({"command": "look"})
-            with pytest.raises(RuntimeError, match="VALIDATION_ERROR"):
-                client.step({"order": "look"})
-            with pytest.raises(RuntimeError, match="unknown task id 'heat-egg'"):
-                client.reset(task_id="heat-egg")
-            with pytest.raises(RuntimeError, match="not difficulty"):
-                client.reset(difficulty=3)
-            with pytest.raises(RuntimeError, match="reset comes before step"):  # none of the two began an episode
-                client.step({"command": "look"})
+            for refused, reason in (
+                (lambda: client.step({"command": "look"}), "call reset"),
+                (lambda: client.step({"order": "look"}), "VALIDATION_ERROR"),
+                (lambda: client.reset(task_id="heat-egg"), "unknown task id 'heat-egg'"),
+                (lambda: client.reset(difficulty=3), "not difficulty"),
+                (lambda: client.step({"command": "look"}), "reset comes before step"),  # none of these began an episode
+            ):
+                with pytest.raises(RuntimeError, match=reason):
+                    refused()
             assert "valid" in client.reset(split="valid").observation["info"]["split"]
         described = json.load(urlopen(served.url + "/metadata"))
         assert described["name"] == "RoleAgent/Toy-v0"

@@ -12,8 +12,6 @@ def toy():
 
 
 class Fragile(gymnasium.Env):
-    """Fails on command."""
-
     made = 0
 
     def __init__(self):
@@ -39,9 +37,8 @@ class Fragile(gymnasium.Env):
 def test_environments_are_built_when_needed_and_play_apart():
     pool = EnvPool(toy)
     assert len(pool) == 0
-    first = pool.reset(0, "bring-egg-table-1")
-    assert pool.reset(7, "heat-fish-tray-1").info["task_id"] == "heat-fish-tray-1" and len(pool) == 2
-    assert first.error is None and first.info["task_id"] == "bring-egg-table-1"
+    infos = [pool.reset(0, "bring-egg-table-1").info, pool.reset(7, "heat-fish-tray-1").info]
+    assert [info["task_id"] for info in infos] == ["bring-egg-table-1", "heat-fish-tray-1"] and len(pool) == 2
     outcome = pool.step(0, "go to table")
     assert outcome.observation.startswith("You arrive at table.") and outcome.reward == 0.0 and not outcome.terminated
     assert pool.step(7, "").info["valid_action"] is False

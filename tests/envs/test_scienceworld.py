@@ -169,7 +169,6 @@ def test_the_expert_waits_for_what_grows_and_gives_up_when_the_path_is_lost():
 
 
 def failed(steps, terminated=False):
-    """A failed episode from commands and answers."""
     said = Completion((), (), "stop")
     turns = tuple(
         Turn((), said, action, text, "", None, {"task": 0.0}, {"format_error": None}) for action, text in steps

@@ -54,7 +54,6 @@ def made(envs):
 
 
 def each(*worlds):
-    """Every mode of these worlds, as test parameters."""
     return pytest.mark.parametrize(("world", "mode"), [(w, m) for w in worlds for m in MODES.get(w, ALFWORLD)])
 
 
@@ -107,7 +106,6 @@ def test_what_is_no_mistake_here(envs):
 
 
 def goal_of(task):
-    """Item, target and treatment of a household task."""
     if task.env_id == WORLDS["toy"][0]:
         verb, item, target, _ = task.task_id.split("-")
         return item, target, "" if verb == "bring" else verb
@@ -156,7 +154,6 @@ def test_the_rules_know_what_went_wrong(made, envs, world):
 
 
 def test_official_games_and_products(official_games, webshop_data):
-    """The same agents where nothing was generated."""
     for folder in official_games.values():
         env = gymnasium.make("RoleAgent/ALFWorld-v0", data_dir=folder, split="valid_seen")
         for mode in ALFWORLD:

@@ -44,13 +44,11 @@ def grammar(env):
 
 @pytest.fixture
 def closed(env):
-    """Makes environments of the same kind, without generated tasks."""
     arguments = {name: value for name, value in env.spec.kwargs.items() if name != "generated_tasks"}
     return lambda **more: gymnasium.make(env.spec.id, **{**arguments, **more})
 
 
 def first_texts(env_id, arguments, task_ids):
-    """The beginnings and the plans of tasks, as the process makes them that runs this."""
     env = make(env_id, arguments)
     return [(env.reset(options={"task_id": one}), env.unwrapped.walkthrough()) for one in task_ids]
 
@@ -140,7 +138,6 @@ def hostile(rng, grammar):
 
 
 def well_formed(rng, grammar):
-    """A line with any values of the fields; many fit no game."""
     return " ".join(f"{name}={rng.choice(choices)}" for name, choices in grammar.fields.items())
 
 
@@ -182,7 +179,6 @@ def test_listed_tasks_stay_as_they_are(env, closed):
 
 
 def changed(task_id, rng):
-    """The id with one character replaced, dropped or doubled."""
     place, kind = rng.randrange(len(task_id)), rng.randrange(3)
     new = rng.choice("0123456789-+_/é١٢\n \0az") if kind == 0 else "" if kind == 1 else task_id[place] * 2
     return task_id[:place] + new + task_id[place + 1 :]

@@ -25,11 +25,8 @@ def recipe(result, *ingredients, count=1, group=None, **content):
     """A file: ingredients are items; those that begin with # are tags."""
     named = [{"tag" if name[0] == "#" else "item": NAMESPACE + name.lstrip("#")} for name in ingredients]
     result = {"item": NAMESPACE + result, "count": count}
-    return (
-        {"type": "minecraft:crafting_shapeless", "ingredients": named, "result": result}
-        | content
-        | ({"group": group} if group else {})
-    )
+    made = {"type": "minecraft:crafting_shapeless", "ingredients": named, "result": result} | content
+    return made | ({"group": group} if group else {})
 
 
 def book_of(*contents):
@@ -78,9 +75,7 @@ def test_the_splits_of_minecraft_are_the_published_ones(textcraft_data):
     splits = task_splits(book)
     assert {name: set(splits[name].task_ids) for name in named} == named
     assert len(splits["valid"]) == 70
-    depths = [
-        Counter(book.depths[NAMESPACE + task_id] for task_id in splits[name].task_ids) for name in ("test", "train")
-    ]
+    depths = [Counter(book.depths[NAMESPACE + name] for name in splits[split].task_ids) for split in ("test", "train")]
     assert depths == [{1: 31, 2: 41, 3: 25, 4: 3}, {1: 94, 2: 232, 3: 47, 4: 1}]
 
 
@@ -144,13 +139,9 @@ def test_what_commands_do():
     said, game = play(
         *(WOOD, "axe", "inventory", "get 2 ash_log", "get 0 elm log", "inventory please"),
         *("craft 4 ash board using 1 ash log", "craft board using 1 ash log", "inventory"),
-        *(
-            "craft 9 peg using 2 board",
-            "craft 9 peg using 1 ash board",
-            "craft 9 peg using 2 ash board,",
-            "get 1 board",
-        ),
-        *("craft 9 peg using 2 ash board", "craft mixed using 1 ash board, 1 ash board", "get 1 axe", "get 1 axe\nx"),
+        *("craft 9 peg using 2 board", "craft 9 peg using 1 ash board", "craft 9 peg using 2 ash board,"),
+        *("get 1 board", "craft 9 peg using 2 ash board", "craft mixed using 1 ash board, 1 ash board"),
+        *("get 1 axe", "get 1 axe\nx"),
     )
     assert said == [
         *("Inventory: You are not carrying anything.", "Got 2 ash_log", "Got 0 elm log"),

@@ -1,14 +1,10 @@
 """Environments of tools: a call is read, checked, run and answered, and the episode is judged at its end."""
 
-import copy
 import json
-import pickle
 import time
-import warnings
 
 import gymnasium
 import pytest
-from gymnasium.utils.env_checker import check_env
 
 import roleagent  # noqa: F401 - registers the environments
 from roleagent.envs.tools import Call, Result, ToolEnv, ToolError, tool
@@ -32,31 +28,6 @@ def make(*tools, **options):
 
 def call(name, **arguments):
     return call_command([Call(name, arguments)])
-
-
-def test_the_contract():
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        check_env(gymnasium.make("RoleAgent/ToolEnv-v0", **OPTIONS).unwrapped)
-    env = gymnasium.make("RoleAgent/ToolEnv-v0", **OPTIONS)
-    text, info = env.reset(seed=1)
-    assert info["goal"] == info["state"] == text and info["task_type"] == "task" and info["rewards"] == {}
-    for command in env.unwrapped.walkthrough():
-        text, reward, terminated, truncated, last = env.step(command)
-        assert set(last) == set(info)
-    assert (reward, terminated, truncated, last["won"], last["state"]) == (1.0, True, False, True, None)
-    with pytest.raises(gymnasium.error.ResetNeeded):
-        env.step(command)
-
-
-def test_copies_go_on_alike():
-    env = gymnasium.make("RoleAgent/ToolEnv-v0", **OPTIONS).unwrapped
-    env.reset(seed=1)
-    plan = env.walkthrough()
-    env.step(plan[0])
-    envs = (env, copy.deepcopy(env), pickle.loads(pickle.dumps(env)))
-    assert [other.step(plan[1])[1] for other in envs] == [1.0] * 3
-    assert len({other.reset()[1]["task_id"] for other in envs}) == 1  # np_random goes on as well
 
 
 def test_through_both_wrappers():
@@ -146,7 +117,6 @@ def test_nothing_that_a_tool_does_raises_and_its_text_cannot_open_a_turn(kind, e
     ],
 )
 def test_the_gate_of_equation_6(replies, task, form):
-    """An episode that is cut off keeps its reward: never finishing is not better than finishing badly."""
 
     @tool
     def look() -> str:

@@ -80,7 +80,6 @@ def message(**function):
     ],
 )
 def test_replies(name, text, expected):
-    """Calls by name, an answer, or the error."""
     found = FORMATS[name].read(text, TOOLS)
     given = [call if isinstance(call, str) else call.name for call in found.calls]
     assert (given if isinstance(expected, list) else found.error or found.answer) == expected

@@ -42,7 +42,6 @@ def byte_tokenizer():
 
 
 def turn_of(text):
-    """How many replies a rendered prompt has."""
     return text.count("<|im_start|>assistant") - 1
 
 

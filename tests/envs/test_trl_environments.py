@@ -2,8 +2,6 @@
 
 import inspect
 import pickle
-import runpy
-from pathlib import Path
 
 import gymnasium
 import pytest
@@ -14,7 +12,6 @@ from transformers.utils import get_json_schema
 
 from roleagent.envs.adapters.trl import OVER, environment_factory, tasks_dataset
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "trl_grpo.py"
 NAMES = {
     "RoleAgent/Toy-v0": {"act"},
     "RoleAgent/ALFWorld-v0": {"act"},
@@ -25,14 +22,12 @@ NAMES = {
 
 
 def tools_of(episodes):
-    """As TRL finds them."""
     members = inspect.getmembers(type(episodes), predicate=inspect.isfunction)
     names = [name for name, _ in members if name[0] != "_" and name not in ("reset", "get_reward")]
     return {name: getattr(episodes, name) for name in names}
 
 
 def call(tools, command):
-    """Does with tools what a command does."""
     if "craft" in tools:
         verb, _, rest = command.partition(" ")
         number, _, item = rest.partition(" ")
@@ -95,33 +90,3 @@ def test_an_environment_that_fails_has_no_reward(monkeypatch):
         episodes.act("look")
     assert episodes.get_reward() is None
     assert episodes.act("look") == OVER
-
-
-@pytest.mark.slow
-def test_trl_learns_in_an_environment(tmp_path):
-    """A few real steps of GRPO: every rollout of a group plays its row's task, and is paid what it earned."""
-    example, batches = runpy.run_path(str(EXAMPLE)), []
-
-    def short(environments, completions, **_):  # any reward function may look at the environments
-        batches.append([(e.info["task_id"], list(e.commands), e.get_reward(), e.info["em"]) for e in environments])
-        return [0.01 * (len(e.commands) <= 1) for e in environments]
-
-    calls = example["toy_calls"]("RoleAgent/SearchQA-v0")
-    tokenizer = example["toy_tokenizer"](calls)
-    settings = {"num_generations": 8, "per_device_train_batch_size": 16, "learning_rate": 0.05, "use_cpu": True}
-    settings |= {"bf16": False, "max_completion_length": 60, "max_tool_calling_iterations": 1}
-    trainer = example["train"](
-        example["toy_model"](tokenizer), tokenizer, "RoleAgent/SearchQA-v0", 2, 3, str(tmp_path), [short], **settings
-    )
-    log = [entry for entry in trainer.state.log_history if "reward" in entry]
-    assert len(batches) == len(log) == 3
-    played = {command for batch in batches for _, commands, _, _ in batch for command in commands}
-    assert {f"{name}[{next(iter(given.values()))}]" for name, given in calls} == played
-    for batch, entry in zip(batches, log, strict=True):
-        assert len({task for task, *_ in batch[:8]}) == len({task for task, *_ in batch[8:]}) == 1
-        assert batch[0][0] != batch[8][0]
-        earned = [reward for _, _, reward, _ in batch]
-        assert earned == [em for *_, em in batch]
-        assert entry["rewards/SearchQAEpisodes/mean"] == pytest.approx(sum(earned) / 16)
-        assert entry["tools/failure_frequency"] == 0
-    assert any(entry["rewards/SearchQAEpisodes/mean"] > 0 and entry["grad_norm"] > 0 for entry in log)

@@ -85,19 +85,17 @@ def test_exactly_one_action_block(text, command, error):
 
 
 @pytest.mark.parametrize(
-    ("think", "thoughts", "error"),
+    ("think", "errors"),
     [
-        ("required", 1, None),
-        ("required", 0, "no <think> block"),
-        ("required", 2, "2 <think> blocks"),
-        ("none", 0, None),
-        ("none", 1, "a <think> block"),
-        ("optional", 0, None),
+        ("required", ["no <think> block", None, "2 <think> blocks"]),
+        ("none", [None, "a <think> block", "a <think> block"]),
+        ("optional", [None, None, None]),
     ],
 )
-def test_thoughts(think, thoughts, error):
-    parsed = parse("<think>x</think>" * thoughts + "<action>go</action>", think=think)
-    assert (parsed.error, parsed.command) == (error, "" if error else "go")
+def test_thoughts(think, errors):
+    parsed = [parse("<think>x</think>" * number + "<action>go</action>", think=think) for number in range(3)]
+    assert [one.error for one in parsed] == errors
+    assert [one.command for one in parsed] == ["" if error else "go" for error in errors]
 
 
 @pytest.mark.parametrize(
@@ -193,13 +191,6 @@ def test_too_few_too_many_or_strange_predictions():
         env.step({"prediction": "aaaa"})
 
 
-def test_the_similarity_is_an_option():
-    env = PredictedState(Script(["go to desk 1"]), horizon=1, similarity=lms_tokens)
-    env.reset()
-    score = env.step({"command": "x", "predictions": ("go to desk 12",)})[4]["prediction_scores"][0].score
-    assert score == 0.75 != lms("go to desk 1", "go to desk 12")
-
-
 def test_the_default_horizon_counts_the_steps_that_an_episode_can_have():
     def limited(*limits, max_steps=50):
         env = Script([], max_steps)
@@ -246,7 +237,6 @@ REGISTERED = sorted(name for name in gymnasium.registry if name.startswith("Role
 
 
 def make_or_skip(env_id):
-    """The environment, where its package or its data are present."""
     try:
         return gymnasium.make(env_id)
     except (gymnasium.error.DependencyNotInstalled, FileNotFoundError) as error:
@@ -312,6 +302,10 @@ def test_a_spec_is_json_and_the_environment_is_made_again_from_it():
         made = Tags(PredictedState(gymnasium.make("RoleAgent/Toy-v0"), horizon=2, similarity=similarity), think="none")
         again = gymnasium.make(EnvSpec.from_json(made.spec.to_json()))
         assert again.env.similarity is made.env.similarity in (lms, lms_tokens) and again.horizon == 2
+    again.reset(options={"task_id": TOY_TASKS[0]})
+    text = "You arrive at sink. You see nothing. You carry nothing."
+    info = again.step(f"<action>go to stove</action><prediction>{text}</prediction>")[4]
+    assert info["prediction_scores"][0].score == lms_tokens(text, info["state"]) != lms(text, info["state"])
     for name in ("lms", "roleagent.similarity:none", "roleagent.nowhere:lms", "roleagent.similarity:_BLOCK"):
         with pytest.raises(ValueError, match=f"the similarity '{name}'"):
             PredictedState(Script([]), similarity=name)
