@@ -45,6 +45,46 @@ def results(sources, noise=0.0, seed=0):
     return statistics.mean(won for _, won in played), statistics.mean(steps for steps, _ in played)
 
 
+@pytest.mark.parametrize(
+    ("goal", "exchanges"),
+    [
+        (
+            "cool some apple and put it in microwave",  # a receptacle at the same spot is examined, not gone to
+            [
+                ("go to countertop 1", "You arrive at countertop 1. On the countertop 1, you see an apple 1."),
+                ("take apple 1 from countertop 1", "You pick up the apple 1 from the countertop 1."),
+                ("go to fridge 1", "You arrive at fridge 1. The fridge 1 is closed."),
+                ("cool apple 1 with fridge 1", "You cool the apple 1 using the fridge 1."),
+                ("go to microwave 1", "Nothing happens."),
+                ("examine microwave 1", "The microwave 1 is closed."),
+                ("open microwave 1", "You open the microwave 1. The microwave 1 is open. In it, you see nothing."),
+                ("move apple 1 to microwave 1", "You move the apple 1 to the microwave 1."),
+            ],
+        ),
+        (
+            "put two bread in fridge",  # the wording of the older format is kept
+            [
+                ("go to countertop 1", "You arrive at loc 7. On the countertop 1, you see a bread 2, and a bread 1."),
+                ("take bread 2 from countertop 1", "You pick up the bread 2 from the countertop 1."),
+                ("go to fridge 1", "You arrive at loc 3. The fridge 1 is open. In it, you see nothing."),
+                ("move bread 2 to fridge 1", "Nothing happens."),
+                ("put bread 2 in/on fridge 1", "You put the bread 2 in/on the fridge 1."),
+                ("go to countertop 1", "You arrive at loc 7. On the countertop 1, you see a bread 1."),
+                ("take bread 1 from countertop 1", "You pick up the bread 1 from the countertop 1."),
+                ("go to fridge 1", "You arrive at loc 3. The fridge 1 is open. In it, you see a bread 2."),
+                ("put bread 1 in/on fridge 1", "You put the bread 1 in/on the fridge 1."),
+            ],
+        ),
+    ],
+)
+def test_what_it_says(goal, exchanges):
+    expert = SearchExpert()
+    expert.reset(goal, ROOM.format(KITCHEN, goal))
+    for command, observation in exchanges:
+        assert expert.act() == command
+        expert.observe(command, observation)
+
+
 PIECES = (
     *("You arrive at cabinet 1. ", "The cabinet 1 is closed.", "You close the fridge 1.", "Nothing happens.", "\n☀ "),
     *("On the countertop 9, you see a mug 1, and a", "The fridge 1 is open. In it, you see nothing."),
