@@ -84,6 +84,11 @@ def test_what_cannot_be_said_is_refused_when_the_tool_is_made(write, message):
         tool(write)
 
 
+def len_of(text: str) -> int:
+    """Counts."""
+    return len(text)
+
+
 def test_docstrings_and_signatures():
     @tool(name="trip", random=True)
     async def travel(to: str, days: int = 3, *, unit: Unit = Unit.KM, state: dict) -> str:
@@ -109,6 +114,7 @@ def test_docstrings_and_signatures():
         "required": ["to"],
         "additionalProperties": False,
     }
+    assert tool(len_of, name="count").name == "count"
     assert travel.execute({"to": "Oslo", "unit": "mile"}, {}) == "Oslo 3 Unit.MILE" and travel.takes_state
 
 

@@ -88,7 +88,16 @@ class FunctionTool:
 
 
 @overload
-def tool(function: Callable[..., Any], /) -> FunctionTool: ...
+def tool(
+    function: Callable[..., Any],
+    /,
+    *,
+    name: str | None = ...,
+    description: str | None = ...,
+    random: bool = ...,
+    network: bool = ...,
+    read_only: bool = ...,
+) -> FunctionTool: ...
 @overload
 def tool(
     *,
@@ -99,7 +108,8 @@ def tool(
     read_only: bool = ...,
 ) -> Callable[[Callable[..., Any]], FunctionTool]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-    """Makes a tool of a function: ``@tool``, or ``@tool(random=True)`` with options of :class:`FunctionTool`.
+    """Makes a tool of a function: ``@tool``, ``@tool(random=True)`` or ``tool(function, random=True)`` with options of
+    :class:`FunctionTool`.
 
     Name, description and schema come from the signature and the docstring (in Google's, NumPy's or Sphinx's style).
     Every parameter needs an annotation; one with a default is optional. A parameter named ``state`` receives the
@@ -121,7 +131,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """
     if function is None:
         return lambda decorated: FunctionTool(decorated, **options)
-    return FunctionTool(function)
+    return FunctionTool(function, **options)
 
 
 def _parameters(
