@@ -11,7 +11,9 @@ import pytest
 from gymnasium.wrappers import TimeLimit
 
 from roleagent.envs.pool import EnvPool
+from roleagent.envs.tools import Call, ToolEnv, tool
 from roleagent.envs.tools.calls.broker import Broker, PreparedCall
+from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.wrappers import PredictedState
 from roleagent.tools import EpisodeError, Result, ToolError
 
@@ -49,16 +51,11 @@ def test_results_have_the_order_of_the_calls(kind):
     assert [found.result.text for found in run(DOUBLES[kind], *range(9))] == [str(2 * x) for x in range(9)]
 
 
-def refuse(arguments, state):
-    raise ToolError("not on Sundays")
+def raising(error):
+    def execute(arguments, state):
+        raise error
 
-
-def crash(arguments, state):
-    raise SystemExit("bye\nbye")
-
-
-def end(arguments, state):
-    raise EpisodeError("the server has died")
+    return execute
 
 
 async def crash_in_loop(arguments, state):
@@ -68,10 +65,10 @@ async def crash_in_loop(arguments, state):
 @pytest.mark.parametrize(
     "execute, failure, text",
     [
-        (refuse, "refused", "not on Sundays"),
-        (crash, "error", "the tool failed: SystemExit: bye bye"),
+        (raising(ToolError("not on Sundays")), "refused", "not on Sundays"),
+        (raising(SystemExit("bye\nbye")), "error", "the tool failed: SystemExit: bye bye"),
         (crash_in_loop, "error", "the tool failed: ValueError: no"),
-        (end, "error", "the server has died"),
+        (raising(EpisodeError("the server has died")), "error", "the server has died"),
         (lambda arguments, state: {1, 2}, "error", "the tool failed: TypeError: Object of type set is not JSON seria"),
         (lambda arguments, state: Result("no", success=False), None, "no"),
     ],
@@ -79,15 +76,21 @@ async def crash_in_loop(arguments, state):
 def test_what_a_tool_raises_is_a_result(execute, failure, text):
     found = run(tool_of(execute), 1)[0]
     assert (found.failure, found.result.success) == (failure, False) and found.result.text.startswith(text)
-    assert (found.fatal is not None) == (execute is end)
+    assert (found.fatal is not None) == (text == "the server has died")
 
 
-def test_a_batch_reports_each_call_by_itself():
-    tool = tool_of(None, batch_execute=lambda arguments, states: ["fine", ToolError("no")])
-    assert [found.result.text for found in run(tool, 1, 2)] == ["fine", "no"]
-    for returned, found in (([1], "1 values"), ("ab", "2 values"), (None, "NoneType")):
-        tool = tool_of(None, batch_execute=lambda arguments, states, value=returned: value)
-        assert f"batch_execute returned {found} for 2 calls" in run(tool, 1, 2)[0].result.text
+@pytest.mark.parametrize(
+    ("returned", "texts"),
+    [
+        (["fine", ToolError("no")], ["fine", "no"]),
+        ([1], ["the tool failed: TypeError: batch_execute returned 1 values for 2 calls"] * 2),
+        ("ab", ["the tool failed: TypeError: batch_execute returned 2 values for 2 calls"] * 2),
+        (None, ["the tool failed: TypeError: batch_execute returned NoneType for 2 calls"] * 2),
+    ],
+)
+def test_a_batch_reports_each_call_by_itself(returned, texts):
+    tool = tool_of(None, batch_execute=lambda arguments, states: returned)
+    assert [found.result.text for found in run(tool, 1, 2)] == texts
 
 
 @pytest.mark.parametrize("blocking", ["threads", "loop", "blocked loop"])
@@ -141,9 +144,8 @@ def test_the_calls_of_an_episode_run_in_their_order():
         state.append(arguments["x"])
         return str(state)
 
-    states = [[], []]
-    tool = tool_of(append)
-    found = Broker().run([[PreparedCall(tool, {"x": x}, state) for x in range(3)] for state in states] + [[]])
+    states, append = [[], []], tool_of(append)
+    found = Broker().run([[PreparedCall(append, {"x": x}, state) for x in range(3)] for state in states] + [[]])
     assert states == [[0, 1, 2]] * 2 and [len(one) for one in found] == [3, 3, 0]
     assert found[1][1].result.text == "[0, 1]"
 
@@ -179,65 +181,54 @@ def test_a_forked_process_has_threads_of_its_own():
     process.join()
 
 
-class Adder(gymnasium.Env):
-    """An environment with one tool: it adds its command to what it has, when as many others do as ``together``."""
-
-    action_space = observation_space = gymnasium.spaces.Text(9)
-
-    def __init__(self, together=None):
-        self.total, self.results, self.tool, self.together = 0, None, tool_of(self.add), together
-
-    def add(self, arguments, state):
-        if self.together:
-            self.together.wait(20)
-        return int(arguments["x"]) + self.total
-
-    def prepare(self, action):
-        if action == "broken":
-            raise RuntimeError("it is broken")
-        return [PreparedCall(self.tool, {"x": action})] if action else []
-
-    def finish(self, results):
-        self.results = results
-
-    def reset(self, *, seed=None, options=None):
-        self.total, self.results = 0, None
-        return "0", {}
-
-    def step(self, action):
-        results = Broker(1).run([self.prepare(action)])[0] if self.results is None else self.results
-        self.results, self.total = None, int(results[0].result.text) if results else self.total
-        return str(self.total), 0.0, False, False, {}
+def env_with(execute):
+    tasks = [{"id": "a", "prompt": "Go.", "answer": "1"}]
+    return ToolEnv([tool(execute, name="f")], tasks, split="all", max_steps=9)
 
 
-class Doubling(gymnasium.ActionWrapper):
-    """Changes the action and has no ``prepare``: no call can be known before its step."""
-
-    def action(self, action):
-        return str(2 * int(action))
+def command(x):
+    return call_command([Call("f", {"x": x})])
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_a_pool_runs_a_turn_of_calls_at_the_same_time(wrapped):
     together = threading.Barrier(8)
 
+    def meet(x: int) -> str:
+        """Waits for the others."""
+        together.wait(5)
+        return str(x)
+
     def make():
-        return TimeLimit(PredictedState(Adder(together), 1) if wrapped else Adder(together), 9)
+        return TimeLimit(PredictedState(env_with(meet), 1) if wrapped else env_with(meet), 9)
 
     pool = EnvPool(make, broker=Broker(8))
     [pool.reset(index) for index in range(8)]
-    actions = {index: {"command": str(index), "predictions": ("",)} if wrapped else str(index) for index in range(8)}
     for turn in (1, 2):
-        outcomes = pool.step_many(actions)
-        assert [outcome.observation for outcome in outcomes.values()] == [str(turn * index) for index in range(8)]
+        commands = {index: command(turn * index) for index in range(8)}
+        actions = {k: {"command": one, "predictions": ("",)} if wrapped else one for k, one in commands.items()}
+        found = [outcome.observation for outcome in pool.step_many(actions).values()]
+        assert found == [str(turn * index) for index in range(8)]
+
+
+class Renamed(gymnasium.ActionWrapper):
+    """Changes the action and has no ``prepare``: no call can be known before its step."""
+
+    def action(self, action):
+        return action.replace('"g"', '"f"')
 
 
 def test_a_pool_steps_what_has_no_calls_or_fails():
-    pool = EnvPool(lambda: Adder())
+    def double(x: int) -> str:
+        """Doubles."""
+        return str(2 * x)
+
+    pool = EnvPool(lambda: env_with(double))
     [pool.reset(index) for index in range(3)]
-    outcomes = pool.step_many({0: "", 1: "broken", 2: "5", 7: "1"})
-    assert list(outcomes) == [0, 1, 2, 7] and outcomes[0].observation == "0" and outcomes[2].observation == "5"
-    assert outcomes[1].error == "RuntimeError: it is broken" and "never reset" in outcomes[7].error
-    doubling = EnvPool(lambda: Doubling(Adder()))
-    doubling.reset(0)
-    assert doubling.step_many({0: "3"})[0].observation == "6"
+    assert pool.step_many({1: answer_command("1")})[1].terminated
+    outcomes = pool.step_many({0: "", 1: command(1), 2: command(5), 7: command(1)})
+    assert list(outcomes) == [0, 1, 2, 7] and outcomes[0].error is None and outcomes[2].observation == "10"
+    assert outcomes[1].error.startswith("ResetNeeded: ") and "never reset" in outcomes[7].error
+    renamed = EnvPool(lambda: Renamed(env_with(double)))
+    renamed.reset(0)
+    assert renamed.step_many({0: call_command([Call("g", {"x": 3})])})[0].observation == "6"
