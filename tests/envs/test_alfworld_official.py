@@ -96,11 +96,10 @@ def test_tasks_that_are_not_in_the_split(tmp_path, train):
 
 
 def test_no_folder_and_no_games(tmp_path):
-    with pytest.raises(FileNotFoundError, match=r"no ALFWorld games of the split 'valid_unseen'.*ALFWORLD_DATA"):
-        ALFWorldEnv(split="valid_unseen", data_dir=tmp_path)
-    write(tmp_path / "valid_unseen", "pick-Mug-3/unsolvable", solvable=False)
-    with pytest.raises(FileNotFoundError, match=r"no solvable game\.tw-pddl.*alfworld-download"):
-        ALFWorldEnv(split="valid_unseen", data_dir=tmp_path)
+    for message in (r"no ALFWorld games of the split .*ALFWORLD_DATA", r"no solvable game\.tw-pddl.*alfworld-download"):
+        with pytest.raises(FileNotFoundError, match=message):
+            ALFWorldEnv(split="valid_unseen", data_dir=tmp_path)
+        write(tmp_path / "valid_unseen", f"pick-Mug-3/{len(message)}", solvable=False)
 
 
 def test_truncated_files_and_missing_keys(tmp_path, train):
@@ -130,13 +129,12 @@ def test_textworld_plays_rules_that_the_simulator_does_not_know(tmp_path, offici
     folder = split_folder(official_games["older"], "valid_seen")
     source = read_game(folder, list_games(folder)[0])
     grammar = source.grammar.replace("You arrive at", "You have come to")
-    task_id = "pick-Mug-1/trial"
     rules = {"pddl_domain": source.domain, "grammar": grammar, "pddl_problem": source.problem, "walkthrough": None}
-    write(tmp_path / "train", task_id, **rules)
+    write(tmp_path / "train", "pick-Mug-1/trial", **rules)
     env = ALFWorldEnv(data_dir=tmp_path)
     with pytest.warns(UserWarning, match="unknown PDDL domain or text grammar.*TextWorld plays it"):
         text, info = env.reset()
-    assert info["task_id"] == task_id and source.goal in text and info["goal"] == source.goal
+    assert info["task_id"] == "pick-Mug-1/trial" and source.goal in text and info["goal"] == source.goal
     command = next(c for c in info["admissible_actions"] if c.startswith("go to"))
     assert env.step(command)[0].startswith("You have come to loc ")
     assert env.walkthrough() == ()

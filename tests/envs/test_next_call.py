@@ -68,8 +68,7 @@ def test_published_answers_are_right_and_changes_are_wrong(env_id):
 
 def test_the_published_numbers():
     env = make(BFCL).unwrapped
-    mapped = {name: env.mapped[name] for name in ("dict", "float", "any", "tuple")}
-    assert mapped == {"dict": 9464, "float": 1690, "any": 199, "tuple": 66}
+    assert env.mapped.items() >= {"dict": 9464, "float": 1690, "any": 199, "tuple": 66}.items()
     splits = {name: len(split) for name, split in env.tasks.splits.items()}
     assert splits["all"] == 3641 - len(env.left_out) and set(splits) == {"all", *CATEGORIES}
     assert len(env.left_out) == 4 and splits["live_irrelevance"] == 884 and splits["simple_python"] == 400
@@ -102,9 +101,9 @@ def test_the_contract(env_id):
         other.step(command)
 
 
-def described(kind, **more):
+def described(kind, required=("x",), **more):
     properties = {"x": {"type": kind, **more}}
-    return [{"name": "a.f", "parameters": {"type": "dict", "properties": properties, "required": ["x"]}}]
+    return [{"name": "a.f", "parameters": {"type": "dict", "properties": properties, "required": list(required)}}]
 
 
 @pytest.mark.parametrize(
@@ -133,19 +132,15 @@ def test_bfcls_types_and_values(kind, more, accepted, right, wrong):
 
 
 def test_optional_arguments_and_orders():
-    functions = [
-        {"name": "f", "parameters": {"type": "dict", "properties": {"x": {"type": "integer"}}, "required": []}}
-    ]
-    wanted = [{"f": {"x": [1, ""]}}, {"f": {"x": [2]}}]
-    assert problem_of([Call("f", {"x": 2}), Call("f", {})], functions, wanted) is None
-    assert problem_of([Call("f", {}), Call("f", {})], functions, wanted) == "x is missing"
-    assert problem_of([Call("f", {"x": 2}), "malformed call: no JSON"], functions, wanted) is not None
+    functions, wanted = described("integer", required=()), [{"a.f": {"x": [1, ""]}}, {"a.f": {"x": [2]}}]
+    given, absent = Call("a_f", {"x": 2}), Call("a_f", {})
+    assert problem_of([given, absent], functions, wanted) is None
+    assert problem_of([absent, absent], functions, wanted) == "x is missing"
+    assert problem_of([given, "malformed call: no JSON"], functions, wanted) is not None
 
 
 def test_api_banks_values():
-    assert same_value(
-        "[{'name': 'blood_pressure', 'value': '120/80'}]", [{"name": "blood_pressure", "value": "120/80"}]
-    )
+    assert same_value("[{'name': 'blood', 'value': '120/80'}]", [{"name": "blood", "value": "120/80"}])
     assert same_value("true", True) and not same_value("1", True) and not same_value("2023-01-02", "2023-01-03")
 
 

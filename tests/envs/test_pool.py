@@ -12,11 +12,11 @@ def toy():
 
 
 class Fragile(gymnasium.Env):
+    action_space = observation_space = Unicode()
     made = 0
 
     def __init__(self):
         type(self).made += 1
-        self.action_space = self.observation_space = Unicode()
 
     def reset(self, *, seed=None, options=None):
         if (options or {}).get("task_id") == "broken":
@@ -24,10 +24,8 @@ class Fragile(gymnasium.Env):
         return "ready", {}
 
     def step(self, action):
-        if action == "exit":
-            raise SystemExit(2)
-        if action == "stop":
-            raise KeyboardInterrupt
+        if action in ("exit", "stop"):
+            raise {"exit": SystemExit(2), "stop": KeyboardInterrupt()}[action]
         return str(1 // (action != "crash")), 1, False, False, {}
 
     def close(self):

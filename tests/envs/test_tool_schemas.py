@@ -65,7 +65,7 @@ def test_types_are_described_checked_and_converted(kind, schema, value, converte
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda x: x, "the parameter x of the tool <lambda> has no annotation"),
+        ("def f(x): 'Doc.'", "the parameter x of the tool f has no annotation"),
         ("def f(x: complex): 'Doc.'", "the parameter x of the tool f: complex has no JSON Schema"),
         ("def f(x: dict[int, str]): 'Doc.'", "texts as keys"),
         ("def f(x: int, /): 'Doc.'", "has no name in a call"),
@@ -74,14 +74,10 @@ def test_types_are_described_checked_and_converted(kind, schema, value, converte
     ],
 )
 def test_what_cannot_be_said_is_refused_when_the_tool_is_made(write, message):
-    if isinstance(write, str):
-        names = {}
-        exec(write, names)
-        write = names["f"]
-    else:
-        write.__doc__ = "Doc."
+    names = {}
+    exec(write, names)
     with pytest.raises(SchemaRefused, match=message):
-        tool(write)
+        tool(names["f"])
 
 
 def len_of(text: str) -> int:

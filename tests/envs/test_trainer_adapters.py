@@ -264,15 +264,9 @@ def test_the_curriculum_chooses_and_learns_in_a_trainers_loop(play):
     task_split, library = gymnasium.make(TOY).unwrapped.task_split, FailureLibrary("sqlite://")
     sampler = CurriculumSampler(task_split, library, RuleAnalyst(), np.random.default_rng(0), epsilon=0.9)
     CURRICULUM.update(sampler=sampler, observer=GroupObserver(sampler, group_size=2, groups=3), played=[])
-    found = play(
-        TOY,
-        2,
-        lambda turn: "<action>look</action>",
-        {"draws": 3},
-        arguments={"max_steps": 3},
-        wrappers=[f"{__name__}:choose"],
-        on_episode=f"{__name__}:observe",
-    )
+    options = {"wrappers": [f"{__name__}:choose"], "on_episode": f"{__name__}:observe"}
+    look = "<action>look</action>"
+    found = play(TOY, 2, lambda turn: look, {"draws": 3}, arguments={"max_steps": 3}, **options)
     assert [reward for reward, _ in found] == [0.0] * 6
     tasks = sorted(trajectory.task.task_id for trajectory in CURRICULUM["played"])
     assert tasks[::2] == tasks[1::2]  # groups of one task each
@@ -303,9 +297,8 @@ def test_a_missing_package_says_what_to_install():
 def test_rows_are_json():
     from roleagent.envs.adapters import verl
 
-    assert json.loads(json.dumps(verl.rows("world", env=TOY, limit=2)))[1]["extra_info"]["interaction_kwargs"][
-        "task_id"
-    ]
+    rows = json.loads(json.dumps(verl.rows("world", env=TOY, limit=2)))
+    assert rows[1]["extra_info"]["interaction_kwargs"]["task_id"]
     with pytest.raises(ValueError, match="has no env"):
         verl.Interaction({})
     with pytest.raises(ValueError, match="has no task_id"):
