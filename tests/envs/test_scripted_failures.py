@@ -30,6 +30,14 @@ WORLDS = {
     "textcraft": ("RoleAgent/TextCraft-v0", {"data_dir": "generated"}),
     "tools": ("RoleAgent/ToolEnv-v0", {}),
 }
+INVALID = {  # modes with commands that cannot be carried out
+    "webshop": ("navigation_error",),
+    "search": (),
+    "textcraft": (
+        *("fetching_craftable", "missing_ingredient", "wrong_quantity"),
+        *("invented_recipe", "repeated_failed_command"),
+    ),
+}
 HOUSES = ("toy", "tiny", "standard")
 N = 12  # episodes per mode and world
 
@@ -82,6 +90,9 @@ def test_every_mistake_can_be_made_and_loses(made, envs, world, mode):
         unreadable = [not turn.action for turn in trajectory.turns]
         assert any(unreadable) == (mode == "action_format_error")
         assert [bool(turn.info["format_error"]) for turn in trajectory.turns] == unreadable
+        if world in INVALID:
+            invalid = [turn for turn in trajectory.turns if turn.action and not turn.info["valid_action"]]
+            assert bool(invalid) == (mode in INVALID[world])
 
 
 @each("toy", "webshop", "search", "textcraft")
