@@ -6,7 +6,7 @@ from tiny import world_of
 from trees import grow, kitchen, note
 
 from roleagent.agents.search.tree import common_ancestor
-from roleagent.config import ConfigError
+from roleagent.config import ConfigError, load
 from roleagent.learners.launch import check_run
 from roleagent.learners.prediction_targets import text_reply
 from roleagent.learners.revision.pairs import good_leaves, has_loop, leaves_of, make_pairs
@@ -48,6 +48,19 @@ def rewarded(tree, **rewards):
 def test_the_panel_is_not_searched():
     with pytest.raises(ConfigError, match="another split"):
         check_run(world_of("method=agent_r", "env.eval_split=train"), resume=False)
+
+
+def test_alpha_and_beta_are_numbers_of_one_scale():
+    assert load(None, ["revision.alpha=[0.5,1]", "revision.beta=0.1"]).revision.alpha == (0.5, 1.0)
+    for option in ("revision.alpha=[half]", "revision.alpha=[50]", "revision.alpha=[]", "revision.beta=high"):
+        with pytest.raises(ConfigError, match=option.partition("=")[0]):
+            load(None, [option])
+
+
+def test_an_alpha_of_one_keeps_optimal_trajectories(world):
+    tree = tree_of(world, GOOD, HARMLESS)
+    [pair] = make_pairs(tree, RevisionConfig(), 1.0, RNG(0))
+    assert pair.good is leaf(tree, GOOD) and pair.good.outcome == 1.0
 
 
 def test_below_one_alpha_is_a_strict_bound_and_beta_a_gap_or_a_bound(world):

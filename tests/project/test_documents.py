@@ -67,6 +67,13 @@ def test_what_a_page_points_to_exists(page):
     assert [str(path) for path in sorted(links | {ROOT / name for name in named}) if not path.exists()] == []
 
 
+def test_the_tests_that_pages_name_exist():
+    """Such as those of the defects of published code, which are promised to stay."""
+    written = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    named = {name for page in PAGES for name in re.findall(r"`(test_[a-z]+_\w+)`", page.read_text("utf-8"))}
+    assert named and {name for name in named if f"def {name}(" not in written} == set()
+
+
 def resolved(name):
     """What a full name stands for: a module, or something within one."""
     parts, rest = name.split("."), []
