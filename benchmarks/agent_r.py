@@ -11,7 +11,7 @@ toy kitchen.
 Then the environment's expert with command noise is searched as a policy: good and bad paths are paired, the rule judge
 cuts the bad ones, and the world plays every splice. ``kept_splices`` are those that keep the reward of their good path.
 Each is played once more in a fresh environment, command by command: ``kept_that_replay``. ``judge_exact`` is the share
-of scripted failures with a known step at which the rule judge cuts.
+of scripted failures with a known step at which the rule judge cuts. ``trees`` is their number over all worlds.
 """
 
 from __future__ import annotations
@@ -214,6 +214,8 @@ def measure_splices(name: str, trees: int, seed: int) -> dict[str, float]:
         made += data.make(search.wave(ids, rngs[0]), rngs[1])
     counts = {key: sum(one.counts[key] for one in made) for key in ("pairs", "splices", "splice_false")}
     counts |= {key: sum(one.counts[f"splice_{key}"] for one in made) for key in ("same", "valid")}
+    for name in {name for one in made for name in one.counts if name.startswith("bad_steps/")}:
+        counts[name] = sum(one.counts[name] for one in made)
     env, kept, equal = make_base(split.config, "train"), 0, 0
     for example in (one for tree in made for one in tree.examples if one.part == "revision"):
         env.reset(options={"task_id": example.task_id})
@@ -223,6 +225,20 @@ def measure_splices(name: str, trees: int, seed: int) -> dict[str, float]:
                 outcome += env.step(command)[4]["rewards"].get("task", 0.0)
         equal += abs(outcome - example.text["outcome"]) < 1e-9
     return {**counts, "kept": kept, "replay": equal, "without_good": sum(one.counts["without_good"] for one in made)}
+
+
+def by_bad_steps(found: dict[str, float]) -> str:
+    """The shares of true splices behind 1, 2, 3, 4 to 6 and more bad steps."""
+    shown = []
+    for low, high in ((1, 1), (2, 2), (3, 3), (4, 6), (7, DEPTH)):
+        of = {
+            truth: sum(found.get(f"bad_steps/{steps}/{truth}", 0) for steps in range(low, high + 1))
+            for truth in ("same", "valid", "false")
+        }
+        if total := sum(of.values()):
+            steps = str(low) if low == high else f"{low}-{high}"
+            shown.append(f"{steps}: {of['same'] / total:.0%} ({1 - of['false'] / total:.0%}) of {total:.0f}")
+    return "; ".join(shown)
 
 
 def measure_rules(name: str, count: int, seed: int) -> dict[str, float]:
@@ -277,6 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             f"{rules['exact']:.1%}, within one step in {rules['within_one']:.1%} of {rules['judged']:.0f}",
             flush=True,
         )
+        print(f"{'':<26}same (same or valid) by the number of bad steps: {by_bad_steps(found)}", flush=True)
         if name == SPLICED[0]:
             result |= {"false_splice_share": round(shares[2], 3)}
     result |= {"kept_splices": int(total["kept"]), "kept_that_replay": int(total["replay"])}

@@ -184,6 +184,7 @@ class RevisionData:
         over = made.over and made.truth == "false"
         data.counts.update(splices=1, splice_false_over=over, **{f"splice_{made.truth}": 1})
         data.counts[f"truth/{verb_of(made.bad_step) or '(malformed)'}/{made.truth}"] += 1
+        data.counts[f"bad_steps/{cut.cut - cut.pair.shared}/{made.truth}"] += 1
         if made.truth == "false" and not published:
             data.counts.update(dropped_false=options.splice == "verified")
             return False

@@ -39,6 +39,33 @@ function spliceOf(path) {
   );
 }
 
+const MOST_ROWS = 12;
+
+// Over all iterations, what the world said to splices of one kind: counts of the form kind/name/truth.
+function truthsBy(kind, title, heading, counts, order) {
+  const found = new Map();
+  for (const [key, times] of counts.flatMap(Object.entries)) {
+    const end = key.lastIndexOf("/");
+    if (!key.startsWith(`${kind}/`) || end <= kind.length) continue;
+    const name = key.slice(kind.length + 1, end);
+    const row = found.get(name) ?? { name, same: 0, valid: 0, false: 0, all: 0 };
+    row[key.slice(end + 1)] += times;
+    row.all += times;
+    found.set(name, row);
+  }
+  const rows = [...found.values()].sort(order).slice(0, MOST_ROWS);
+  if (!rows.length) return [];
+  const columns = [[heading], ["Splices", true], ["Same", true], ["Same or valid", true]];
+  const share = (row, times) => percent(times / row.all, 0);
+  return [
+    table(
+      title,
+      columns,
+      rows.map((row) => [row.name, String(row.all), share(row, row.same), share(row, row.same + row.valid)]),
+    ),
+  ];
+}
+
 function revisionsOf({ counts, paths }) {
   const of = (row, name) => String(row[name] ?? 0);
   return [
@@ -68,6 +95,20 @@ function revisionsOf({ counts, paths }) {
         of(row, "examples_pair"),
         number(row.revision_length, 1),
       ]),
+    ),
+    ...truthsBy(
+      "truth",
+      "Splices that the world confirms, by the last bad step",
+      "Command",
+      counts,
+      (one, other) => other.all - one.all,
+    ),
+    ...truthsBy(
+      "bad_steps",
+      "Splices that the world confirms, by the number of bad steps",
+      "Bad steps",
+      counts,
+      (one, other) => one.name - other.name,
     ),
     ...paths.map(spliceOf),
   ];

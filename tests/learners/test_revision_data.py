@@ -104,6 +104,7 @@ def test_a_false_splice_is_dropped_unless_it_is_published(splice, truth, counted
     assert own == ([truth] if truth else [])
     assert found.counts[counted] == 1
     assert found.counts["splices"] == 1
+    assert found.counts["truth/look/false"] == found.counts[f"bad_steps/{len(FISH)}/false"] == 1
 
 
 @pytest.mark.parametrize(

@@ -177,6 +177,8 @@ def with_revisions(run, text):
     path |= {"truth": "valid", "judge": "rule", "reason": text, "first": text, "steps": steps}
     counts = {"iteration": 1, "trees": 8, "without_good_share": 0.25, "without_bad_share": 0.0, "pairs": 9}
     counts |= {"splice_same": 2, "splice_valid": 1, "splice_false": 4, "examples_good": 6, "examples_revision": 3}
+    counts |= {f"truth/{text}/same": 1, "truth/go/same": 1, "truth/go/valid": 1, "truth/go/false": 4}
+    counts |= {"bad_steps/10/false": 4, "bad_steps/2/same": 2, "bad_steps/2/valid": 1}
     run["revisions"] = {"counts": [counts], "paths": [path]}
     return run
 
@@ -419,8 +421,10 @@ def test_spliced_paths_are_shown_where_agent_r_made_some(reader, pages):
     reader.open(pages["one"])
     assert not reader.ask("document.getElementById('revisions').checkVisibility()")
     reader.open(pages["revised"])
-    [row] = reader.see("#revision-paths > .scroll tbody tr")
+    row, go, other, *by_steps = reader.see("#revision-paths > .scroll tbody tr")
     assert "2 / 1 / 4" in row and "25" in row
+    assert go.split() == ["go", "6", "17", "%", "33", "%"] and EVIL.strip() in other
+    assert [one.split() for one in by_steps] == [["2", "3", "67", "%", "100", "%"], ["10", "4", "0", "%", "0", "%"]]
     reader.click("#revision-paths details summary")
     rows = reader.see("#revision-paths details tbody tr")
     assert "the mistake" in rows[1] and EVIL.strip() in rows[1] and "signal" in rows[2] and "It is open." in rows[3]
