@@ -111,8 +111,11 @@ class Evaluation:
         target = eval_target(options.agent, options.run, options.model_path, options.base_url)
         config = configuration(options, target)
         env_split = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
-        if (options.cut_failures or options.keep_failures) and (target.url or target.plays != STANDARD):
-            raise ConfigError("--cut-failures and --keep-failures need a local policy: a run, or a model's folder")
+        cuts = options.cut_failures or options.keep_failures or options.keep_signals
+        if cuts and (target.url or target.plays != STANDARD):
+            raise ConfigError(
+                "--keep-failures, --keep-signals and --cut-failures need a local policy: a run or a folder"
+            )
         if options.cut_failures:
             whole = env_split.task_split
             ids = tuple(whole.require(failure.task_id) for failure in read_failures(options.cut_failures))
@@ -176,7 +179,7 @@ class Evaluation:
             if not isinstance(model, Endpoint):
                 cut = self.options.cut_failures
                 failures = {one.task_id: one for one in read_failures(cut)} if cut else None
-                keep = self.keep_failure if self.options.keep_failures else None
+                keep = self.keep_episode if self.options.keep_failures or self.options.keep_signals else None
                 progress = partial(display.inner, "episodes of the batch")
                 return policy_attempts(env_split, model, missing, seed, progress, keep, failures)
             reader = replace(env_split, horizon=0).reader
@@ -189,12 +192,17 @@ class Evaluation:
         chat_model = PolicyChatModel(model, config.rollout.eval_batch)
         return chat_attempts(env_split, agent, chat_model, make, missing, seed, policy=model)
 
-    def keep_failure(self, episode: Trajectory) -> None:
-        """Writes a failed episode to ``--keep-failures``; the draw of its cut depends on the task alone."""
+    def keep_episode(self, episode: Trajectory) -> None:
+        """Writes an episode to ``--keep-failures`` if it failed, its cut drawn for the task, and to ``--keep-signals``
+        if it has a revision signal."""
         place = self.env_split.task_split.task_ids.index(episode.task.task_id)
         failure = Failure.of(episode, np.random.default_rng([self.options.seed, 1, place]))
-        if failure is not None:
-            append_failure(self.options.keep_failures, failure)
+        for path, found in (
+            (self.options.keep_failures, failure),
+            (self.options.keep_signals, Failure.at_signal(episode)),
+        ):
+            if path is not None and found is not None:
+                append_failure(path, found)
 
 
 def evaluate(options: argparse.Namespace) -> dict[str, Any]:

@@ -91,10 +91,16 @@ def evaluation_parser(text: str | None) -> Parser:
         help="writes the failed episodes of a local policy to FILE, each cut at a drawn step",
     )
     how.add_argument(
+        "--keep-signals",
+        type=Path,
+        metavar="FILE",
+        help="writes the episodes in which a local policy revises to FILE, each cut before the first revision signal",
+    )
+    how.add_argument(
         "--cut-failures",
         type=Path,
         metavar="FILE",
-        help="revision test: a local policy goes on from these failed episodes; success is the share recovered",
+        help="revision test: a local policy goes on from these episodes; of failed ones success is the share recovered",
     )
     server = parser.add_argument_group("server")
     server.add_argument("--concurrency", type=natural, default=8, metavar="N", help="concurrent episodes (default: 8)")

@@ -2,6 +2,9 @@
 
 The failed episodes of a fixed base policy are cut at a drawn step. Every compared policy begins with the recorded
 commands up to the cut and goes on alone. All policies face the same states, so their final rewards can be compared.
+
+The same is done with a policy's own episodes that are cut before a revision signal: with and without such signals it
+shows what they are worth.
 """
 
 from __future__ import annotations
@@ -18,12 +21,12 @@ from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.agents.evaluation.records import Record
 from roleagent.agents.policies.protocol import Policy, text_reply
 from roleagent.envs.pool import EnvPool
-from roleagent.types import Completion, Trajectory
+from roleagent.types import Completion, Trajectory, Turn
 
 
 @dataclass(frozen=True)
 class Failure:
-    """A failed episode, and where it is cut.
+    """A failed episode, or one with a revision signal, and where it is cut.
 
     Attributes:
         commands: T bare commands.
@@ -40,10 +43,22 @@ class Failure:
 
         Replies that could not be read, and revision notes, are no commands.
         """
-        commands = tuple(turn.action for turn in trajectory.turns if turn.action and not turn.info.get("revision"))
+        commands = _commands(trajectory.turns)
         if trajectory.outcome or len(commands) < 2:
             return None
         return cls(trajectory.task.task_id, commands, int(rng.integers(1, len(commands))))
+
+    @classmethod
+    def at_signal(cls, trajectory: Trajectory) -> Failure | None:
+        """An episode, won or lost, cut before its first revision signal; None without one between two commands."""
+        turns = trajectory.turns
+        signal = next((place for place, turn in enumerate(turns) if turn.info.get("revision")), 0)
+        commands, cut = _commands(turns), len(_commands(turns[:signal]))
+        return cls(trajectory.task.task_id, commands, cut) if 0 < cut < len(commands) else None
+
+
+def _commands(turns: Sequence[Turn]) -> tuple[str, ...]:
+    return tuple(turn.action for turn in turns if turn.action and not turn.info.get("revision"))
 
 
 def append_failure(path: Path, failure: Failure) -> None:

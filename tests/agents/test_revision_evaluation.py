@@ -58,6 +58,13 @@ def test_a_failure_is_cut_within_the_episode_and_survives_its_file(world, tmp_pa
         read_failures(path)
 
 
+def test_an_episode_is_cut_before_its_first_signal(world):
+    won = Failure.at_signal(episode(world, [*GOOD[:2], note(), GOOD[2], note(), GOOD[3]]))
+    assert won == Failure(TASK, tuple(GOOD), 2)
+    for path in (GOOD, [note(), *GOOD], [*GOOD[:3], note()]):
+        assert Failure.at_signal(episode(world, path)) is None, "no signal, or none between two commands"
+
+
 def test_a_policy_goes_on_behind_the_cut_with_the_whole_limit(world):
     split, policy = world
     [record] = revise_failures(split, policy, [Failure(TASK, tuple(LOST), 3)], 1.0)

@@ -221,7 +221,7 @@ def test_the_policy_of_another_run_judges(config, whole, warm):
 def test_its_failures_are_kept_and_gone_on_from(whole, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     common = ["--agent", str(whole), "--split", "valid", "--tasks", "12", "--temperature", "1"]
-    assert evaluate.main([*common, "--keep-failures", "failures.jsonl"]) == 0
+    assert evaluate.main([*common, "--keep-failures", "failures.jsonl", "--keep-signals", "signals.jsonl"]) == 0
     before = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert evaluate.main([*common, "--cut-failures", "failures.jsonl"]) == 0
     after = json.loads(capsys.readouterr().out.splitlines()[-1])
