@@ -173,7 +173,7 @@ def gold_recall(retrievers: Sequence[str]) -> dict[str, float]:
     """Share of the gold passages among the best three, per data set and retriever."""
     from roleagent.envs.retrieval.passages import passage_of
     from roleagent.envs.retrieval.recall import gold_corpus, recall
-    from roleagent.envs.retrieval.retriever import open_retriever
+    from roleagent.envs.retrieval.registry import open_retriever
 
     names = GOLD
     others = map(passage_of, real_records())

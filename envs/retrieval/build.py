@@ -22,7 +22,7 @@ from roleagent.commands import Parser, complain, natural, out_folder, whole
 from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
-from roleagent.envs.retrieval.retriever import ENCODER, INDEX, K1, LEXICAL, B, open_index
+from roleagent.envs.retrieval.registry import ENCODER, INDEX, K1, LEXICAL, B, open_index
 from roleagent.envs.retrieval.serving.batching import limit_threads
 
 BUILDING = "building"

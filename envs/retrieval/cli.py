@@ -47,7 +47,8 @@ def serve(arguments: Sequence[str]) -> int:
 
     from gymnasium.error import DependencyNotInstalled
 
-    from roleagent.envs.retrieval.retriever import RetrievalError, open_index
+    from roleagent.envs.retrieval.registry import open_index
+    from roleagent.envs.retrieval.retriever import RetrievalError
     from roleagent.envs.retrieval.serving.batching import Batcher, sleep_between_searches
     from roleagent.envs.retrieval.serving.server import Server
 

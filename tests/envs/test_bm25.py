@@ -15,7 +15,7 @@ from roleagent.envs.retrieval.lexical import bm25, indexer
 from roleagent.envs.retrieval.lexical.analysis import analyse
 from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.retrieval.lexical.indexer import LENGTHS
-from roleagent.envs.webshop.data.catalogue import load_catalogue
+from roleagent.envs.webshop.data.sources import load_catalogue
 
 VOCABULARY = "red blue green shoe hat sock wool silk the".split()  # noqa: SIM905 - reads as words
 documents = st.lists(st.text("", max_size=0) | st.lists(st.sampled_from(VOCABULARY), max_size=60).map(" ".join))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.envs.retrieval import retriever as retrieving
+from roleagent.envs.retrieval import registry as retrieving
 from roleagent.envs.retrieval.build import build_index
 from roleagent.envs.retrieval.dense.index import KINDS, DenseIndex
 from roleagent.envs.retrieval.dense.tfidf import TfidfEncoder
@@ -16,7 +16,8 @@ from roleagent.envs.retrieval.fusion import fuse
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
 from roleagent.envs.retrieval.recall import gold_corpus, recall
-from roleagent.envs.retrieval.retriever import DenseRetriever, Hit, open_index, open_retriever
+from roleagent.envs.retrieval.registry import open_index, open_retriever
+from roleagent.envs.retrieval.retriever import DenseRetriever, Hit
 
 COUNT, DIMENSION = 4000, 64
 

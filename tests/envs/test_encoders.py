@@ -17,7 +17,7 @@ from roleagent.envs.retrieval.dense.encoders import make_encoder, open_encoder
 from roleagent.envs.retrieval.dense.tfidf import TfidfEncoder
 from roleagent.envs.retrieval.lexical.analysis import analyse
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
-from roleagent.envs.retrieval.retriever import open_index, open_retriever
+from roleagent.envs.retrieval.registry import open_index, open_retriever
 
 TEXTS = [
     "red shoes for running",

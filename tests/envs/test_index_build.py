@@ -19,7 +19,7 @@ from roleagent.envs.retrieval.dense.index import KINDS
 from roleagent.envs.retrieval.dense.tfidf import TfidfEncoder
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
-from roleagent.envs.retrieval.retriever import open_index, open_retriever
+from roleagent.envs.retrieval.registry import open_index, open_retriever
 
 PASSAGES, CHUNK = 300, 20
 WORDS = re.findall(

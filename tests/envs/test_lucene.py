@@ -16,7 +16,7 @@ from roleagent.envs.retrieval.lexical.analysis import analyse
 from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.retrieval.lexical.lucene import LuceneIndex
 from roleagent.envs.retrieval.lexical.words import CLASSES
-from roleagent.envs.webshop.data.catalogue import load_catalogue
+from roleagent.envs.webshop.data.sources import load_catalogue
 
 # Anserini rounds scores to four digits and takes millionths off equal ones.
 ROUNDING = 1e-4

@@ -26,7 +26,8 @@ from retrieval_serving import serving
 from roleagent.cli import main
 from roleagent.envs.retrieval.build import build_index
 from roleagent.envs.retrieval.passages import Passage, Passages
-from roleagent.envs.retrieval.retriever import Hit, RetrievalError, open_index, open_retriever
+from roleagent.envs.retrieval.registry import open_index, open_retriever
+from roleagent.envs.retrieval.retriever import Hit, RetrievalError
 from roleagent.envs.retrieval.serving.batching import Batcher, Late, Overloaded
 from roleagent.envs.retrieval.serving.client import HTTPRetriever
 from roleagent.envs.retrieval.serving.server import Server

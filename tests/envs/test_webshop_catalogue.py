@@ -7,9 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.envs.webshop.data import json_stream
-from roleagent.envs.webshop.data.catalogue import CatalogueError, load_catalogue
+from roleagent.envs.webshop.data.catalogue import CatalogueError
 from roleagent.envs.webshop.data.official import find_files
 from roleagent.envs.webshop.data.product import NotAProduct, Product, clean
+from roleagent.envs.webshop.data.sources import load_catalogue
 
 ENTRY = {
     "asin": "B000000001",

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.envs.retrieval.lexical.bm25 import BM25
-from roleagent.envs.webshop.data.catalogue import Catalogue, CatalogueError, MemoryShelf, load_catalogue
+from roleagent.envs.webshop.data.catalogue import Catalogue, CatalogueError, MemoryShelf
+from roleagent.envs.webshop.data.sources import load_catalogue
 from roleagent.envs.webshop.engine.goals import open_goals
 from roleagent.envs.webshop.engine.nouns import HEURISTIC, NounError
 from roleagent.envs.webshop.engine.pages import RENDERINGS, Page, Part, as_rich_text

@@ -7,8 +7,8 @@ from collections import defaultdict
 import pytest
 
 from roleagent.envs.retrieval.lexical.bm25 import BM25
-from roleagent.envs.webshop.data.catalogue import load_catalogue
 from roleagent.envs.webshop.data.generate import MOST, _asin, entries, write_catalogue
+from roleagent.envs.webshop.data.sources import load_catalogue
 from roleagent.envs.webshop.engine.goals import KINDS, open_goals
 from roleagent.envs.webshop.engine.nouns import guess_nouns
 from roleagent.envs.webshop.engine.reward import judge

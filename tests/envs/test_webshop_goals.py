@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.envs.webshop.data.catalogue import Catalogue, CatalogueError, MemoryShelf, load_catalogue
+from roleagent.envs.webshop.data.catalogue import Catalogue, CatalogueError, MemoryShelf
 from roleagent.envs.webshop.data.product import clean
+from roleagent.envs.webshop.data.sources import load_catalogue
 from roleagent.envs.webshop.engine import goals as goals_module
 from roleagent.envs.webshop.engine.goals import (
     KINDS,

@@ -10,9 +10,10 @@ from programs import status
 from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.webshop.cli import main
 from roleagent.envs.webshop.data import build
-from roleagent.envs.webshop.data.catalogue import CatalogueError, load_catalogue
-from roleagent.envs.webshop.data.catalogue import _load as load_anew
+from roleagent.envs.webshop.data.catalogue import CatalogueError
 from roleagent.envs.webshop.data.generate import write_catalogue
+from roleagent.envs.webshop.data.sources import _load as load_anew
+from roleagent.envs.webshop.data.sources import load_catalogue
 from roleagent.envs.webshop.data.store import FOLDER, LINES, MANIFEST, open_store
 from roleagent.envs.webshop.engine.goals import open_goals
 

@@ -11,7 +11,8 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
-from roleagent.envs.retrieval.retriever import Hit, Retriever, open_retriever
+from roleagent.envs.retrieval.registry import open_retriever
+from roleagent.envs.retrieval.retriever import Hit, Retriever
 from roleagent.envs.searchqa.data.benchmarks import default_data_dir, load_questions
 from roleagent.envs.searchqa.data.questions import QuestionError, Questions
 from roleagent.envs.searchqa.data.world import Thing, generate
@@ -73,7 +74,7 @@ def open_archive(
         data_dir: a folder (see :mod:`~roleagent.envs.searchqa.data.benchmarks`); None: what ``SEARCHQA_DATA``
             names, else the generated world; ``"generated"``, ``"official"``: the one or the other in any case.
         corpus: a file of passages; None: ``corpus.jsonl`` in that folder, or the world's own.
-        retriever: see :func:`~roleagent.envs.retrieval.retriever.open_retriever`. One behind ``http://`` has passages
+        retriever: see :func:`~roleagent.envs.retrieval.registry.open_retriever`. One behind ``http://`` has passages
             of its own and needs no corpus.
         index: the folder of a built index; None: it is built in memory.
         seed: of the generated world.

@@ -1,32 +1,22 @@
-"""The products that a shop sells: one catalogue for all environments of a process, never changed.
-
->>> catalogue = load_catalogue("generated", num_products=50)
->>> len(catalogue), catalogue.position(catalogue[7].asin)
-(50, 7)
-"""
+"""The products that a shop sells: a sequence that never changes, in memory or in a store."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from roleagent.envs.webshop.data.official import Files, data_place, find_files, read_entries, read_members
+from roleagent.envs.webshop.data.official import Files, read_entries, read_members
 from roleagent.envs.webshop.data.product import CatalogueError, NotAProduct, Product, asin_of, clean
 from roleagent.sharing import Immutable
-
-GENERATED = "generated"
-GENERATED_PRODUCTS = 300
-IN_MEMORY = 1 << 29  # bytes of a file of products; a larger one (the full set has 5 GB) is served from a store
 
 
 class Shelf(Protocol):
@@ -182,48 +172,6 @@ class Catalogue(Immutable, Sequence[Product]):
         return self._shelf.position(asin)
 
 
-def load_catalogue(data_dir: str | os.PathLike[str] | None = None, num_products: int | None = None) -> Catalogue:
-    """The catalogue of a data folder, read once per process.
-
-    A store (see :mod:`roleagent.envs.webshop.data.store`) in the folder, or the folder itself if it is one, is opened
-    instead of the files.
-
-    Args:
-        data_dir: a folder with official files, or one of their files of products, or a store; ``"generated"``: the
-            project's own products; ``"official"`` or None: see
-            :func:`~roleagent.envs.webshop.data.official.data_place`.
-        num_products: only the first so many entries, as the file has them (bad ones are left out afterwards, as the
-            original does); the number of generated products, 300 by default.
-
-    Raises:
-        CatalogueError: files are missing or broken, hold no product, or are too large to be read without a store.
-        ValueError: ``num_products`` is less than 1.
-    """
-    if num_products is not None and num_products < 1:
-        raise ValueError(f"num_products must be at least 1, not {num_products}")
-    data = data_place(data_dir)
-    if data == GENERATED:
-        return _generated(num_products or GENERATED_PRODUCTS)
-    return _load(Path(data).expanduser().absolute(), num_products)
-
-
-@lru_cache(maxsize=8)
-def _load(data: Path, num_products: int | None) -> Catalogue:
-    from roleagent.envs.webshop.data.store import find_store, open_store
-
-    store = find_store(data, num_products)
-    if store is not None:
-        return open_store(store, num_products)
-    files = find_files(data, num_products)
-    if num_products is None and files.items.stat().st_size > IN_MEMORY:
-        raise CatalogueError(
-            f"{files.items} has {files.items.stat().st_size / 1e9:.1f} GB: build a store of it once with "
-            f"`roleagent webshop build --data {data}`, or take only the first products with num_products"
-        )
-    products, skipped = read_products(files, num_products)
-    return Catalogue(MemoryShelf(products), files.items.name, digest_of(files.fingerprints(), num_products), skipped)
-
-
 def read_products(files: Files, num_products: int | None) -> tuple[list[Product], Counter[str]]:
     """The products of official files, and how many entries were left out, by reason."""
     return clean_all(
@@ -262,18 +210,4 @@ def digest_of(fingerprints: Mapping[str, Any], num_products: int | None) -> str:
     return hashlib.sha256(json.dumps([fingerprints, num_products], sort_keys=True).encode()).hexdigest()[:16]
 
 
-@lru_cache(maxsize=4)
-def _generated(products: int) -> Catalogue:
-    from roleagent.envs.webshop.data.generate import SEED, entries
-
-    made = list(entries(products, SEED))
-    cleaned, skipped = clean_all(
-        [item for item, _, _ in made],
-        lambda _: {item["asin"]: notes for item, notes, _ in made},
-        lambda _: {item["asin"]: human for item, _, human in made},
-    )
-    digest = hashlib.sha256(json.dumps(made).encode()).hexdigest()[:16]
-    return Catalogue(MemoryShelf(cleaned), f"{GENERATED}-{products}", digest, skipped)
-
-
-__all__ = ["Catalogue", "CatalogueError", "Columns", "Product", "load_catalogue"]
+__all__ = ["Catalogue", "CatalogueError", "Columns", "Product"]

@@ -14,8 +14,9 @@ from functools import cached_property, lru_cache
 from pathlib import Path
 
 from roleagent.envs.retrieval.lexical.bm25 import BM25, SearchIndex
-from roleagent.envs.webshop.data.catalogue import GENERATED, Catalogue, load_catalogue
+from roleagent.envs.webshop.data.catalogue import Catalogue
 from roleagent.envs.webshop.data.official import data_place
+from roleagent.envs.webshop.data.sources import GENERATED, load_catalogue
 from roleagent.envs.webshop.engine.goals import Goal, Goals, open_goals
 from roleagent.envs.webshop.engine.nouns import SOURCES, NounSource, open_nouns
 from roleagent.envs.webshop.engine.pages import PAGE_SIZE, Page, item_page, results_page, sub_page
@@ -129,7 +130,7 @@ def open_shop(
     """The shop with these arguments: one for all environments of a process.
 
     Args:
-        data_dir, num_products: see :func:`~roleagent.envs.webshop.data.catalogue.load_catalogue`.
+        data_dir, num_products: see :func:`~roleagent.envs.webshop.data.sources.load_catalogue`.
         goals: ``"synthetic"`` or ``"human"``.
         search: ``"bm25"``, or ``"pyserini"`` for a real Lucene index.
         nouns: see :func:`~roleagent.envs.webshop.engine.nouns.open_nouns`.
