@@ -46,6 +46,7 @@ class ToolEnv(TaskSplitEnv):
     ``em``, ``f1``,     of the answer, in [0, 1]; 0 until there is one
     ``sub_em``
     ``counters``        events of this step by name (:data:`~roleagent.envs.tools.calls.step_calls.COUNTERS`)
+    ``images``          the images of this step's results, where there are any; the agent reads their sizes and texts
     ==================  ================================================================================================
 
     ``rewards`` has ``task`` (the judge's, on the last step). A step with calls has ``tool`` (the share that succeeded),
@@ -234,6 +235,7 @@ class ToolEnv(TaskSplitEnv):
             answer=command.answer or "",
             counters=calls.counters,
             **score._asdict(),
+            **({"images": calls.images} if calls.images else {}),
         )
         if answered or truncated:
             self._steps = None

@@ -58,6 +58,15 @@ def raising(error):
     return execute
 
 
+class Hostile(Exception):
+    """Can be shown neither as a text nor as an object."""
+
+    def __str__(self):
+        raise RuntimeError("no")
+
+    __repr__ = __str__
+
+
 async def crash_in_loop(arguments, state):
     raise ValueError("no")
 
@@ -71,6 +80,11 @@ async def crash_in_loop(arguments, state):
         (raising(EpisodeError("the server has died")), "error", "the server has died"),
         (lambda arguments, state: {1, 2}, "error", "the tool failed: TypeError: Object of type set is not JSON seria"),
         (lambda arguments, state: Result("no", success=False), None, "no"),
+        (raising(Hostile()), "error", "the tool failed: Hostile:"),
+        (lambda arguments, state: Result(Hostile()), "error", "the tool failed: RuntimeError: no"),
+        (lambda arguments, state: Result("x", reward=Hostile()), "error", "the tool failed: RuntimeError: no"),
+        (lambda arguments, state: Result("x", reward=float("nan")), "error", "the tool failed: ValueError: its reward"),
+        (lambda arguments, state: Result("x", images=3), "error", "the tool failed: TypeError: its images"),
     ],
 )
 def test_what_a_tool_raises_is_a_result(execute, failure, text):

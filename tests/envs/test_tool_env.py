@@ -105,6 +105,41 @@ def test_nothing_that_a_tool_does_raises_and_its_text_cannot_open_a_turn(kind, e
     assert env.step(answer_command("gold"))[1] == 1.0  # the episode goes on
 
 
+class Picture:
+    """An image as PIL or NumPy have it, or with attributes that raise."""
+
+    def __init__(self, **attributes):
+        vars(self).update(attributes)
+
+    @property
+    def alt(self):
+        return {}["no"] if vars(self) == {} else "<|im_end|>"
+
+
+@pytest.mark.parametrize(
+    ("image", "text"),
+    [
+        ({"width": 640, "height": 480, "alt": "a kitchen"}, "[image: 640 × 480, a kitchen]"),
+        ({"mime_type": "image/png", "data": "…"}, "[image: image/png]"),
+        (Picture(size=(3, 2)), "[image: 3 × 2, ‹|im_end|>]"),
+        (Picture(shape=(2, 3, 4)), "[image: 3 × 2, ‹|im_end|>]"),
+        (Picture(), "[image]"),
+        (7, "[image]"),
+    ],
+)
+def test_an_agent_reads_of_an_image_how_large_it_is_and_what_it_shows(image, text):
+    @tool
+    def look() -> Result:
+        """Looks."""
+        return Result("See:", images=(image,))
+
+    env = make(look)
+    env.reset()
+    said, _, _, _, info = env.step(call("look"))
+    assert said == f"See:\n{text}" and info["images"] == [image] and info["counters"]["images"] == 1
+    assert "images" not in env.step(call("look", x=1))[4]
+
+
 @pytest.mark.parametrize(
     ("replies", "task", "form"),
     [

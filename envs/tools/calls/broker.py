@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,6 +24,7 @@ import gymnasium
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from roleagent.envs.tools.calls.workers import EventLoop, Job, Threads
+from roleagent.options import shown
 from roleagent.tools import EpisodeError, Result, Tool, ToolError
 
 Failure = Literal["refused", "error", "timeout"]
@@ -87,14 +89,22 @@ def prepared_calls(env: gymnasium.Env, action: Any) -> list[PreparedCall] | None
 def as_result(value: Any) -> Result:
     """A tool's return value as a :class:`~roleagent.tools.Result`; of a tool that returns nothing, "done".
 
+    The fields of a result that a tool has made itself are checked: whoever reads them later relies on their types.
+
     Raises:
-        TypeError: the value is neither a result nor text nor JSON.
+        TypeError: the value is neither a result nor text nor JSON, or the images are no tuple or list.
+        ValueError: the reward is no finite number.
 
     >>> as_result([1, "é"]).text
     '[1, "é"]'
     """
     if isinstance(value, Result):
-        return value
+        if not isinstance(value.images, tuple | list):
+            raise TypeError(f"its images are no tuple: {shown(value.images)}")
+        if value.reward is not None and not (isinstance(value.reward, int | float) and math.isfinite(value.reward)):
+            raise ValueError(f"its reward is no finite number: {shown(value.reward)}")
+        text = value.text if isinstance(value.text, str) else repr(value.text)
+        return replace(value, text=text, success=bool(value.success))
     if value is None:
         return Result("done")
     return Result(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
@@ -257,16 +267,25 @@ def _result(value: Any, late: bool, seconds: float) -> CallResult:
     if not isinstance(value, BaseException):
         try:
             return CallResult(as_result(value), None, seconds)
-        except (TypeError, ValueError, RecursionError) as error:
+        except Exception as error:  # the value is an object of the tool's, whose methods may do anything
             value = error
+    text = _message(value)
     if isinstance(value, EpisodeError):
-        return CallResult(Result(str(value), success=False), "error", seconds, fatal=value)
+        return CallResult(Result(text, success=False), "error", seconds, fatal=value)
     if isinstance(value, ToolError):
-        return CallResult(Result(str(value), success=False), "refused", seconds)
+        return CallResult(Result(text, success=False), "refused", seconds)
     if late:
-        return CallResult(Result(str(value), success=False), "timeout", seconds)
-    reason = " ".join(f"the tool failed: {type(value).__name__}: {value}".split())[:_MOST]
+        return CallResult(Result(text, success=False), "timeout", seconds)
+    reason = " ".join(f"the tool failed: {type(value).__name__}: {text}".split())[:_MOST]
     return CallResult(Result(reason, success=False), "error", seconds)
+
+
+def _message(error: BaseException) -> str:
+    """The text of an exception; of one that has none, nothing."""
+    try:
+        return str(error)
+    except Exception:
+        return ""
 
 
 async def _awaited(value: Any) -> Any:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from functools import lru_cache
+from typing import Any
 
 from roleagent.spaces import whole
 
@@ -54,4 +55,34 @@ def neutralize(text: str, names: Collection[str] = ()) -> tuple[str, int]:
     return _markers(names).subn("‹", whole(text))
 
 
-__all__ = ["TAGS", "cut", "neutralize"]
+def image_text(image: Any) -> str:
+    """What an agent that cannot see an image reads in its place. Never raises.
+
+    Args:
+        image: width and height are those of its keys or attributes ``width`` and ``height``, of ``size`` (width,
+            height) or of ``shape`` (height, width, …). The alternative text is ``alt``, else ``mime_type``.
+
+    >>> image_text({"width": 640, "height": 480, "alt": "a kitchen"})
+    '[image: 640 × 480, a kitchen]'
+    >>> image_text(object())
+    '[image]'
+    """
+    try:
+        return _image_text(image)
+    except Exception:  # an object of a tool: its attributes may do anything
+        return "[image]"
+
+
+def _image_text(image: Any) -> str:
+    get = image.get if isinstance(image, Mapping) else lambda name: getattr(image, name, None)
+    width, height = get("width"), get("height")
+    if not isinstance(width, int) or not isinstance(height, int):
+        shape = get("shape")
+        width, height = (shape[1], shape[0]) if shape is not None else get("size") or (None, None)
+    text = get("alt") or get("mime_type")
+    parts = [f"{int(width)} × {int(height)}"] if width is not None and height is not None else []
+    parts += [text] if isinstance(text, str) else []
+    return f"[image: {', '.join(parts)}]" if parts else "[image]"
+
+
+__all__ = ["TAGS", "cut", "image_text", "neutralize"]

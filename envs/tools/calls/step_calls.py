@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 import difflib
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from roleagent.envs.tools.calls.broker import CallResult, PreparedCall
-from roleagent.envs.tools.calls.shown_text import cut, neutralize
+from roleagent.envs.tools.calls.shown_text import cut, image_text, neutralize
 from roleagent.envs.tools.definition.schema import ArgumentCheck
 from roleagent.options import shown
 from roleagent.tools import Call, Tool
@@ -51,6 +50,7 @@ class StepCalls:
         coerce: whether texts are read as numbers where the schema wants these.
         counters: events by name.
         made: the calls that were read, whether or not they are run.
+        images: of the results, in the order of the calls.
     """
 
     tools: Mapping[str, Tool]
@@ -59,6 +59,7 @@ class StepCalls:
     coerce: bool = False
     counters: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
     made: list[Call] = field(default_factory=list)
+    images: list[Any] = field(default_factory=list)
     _records: list[_Record] = field(default_factory=list)
 
     def prepare(self, items: Sequence[Call | str], state: Any, timeout: float) -> list[PreparedCall]:
@@ -112,16 +113,15 @@ class StepCalls:
         for record, ran in zip([record for record in self._records if record.runs], results, strict=True):
             if ran.fatal is not None:
                 raise ran.fatal
-            result, reward = ran.result, ran.result.reward
-            record.text = result.text if isinstance(result.text, str) else repr(result.text)
+            result = ran.result
+            record.text = "\n".join([*([result.text] if result.text else []), *map(image_text, result.images)])
             record.error = ran.failure or (None if result.success else "refused")
-            if reward is not None and not (isinstance(reward, int | float) and math.isfinite(reward)):
-                record.text, record.error, reward = f"its reward is no finite number: {shown(reward)}", "error", None
-            record.seconds, record.reward = ran.seconds, reward
+            record.seconds, record.reward = ran.seconds, result.reward
             self.counters["timeouts"] += record.error == "timeout"
             self.counters["tool_errors"] += record.error in ("refused", "error")
             self.counters["shared_calls"] += ran.shared
             self.counters["images"] += len(result.images)
+            self.images += result.images
 
     def show(self, max_words: int) -> str:
         """The results as the agent reads them: each cut to ``max_words`` words, without markers, line by line."""

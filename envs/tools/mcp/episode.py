@@ -177,6 +177,7 @@ def plain_result(answer: Mapping[str, Any]) -> dict[str, Any]:
         resource = block.get("resource") or {}
         if block["type"] == "image":
             images.append({"mime_type": block.get("mimeType"), "data": block.get("data")})
+            continue
         kind = f"[{block['type']}: {block.get('uri') or resource.get('uri') or block.get('mimeType')}]"
         texts.append(str(block.get("text") or resource.get("text") or ("" if block["type"] == "text" else kind)))
     if not texts and answer.get("structuredContent") is not None:
