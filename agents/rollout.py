@@ -1,12 +1,13 @@
 """Plays episodes of a policy in many environments, in lockstep over the live ones.
 
-One batched call of the policy per turn (two with follow-up predictions); finished episodes leave the batch. What comes
-out are :class:`~roleagent.types.Trajectory` objects with every prompt and every sampled token as they were.
+One batched call of the policy per turn; finished episodes leave the batch. Predictions are sampled in one call after
+all episodes if no later prompt contains them, else in a second call per turn. What comes out are
+:class:`~roleagent.types.Trajectory` objects with every prompt and every sampled token as they were.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import STYLES, Conversation, renderer_of
 from roleagent.env_spec import Instructions, instructions_of
 from roleagent.envs.pool import EnvPool, Outcome
+from roleagent.envs.wrappers.predicted_state import score_predictions
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader
 from roleagent.settings import PromptConfig, RolloutConfig
 from roleagent.timer import Timer
@@ -73,6 +75,7 @@ class _Episode:
     state: str | None = None
     grouping_state: str | None = None
     turns: list[Turn] = field(default_factory=list)
+    asked: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by turn, prompts of predictions to be sampled
     scores: dict[int, list[PredictionScore]] = field(default_factory=dict)
     stop_reason: str = ""
     terminated: bool = False
@@ -123,6 +126,8 @@ class Rollout:
         self.stats, self.watch = RolloutStats(), Timer()
         self.reader: ReplyReader = reader or TagReader(prompt.think, horizon=horizon)
         self.action_stops = self._stops(*self.reader.stops)
+        # Prompts that only grow are the beginnings of one text, so their questions can be asked together, afterwards.
+        self._predicts_later = bool(horizon) and (prompt.style, prompt.predictions) == ("transcript", "detached")
         # With one horizon its closing tag ends the reply; with several the model says itself when it is done.
         self.prediction_stops = self._stops("</prediction>") if horizon == 1 else frozenset({policy.eos_id})
 
@@ -170,6 +175,8 @@ class Rollout:
             live = [episode for episode in live if not episode.stop_reason]
             if progress is not None:
                 progress(len(episodes) - len(live), len(episodes))
+        if self._predicts_later:
+            self._predict_later([episode for episode in episodes if episode.stop_reason != "error"], temperature)
         self.policy.clear_cache()
         groups = []
         for position in range(len(task_ids)):
@@ -252,21 +259,62 @@ class Rollout:
     def _predict(
         self, acting: list[_Episode], actions: list[Completion], temperature: float
     ) -> list[tuple[tuple[int, ...], Completion] | None]:
-        """Follow-up predictions: prompt and completion per episode; None where there is none or no room for one."""
+        """Follow-up predictions: prompt and completion per episode; None where there is none yet or no room for one."""
         if not self.horizon or self.prompt.predictions == "inline":
             return [None] * len(acting)
-        requests: list[Request] = []
+        prompts: dict[int, tuple[int, ...]] = {}
         for episode, action in zip(acting, actions, strict=True):
             assert episode.conversation is not None
             prompt = episode.conversation.prediction_prompt(action)
             if len(prompt) + 1 < self.policy.context_length:
-                requests.append(Request(prompt, episode.index, self.config.prediction_tokens, self.prediction_stops))
-        completions = iter(self.policy.generate(requests, temperature))
-        asked = {request.slot: request for request in requests}
-        return [
-            (asked[episode.index].prompt_ids, next(completions)) if episode.index in asked else None
-            for episode in acting
-        ]
+                prompts[episode.index] = prompt
+                if self._predicts_later:
+                    episode.asked[len(episode.turns)] = prompt
+        if self._predicts_later:
+            return [None] * len(acting)
+        completions = self._sample_predictions(list(prompts.items()), temperature)
+        predicted = {index: (prompt, next(completions)) for index, prompt in prompts.items()}
+        return [predicted.get(episode.index) for episode in acting]
+
+    def _sample_predictions(
+        self, prompts: Sequence[tuple[int, tuple[int, ...]]], temperature: float
+    ) -> Iterator[Completion]:
+        """The predictions to some prompts, each with its episode's slot."""
+        limit, stops = self.config.prediction_tokens, self.prediction_stops
+        completions = self.policy.generate([Request(ids, slot, limit, stops) for slot, ids in prompts], temperature)
+        self.stats.prediction_tokens += sum(len(completion.token_ids) for completion in completions)
+        return iter(completions)
+
+    def _predict_later(self, episodes: Sequence[_Episode], temperature: float) -> None:
+        """Samples and scores the predictions of finished episodes, and adds them to their turns."""
+        with self.watch("prediction"):
+            prompts = [(episode.index, prompt) for episode in episodes for prompt in episode.asked.values()]
+            completions = self._sample_predictions(prompts, temperature)
+        for episode in episodes:
+            replies = {number: next(completions) for number in episode.asked}
+            with self.watch("prediction"):
+                for number, reply in replies.items():
+                    turn = episode.turns[number]
+                    text = self.policy.decode(turn.completion.token_ids) + self.policy.decode(reply.token_ids)
+                    prediction = Prediction(episode.asked[number], reply, self.reader.read(text).predictions)
+                    episode.turns[number] = replace(turn, prediction=prediction)
+            with self.watch("scoring"):
+                self._score(episode)
+
+    def _score(self, episode: _Episode) -> None:
+        """Adds the scores of an episode's predictions to its turns."""
+        steps = [number for number, turn in enumerate(episode.turns) if not turn.info.get("revision")]
+        turns = [episode.turns[number] for number in steps]
+        if not turns:
+            return
+        similarity = self.pool.get_wrapper_attr(episode.index, "similarity")
+        states = [turn.info.get("state", turn.observation) for turn in turns]
+        arrived = score_predictions([turn.prediction.texts for turn in turns if turn.prediction], states, similarity)
+        for number, turn, scores in zip(steps, turns, arrived, strict=True):
+            rewards = {**turn.rewards, "prediction": sum(score.score for score in scores)}
+            episode.turns[number] = replace(turn, rewards=rewards, info={**turn.info, "prediction_scores": scores})
+            for score in scores:
+                episode.scores.setdefault(steps[score.turn], []).append(score)
 
     def _reply(self, action: Completion, followup: tuple[tuple[int, ...], Completion] | None) -> str:
         """The reply as text, with a follow-up prediction appended."""
@@ -288,7 +336,6 @@ class Rollout:
         stream, last = (*prompt, *action.token_ids), action.token_ids
         if followup is not None:
             asked, answer = followup
-            self.stats.prediction_tokens += len(answer.token_ids)
             if self.prompt.predictions != "detached":
                 stream, last = (*asked, *answer.token_ids), answer.token_ids
         reply = self.reader.read(text)
@@ -301,7 +348,7 @@ class Rollout:
             self._fail(episode, outcome.error)
             return
         info = outcome.info
-        for score in info.get("prediction_scores", ()):
+        for score in () if self._predicts_later else info.get("prediction_scores", ()):
             episode.scores.setdefault(score.turn, []).append(score)
         episode.turns.append(
             Turn(

@@ -4,9 +4,9 @@
     python benchmarks/rollout.py --full --threads 2
 
 A policy from scratch plays generated ALFWorld games with predictions, in groups of eight: an action and a prediction
-per turn. Both sides use the same random weights, token limits and stop tokens, and both drop finished episodes from the
-batch. ``generate`` reads the whole prompt of every turn anew, in a left-padded batch, and returns no log-probabilities;
-the local policy does.
+per turn. Predictions are sampled after the episodes, as the rollout asks for them. Both sides use the same random
+weights, token limits and stop tokens, and both drop finished episodes from the batch. ``generate`` reads every whole
+prompt anew, in a left-padded batch, and returns no log-probabilities; the local policy does.
 
 The sampled tokens are replaced by those of a scripted agent: the expert's commands, one in five of them random, and the
 true next state as prediction. Both sides therefore play the same episodes of realistic lengths. Tokens of these replies
@@ -19,16 +19,18 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
 from transformers import GenerationConfig, LogitsProcessor, LogitsProcessorList
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.policies import sampling
+from roleagent.agents.policies import branches, sampling
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.scratch_model import build_policy, train_tokenizer
 from roleagent.agents.rendering import STYLES
@@ -53,13 +55,11 @@ def episode(world: EnvSplit, task_id: str, rng: np.random.Generator) -> Demonstr
 
 
 def said(policy: HFPolicy, shown: Demonstration, limits: tuple[int, int]) -> list[list[int]]:
-    """The tokens of actions and predictions in turn, cut at their limits."""
-    replies = []
-    for step in shown.steps:
-        prediction = f'<prediction h="1">{step.info["state"]}</prediction>'
-        for text, limit in zip((f"<action>{step.command}</action>", prediction), limits, strict=True):
-            replies.append(policy.encode(text)[:limit])
-    return replies
+    """The tokens of all actions, then of all predictions, cut at their limits."""
+    actions = [f"<action>{step.command}</action>" for step in shown.steps]
+    predictions = [f'<prediction h="1">{step.info["state"]}</prediction>' for step in shown.steps]
+    texts = zip((actions, predictions), limits, strict=True)
+    return [policy.encode(text)[:limit] for kind, limit in texts for text in kind]
 
 
 class Ours(HFPolicy):
@@ -77,23 +77,33 @@ class Ours(HFPolicy):
         return found
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        by_slot = dict(zip([r.slot for r in requests], self.next_replies(requests), strict=True))
-        drawn, step = sampling.draw, -1
+        reply_to = {id(request): reply for request, reply in zip(requests, self.next_replies(requests), strict=True)}
+        asked, step, drawn, sample = list(requests), -1, sampling.draw, branches.Branches.sample
 
-        def recorded_draw(logits: torch.Tensor, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        def numbers(n: int, *_: Any) -> Iterator[torch.Tensor]:
             nonlocal step
-            _, logprobs = drawn(logits, *arguments)
-            step += 1
-            assert self._cache is not None
-            replies = [by_slot[slot] for slot in self._cache.slots[: len(logits)]]
+            step = -1
+            while True:
+                step += 1
+                yield torch.arange(n)
+
+        def forced(logits: torch.Tensor, temperature: float, number: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+            replies = [reply_to[id(asked[index])] for index in number.tolist()]
+            _, logprobs = drawn(logits, temperature, torch.zeros(len(logits), dtype=torch.float64))
             tokens = [reply[step] if step < len(reply) else 0 for reply in replies]
             return torch.tensor(tokens, device=logits.device), logprobs
 
-        sampling.draw = recorded_draw
-        try:
+        def of_branches(table: branches.Branches, *arguments: Any) -> tuple[torch.Tensor, torch.Tensor]:
+            nonlocal asked
+            asked = table.requests
+            return sample(table, *arguments)
+
+        with ExitStack() as patches:
+            for module in (sampling, branches):
+                patches.enter_context(patch.object(module, "draw", forced))
+                patches.enter_context(patch.object(module, "uniforms", numbers))
+            patches.enter_context(patch.object(branches.Branches, "sample", of_branches))
             return super().generate(requests, temperature)
-        finally:
-            sampling.draw = drawn
 
 
 class _Told(LogitsProcessor):
@@ -114,6 +124,12 @@ class Theirs(Ours):
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
         if not requests:
             return []
+        size = len(self.replies)
+        if size < len(
+            requests
+        ):  # in batches of the number of episodes: it is faster so than with all predictions at once
+            starts = range(0, len(requests), size)
+            return [reply for start in starts for reply in self.generate(requests[start : start + size], temperature)]
         pad, width = int(self.tokenizer.pad_token_id), max(len(r.prompt_ids) for r in requests)  # type: ignore[arg-type]
         rows = [[pad] * (width - len(r.prompt_ids)) + list(r.prompt_ids) for r in requests]
         mask = [[0] * (width - len(r.prompt_ids)) + [1] * len(r.prompt_ids) for r in requests]

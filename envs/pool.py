@@ -103,11 +103,19 @@ class EnvPool:
         if calls:
             results = (self._broker or shared_broker()).run(list(calls.values()))
             for index, found in zip(calls, results, strict=True):
-                self._envs[index].get_wrapper_attr("finish")(found)
+                self.get_wrapper_attr(index, "finish")(found)
         return {
             index: outcomes[index] if index in outcomes else self.step(index, action)
             for index, action in actions.items()
         }
+
+    def get_wrapper_attr(self, index: int, name: str) -> Any:
+        """An attribute of environment ``index``, wherever it is among its wrappers.
+
+        Raises:
+            KeyError, AttributeError: there is no such environment, or none of its wrappers has it.
+        """
+        return self._envs[index].get_wrapper_attr(name)
 
     @property
     def scoring_seconds(self) -> float:

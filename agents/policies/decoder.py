@@ -34,17 +34,32 @@ class Decoder:
             # be overwritten.
             used = min(used + 1, cache.capacity)
             positions = torch.where(at < counts[:, None], positions, used - 1)
-        cache.write_at(positions, used)
         mask = torch.arange(used, device=tokens.device) <= positions[:, None, :, None]
+        hidden = self.states(cache, tokens, positions, positions, mask)
+        last = hidden[:, 0] if counts is None else hidden[torch.arange(rows, device=tokens.device), counts - 1]
+        return self.logits(last)
+
+    def states(self, cache: SlotCache, tokens: Tensor, positions: Tensor, places: Tensor, mask: Tensor) -> Tensor:
+        """Adds tokens to the first rows of the cache; returns their final hidden states ``(rows, width, size)``.
+
+        Args:
+            tokens: ``(rows, width)``.
+            positions: of each token in its text, ``(rows, width)``.
+            places: the slot that each token takes, ``(rows, width)``.
+            mask: the slots that each token attends to, its own included, bool ``(rows, 1, width, used)``.
+        """
+        cache.write_at(places, mask.shape[-1])
         if self.model.config._attn_implementation != "sdpa":  # adds the mask to what it compares
             dtype = self.model.dtype
             mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
-        hidden = self.model.base_model(
+        return self.model.base_model(
             input_ids=tokens,
             attention_mask=mask,
             position_ids=positions,
             past_key_values=cache,
             use_cache=True,
         ).last_hidden_state
-        last = hidden[:, 0] if counts is None else hidden[torch.arange(rows, device=tokens.device), counts - 1]
-        return self.model.get_output_embeddings()(last)  # type: ignore[misc]
+
+    def logits(self, states: Tensor) -> Tensor:
+        """The logits ``(…, vocabulary)`` behind final hidden states ``(…, size)``."""
+        return self.model.get_output_embeddings()(states)  # type: ignore[misc]

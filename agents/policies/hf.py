@@ -20,6 +20,7 @@ from huggingface_hub import HfApi, try_to_load_from_cache
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from roleagent.agents.policies.branches import generate_branches
 from roleagent.agents.policies.decoder import Decoder
 from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.agents.policies.protocol import PolicyError, Weights
@@ -250,7 +251,7 @@ class HFPolicy:
 
     def clear_cache(self) -> None:
         """Drops all cached conversations: after an update of the weights, or to free memory."""
-        self._cache = self._fast = None
+        self._cache = None
 
     def reseed(self, seed: int) -> None:
         """Seeds the random stream of all sampling."""
@@ -281,20 +282,17 @@ class HFPolicy:
         """Continues every prompt.
 
         Args:
-            requests: prompts with distinct slots. What a slot's last call left in the cache is reused as far as
-                the new prompt begins with it.
+            requests: prompts. What a slot's last call left in the cache is reused as far as the new prompt begins
+                with it. Requests may share a slot (:mod:`roleagent.agents.policies.branches`).
             temperature: > 0 samples from softmax(logits / temperature); 0 takes the most probable token and reports
                 its log-probability at temperature 1.
 
         Raises:
-            ValueError: a prompt does not fit the context, or two requests share a slot.
+            ValueError: a prompt does not fit the context.
             PolicyError: the model gives no numbers.
         """
         if not requests:
             return []
-        slots = [request.slot for request in requests]
-        if len(set(slots)) != len(slots):
-            raise ValueError("two requests of one call share a slot")
         for request in requests:
             if not request.prompt_ids or len(request.prompt_ids) >= self.context_length:
                 raise ValueError(
@@ -305,8 +303,10 @@ class HFPolicy:
             self._cache = SlotCache(self.model.config.num_hidden_layers, self.device)
         try:
             with self._inference():
+                distinct = len({request.slot for request in requests}) == len(requests)
+                sample = generate_replies if distinct else generate_branches
                 decoder, cache = Decoder(self.model), self._cache
-                replies = generate_replies(decoder, cache, requests, limits, temperature, self.generator)
+                replies = sample(decoder, cache, requests, limits, temperature, self.generator)
         except BaseException as error:
             self.clear_cache()  # what lies in the cache by now is not what it says
             if isinstance(error, FloatingPointError):

@@ -5,7 +5,8 @@ therefore differ in length without padding, a new turn only computes its new tok
 prefix is nothing but forgetting a length: whatever lies behind it is masked, then overwritten.
 
 Which row a conversation has is the cache's own business (``slots`` says it): a pass over the model takes the first so
-many rows, and a row that leaves changes places with one of the last.
+many rows, and a row that leaves changes places with one of the last. It stays there until another conversation needs
+its row: questions about it may follow (:mod:`roleagent.agents.policies.branches`).
 """
 
 from __future__ import annotations
@@ -43,17 +44,18 @@ class SlotLayer(CacheLayerMixin):
         self.values[rows, :, positions] = value_states.transpose(1, 2)
         return self.keys[: len(rows), :, :used], self.values[: len(rows), :, :used]
 
-    def keep_rows(self, rows: Tensor, capacity: int, filled: int) -> None:
-        """Row i becomes a copy of the first ``filled`` tokens of the old row ``rows[i]``, with another capacity."""
-        if not self.is_initialized:
+    def copy_rows(self, source: SlotLayer, rows: Tensor, capacity: int, filled: int) -> None:
+        """Row i becomes a copy of the first ``filled`` tokens of the row ``rows[i]`` of ``source``."""
+        if not source.is_initialized:
             return
-        kept = []
-        for old in (self.keys, self.values):
+        copies = []
+        for old in (source.keys, source.values):
             assert old is not None
             new = old.new_zeros(len(rows), old.shape[1], capacity, old.shape[3])
             new[:, :, :filled] = old[:, :, :filled].index_select(0, rows)
-            kept.append(new)
-        self.keys, self.values = kept
+            copies.append(new)
+        self.keys, self.values = copies
+        self.is_initialized = True
 
     def exchange(self, some: Tensor, others: Tensor, filled: int) -> None:
         """Rows change places, as far as their first ``filled`` tokens."""
@@ -84,7 +86,7 @@ class SlotCache(Cache):
 
     Attributes:
         stores: the layers' keys and values.
-        slots: whose conversation each row is.
+        slots: whose conversation each row is; first those that are read, then those that rest.
         tokens: what each row holds, token by token.
         stored: rows that there is room for.
         capacity: tokens that a row can hold at present.
@@ -100,7 +102,7 @@ class SlotCache(Cache):
         self.rows = self.positions = torch.zeros(0, dtype=torch.long, device=device)
 
     def arrange(self, slots: Sequence[int], longest: int) -> None:
-        """Makes the first rows the conversations ``slots``, in any order, and forgets all others.
+        """Makes the first rows the conversations ``slots``, in any order. New ones take the rows of those that rest.
 
         Args:
             longest: most tokens that any of the conversations may come to hold.
@@ -109,13 +111,15 @@ class SlotCache(Cache):
             self.open(slots, longest)
             return
         row_of = {slot: row for row, slot in enumerate(self.slots)}
-        capacity = self.capacity
-        if longest > capacity:
-            capacity = max(longest, min(2 * capacity, longest + 512))
-        if capacity > self.capacity or not 3 * self.stored <= 4 * len(slots) <= 4 * self.stored:
-            self.copy([row_of.get(slot, -1) for slot in slots], slots, capacity)
-            return
         wanted = set(slots)
+        if longest > self.capacity or len(slots) > self.stored:
+            resting = [slot for slot in self.slots if slot not in wanted][: max(0, self.stored - len(slots))]
+            kept = [*slots, *resting]
+            capacity = (
+                self.capacity if longest <= self.capacity else max(longest, min(2 * self.capacity, longest + 512))
+            )
+            self.copy([row_of.get(slot, -1) for slot in kept], kept, capacity)
+            return
         vacant = [row for row in range(len(slots)) if row >= len(self.slots) or self.slots[row] not in wanted]
         late = [row for row in range(len(slots), len(self.slots)) if self.slots[row] in wanted]
         missing = len(slots) - len(self.slots)
@@ -125,7 +129,6 @@ class SlotCache(Cache):
         joining = [slot for slot in slots if slot not in row_of]
         for row, slot in zip(vacant[len(late) :], joining, strict=True):
             self.slots[row], self.tokens[row] = slot, []
-        del self.slots[len(slots) :], self.tokens[len(slots) :]
 
     def open(self, slots: Sequence[int], capacity: int) -> None:
         """Forgets everything and has one empty row for each of ``slots``."""
@@ -136,12 +139,22 @@ class SlotCache(Cache):
             store.keys = store.values = None  # given back before the next are made
 
     def copy(self, source: Sequence[int], slots: Sequence[int], capacity: int) -> None:
-        """Row i, now of ``slots[i]``, becomes a copy of the old row ``source[i]``; -1 stands for a fresh one."""
-        tokens = [list(self.tokens[row]) if row >= 0 else [] for row in source]
+        """Row i, now of ``slots[i]``, becomes a copy of the old row ``source[i]``; -1 stands for an empty one."""
+        self._copy(self, source, slots, capacity)
+
+    def fork(self, slots: Sequence[int], capacity: int) -> SlotCache:
+        """A second cache with one row for each of ``slots``, which begins as a copy of what is known of them."""
+        row_of = {slot: row for row, slot in enumerate(self.slots)}
+        other = SlotCache(len(self.stores), self.device)
+        other._copy(self, [row_of.get(slot, -1) for slot in slots], slots, capacity)
+        return other
+
+    def _copy(self, whole: SlotCache, source: Sequence[int], slots: Sequence[int], capacity: int) -> None:
+        tokens = [list(whole.tokens[row]) if row >= 0 else [] for row in source]
         index = torch.tensor(source, device=self.device).clamp(min=0)
         filled = max(map(len, tokens))
-        for store in self.stores:
-            store.keep_rows(index, capacity, filled)
+        for store, old in zip(self.stores, whole.stores, strict=True):
+            store.copy_rows(old, index, capacity, filled)
         self.slots, self.tokens = list(slots), tokens
         self.stored, self.capacity = len(slots), capacity
 

@@ -85,7 +85,10 @@ class Policy(Protocol):
         ...
 
     def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
-        """One completion per request, in order. Temperature 0 is greedy."""
+        """One completion per request, in order. Temperature 0 is greedy.
+
+        Requests may share a slot: the rollout asks for all predictions of an episode at once.
+        """
         ...
 
     def clear_cache(self) -> None:

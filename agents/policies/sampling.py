@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -12,6 +12,9 @@ from roleagent.agents.policies.decoder import Decoder
 from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.similarity import common_prefix
 from roleagent.types import Request
+
+Reply = tuple[list[int], list[float], str]
+"""Token ids, their log-probabilities, and the finish reason."""
 
 BLOCK = 64
 """Vocabulary entries per block of the two-level inverse-CDF sampling."""
@@ -62,6 +65,16 @@ def draw(logits: Tensor, temperature: float, uniform: Tensor) -> tuple[Tensor, T
     return tokens[:, 0], odds.gather(1, tokens).log()[:, 0]
 
 
+def uniforms(n: int, temperature: float, generator: torch.Generator, device: torch.device) -> Iterator[Tensor]:
+    """The random numbers of each step, ``(n,)`` of doubles in [0, 1); zeros at temperature 0."""
+    numbers = torch.zeros(STEPS_AHEAD, n, dtype=torch.float64, device=device)
+    while True:
+        if temperature > 0:  # drawn where the generator is: torch has none for two devices
+            drawn = torch.rand(STEPS_AHEAD, n, dtype=torch.float64, generator=generator, device=generator.device)
+            numbers = drawn.to(device)
+        yield from numbers
+
+
 def generate_replies(
     decoder: Decoder,
     cache: SlotCache,
@@ -69,8 +82,8 @@ def generate_replies(
     limits: Sequence[int],
     temperature: float,
     generator: torch.Generator,
-) -> list[tuple[list[int], list[float], str]]:
-    """Samples a reply to every request: token ids, log-probabilities and the finish reason.
+) -> list[Reply]:
+    """Samples a reply to every request.
 
     What a reply draws does not depend on when others end: each has its own random numbers in every step.
 
@@ -85,27 +98,22 @@ def generate_replies(
         FloatingPointError: the model gives no numbers.
     """
     logits = prefill(decoder, cache, requests, limits)
+    device, n, longest = logits.device, len(requests), max(*limits, 1)
     number = {request.slot: index for index, request in enumerate(requests)}
-    order = [number[slot] for slot in cache.slots]
+    order = [number[slot] for slot in cache.slots[:n]]
     asked = [requests[index] for index in order]
     lengths = [len(request.prompt_ids) for request in asked]
-    device, n, longest = logits.device, len(requests), max(*limits, 1)
 
     request_of = torch.tensor(order, device=device)
     position = torch.tensor(lengths, device=device) - 1  # of the last token
     left = torch.tensor([limits[index] for index in order], device=device)
-    most = max(len(request.stop_ids) for request in asked)
-    stops = torch.tensor([[*r.stop_ids, *[-1] * (most - len(r.stop_ids))] for r in asked], device=device)
+    stops = stop_table(asked, device)
     live = left > 0
     sampled = torch.zeros(longest, n, dtype=torch.long, device=device)
     logprobs = torch.zeros(longest, n, device=device)
     every = steps_per_check(device)
-    uniform = torch.zeros(STEPS_AHEAD, n, dtype=torch.float64, device=device)
-    for step in range(longest):
-        if temperature > 0 and step % STEPS_AHEAD == 0:  # drawn where the generator is: torch has none for two devices
-            drawn = torch.rand(STEPS_AHEAD, n, dtype=torch.float64, generator=generator, device=generator.device)
-            uniform = drawn.to(device)
-        tokens, chosen = draw(logits, temperature, uniform[step % STEPS_AHEAD][request_of])
+    for step, uniform in zip(range(longest), uniforms(n, temperature, generator, device), strict=False):
+        tokens, chosen = draw(logits, temperature, uniform[request_of])
         sampled[step, request_of], logprobs[step, request_of] = tokens, chosen
         # A finished row stays where it is: its further tokens overwrite its last one, which is not needed.
         position = position + live
@@ -128,6 +136,27 @@ def generate_replies(
             logits = decoder.read(cache, tokens[:, None], position, None, reach)
 
     row_of = {slot: row for row, slot in enumerate(cache.slots)}
+    replies = cut(requests, limits, sampled, logprobs)
+    for request, (ids, _, _) in zip(requests, replies, strict=True):
+        cache.tokens[row_of[request.slot]] = [*request.prompt_ids, *ids][:-1]  # the last one was never read
+    return replies
+
+
+def stop_table(requests: Sequence[Request], device: torch.device) -> Tensor:
+    """The stop tokens of each request, ``(requests, most)``, filled up with -1."""
+    most = max(len(request.stop_ids) for request in requests)
+    return torch.tensor([[*r.stop_ids, *[-1] * (most - len(r.stop_ids))] for r in requests], device=device)
+
+
+def cut(requests: Sequence[Request], limits: Sequence[int], sampled: Tensor, logprobs: Tensor) -> list[Reply]:
+    """What was sampled up to the end of each reply.
+
+    Args:
+        sampled, logprobs: ``(steps, requests)``; behind the end of a reply they mean nothing.
+
+    Raises:
+        FloatingPointError: the model gives no numbers.
+    """
     replies = []
     for request, limit, ids, scores in zip(requests, limits, sampled.T.tolist(), logprobs.T.tolist(), strict=True):
         end = next((i + 1 for i, token in enumerate(ids[:limit]) if token in request.stop_ids), 0)
@@ -135,7 +164,6 @@ def generate_replies(
         if any(map(math.isnan, scores[:length])):
             raise FloatingPointError("the policy's logits are no numbers: its weights have become NaN or infinite")
         replies.append((ids[:length], scores[:length], "stop" if end else "length"))
-        cache.tokens[row_of[request.slot]] = [*request.prompt_ids, *ids[:length]][:-1]  # the last one was never read
     return replies
 
 
@@ -160,9 +188,10 @@ def prefill(decoder: Decoder, cache: SlotCache, requests: Sequence[Request], lim
     prompts = {request.slot: request.prompt_ids for request in requests}
     capacity = max(len(request.prompt_ids) + max(limit, 1) for request, limit in zip(requests, limits, strict=True))
     cache.arrange(list(prompts), capacity)
-    known = [common_prefix(held, prompts[slot]) for slot, held in zip(cache.slots, cache.tokens, strict=True)]
+    order = cache.slots[: len(prompts)]
+    known = [common_prefix(held, prompts[slot]) for slot, held in zip(order, cache.tokens, strict=False)]
     if len(prompts) == 1 or any(known):
-        return _prefill_rows(decoder, cache, [prompts[slot] for slot in cache.slots], known)
+        return prefill_rows(decoder, cache, [prompts[slot] for slot in order], known)
     distinct = sorted(set(prompts.values()), key=lambda prompt: (-len(prompt), prompt))
     stem = common_prefix(min(distinct), max(distinct))
     stem = min(stem, len(distinct[-1]) - 1)
@@ -171,9 +200,9 @@ def prefill(decoder: Decoder, cache: SlotCache, requests: Sequence[Request], lim
         cache.open(range(len(distinct)), capacity)
     else:
         cache.open([0], capacity)
-        _prefill_rows(decoder, cache, [distinct[0][:stem]], [0])
+        prefill_rows(decoder, cache, [distinct[0][:stem]], [0])
         cache.copy([0] * len(distinct), range(len(distinct)), capacity)
-    logits = _prefill_rows(decoder, cache, distinct, [stem] * len(distinct))
+    logits = prefill_rows(decoder, cache, distinct, [stem] * len(distinct))
     place = {prompt: row for row, prompt in enumerate(distinct)}
     slots = sorted(prompts, key=lambda slot: place[prompts[slot]])
     source = [place[prompts[slot]] for slot in slots]
@@ -184,7 +213,7 @@ def prefill(decoder: Decoder, cache: SlotCache, requests: Sequence[Request], lim
     return logits[torch.tensor(source, device=logits.device)]
 
 
-def _prefill_rows(decoder: Decoder, cache: SlotCache, prompts: Sequence[Sequence[int]], known: Sequence[int]) -> Tensor:
+def prefill_rows(decoder: Decoder, cache: SlotCache, prompts: Sequence[Sequence[int]], known: Sequence[int]) -> Tensor:
     """Computes the uncached tokens of each prompt, at least the last one; returns the logits after it."""
     starts = [min(start, len(prompt) - 1) for start, prompt in zip(known, prompts, strict=True)]
     fresh = [prompt[start:] for start, prompt in zip(starts, prompts, strict=True)]
@@ -194,5 +223,5 @@ def _prefill_rows(decoder: Decoder, cache: SlotCache, prompts: Sequence[Sequence
         for numbers in ([[*ids, *[0] * (width - len(ids))] for ids in fresh], starts, [len(ids) for ids in fresh])
     )
     logits = decoder.read(cache, tokens, begins, counts, max(map(len, prompts)))
-    cache.tokens = [list(prompt) for prompt in prompts]
+    cache.tokens[: len(prompts)] = [list(prompt) for prompt in prompts]
     return logits

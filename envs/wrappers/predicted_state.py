@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from math import floor
 from typing import Any
 
@@ -25,6 +25,34 @@ def default_horizon(max_steps: int) -> int:
     (3, 1, 1)
     """
     return max(1, floor(0.05 * max_steps + 0.5))
+
+
+def score_predictions(
+    predictions: Sequence[Sequence[str]], states: Sequence[Any], similarity: Callable[[str, str], float]
+) -> list[list[PredictionScore]]:
+    """Scores all predictions of an episode (paper, Eq. 4), as :class:`PredictedState` does step by step.
+
+    Args:
+        predictions: of each turn, for horizons 1..H; ``""`` where nothing was predicted.
+        states: the state after each turn; what is no text is not scored.
+        similarity: maps two texts to [0, 1].
+
+    Returns:
+        the scores by the step in which their state arrived, those of the oldest turn first.
+
+    >>> score_predictions([("a", "b"), ("c", "")], ["a", "b"], lambda text, state: float(text == state))[1][0]
+    PredictionScore(turn=0, horizon=2, score=1.0, absent=False)
+    """
+    arrived = []
+    for step, state in enumerate(states):
+        scores = []
+        for turn in range(step + 1) if isinstance(state, str) else ():
+            ahead = step + 1 - turn
+            if ahead <= len(predictions[turn]):
+                text = predictions[turn][ahead - 1]
+                scores.append(PredictionScore(turn, ahead, similarity(text, state) if text else 0.0, absent=not text))
+        arrived.append(scores)
+    return arrived
 
 
 def step_limit(env: gymnasium.Env) -> int | None:

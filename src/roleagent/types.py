@@ -368,7 +368,8 @@ class Request:
 
     Attributes:
         prompt_ids: the whole prompt.
-        slot: id of the conversation. A policy may cache a slot's computation and reuse the common prefix.
+        slot: id of the conversation. A policy may cache a slot's computation and reuse the common prefix. Several
+            requests of a call may have the same one.
         max_tokens: maximum number of sampled tokens.
         stop_ids: sampling ends after any of these tokens.
     """

@@ -142,19 +142,20 @@ def test_what_prompts_share_is_read_once(make, monkeypatch):
         assert answer.logprobs == pytest.approx(whole(policy, grown[slot], answer.token_ids), abs=1e-5)
 
 
-def test_memory_is_given_back_as_conversations_end():
+def test_conversations_that_rest_give_their_rows_to_new_ones():
     policy = qwen()
-    prompts = {slot: ids(9, slot) for slot in range(16)}
+    prompts = {slot: ids(9, slot) for slot in range(40)}
 
     def kept():
         return sum(layer.keys.numel() for layer in policy._cache.layers)
 
-    ask(policy, prompts)
+    ask(policy, {slot: prompts[slot] for slot in range(16)})
     full = kept()
-    ask(policy, {slot: prompts[slot] for slot in range(1, 16)})  # one fewer: not worth a copy
-    assert kept() == full
     ask(policy, {slot: prompts[slot] for slot in (9, 2, 5)})
-    assert kept() == full * 3 // 16
+    later = {slot: prompts[slot] for slot in (9, 2, *range(27, 40))}
+    for answer, prompt in zip(ask(policy, later), later.values(), strict=True):
+        assert answer.logprobs == pytest.approx(whole(policy, prompt, answer.token_ids), abs=1e-5)
+    assert kept() == full
     policy.offload()
     assert policy._cache is None
 
