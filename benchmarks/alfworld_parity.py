@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 
 from roleagent.envs.alfworld.engine.game import Game, GameSource
-from roleagent.envs.alfworld.engine.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion
 from roleagent.envs.alfworld.engine.parity import Mismatch, compare, walk, wander
 from roleagent.envs.alfworld.engine.simulator import Simulator
 from roleagent.envs.alfworld.engine.textworld import TextWorldEngine
@@ -33,7 +33,7 @@ def play(source: GameSource, steps: int, seed: int) -> tuple[int, list[Mismatch]
     """Returns the answers compared, the differences, and why the game was skipped (``""`` if it was not)."""
     try:
         game = Game.from_source(source)
-    except UnknownDialect as error:
+    except UnknownGameVersion as error:
         return 0, [], f"{source.task_id}: not for the native simulator: {error}"
     if not _ENGINE:
         _ENGINE.append(TextWorldEngine())

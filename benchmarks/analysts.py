@@ -251,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(
             f"--{name}", default="generated", metavar="DIR", help=f"official data (default: {name}'s own)"
         )
-    parser.add_argument("--out", type=Path, help="also write the labelled episodes there, as JSON lines")
+    parser.add_argument("--out", type=Path, help="also write the labeled episodes there, as JSON lines")
     options = parser.parse_args(arguments)
 
     try:
@@ -275,7 +275,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     results = {world: summarize([case for case in cases if case.world == world], rng) for world in found}
     console = Console(width=130)
     report(console, name, results)
-    console.print(f"{len(made)} episodes failed in {built:.1f} s, analysed in {asked:.1f} s")
+    console.print(f"{len(made)} episodes failed in {built:.1f} s, analyzed in {asked:.1f} s")
     costs = {key: round(value, 4) for key, value in analyst.costs().items()}
     print("RESULT", json.dumps({"analyst": name, "seed": options.seed, "worlds": results, "costs": costs}))
     return 0

@@ -38,7 +38,7 @@ class Game:
         trajectory: all of it, once the game is over.
         reflection: what ``world`` wrote about it; of source ``"fallback"`` where that could not be read.
         selection: what ``world`` selected after it.
-        chosen: the tasks that this put on the programme.
+        chosen: the tasks that it chose for training.
     """
 
     number: int

@@ -66,12 +66,12 @@ def mean(values: Numbers, task: Numbers) -> Estimate:
     numbers = np.asarray(values, float)
     if numbers.size and numbers.min() >= 0 and numbers.max() <= 1:
         return _wilson_over_tasks(numbers, task, most=math.inf)
-    centre = float(numbers.mean()) if numbers.size else 0.0
-    variance, tasks = _variance_of_mean(numbers - centre, task)
+    center = float(numbers.mean()) if numbers.size else 0.0
+    variance, tasks = _variance_of_mean(numbers - center, task)
     if tasks < 2:
-        return Estimate(centre, -math.inf, math.inf)
+        return Estimate(center, -math.inf, math.inf)
     half = student(tasks - 1) * math.sqrt(variance)
-    return Estimate(centre, centre - half, centre + half)
+    return Estimate(center, center - half, center + half)
 
 
 def _wilson_over_tasks(values: npt.NDArray[np.float64], task: Numbers, most: float) -> Estimate:

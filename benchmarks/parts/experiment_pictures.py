@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from parts.experiment_figures import Arm, along, growth
 
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
-_COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # color-blind safe
+_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # color-blind safe
 
 
 def draw(arms: Sequence[Arm], folder: Path, name: str) -> dict[str, Path]:
@@ -47,7 +47,7 @@ def draw(arms: Sequence[Arm], folder: Path, name: str) -> dict[str, Path]:
         _line(axes, number, arm.name, across, 100 * np.mean(rows, axis=0))
         if len(rows) > 1:
             low, high = 100 * np.min(rows, axis=0), 100 * np.max(rows, axis=0)
-            axes.fill_between(across, low, high, color=_COLOURS[number % len(_COLOURS)], alpha=0.08, linewidth=0)
+            axes.fill_between(across, low, high, color=_COLORS[number % len(_COLORS)], alpha=0.08, linewidth=0)
     done("success", figure, axes)
 
     for what, title, up in (
@@ -77,5 +77,5 @@ def draw(arms: Sequence[Arm], folder: Path, name: str) -> dict[str, Path]:
 
 
 def _line(axes: Axes, number: int, label: str, across: npt.ArrayLike, up: npt.ArrayLike) -> None:
-    style = _DASHES[(number + number // len(_COLOURS)) % len(_DASHES)]  # no pair of color and style repeats
-    axes.plot(across, up, color=_COLOURS[number % len(_COLOURS)], linestyle=style, label=label, linewidth=1.6)
+    style = _DASHES[(number + number // len(_COLORS)) % len(_DASHES)]  # no pair of color and style repeats
+    axes.plot(across, up, color=_COLORS[number % len(_COLORS)], linestyle=style, label=label, linewidth=1.6)

@@ -59,14 +59,14 @@ def clustered(rows: int, dimension: int, rng: np.random.Generator) -> tuple[Vect
         (rows, dimension) passages, and (QUESTIONS, dimension) questions, each near a passage drawn at random.
     """
     topics, directions = max(rows // 200, 16), 48
-    centres = rng.standard_normal((topics, dimension), dtype=np.float32)
+    centers = rng.standard_normal((topics, dimension), dtype=np.float32)
     basis = rng.standard_normal((directions, dimension), dtype=np.float32)
     weights = 1 / np.sqrt(np.arange(1, topics + 1))  # the largest of 2,000 topics has a hundredth of the passages
     topic = rng.choice(topics, rows, p=weights / weights.sum())
 
-    def near(centre: Vectors, spread: float) -> Vectors:
-        within = rng.standard_normal((len(centre), directions), dtype=np.float32) @ basis
-        vectors: Vectors = centre + np.float32(spread / 7) * within
+    def near(center: Vectors, spread: float) -> Vectors:
+        within = rng.standard_normal((len(center), directions), dtype=np.float32) @ basis
+        vectors: Vectors = center + np.float32(spread / 7) * within
         vectors += 0.3 * spread * rng.standard_normal(vectors.shape, dtype=np.float32)
         return vectors
 
@@ -76,7 +76,7 @@ def clustered(rows: int, dimension: int, rng: np.random.Generator) -> tuple[Vect
     passages = np.empty((rows, dimension), dtype=np.float32)
     for start in range(0, rows, 1 << 15):
         part = slice(start, min(start + (1 << 15), rows))
-        passages[part] = unit(near(centres[topic[part]], 0.8))
+        passages[part] = unit(near(centers[topic[part]], 0.8))
     return passages, unit(near(passages[rng.integers(rows, size=QUESTIONS)] * np.sqrt(dimension), 0.4))
 
 

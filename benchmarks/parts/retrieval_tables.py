@@ -124,18 +124,18 @@ def bm25_parameters(pairs: Sequence[tuple[float, float]], cuts: int = 3) -> dict
     from roleagent.envs.retrieval.passages import Passages, passage_of
     from roleagent.envs.retrieval.recall import gold_corpus, recall
     from roleagent.envs.retrieval.retriever import LexicalRetriever
-    from roleagent.envs.searchqa.text import normalise
+    from roleagent.envs.searchqa.text import normalize
 
     passages = list(map(passage_of, real_records()))
     paths = {name: shared() / f"{name}.jsonl" for name in GOLD}
     corpora = [gold_corpus(paths, passages, np.random.default_rng(seed)) for seed in range(cuts)]
     everything = Passages.of(passages)
-    texts = [f" {normalise(passage.contents)} " for passage in passages]
+    texts = [f" {normalize(passage.contents)} " for passage in passages]
     places = {passage.id: place for place, passage in enumerate(passages)}
     answered = []
     for path in sorted(shared().glob("*.jsonl")):
         for record in map(json.loads, path.read_text(encoding="utf-8").splitlines()):
-            answers = {normalise(answer) for answer in record["golden_answers"]} - {"", "yes", "no"}
+            answers = {normalize(answer) for answer in record["golden_answers"]} - {"", "yes", "no"}
             answered += [(record["question"], answers)] if answers else []
 
     def found(k1: float, b: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

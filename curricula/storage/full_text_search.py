@@ -3,7 +3,7 @@
 All three see the same words. Both indexes reduce English words to their stems, so that "taking" finds "take".
 
 Chinese and Japanese put no blanks between words, and Korean hangs particles on them, so there every character is a word
-to the indexes, and a search asks for pairs of neighbours. SQLite has a tokenizer of trigrams, but it finds no word of
+to the indexes, and a search asks for pairs of neighbors. SQLite has a tokenizer of trigrams, but it finds no word of
 two characters, which most Chinese words are, and makes an index of Latin texts several times as large.
 """
 
@@ -25,7 +25,7 @@ from roleagent.curricula.storage.tables import FailureRow, newest_rows
 # Kana, Hangul, and Chinese characters with their extensions.
 _UNSPACED = "\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff"
 _WORDS = re.compile(rf"[{_UNSPACED}]+|[^\W_{_UNSPACED}]+")
-_MOST_TERMS = 256  # of a query: a page-long lesson needs no more to be recognised
+_MOST_TERMS = 256  # of a query: a page-long lesson needs no more to be recognized
 _LONGEST_WORD = 100  # letters; PostgreSQL refuses words of 2 kB
 _MOST_LINES = 10_000  # of an index that a search ranks, or a common word would make it read the whole library
 

@@ -11,7 +11,7 @@ import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.alfworld.engine.game import Engine, Game, GameSource
-from roleagent.envs.alfworld.engine.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion
 from roleagent.envs.alfworld.engine.planner import plan
 from roleagent.envs.alfworld.engine.simulator import NOTHING, Simulator
 from roleagent.envs.alfworld.engine.textworld import TextWorldEngine
@@ -173,7 +173,7 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
             return self._source.walkthrough
         try:
             return plan(load_game(self.folder, self._source.task_id))
-        except UnknownDialect:
+        except UnknownGameVersion:
             return ()
 
     def snapshot(self) -> dict[str, Any]:
@@ -201,7 +201,7 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         if self._native:
             try:
                 return Simulator(load_game(self.folder, source.task_id))
-            except UnknownDialect as error:
+            except UnknownGameVersion as error:
                 reason = f"{source.task_id} is not for the native simulator ({error})"
         try:
             self._textworld = textworld = self._textworld or TextWorldEngine()

@@ -70,7 +70,7 @@ class Belief:
         here: the receptacles within reach.
         held: the object in the hand.
         changed: what was cleaned, heated or cooled, as ``("clean", "mug 2")``.
-        neighbours: receptacles that are reached from the same spot.
+        neighbors: receptacles that are reached from the same spot.
         refused: commands that did nothing where they should have worked.
         put_wordings: how things are laid down: the present and the older format of the games, until one has worked.
     """
@@ -79,7 +79,7 @@ class Belief:
     here: set[str] = field(default_factory=set)
     held: str | None = None
     changed: set[tuple[str, str]] = field(default_factory=set)
-    neighbours: dict[str, set[str]] = field(default_factory=dict)
+    neighbors: dict[str, set[str]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
     put_wordings: tuple[str, ...] = PUT_WORDINGS
 
@@ -100,7 +100,7 @@ class Belief:
             return
         if command.startswith("go to ") and observation.startswith("You arrive"):
             place = command.removeprefix("go to ").strip()
-            self.here = {place} | self.neighbours.get(place, set())
+            self.here = {place} | self.neighbors.get(place, set())
         if match := _FACING.search(observation):
             self._together(set(re.findall(_NAME, match[1])))
         for match in _CLOSED.finditer(observation):
@@ -137,7 +137,7 @@ class Belief:
     def _together(self, places: set[str]) -> None:
         self.here = places
         for place in places:
-            self.neighbours[place] = self.neighbours.get(place, set()) | places
+            self.neighbors[place] = self.neighbors.get(place, set()) | places
 
     def _failed(self, command: str, meant: bool) -> None:
         """``meant``: the expert expected this command to work, so it is not to be tried again."""

@@ -22,8 +22,8 @@ def serve(arguments: Sequence[str]) -> int:
     """Serve an index to the rollouts of this machine, or of others."""
     parser = Parser(
         "roleagent index serve",
-        f"{serve.__doc__}\n\nNeeds a built index and pip install 'roleagent[serve]'. Speaks the dialects of Search-R1, "
-        "verl-agent and Agent-R1\n(docs/retrieval.md); a run uses it with env.kwargs.retriever=http://HOST:PORT.",
+        f"{serve.__doc__}\n\nNeeds a built index and pip install 'roleagent[serve]'. Speaks the protocols of "
+        "Search-R1, verl-agent and Agent-R1\n(docs/retrieval.md); a run uses it with env.kwargs.retriever=http://HOST:PORT.",
         "roleagent index serve --index wiki.index\nroleagent index serve --index wiki.index --host 0.0.0.0 --port 8100",
     )
     parser.add_argument("--index", type=Path, required=True, metavar="DIR", help="what roleagent index build made")

@@ -57,7 +57,6 @@ TASKS = (
     ScienceTask("10-2", "mendelian-genetics-unknown-plant", 480),
 )
 NUMBERS = tuple(task.number for task in TASKS)
-_BY_NUMBER = {task.number: task for task in TASKS}
 AGENTGYM_TEST = {
     "2-1": (
         416,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from roleagent.envs.failures.detectors import unreadable_replies
-from roleagent.envs.searchqa.text import normalise, subject_words
+from roleagent.envs.searchqa.text import normalize, subject_words
 from roleagent.envs.searchqa.trace import VERDICTS, Trace, read_trace
 from roleagent.failure_modes import FailureModes, Finding
 
@@ -62,7 +62,7 @@ def partial_answer(trace: Trace) -> Finding | None:
     """The answer has only some words of a golden one, or all of them and more."""
     if trace.answer is None:
         return None
-    given = frozenset(normalise(trace.answer.argument).split())
+    given = frozenset(normalize(trace.answer.argument).split())
     for words in map(frozenset, map(str.split, trace.golden)):
         if given and (given < words or words < given):
             detail = f"{trace.answer.argument!r} is only partly the answer"
@@ -74,7 +74,7 @@ def hallucinated_answer(trace: Trace) -> Finding | None:
     """The answer is in no passage that was read. Yes and no never are."""
     if trace.answer is None:
         return None
-    text = normalise(trace.answer.argument)
+    text = normalize(trace.answer.argument)
     if text in VERDICTS or (text and trace.first_showing(text)):
         return None
     detail = f"{trace.answer.argument!r} stands in none of the passages"
@@ -108,8 +108,8 @@ def wrong_answer(trace: Trace) -> Finding | None:
     """A gold answer had been read; the given one is of the wrong kind: yes or no, unknown, a name from the question."""
     if trace.answer is None or not any(map(trace.first_showing, trace.golden - VERDICTS)):
         return None
-    text = normalise(trace.answer.argument)
-    echo = f" {text} " in f" {normalise(trace.question)} "
+    text = normalize(trace.answer.argument)
+    echo = f" {text} " in f" {normalize(trace.question)} "
     shrug = not _SHRUGS.isdisjoint(text.split()) and not trace.first_showing(text)
     if not (echo or shrug or text in VERDICTS):
         return None

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from roleagent.envs.searchqa.text import normalise
+from roleagent.envs.searchqa.text import normalize
 
 _VERDICTS = frozenset({"yes", "no", "noanswer"})
 
@@ -39,7 +39,7 @@ def judge(answer: str, golden: Iterable[str]) -> Score:
 
 
 def _compare(answer: str, gold: str) -> Score:
-    given, wanted = normalise(answer), normalise(gold)
+    given, wanted = normalize(answer), normalize(gold)
     if not wanted:
         same = float(answer.strip().lower() == gold.strip().lower())
         return Score(same, same, same)

@@ -9,7 +9,7 @@ from typing import Any
 from roleagent.envs.failures.scripted_episode import Impossible, ScriptedEpisode, unreadable_reply
 from roleagent.envs.searchqa.data.questions import Question, Questions
 from roleagent.envs.searchqa.data.written import find_question
-from roleagent.envs.searchqa.text import normalise, read_information, subject_words
+from roleagent.envs.searchqa.text import normalize, read_information, subject_words
 
 _NAME = re.compile(r"[A-Z][\w'-]*(?: [A-Z][\w'-]*)+")
 _IDEAS = ("weather tomorrow", "cheap flights", "football results", "how to cook rice", "used cars", "concert tickets")
@@ -112,7 +112,7 @@ class Researcher:
 
 def _stands_in(text: str, where: str) -> bool:
     """Word by word, in normal form."""
-    return f" {normalise(text)} " in f" {normalise(where)} "
+    return f" {normalize(text)} " in f" {normalize(where)} "
 
 
 def wrong_answer(episode: ScriptedEpisode) -> None:

@@ -16,7 +16,7 @@ from roleagent.envs.searchqa.data.templates import relations_of
 from roleagent.envs.searchqa.data.world import HOPS
 from roleagent.envs.searchqa.data.written import BY_NAME, MOST_HOPS, WrittenQuestion, find_question
 from roleagent.envs.searchqa.expert import understand
-from roleagent.envs.searchqa.text import normalise
+from roleagent.envs.searchqa.text import normalize
 from roleagent.task_grammar import Refused, TaskGrammar, TaskSpec
 
 _TRIES = 50  # starts that are drawn in search of one from which the relations lead on
@@ -87,12 +87,12 @@ class QuestionGrammar(TaskGrammar):
         return HOPS[len(spec.values) - spec.values.count(NONE)]
 
     def content(self, spec: TaskSpec) -> str:
-        return normalise(find_question(self.env.archive, self.task_id(spec)).text)
+        return normalize(find_question(self.env.archive, self.task_id(spec)).text)
 
     def held_out_contents(self) -> frozenset[str]:
         questions = self.env.archive.questions
         held_out = (question for split in SPLITS if split != "train" for question in questions.get(split, ()))
-        return frozenset(normalise(question.text) for question in held_out)
+        return frozenset(normalize(question.text) for question in held_out)
 
     def _written(self, spec: TaskSpec) -> WrittenQuestion:
         rest, wording = divmod(spec.seed, _WORDINGS)

@@ -24,10 +24,10 @@ _ASKING = (
 _IGNORED = frozenset(_ASKING.split())
 
 
-def normalise(text: str) -> str:
+def normalize(text: str) -> str:
     """The form in which answers are compared: lower case, no ASCII punctuation, no articles, single spaces.
 
-    >>> normalise(" The  Beatles' Story!"), normalise("The")
+    >>> normalize(" The  Beatles' Story!"), normalize("The")
     ('beatles story', '')
     """
     return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
@@ -68,4 +68,4 @@ def read_information(observation: str) -> tuple[Document, ...]:
     return tuple(Document(*found.groups()) for found in _DOCUMENT.finditer(observation))
 
 
-__all__ = ["Document", "normalise", "read_command", "read_information", "subject_words"]
+__all__ = ["Document", "normalize", "read_command", "read_information", "subject_words"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from roleagent.envs.failures.detectors import is_malformed
-from roleagent.envs.searchqa.text import normalise, read_command, read_information, subject_words
+from roleagent.envs.searchqa.text import normalize, read_command, read_information, subject_words
 from roleagent.types import Trajectory
 
 VERDICTS = frozenset({"yes", "no"})
@@ -52,7 +52,7 @@ class Trace:
 
     def first_showing(self, text: str) -> Step | None:
         """The first search whose passages contain a text in normal form, word by word."""
-        return next((step for step in self.searches if f" {text} " in f" {normalise(step.shown)} "), None)
+        return next((step for step in self.searches if f" {text} " in f" {normalize(step.shown)} "), None)
 
 
 def read_trace(trajectory: Trajectory) -> Trace:
@@ -68,7 +68,7 @@ def read_trace(trajectory: Trajectory) -> Trace:
         steps.append(Step(number, "" if malformed else verb, argument, malformed, known, shown))
         known |= subject_words(shown)
     report = trajectory.turns[-1].info if trajectory.turns else {}
-    golden = frozenset(filter(None, map(normalise, report.get("golden_answers", ()))))
+    golden = frozenset(filter(None, map(normalize, report.get("golden_answers", ()))))
     answer = steps[-1] if steps and steps[-1].verb == "answer" else None
     return Trace(question, tuple(steps), answer, golden)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from roleagent.envs.webshop.engine.goals import Goal
 from roleagent.envs.webshop.engine.pages import BACK, BUY, NEXT, PAGE_SIZE, PREV, SEARCH, SUB_PAGES, Page
-from roleagent.envs.webshop.engine.reward import colour_of, similar
+from roleagent.envs.webshop.engine.reward import color_of, similar
 from roleagent.envs.webshop.engine.session import Session, parse
 from roleagent.envs.webshop.engine.shop import Shop
 
@@ -18,7 +18,7 @@ def walkthrough(shop: Shop, goal: Goal) -> tuple[str, ...]:
     """A shortest way that we know to a score of 1: search, page through, open, choose, buy.
 
     Tried are the product that the goal was made of, then what a search for the instruction finds. Not every goal can
-    be reached: a colour within a longer word is that colour in a purchase, but not in the goal, so that no click
+    be reached: a color within a longer word is that color in a purchase, but not in the goal, so that no click
     satisfies ``shape: rectangular`` (a "tan" thing was bought) or ``color: 1877brown``. Of the 6,910 goals of the real
     1,000 products 458 fail, all of them so; the generated ones can all be reached.
 
@@ -48,8 +48,8 @@ def choose(page: Page, wanted: Mapping[str, str] | Sequence[str]) -> tuple[str, 
             groups.setdefault(part.group, []).append(name)
     chosen: dict[str, str] = {}
     for option in wanted.items() if isinstance(wanted, Mapping) else wanted:
-        aim = colour_of(option)
-        if any(similar(colour_of(value), aim) for value in chosen.values()):
+        aim = color_of(option)
+        if any(similar(color_of(value), aim) for value in chosen.values()):
             continue
         group, exact = option if isinstance(option, tuple) else ("", option)
         # The group of that name first, and in it the value itself first.
@@ -58,7 +58,7 @@ def choose(page: Page, wanted: Mapping[str, str] | Sequence[str]) -> tuple[str, 
             (name, value)
             for name in free
             for value in sorted(groups[name], key=lambda value: value != exact)
-            if similar(colour_of(value), aim)
+            if similar(color_of(value), aim)
         )
         found = next(fitting, None)
         if found is None:

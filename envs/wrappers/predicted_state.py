@@ -100,7 +100,7 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
     An action is ``{"command": …, "predictions": (ŝ_{t,1}, …, ŝ_{t,H})}`` with ``""`` where nothing was predicted; a
     bare command is an action without predictions. Predictions go no further than this wrapper. After each step,
     ``info["prediction_scores"]`` holds one :class:`~roleagent.types.PredictionScore` per earlier turn that spoke of the
-    state that has just arrived, labelled with that turn, and ``info["rewards"]["prediction"]`` their sum. That term is
+    state that has just arrived, labeled with that turn, and ``info["rewards"]["prediction"]`` their sum. That term is
     for the log: the reward returned by ``step`` is left alone, since modulating returns is the estimator's business.
     A horizon that looks past the last state is never scored. To evaluate without predictions, leave the wrapper off.
 

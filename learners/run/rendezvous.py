@@ -118,7 +118,7 @@ def _gather(store: Any, size: int, place: str) -> None:
 
 
 def numbers(ranks: Sequence[int]) -> str:
-    """Ascending ranks in words, neighbours together.
+    """Ascending ranks in words, neighbors together.
 
     >>> numbers([3]), numbers([1, 2, 3, 7])
     ('rank 3', 'ranks 1-3, 7')

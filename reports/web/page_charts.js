@@ -201,7 +201,7 @@ const CHARTS = [
   ],
   [
     "Is the optimization stable?",
-    "optimisation",
+    "optimization",
     [
       {
         title: "Loss",

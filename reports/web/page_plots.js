@@ -1,7 +1,7 @@
 // Numbers as what the plotting library draws: lines, layers, marks with intervals, axes.
 
 const WIDTH = 5;
-// Mean over the iteration and two on either side; the ends have fewer neighbours.
+// Mean over the iteration and two on either side; the ends have fewer neighbors.
 function smoothed(values) {
   return values.map((value, at) => {
     const near = values.slice(Math.max(0, at - 2), at + 3).filter(known);
@@ -39,10 +39,10 @@ function layersOf(run, chart, { names, rest }) {
 }
 
 const filled = (line) => line.y?.some(known);
-// A colour of the style sheet as this theme has it, "rgb(…)": the plots are painted, not styled.
+// A color of the style sheet as this theme has it, "rgb(…)": the plots are painted, not styled.
 const probe = el("span", { hidden: true });
 document.body.append(probe);
-function colour(name) {
+function color(name) {
   probe.style.color = `var(--${name})`;
   return getComputedStyle(probe).color;
 }
@@ -57,7 +57,7 @@ function overlaid(runs, chart, smooth) {
   // Marks of two runs at the same iteration stand beside each other.
   const beside = 0.02 * Math.max(1, ...runs.map((run) => run.training.step.at(-1) ?? 0));
   runs.forEach((run, place) => {
-    const own = colour(`run-${place % 4}`);
+    const own = color(`run-${place % 4}`);
     const dash = DASHES[place % 4];
     const name = plain(run.name);
     for (const line of chart.lines(run).filter(filled)) {
@@ -84,7 +84,7 @@ function overlaid(runs, chart, smooth) {
         name: `${name}, held out`,
         type: "scatter",
         mode: "markers",
-        marker: { color: colour("surface"), size: 8, symbol: MARKERS[place % 4], line: { color: own, width: 2 } },
+        marker: { color: color("surface"), size: 8, symbol: MARKERS[place % 4], line: { color: own, width: 2 } },
         hovertemplate: "%{y:.4~g}",
         error_y: marks.some((mark) => mark.interval)
           ? {
@@ -111,15 +111,15 @@ const stacked = (layer) =>
     mode: "lines",
     stackgroup: "all",
     hovertemplate: "%{y:.4~g}",
-    line: { width: 1, color: colour("surface") },
-    fillcolor: colour(`layer-${at % LAYERS}`),
+    line: { width: 1, color: color("surface") },
+    fillcolor: color(`layer-${at % LAYERS}`),
   }));
 
 function layout(chart, span, top) {
   const axis = {
-    gridcolor: colour("grid"),
+    gridcolor: color("grid"),
     zeroline: false,
-    linecolor: colour("edge"),
+    linecolor: color("edge"),
     tickfont: { size: 11 },
     ticks: "",
     fixedrange: true,
@@ -130,13 +130,13 @@ function layout(chart, span, top) {
     paper_bgcolor: "rgba(0,0,0,0)",
     plot_bgcolor: "rgba(0,0,0,0)",
     showlegend: false,
-    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("muted") },
+    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("muted") },
     hovermode: "x unified",
     dragmode: chart.own || matchMedia("(pointer: coarse)").matches ? false : "zoom",
     hoverlabel: {
-      bgcolor: colour("surface"),
-      bordercolor: colour("edge"),
-      font: { color: colour("text"), size: 12 },
+      bgcolor: color("surface"),
+      bordercolor: color("edge"),
+      font: { color: color("text"), size: 12 },
       namelength: -1,
     },
     xaxis: {
@@ -157,7 +157,7 @@ function layout(chart, span, top) {
             x1: 1,
             y0: chart.band[0],
             y1: chart.band[1],
-            fillcolor: faint(colour("grid")),
+            fillcolor: faint(color("grid")),
             line: { width: 0 },
             layer: "below",
           },

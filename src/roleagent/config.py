@@ -75,7 +75,7 @@ class Config:
 
     method: Text = "role_agent"  # one of roleagent.methods.METHODS
     wia: Switch = True  # World-In-Agent: predictions are asked for, scored, trained, and modulate returns
-    aiw: Switch = True  # Agent-In-World: failures are analysed and steer the choice of tasks
+    aiw: Switch = True  # Agent-In-World: failures are analyzed and steer the choice of tasks
     genenv: Switch = False  # GenEnv: a simulator writes training tasks, and learns which fit the agent
     seed: Annotated[Integer, Field(ge=0, le=2**32 - 1)] = 0  # of everything random in the run
     run_dir: Text = ""  # empty: runs/<method>-<environment>-seed<seed>

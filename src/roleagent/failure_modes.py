@@ -14,7 +14,6 @@ from roleagent.env_spec import spec_of
 from roleagent.types import Trajectory
 
 UNKNOWN = "unknown"
-_NOTHING = "no detector found anything"
 _MOST_CHARACTERS = 64  # of a mode that is in no taxonomy
 
 

@@ -137,9 +137,9 @@ def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, floa
     if n == 0:
         return 0.0, 1.0
     share = successes / n
-    centre = (share + z * z / (2 * n)) / (1 + z * z / n)
+    center = (share + z * z / (2 * n)) / (1 + z * z / n)
     half = z * (share * (1 - share) / n + z * z / (4 * n * n)) ** 0.5 / (1 + z * z / n)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    return max(0.0, center - half), min(1.0, center + half)
 
 
 __all__ = ["TaskSplit", "TaskSplitEnv", "assert_disjoint", "wilson"]

@@ -95,7 +95,7 @@ def test_chinese_is_found_by_chinese(library):
     library.record([failed("t1", text="先打开抽屉，再拿鸡蛋"), failed("t2", text="不要在商店里来回走 egg")])
     for query, task in (("抽屉", "t1"), ("请打开那个抽屉！", "t1"), ("蛋", "t1"), ("来回", "t2"), ("EGG", "t2")):
         assert [f.task.task_id for f in library.search(query, k=1)] == [task], query
-    assert library.search("屉抽") == []  # neighbours, not characters
+    assert library.search("屉抽") == []  # neighbors, not characters
 
 
 ODD = st.lists(

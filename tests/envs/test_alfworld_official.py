@@ -6,7 +6,7 @@ import gymnasium
 import pytest
 
 from roleagent.envs.alfworld.engine.game import Game
-from roleagent.envs.alfworld.engine.game_version import OFFICIAL, OLDER, UnknownDialect, recognise, task_sentence
+from roleagent.envs.alfworld.engine.game_version import OFFICIAL, OLDER, UnknownGameVersion, recognize, task_sentence
 from roleagent.envs.alfworld.env import ALFWorldEnv
 from roleagent.envs.alfworld.generated.generate import generate, split_ids
 from roleagent.envs.alfworld.official.games import list_games, read_game, split_folder
@@ -140,15 +140,15 @@ def test_textworld_plays_rules_that_the_simulator_does_not_know(tmp_path, offici
     assert env.walkthrough() == ()
 
 
-@pytest.mark.parametrize(("name", "dialect", "planned"), [("current", OFFICIAL, False), ("older", OLDER, True)])
-def test_both_formats(official_games, name, dialect, planned):
+@pytest.mark.parametrize(("name", "version", "planned"), [("current", OFFICIAL, False), ("older", OLDER, True)])
+def test_both_formats(official_games, name, version, planned):
     folder = split_folder(official_games[name], "valid_seen")
     assert len(list_games(folder)) == 140 and folder.parent.name == "json_2.1.1"
     env = ALFWorldEnv(split="valid_seen", data_dir=official_games[name])
     for task_id in env.task_split.task_ids:
         text, info = env.reset(options={"task_id": task_id})
         source = read_game(folder, task_id)
-        assert Game.from_source(source).dialect == dialect and bool(source.walkthrough) is not planned
+        assert Game.from_source(source).version == version and bool(source.walkthrough) is not planned
         assert text.endswith(f"Your task is to: {info['goal']}.") and task_id.startswith(info["task_type"])
         for command in env.walkthrough():
             assert not info["won"]
@@ -163,10 +163,10 @@ def test_the_task_sentence_does_not_change_the_dialect(official_games):
     def reworded(sentence):
         return source.grammar.replace(source.goal, sentence)
 
-    assert recognise(source.domain, reworded("do something else entirely")) is OFFICIAL
+    assert recognize(source.domain, reworded("do something else entirely")) is OFFICIAL
     assert task_sentence(reworded("clean up, then rest")) == "clean up, then rest"
     for sentence in ("a; b", "see #task#", "say \\n", "[x]"):  # TextWorld's grammar would read these
-        with pytest.raises(UnknownDialect):
-            recognise(source.domain, reworded(sentence))
-    with pytest.raises(UnknownDialect):
-        recognise(source.domain + " ", source.grammar)
+        with pytest.raises(UnknownGameVersion):
+            recognize(source.domain, reworded(sentence))
+    with pytest.raises(UnknownGameVersion):
+        recognize(source.domain + " ", source.grammar)

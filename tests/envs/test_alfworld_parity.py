@@ -58,14 +58,14 @@ def lockstep(source, reference, steps):
 def test_generated_games(reference, split, size, n):
     for task_id in spread(split_ids(split, size), n):
         source = generate(task_id)
-        assert Game.from_source(source).dialect is PACKAGE
+        assert Game.from_source(source).version is PACKAGE
         lockstep(source, reference, 20)
 
 
-@pytest.mark.parametrize(("name", "dialect", "n"), [("current", OFFICIAL, 12), ("older", OLDER, 8)])
-def test_official_games(reference, official_games, name, dialect, n):
+@pytest.mark.parametrize(("name", "version", "n"), [("current", OFFICIAL, 12), ("older", OLDER, 8)])
+def test_official_games(reference, official_games, name, version, n):
     for source in official(official_games, name, n):
-        assert Game.from_source(source).dialect == dialect
+        assert Game.from_source(source).version == version
         lockstep(source, reference, 30)
 
 

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from roleagent.envs.alfworld.engine.game import Game, GameSource
-from roleagent.envs.alfworld.engine.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion
 from roleagent.envs.alfworld.engine.goal_condition import compile_goal, parse_expression
 from roleagent.envs.alfworld.engine.pddl import CHANGING
 from roleagent.envs.alfworld.engine.simulator import NOTHING, Simulator
@@ -169,7 +169,7 @@ def test_admissible_commands_are_sorted_as_text_and_all_do_something():
     ],
 )
 def test_games_that_it_cannot_play(change, message):
-    with pytest.raises(UnknownDialect, match=message):
+    with pytest.raises(UnknownGameVersion, match=message):
         game(KITCHEN.replace(*change, 1) if change[0] != "(exists (?o - object)" else KITCHEN.replace(*change))
 
 

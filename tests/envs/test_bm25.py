@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.envs.retrieval.lexical import bm25, indexer
-from roleagent.envs.retrieval.lexical.analysis import analyse
+from roleagent.envs.retrieval.lexical.analysis import analyze
 from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.retrieval.lexical.indexer import LENGTHS
 from roleagent.envs.webshop.data.sources import load_catalogue
@@ -30,13 +30,13 @@ def names(n):
 def score_one_by_one(ids, texts, query, k, k1=0.9, b=0.4):
     """The formula of the module's docstring, document by document, in single precision."""
     f = np.float32
-    bags = [Counter(analyse(text)) for text in texts]
+    bags = [Counter(analyze(text)) for text in texts]
     lengths = [sum(bag.values()) for bag in bags]
     scored = sum(length > 0 for length in lengths)
     found = []
     for position, (bag, length) in enumerate(zip(bags, lengths, strict=True)):
         total = 0.0
-        for term, count in Counter(analyse(query)).items():
+        for term, count in Counter(analyze(query)).items():
             holders = sum(term in other for other in bags)
             if term not in bag:
                 continue

@@ -38,8 +38,8 @@ def unit(vectors):
 def vectors():
     """Vectors in clusters, as encoders make them."""
     rng = np.random.default_rng(0)
-    centres = rng.normal(size=(COUNT // 40, DIMENSION))
-    return unit(centres[rng.integers(len(centres), size=COUNT)] + 0.6 * rng.normal(size=(COUNT, DIMENSION)))
+    centers = rng.normal(size=(COUNT // 40, DIMENSION))
+    return unit(centers[rng.integers(len(centers), size=COUNT)] + 0.6 * rng.normal(size=(COUNT, DIMENSION)))
 
 
 @pytest.fixture(scope="module")

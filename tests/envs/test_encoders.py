@@ -15,7 +15,7 @@ from roleagent.envs.retrieval.dense import tfidf
 from roleagent.envs.retrieval.dense.e5 import E5Encoder
 from roleagent.envs.retrieval.dense.encoders import make_encoder, open_encoder
 from roleagent.envs.retrieval.dense.tfidf import TfidfEncoder
-from roleagent.envs.retrieval.lexical.analysis import analyse
+from roleagent.envs.retrieval.lexical.analysis import analyze
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
 from roleagent.envs.retrieval.registry import open_index, open_retriever
 
@@ -39,10 +39,10 @@ def fitted():
 
 def exact(query, text):
     """The cosine that the projection approaches, worked out by hand from the formula."""
-    has = Counter(term for other in TEXTS for term in set(analyse(other)))
+    has = Counter(term for other in TEXTS for term in set(analyze(other)))
 
     def weigh(words):
-        counts = Counter(term for term in analyse(words) if term in has)
+        counts = Counter(term for term in analyze(words) if term in has)
         return {term: (1 + np.log(count)) * np.log(1 + len(TEXTS) / has[term]) for term, count in counts.items()}
 
     one, other = weigh(query), weigh(text)

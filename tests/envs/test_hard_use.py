@@ -26,7 +26,7 @@ from roleagent.agents.dual_role import env as dual_role
 from roleagent.analyst_format import plain, read_reflection, read_selection, write_reflection
 from roleagent.env_spec import make_expert
 from roleagent.envs.adapters.vector import make_vector
-from roleagent.envs.retrieval.lexical.analysis import analyse
+from roleagent.envs.retrieval.lexical.analysis import analyze
 from roleagent.envs.searchqa.scoring import judge
 from roleagent.envs.searchqa.text import read_command
 from roleagent.envs.textcraft.text import read_command as read_crafting_command
@@ -214,7 +214,7 @@ READERS = {
     "crafting command": (read_crafting_command, ("craft {} using 1 a", "craft a using 1 {}", "craft a using {}x")),
     "answer": (lambda text: judge(text, ["a house", "The"]), ()),
     "score": (lambda text: lms(text, "You see a mug 1, and a desk 2. " * 10), ()),
-    "query": (analyse, ("a{}x",)),
+    "query": (analyze, ("a{}x",)),
     "plain": (plain, ()),
     **{f"calls in {name}": (form.read, ()) for name, form in FORMATS.items()},
 }

@@ -12,7 +12,7 @@ import pytest
 from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.retrieval.lexical import lucene
-from roleagent.envs.retrieval.lexical.analysis import analyse
+from roleagent.envs.retrieval.lexical.analysis import analyze
 from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.retrieval.lexical.lucene import LuceneIndex
 from roleagent.envs.retrieval.lexical.words import CLASSES
@@ -35,7 +35,7 @@ def java():
 
 
 @pytest.fixture(scope="module")
-def analyser(java):
+def analyzer(java):
     """Lucene's own English analysis of a text, as lists of terms."""
     tools, english = java("io.anserini.analysis.AnalyzerUtils"), java("io.anserini.analysis.DefaultEnglishAnalyzer")
     analyzer = english.newDefaultInstance()
@@ -115,11 +115,11 @@ def test_documents_that_are_odd(java, tmp_path):
 @pytest.mark.parametrize(
     "context", ["{}", "a{}b", "1{}2", "\u05d0{}\u05d0", "\u30ab{}\u30ab", "{}\u200d\u2764", "A{}S"]
 )
-def test_every_character(analyser, context):
+def test_every_character(analyzer, context):
     points = [*range(1, 0xD800), *range(0xE000, 0x34000), *range(0xE0000, 0xE1000)]
     for start in range(0, len(points), 4000):
         text = " ".join(context.format(chr(point)) for point in points[start : start + 4000])
-        assert analyse(text) == analyser(text)
+        assert analyze(text) == analyzer(text)
 
 
 ENDINGS = """
@@ -129,18 +129,18 @@ ive ize s sses ies ss eed ed ing y e ll at bl iz 's
 """
 
 
-def test_random_texts(analyser):
+def test_random_texts(analyzer):
     rng = random.Random(4)
     endings = ENDINGS.split()
     odd = odd_characters()[:-1]
     for _ in range(300):
         made = ["".join(rng.choices("abcdeilosuyzé", k=rng.randint(1, 5))) for _ in range(100)]
         text = " ".join(word + "".join(rng.choices(endings, k=rng.randint(0, 3))) for word in made)
-        assert analyse(text) == analyser(text)
+        assert analyze(text) == analyzer(text)
         text = "".join(rng.choices(odd, k=60)).replace("\0", "")
-        assert analyse(text) == analyser(text)
+        assert analyze(text) == analyzer(text)
         text = "".join(rng.choice(odd) if rng.random() < 0.02 else "q" for _ in range(700)).replace("\0", "")
-        assert analyse(text) == analyser(text)
+        assert analyze(text) == analyzer(text)
 
 
 # --- how it starts ----------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from roleagent.envs.retrieval.lexical import analysis
-from roleagent.envs.retrieval.lexical.analysis import STOP_WORDS, analyse
+from roleagent.envs.retrieval.lexical.analysis import STOP_WORDS, analyze
 from roleagent.envs.retrieval.lexical.porter import stem
 from roleagent.envs.retrieval.lexical.words import CLASSES, LONGEST, words
 
@@ -131,12 +131,12 @@ def test_a_stem_is_neither_empty_nor_longer(word):
     ],
 )
 def test_terms(text, terms):
-    assert analyse(text) == terms
+    assert analyze(text) == terms
 
 
 @given(texts, texts)
 def test_texts_are_analysed_piece_by_piece(one, other):
-    assert analyse(f"{one} {other}") == analyse(one) + analyse(other)
+    assert analyze(f"{one} {other}") == analyze(one) + analyze(other)
 
 
 @given(texts)
@@ -144,4 +144,4 @@ def test_texts_are_analysed_piece_by_piece(one, other):
 @example("𐍈\udc00s's")
 def test_cached_terms_are_the_terms(text):
     fresh = analysis._Pieces()
-    assert [term for piece in text.split(" ") for term in fresh[piece]] == analyse(text) == analyse(text)
+    assert [term for piece in text.split(" ") for term in fresh[piece]] == analyze(text) == analyze(text)

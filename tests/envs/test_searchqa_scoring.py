@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.envs.searchqa.scoring import judge
-from roleagent.envs.searchqa.text import normalise
+from roleagent.envs.searchqa.text import normalize
 
 
 @pytest.mark.parametrize(
@@ -22,8 +22,8 @@ from roleagent.envs.searchqa.text import normalise
     ],
 )
 def test_normal_forms(text, normal):
-    assert normalise(text) == normal
-    assert normalise(normal) == normal
+    assert normalize(text) == normal
+    assert normalize(normal) == normal
 
 
 @pytest.mark.parametrize(

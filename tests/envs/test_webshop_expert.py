@@ -113,7 +113,7 @@ def test_it_wins_most_generated_tasks_in_few_steps(env):
 
 
 def test_it_wins_most_tasks_of_the_real_catalogue(webshop_data):
-    """Of those that can be won at all: the original turns some chosen colours into ones that the goal does not name."""
+    """Of those that can be won at all: the original turns some chosen colors into ones that the goal does not name."""
     env = gymnasium.make(ENV, data_dir=str(webshop_data))
     task_ids = env.unwrapped.task_split.task_ids[:200]
     won = possible = 0

@@ -30,7 +30,7 @@ from roleagent.envs.webshop.engine.written import find_goal
 from roleagent.envs.webshop.text import read_request
 from roleagent.task_grammar import grammar_of
 
-COLOURS_AND_SIZES = {"Size": [{"value": "S"}, {"value": "L"}], "Color": [{"value": v} for v in ("red", "blue", "tan")]}
+COLORS_AND_SIZES = {"Size": [{"value": "S"}, {"value": "L"}], "Color": [{"value": v} for v in ("red", "blue", "tan")]}
 
 
 def shop(*products):
@@ -96,7 +96,7 @@ def test_the_published_splits(real):
 
 
 def test_one_goal_per_combination_the_last_name_changing_fastest():
-    catalogue = shop(({"customization_options": COLOURS_AND_SIZES}, asked("light"), None))
+    catalogue = shop(({"customization_options": COLORS_AND_SIZES}, asked("light"), None))
     found = goals(catalogue, "synthetic", random.Random(0), [5.0])
     expected = [{"color": c, "size": s} for c, s in combinations(("red", "blue", "tan"), ("s", "l"))]
     assert [goal.options for goal in found] == expected

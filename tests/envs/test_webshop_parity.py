@@ -1,4 +1,4 @@
-"""The shop against recordings of the original: every answer of every recorded step, prices, goals, colours."""
+"""The shop against recordings of the original: every answer of every recorded step, prices, goals, colors."""
 
 import gzip
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from roleagent.envs.webshop.engine.reward import COLOURS
+from roleagent.envs.webshop.engine.reward import COLORS
 from roleagent.envs.webshop.engine.session import Session
 from roleagent.envs.webshop.parity import ANSWERS, RecordingError, Stage, read_recordings, replay
 
@@ -106,8 +106,8 @@ def test_the_replay_sees_every_kind_of_difference(stage, webshop_data):
         list(replay(stage, replace(recording, goal=1_000_000)))
 
 
-def test_colours_are_those_of_the_original(webshop_data):
-    assert list(COLOURS) == json.loads((webshop_data / "reference" / "colours.json").read_text())
+def test_colors_are_those_of_the_original(webshop_data):
+    assert list(COLORS) == json.loads((webshop_data / "reference" / "colours.json").read_text())
 
 
 # --- the program ------------------------------------------------------------------------------------------------------

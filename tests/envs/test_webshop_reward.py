@@ -10,7 +10,7 @@ from roleagent.envs.webshop.data.product import Product
 from roleagent.envs.webshop.engine import nouns
 from roleagent.envs.webshop.engine.goals import Goal
 from roleagent.envs.webshop.engine.nouns import HEURISTIC, NounError, guess_nouns, open_nouns
-from roleagent.envs.webshop.engine.reward import colour_of, count_attributes, count_options, judge, similar, type_factor
+from roleagent.envs.webshop.engine.reward import color_of, count_attributes, count_options, judge, similar, type_factor
 
 MUG = Product(
     asin="B000000001",
@@ -87,14 +87,14 @@ def test_attributes_are_found_as_attributes_or_in_the_words():
     assert count_attributes(MUG, ("machine washable", "handle")) == 1
 
 
-def test_options_are_compared_by_colour_then_by_words():
+def test_options_are_compared_by_color_then_by_words():
     assert count_options(["dark red"], {"color": "dark red"}) == 1  # "dark", among the words of the pair
     assert count_options(["light blue"], {"color": "sky blue"}) == 1  # to the shop, what was bought is blue
     assert count_options(["large"], {"size": "large"}) == 1 and count_options(["x-large"], {"size": "large"}) == 0
     assert count_options(["blue"], {"color": "blue", "trim": "blue"}) == 2  # one value may satisfy two wishes
     assert count_options(["red", "small"], ("small", "red")) == 2 and count_options([], ("red",)) == 0
-    # A colour inside a longer word counts in the purchase and not in the goal: such a goal cannot be reached.
-    assert colour_of("rectangular") == "tan" and count_options(["rectangular"], {"shape": "rectangular"}) == 0
+    # A color inside a longer word counts in the purchase and not in the goal: such a goal cannot be reached.
+    assert color_of("rectangular") == "tan" and count_options(["rectangular"], {"shape": "rectangular"}) == 0
 
 
 def test_similarity_ignores_other_than_ascii_and_rounds():

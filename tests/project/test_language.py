@@ -20,6 +20,9 @@ STANDARD = {
     r"mended|mends": "repaired",
     r"spelt|misspelt": "tokenized, misspelled",
     r"laid out|goes round": "built, repeats",
+    r"analyse[dr]?|analysing": "analyze",
+    r"(?:de)?(?:tokenis|optimis|recognis|serialis|summaris)\w+|normalise[ds]?|normalisation": "the same with z",
+    r"centres?|programmes?": "center, program",
 }
 """Words that no file may contain."""
 PLAIN = {

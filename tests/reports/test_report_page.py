@@ -319,7 +319,7 @@ def test_it_fits_and_is_accessible(reader, pages, width):
     reader.until("document.querySelectorAll('.plot .main-svg').length > 0")
     axe = pytest.importorskip("axe_core_python", reason="axe-core-python is not installed")
     reader.browser.execute_script(resources.files(axe).joinpath("axe.min.js").read_text(encoding="utf-8"))
-    # Of a theme only colours depend, and they not on the width.
+    # Of a theme only colors depend, and they not on the width.
     for scheme, rules in (("light", {}), ("dark", {"runOnly": ["color-contrast"]}))[: 2 if width == 1400 else 1]:
         reader.prefer(scheme)
         background = reader.ask("getComputedStyle(document.body).backgroundColor")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from roleagent.envs.alfworld.engine.game_version import Dialect, UnknownDialect, recognise
+from roleagent.envs.alfworld.engine.game_version import GameVersion, UnknownGameVersion, recognize
 from roleagent.envs.alfworld.engine.goal_condition import Condition, Fact, compile_goal
 from roleagent.envs.alfworld.engine.pddl import CHANGING, SIGNATURES, Problem
 from roleagent.sharing import Immutable
@@ -46,7 +46,7 @@ class Game(Immutable):
 
     Attributes:
         source: the text it was read from.
-        dialect: the version of the rules.
+        version: of the rules.
         receptacles, objects, locations: the names that the text uses, e.g. ``"cabinet 3"``.
         receptacle_numbers, object_numbers: the inverse.
         place: the location of each receptacle; None where it has none.
@@ -63,7 +63,7 @@ class Game(Immutable):
     """
 
     source: GameSource
-    dialect: Dialect
+    version: GameVersion
     receptacles: tuple[str, ...]
     objects: tuple[str, ...]
     locations: tuple[str, ...]
@@ -99,9 +99,9 @@ class Game(Immutable):
         """Reads a game; about 2 ms.
 
         Raises:
-            UnknownDialect: the simulator does not know its rules, or cannot express its facts.
+            UnknownGameVersion: the simulator does not know its rules, or cannot express its facts.
         """
-        dialect = recognise(source.domain, source.grammar)
+        version = recognize(source.domain, source.grammar)
         problem = Problem.parse(source.problem)
         types, facts = problem.types, problem.facts
 
@@ -114,12 +114,12 @@ class Game(Immutable):
         r_of, o_of, l_of = number["receptacle"], number["object"], number["location"]
         names = {kind: tuple(shown[name] for name in ids[kind]) for kind in ids}
         if len({*names["receptacle"], *names["object"]}) != len(r_of) + len(o_of):
-            raise UnknownDialect("two things go by the same name")
+            raise UnknownGameVersion("two things go by the same name")
 
         place: list[int | None] = [None] * len(r_of)
         for _, receptacle, location in facts["receptacleatlocation"]:
             if place[r_of[receptacle]] is not None:
-                raise UnknownDialect(f"{receptacle} is at two locations")
+                raise UnknownGameVersion(f"{receptacle} is at two locations")
             place[r_of[receptacle]] = l_of[location]
         here: dict[int, list[int]] = {}
         for r, location in enumerate(place):
@@ -156,10 +156,10 @@ class Game(Immutable):
         goal = compile_goal(problem.goal, facts, problem.of_type(), CHANGING)
         for fact in goal.facts:
             if any(word not in number.get(types.get(word, ""), ()) for word in fact[1:]):
-                raise UnknownDialect("the goal names something that no fact does")
+                raise UnknownGameVersion("the goal names something that no fact does")
         return cls(
             source=source,
-            dialect=dialect,
+            version=version,
             receptacles=names["receptacle"],
             objects=names["object"],
             locations=names["location"],
@@ -175,7 +175,7 @@ class Game(Immutable):
             nested={outer: tuple(inner) for outer, inner in nested.items()},
             able=able,
             stations={
-                "clean": stations(dialect.washers),
+                "clean": stations(version.washers),
                 "heat": stations(("microwavetype",)),
                 "cool": stations(("fridgetype",)),
             },

@@ -1,7 +1,8 @@
-"""The versions of ALFWorld's rules and wording that the simulator knows, recognised by the hash of their text.
+"""The versions of ALFWorld's rules and wording that the simulator knows, recognized by the hash of their text.
 
 A game file carries its PDDL domain and its text grammar. All official games share one of two pairs, and the
-``alfworld`` package ships a third; they differ in the few points that :class:`Dialect` lists. TextWorld plays the rest.
+``alfworld`` package ships a third; they differ in the few points that :class:`GameVersion` lists. TextWorld plays the
+rest.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 from hashlib import sha256
 
 
-class UnknownDialect(ValueError):
+class UnknownGameVersion(ValueError):
     """The game has a domain, a grammar or facts that the native simulator does not know; TextWorld can play it."""
 
 
 @dataclass(frozen=True, slots=True)
-class Dialect:
+class GameVersion:
     """The differences between the known versions.
 
     Attributes:
@@ -49,11 +50,11 @@ Available commands:
   slice (object) with (object):     slice an object using a sharp object
 """
 _SINKS = frozenset({"sinktype", "sinkbasintype"})
-PACKAGE = Dialect(help=HELP)
+PACKAGE = GameVersion(help=HELP)
 """The domain and grammar that alfworld 0.4 ships. Generated games are written out with them."""
-OFFICIAL = Dialect(help=HELP, washers=_SINKS)
+OFFICIAL = GameVersion(help=HELP, washers=_SINKS)
 """The published games of format 2.1.3."""
-OLDER = Dialect(put=("put", "in/on"), names_location=True, washers=_SINKS)
+OLDER = GameVersion(put=("put", "in/on"), names_location=True, washers=_SINKS)
 """The published games of format 2.1.1."""
 
 # SHA-256 of (domain, grammar without its task sentence).
@@ -95,20 +96,20 @@ def with_sentence(grammar: str, sentence: str) -> str:
     return _TASK.sub(lambda found: f'Your task is to: {sentence}."', grammar, count=1)
 
 
-def recognise(domain: str, grammar: str) -> Dialect:
-    """The dialect of a game's domain and grammar; of two empty texts :data:`PACKAGE`.
+def recognize(domain: str, grammar: str) -> GameVersion:
+    """The version of a game's domain and grammar; of two empty texts :data:`PACKAGE`.
 
     Raises:
-        UnknownDialect: the simulator does not know these rules.
+        UnknownGameVersion: the simulator does not know these rules.
     """
     if not domain and not grammar:
         return PACKAGE
     if not _PLAIN.fullmatch(task_sentence(grammar)):
-        raise UnknownDialect("the task sentence has characters that TextWorld's grammar would interpret")
+        raise UnknownGameVersion("the task sentence has characters that TextWorld's grammar would interpret")
     bare = _TASK.sub('T"', grammar)
     known = _KNOWN.get((sha256(domain.encode()).hexdigest(), sha256(bare.encode()).hexdigest()))
     if known is None:
-        raise UnknownDialect("unknown PDDL domain or text grammar")
+        raise UnknownGameVersion("unknown PDDL domain or text grammar")
     return known
 
 
@@ -117,9 +118,9 @@ __all__ = [
     "OFFICIAL",
     "OLDER",
     "PACKAGE",
-    "Dialect",
-    "UnknownDialect",
-    "recognise",
+    "GameVersion",
+    "UnknownGameVersion",
+    "recognize",
     "task_sentence",
     "with_sentence",
 ]

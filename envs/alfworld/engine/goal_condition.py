@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from roleagent.envs.alfworld.engine.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion
 
 Fact = tuple[str, ...]
 """A ground fact: predicate and arguments, in lower case."""
@@ -54,7 +54,7 @@ def parse_expression(text: str) -> list[Any]:
                 return done
         else:
             stack[-1].append(token)
-    raise UnknownDialect("the goal's parentheses do not match")
+    raise UnknownGameVersion("the goal's parentheses do not match")
 
 
 def compile_goal(
@@ -72,7 +72,7 @@ def compile_goal(
         changing: predicates whose facts change during a game.
 
     Raises:
-        UnknownDialect: the goal has another form, or can never (or always) be reached.
+        UnknownGameVersion: the goal has another form, or can never (or always) be reached.
     """
     parts = expression[1:] if expression and expression[0] == "and" else [expression]
     choices = []
@@ -82,7 +82,7 @@ def compile_goal(
         _flatten(part, {}, literals, types)
         choices.append(tuple(dict.fromkeys(_alternatives(literals, types, facts, things, changing))))
     if not choices or not all(choices) or all(frozenset() in choice for choice in choices):
-        raise UnknownDialect("the goal can never be reached, or holds whatever happens")
+        raise UnknownGameVersion("the goal can never be reached, or holds whatever happens")
     return Condition(tuple(choices))
 
 
@@ -106,14 +106,14 @@ def _flatten(part: Any, renamed: Mapping[str, str], literals: list[Fact], types:
                 else:
                     waiting.append(token)
             if waiting:
-                raise UnknownDialect("the goal has a variable without a type")
+                raise UnknownGameVersion("the goal has a variable without a type")
             _flatten(body, renamed, literals, types)
         case ["not", ["=", str(left), str(right)]]:
             literals.append(("!=", renamed.get(left, left), renamed.get(right, right)))
         case [str(predicate), *arguments] if all(isinstance(argument, str) for argument in arguments):
             literals.append((predicate, *(renamed.get(argument, argument) for argument in arguments)))
         case _:
-            raise UnknownDialect(f"the goal has a part of an unknown form: {part}")
+            raise UnknownGameVersion(f"the goal has a part of an unknown form: {part}")
 
 
 def _alternatives(

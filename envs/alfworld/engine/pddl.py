@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roleagent.envs.alfworld.engine.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion
 from roleagent.envs.alfworld.engine.goal_condition import Fact, parse_expression
 
 _CONDITIONS = ("isclean", "ishot", "iscool", "issliced", "istoggled")
@@ -59,14 +59,14 @@ class Problem:
         """Reads the text of a problem.
 
         Raises:
-            UnknownDialect: it is not written as ALFWorld's problems are.
+            UnknownGameVersion: it is not written as ALFWorld's problems are.
         """
         text = text.lower()
         if ";" in text:
             text = re.sub(r";[^\n]*", "", text)
         sections = _SECTIONS.search(text)
         if sections is None:
-            raise UnknownDialect("the PDDL problem lacks :objects, :init or :goal")
+            raise UnknownGameVersion("the PDDL problem lacks :objects, :init or :goal")
         types = _declared(sections["objects"])
         return cls(types, _initial_facts(sections["init"], types), parse_expression(sections["goal"]))
 
@@ -88,12 +88,12 @@ def _declared(section: str) -> dict[str, str]:
             kind = next(tokens, "")
             for name in waiting:
                 if types.setdefault(name, kind) != kind:
-                    raise UnknownDialect(f"{name} is declared twice")
+                    raise UnknownGameVersion(f"{name} is declared twice")
             waiting = []
         else:
             waiting.append(token)
     if waiting or list(types.values()).count("agent") != 1:
-        raise UnknownDialect("the PDDL problem declares a name without a type, or not exactly one agent")
+        raise UnknownGameVersion("the PDDL problem declares a name without a type, or not exactly one agent")
     return types
 
 
@@ -102,14 +102,14 @@ def _initial_facts(section: str, types: Mapping[str, str]) -> dict[str, set[Fact
     facts: dict[str, set[Fact]] = {predicate: set() for predicate in SIGNATURES}
     found = _FACT.findall(section)
     if len(found) != section.count("("):
-        raise UnknownDialect("the initial state has something other than plain facts")
+        raise UnknownGameVersion("the initial state has something other than plain facts")
     for text in set(found):
         fact = tuple(text.split())
         if not fact or tuple([types.get(word) for word in fact[1:]]) != SIGNATURES.get(fact[0]):
-            raise UnknownDialect(f"the initial state has an unknown fact: ({text.strip()})")
+            raise UnknownGameVersion(f"the initial state has an unknown fact: ({text.strip()})")
         facts[fact[0]].add(fact)
     if len(facts["atlocation"]) != 1 or facts["holds"]:
-        raise UnknownDialect("the agent does not start at exactly one location with empty hands")
+        raise UnknownGameVersion("the agent does not start at exactly one location with empty hands")
     return facts
 
 

@@ -55,7 +55,7 @@ def _achieve(simulator: Simulator, fact: tuple[Any, ...]) -> Iterator[str]:
         case ("inreceptacle", o, r):
             yield from _fetch(simulator, o)
             yield from _reach(simulator, r, inside=True)
-            verb, preposition = game.dialect.put
+            verb, preposition = game.version.put
             yield f"{verb} {game.objects[o]} {preposition} {game.receptacles[r]}"
         case ("istoggled", o):
             yield from _reach(simulator, _holder(simulator, o))

@@ -74,9 +74,9 @@ class Simulator:
         """What can be done without walking, some of it more than once."""
         game, held = self.game, self.held
         able, name = game.able, game.objects
-        verb, preposition = game.dialect.put
+        verb, preposition = game.version.put
         yield from ("inventory", "look")
-        if game.dialect.help is not None:
+        if game.version.help is not None:
             yield "help"
         for r in game.here.get(self.place, ()):
             receptacle, accessible = game.receptacles[r], self.accessible(r)
@@ -131,7 +131,7 @@ class Simulator:
             return None
         self._change([("atlocation", place)], [("atlocation", self.place)])
         self.place = place
-        name = game.locations[place] if game.dialect.names_location else game.receptacles[r]
+        name = game.locations[place] if game.version.names_location else game.receptacles[r]
         return f"You arrive at {name}. {self._inside(r)}"
 
     def _open(self, verb: str, rest: str) -> str | None:
@@ -162,7 +162,7 @@ class Simulator:
         return f"You pick up the {name} from the {source}."
 
     def _put(self, verb: str, rest: str) -> str | None:
-        expected, preposition = self.game.dialect.put
+        expected, preposition = self.game.version.put
         name, _, target = rest.partition(f" {preposition} ")
         r, o = self._receptacle(target), self.held
         if verb != expected or r is None or o is None or not self._holds(name):
@@ -223,7 +223,7 @@ class Simulator:
         return f"You are carrying: a {self.game.objects[self.held]}."
 
     def _help(self, verb: str, rest: str) -> str | None:
-        return None if rest else self.game.dialect.help
+        return None if rest else self.game.version.help
 
     # What is seen.
 

@@ -19,7 +19,7 @@ from roleagent.envs.alfworld.generated.rooms import Room, room_of
 SIZES = ("standard", "small", "tiny")
 
 SHARED_SPOT = {"standard": 0.11, "small": 0.03, "tiny": 0.0}
-"""The chance that a receptacle is reached from the same spot as its neighbour."""
+"""The chance that a receptacle is reached from the same spot as its neighbor."""
 
 OPENABLE_SHARE = 0.85
 """The share of cabinets, drawers and safes that are openable; the rest read like shelves, as in the official games."""
@@ -119,9 +119,9 @@ def scene(size: str, number: int) -> Scene:
     for kind in kinds:
         low, high = HEIGHTS.get(kind, (0.85, 0.95))
         height = rng.uniform(low, high)
-        neighbour = receptacles[-1] if receptacles and rng.random() < SHARED_SPOT[size] else None
-        if neighbour:
-            x, z, location = neighbour.position[0] + 0.2, neighbour.position[2] + 0.2, neighbour.location
+        neighbor = receptacles[-1] if receptacles and rng.random() < SHARED_SPOT[size] else None
+        if neighbor:
+            x, z, location = neighbor.position[0] + 0.2, neighbor.position[2] + 0.2, neighbor.location
         else:
             wall, along = slots[next(order)]
             (dx, dz), reach = ((0, 1), (1, 0), (0, -1), (-1, 0))[wall], side // 2

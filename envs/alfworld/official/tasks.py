@@ -19,7 +19,7 @@ from numpy.random import Generator
 
 from roleagent.envs.alfworld import goals
 from roleagent.envs.alfworld.engine.game import Game, GameSource
-from roleagent.envs.alfworld.engine.game_version import UnknownDialect, with_sentence
+from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion, with_sentence
 from roleagent.envs.alfworld.generated.layout import generator
 from roleagent.envs.alfworld.official.games import SPLITS, list_games, read_game, split_folder
 from roleagent.task_grammar import Refused, TaskGrammar, TaskSpec
@@ -105,7 +105,7 @@ def game_with_goal(folder: Path, task_id: str) -> Game:
     assert goal is not None, task_id
     try:
         game = Game.from_source(goal.source(_official(folder, goal.game)))
-    except UnknownDialect as error:
+    except UnknownGameVersion as error:
         raise ValueError(f"{task_id}: {error}") from None
     if game.won.holds(game.facts):
         raise ValueError(f"{task_id}: the goal holds from the start")

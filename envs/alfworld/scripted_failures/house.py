@@ -84,7 +84,7 @@ class AlfredHouse:
         self.treatment = PROPERTIES[goal.task_type][0] if goal.task_type in STATIONS else ""
         self.lamp = goal.place if goal.place.endswith("lamp") else ""
         self.target = "" if self.lamp else goal.place
-        verb, preposition = game.dialect.put
+        verb, preposition = game.version.put
         self.wording = f"{verb} {{}} {preposition} {{}}"
         self.places = game.appliances
 

@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roleagent.envs.retrieval.lexical.analysis import analyse
+from roleagent.envs.retrieval.lexical.analysis import analyze
 from roleagent.envs.retrieval.lexical.postings import hash_terms
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.files import write_array, write_whole
@@ -89,7 +89,7 @@ class TfidfEncoder:
         found: Counter[str] = Counter()
         read = 0
         for read, text in enumerate(texts, 1):
-            found.update(set(analyse(text)))
+            found.update(set(analyze(text)))
             if len(found) >= MOST:
                 terms, counts = _merge(terms, counts, found)
                 found.clear()
@@ -134,7 +134,7 @@ class TfidfEncoder:
         """The same: questions and passages are read alike."""
         vectors = np.zeros((len(texts), self.dimension), np.float32)
         for vector, text in zip(vectors, texts, strict=True):
-            counts = {term: count for term, count in Counter(analyse(text)).items() if self._rarity(term)}
+            counts = {term: count for term, count in Counter(analyze(text)).items() if self._rarity(term)}
             if not counts:
                 continue
             weights = np.array([self._rarity(term) * (1 + math.log(count)) for term, count in counts.items()])

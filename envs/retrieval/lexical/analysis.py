@@ -21,13 +21,13 @@ STOP_WORDS = frozenset(_STOP_WORDS.split())
 _POSSESSIVES = tuple(apostrophe + s for apostrophe in "'\u2019\uff07" for s in "sS")
 
 
-def analyse(text: str) -> list[str]:
+def analyze(text: str) -> list[str]:
     """The terms of a text, in order, repetitions kept.
 
-    >>> analyse("The dog's running shoes, 3.5 inches")
+    >>> analyze("The dog's running shoes, 3.5 inches")
     ['dog', 'run', 'shoe', '3.5', 'inch']
     """
-    # No word contains a space, and the pieces between spaces repeat themselves: each is analysed once.
+    # No word contains a space, and the pieces between spaces repeat themselves: each is analyzed once.
     return list(chain.from_iterable(map(_pieces.__getitem__, text.split(" "))))
 
 
@@ -66,4 +66,4 @@ class _Pieces(dict[str, tuple[str, ...]]):
 
 _pieces = _Pieces()
 
-__all__ = ["STOP_WORDS", "analyse"]
+__all__ = ["STOP_WORDS", "analyze"]

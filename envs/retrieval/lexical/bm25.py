@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roleagent.envs.retrieval.lexical import indexer
-from roleagent.envs.retrieval.lexical.analysis import analyse
+from roleagent.envs.retrieval.lexical.analysis import analyze
 from roleagent.envs.retrieval.lexical.postings import Postings, hash_terms
 from roleagent.sharing import Immutable
 
@@ -129,7 +129,7 @@ class BM25(Immutable):
 
     def _lists(self, query: str) -> list[_List]:
         """The lists of the query's terms, the shortest first."""
-        counts = Counter(analyse(query))
+        counts = Counter(analyze(query))
         if not counts or not len(self._terms):
             return []
         hashes = hash_terms(counts)

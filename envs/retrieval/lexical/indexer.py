@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from roleagent.envs.retrieval.lexical.analysis import analyse
+from roleagent.envs.retrieval.lexical.analysis import analyze
 from roleagent.envs.retrieval.lexical.postings import HEADER, Postings, hash_terms
 
 # Occurrences per run: some 100 MB of memory while one is sorted.
@@ -104,7 +104,7 @@ class _Runs:
         self._counts = array("i")  # terms per document since the last run
 
     def add(self, text: str) -> None:
-        terms = analyse(text)
+        terms = analyze(text)
         self._found.extend(map(self.terms.__getitem__, terms))
         self._counts.append(len(terms))
         if len(self._found) >= RUN:

@@ -36,7 +36,7 @@ _started_in: int | None = None  # the process that runs the Java machine
 
 
 class LuceneIndex:
-    """A BM25 index of Lucene's (k1 = 0.9, b = 0.4, English analyser), on disk.
+    """A BM25 index of Lucene's (k1 = 0.9, b = 0.4, English analyzer), on disk.
 
     Raises:
         gymnasium.error.DependencyNotInstalled: pyserini (on opening) or Java (on first use) is missing.

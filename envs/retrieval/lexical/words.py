@@ -1,6 +1,6 @@
 """Word boundaries by Unicode's rules (UAX #29), as in Lucene's standard tokenizer.
 
-Lucene 9 compiles the properties of Unicode 12.1 into its tokeniser, and so does this module: the interpreter's own
+Lucene 9 compiles the properties of Unicode 12.1 into its tokenizer, and so does this module: the interpreter's own
 Unicode tables differ from version to version, and an index must be searched with the words that it was built with.
 Every character has a class, one letter of :data:`CLASSES`; patterns over these letters say which runs are words.
 """

@@ -130,7 +130,7 @@ class Service:
             raise HTTPException(413, why)
         return bytes(body)
 
-    # --- the dialects -------------------------------------------------------------------------------------------------
+    # --- the protocols ------------------------------------------------------------------------------------------------
 
     async def _retrieve(self, request: dict[str, Any]) -> dict[str, Any]:
         single = "query" in request

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from roleagent.envs.searchqa.text import normalise
+from roleagent.envs.searchqa.text import normalize
 from roleagent.sharing import Immutable
 from roleagent.task_split import TaskSplit, assert_disjoint
 
@@ -77,7 +77,7 @@ class Questions(Immutable, Mapping[str, tuple[Question, ...]]):
         }
         apart = [self.task_splits[name] for name in SPLITS if name in splits]
         assert_disjoint(apart)
-        assert_disjoint(apart, key=lambda task_id: normalise(self._by_id[task_id].text))
+        assert_disjoint(apart, key=lambda task_id: normalize(self._by_id[task_id].text))
 
     def __getitem__(self, name: str) -> tuple[Question, ...]:
         return self._splits[name]
@@ -111,13 +111,13 @@ class Questions(Immutable, Mapping[str, tuple[Question, ...]]):
 def split(train: Iterable[Question], valid: Iterable[Question], test: Iterable[Question]) -> Questions:
     """Builds the splits (see the module's docstring), without empty ones."""
     train, valid, test = map(_mixed, (train, valid, test))
-    asked = {normalise(question.text) for question in (*valid, *test)}
-    train = tuple(question for question in train if normalise(question.text) not in asked)
+    asked = {normalize(question.text) for question in (*valid, *test)}
+    train = tuple(question for question in train if normalize(question.text) not in asked)
     if not valid and train:
         held = set(by_hash(train)[: min(HELD_OUT, len(train) // 10)])
-        again = {normalise(question.text) for question in held}
+        again = {normalize(question.text) for question in held}
         valid = tuple(question for question in train if question in held)
-        train = tuple(question for question in train if normalise(question.text) not in again)
+        train = tuple(question for question in train if normalize(question.text) not in again)
     by_set: dict[str, list[Question]] = {}
     for question in test:
         by_set.setdefault(question.data_set, []).append(question)

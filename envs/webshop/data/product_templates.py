@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-COLOURS = ("black", "white", "blue", "red", "green", "pink", "gray", "brown")
+COLORS = ("black", "white", "blue", "red", "green", "pink", "gray", "brown")
 FITS = ("small", "medium", "large", "plus")
 SHOE_SIZES = ("7", "8", "9", "10")
 OUNCES = ("2 oz", "4 oz", "8 oz", "16 oz")
@@ -18,7 +18,7 @@ INCHES = ("14 inch", "20 inch", "36 inch", "58 inch")
 FEET = ("3 feet", "6 feet", "10 feet")
 
 GROUPS = {
-    "Color": COLOURS,
+    "Color": COLORS,
     "Fit": FITS,
     "Shoe": SHOE_SIZES,
     "Ounce": OUNCES,

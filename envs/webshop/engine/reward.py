@@ -18,7 +18,7 @@ from roleagent.envs.webshop.engine.goals import Goal
 
 # In the order in which they are looked for: to the shop, "dark blue" is blue and "dark red" is dark.
 # fmt: off
-COLOURS = (
+COLORS = (
     "alabaster", "apricot", "aqua", "ash", "asphalt", "azure", "banana", "beige", "black", "blue", "blush",
     "bordeaux", "bronze", "brown", "burgundy", "camel", "camo", "caramel", "champagne", "charcoal", "cheetah",
     "chestnut", "chocolate", "christmas", "coffee", "cognac", "copper", "coral", "cranberry", "cream", "crystal",
@@ -60,15 +60,15 @@ class Score:
     price: bool
 
 
-def colour_of(option: str | tuple[str, str]) -> str | tuple[str, str]:
-    """The first colour that the option names, else the option itself.
+def color_of(option: str | tuple[str, str]) -> str | tuple[str, str]:
+    """The first color that the option names, else the option itself.
 
     An option of a synthetic goal is a pair (name, value), in which ``in`` finds whole members only.
 
-    >>> colour_of("dark blue (2 pack)"), colour_of(("color", "navy")), colour_of(("color", "navy 2"))
+    >>> color_of("dark blue (2 pack)"), color_of(("color", "navy")), color_of(("color", "navy 2"))
     ('blue', 'navy', ('color', 'navy 2'))
     """
-    return next((colour for colour in COLOURS if colour in option), option)
+    return next((color for color in COLORS if color in option), option)
 
 
 @lru_cache(maxsize=16384)
@@ -97,9 +97,9 @@ def count_attributes(product: Product, wanted: Sequence[str]) -> int:
 
 def count_options(chosen: Iterable[str], wanted: Mapping[str, str] | Sequence[str]) -> int:
     """The number of wanted options that the chosen values satisfy."""
-    values = [colour_of(value) for value in chosen]
+    values = [color_of(value) for value in chosen]
     options = wanted.items() if isinstance(wanted, Mapping) else wanted
-    return sum(any(similar(value, colour_of(option)) for value in values) for option in options)
+    return sum(any(similar(value, color_of(option)) for value in values) for option in options)
 
 
 def type_factor(

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roleagent.envs.alfworld.engine.game import Engine, Game
-from roleagent.envs.alfworld.engine.game_version import UnknownDialect
+from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion
 from roleagent.envs.alfworld.engine.simulator import Simulator
 from roleagent.envs.alfworld.engine.textworld import TextWorldEngine
 from roleagent.envs.alfworld.env import load_game, load_source
@@ -158,7 +158,7 @@ class _Slot:
         try:
             game = load_game(folder, task_id)
             self._engine = Simulator(renumbered(game, numbers) if self._shuffle else game)
-        except UnknownDialect:
+        except UnknownGameVersion:
             self._engine = TextWorldEngine().load(load_source(folder, task_id))
         observation = self._engine.reset()
         if self._expert is not None:
