@@ -294,7 +294,13 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         return observation, self._info
 
     def snapshot(self) -> tuple[Any, ...]:
-        """The state of the episode (:class:`~roleagent.sharing.Restorable`), its notes included."""
+        """The state of the episode (:class:`~roleagent.sharing.Restorable`), its notes included.
+
+        Raises:
+            NotImplementedError: the environment has no snapshots.
+        """
+        if not self.env.has_wrapper_attr("snapshot"):
+            raise NotImplementedError(f"{self.env.unwrapped} has no snapshots: replay the commands")
         return self.env.get_wrapper_attr("snapshot")(), self._info, self._notes, self._noted
 
     def restore(self, snapshot: tuple[Any, ...]) -> None:

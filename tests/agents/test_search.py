@@ -20,6 +20,7 @@ from roleagent.config import load
 from roleagent.envs.restoring import RecordedStep, ReplayMismatch, Restorer
 from roleagent.envs.wrappers import Tags
 from roleagent.options import ConfigError
+from roleagent.sharing import Restorable
 from roleagent.types import Task
 
 
@@ -94,6 +95,14 @@ def test_snapshots_and_replay_give_the_same_trees(simulation):
     assert by_snapshot.replays == 0
     assert by_replay.replays > 100
     assert by_replay.mismatches == 0
+
+
+def test_a_world_without_snapshots_is_replayed(monkeypatch):
+    monkeypatch.delattr(Restorable, "snapshot")
+    _, search = opened(explorer(1))
+    trees = search.wave(TASKS, rngs(3))
+    assert {tree.error for tree in trees} == {""} and all(tree.leaves() for tree in trees)
+    assert search.stats.replays > 100 and search.stats.snapshots == search.stats.mismatches == 0
 
 
 def test_a_tree_ends_when_it_has_enough_pairs():

@@ -9,16 +9,22 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import gymnasium
 import numpy as np
 import pytest
 from gymnasium.error import DependencyNotInstalled
+from gymnasium.utils.env_checker import check_env
 from hostile import HUGE, NOT_TEXT, ODD
+from programs import load as load_program
 from small_envs import by_expert
 
 import roleagent  # noqa: F401  (registers the environments)
+from roleagent.agents.builders import EnvSplit
+from roleagent.agents.search.search import Search
+from roleagent.config import load
 from roleagent.env_spec import spec_of
 from roleagent.envs.failures import play_failures, scripted_modes
 from roleagent.envs.make import make as make_view
@@ -315,6 +321,34 @@ def test_the_fine_view_and_a_restored_episode(make):
         steps.append(RecordedStep(command, text, reward, terminated or truncated))
     restorer.restore(None, ANIMAL, steps)
     assert env.step("look around")[-1]["score"] == info["score"] and (restorer.replays, restorer.mismatches) == (1, 0)
+
+
+def test_gymnasium_and_evaluate_py_know_it(make, tmp_path, monkeypatch, capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        check_env(make(split="test", tasks=("4-2",), render_mode="ansi").unwrapped, skip_close_check=True)
+    monkeypatch.chdir(tmp_path)
+    chosen = ["--env", ENV_ID, "--split", "test", "--tasks", "2", "--env-arg", 'tasks=["4-2"]']
+    assert load_program("evaluate").main([*chosen, "--agent", "oracle"]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (result["n"], result["success"]) == (2, 1.0)
+
+
+def test_agent_r_searches_it_by_checked_replay(make):
+    class Tourist(load_program("benchmarks/agent_r").RandomCommands):  # needs no torch
+        def generate(self, requests, temperature):
+            ways = ("open door to kitchen", "go to kitchen", "inventory", "look around")
+            said = [(*self.encode(f"<action>{ways[one.slot % 4]}</action>"), self.eos_id) for one in requests]
+            return [Completion(ids, (0.0,) * len(ids), "stop") for ids in said]
+
+    options = ["env.train_split=train", 'env.kwargs={"tasks": ["4-2"], "max_steps": 9}', "search.descents=2"]
+    config = load(None, [f"env.id={ENV_ID}", "method=agent_r", "search.depth=3", *options])
+    split = EnvSplit.open(config, "train")
+    search = Search.open(split, Tourist(0))
+    trees = search.wave(split.task_split.task_ids[:2], [np.random.default_rng(n) for n in range(2)])
+    search.close()
+    assert [tree.error for tree in trees] == ["", ""] and all(len(tree.root.children) == 4 for tree in trees)
+    assert search.stats.replays > 20 and search.stats.snapshots == search.stats.mismatches == 0
 
 
 # --- Java machines ----------------------------------------------------------------------------------------------------
