@@ -39,6 +39,7 @@ from roleagent.agents.builders import EnvSplit, open_rollout_policy
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search.search import Search
 from roleagent.config import Config, load, to_dict
+from roleagent.learners.batch import trained_tokens
 from roleagent.learners.generated_tasks import play_probe
 from roleagent.learners.launch import exit_status, open_run
 from roleagent.learners.model.lora import ModuleWeights
@@ -98,10 +99,11 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     actor.sync(ModuleWeights(policy.model), policy.version)
 
     results = evaluate_stage(run, held_out, actor, "before")
-    if config.train.stage == "sft":  # the control: imitation for as long as RL would take
+    if config.train.stage == "sft":  # the control: imitation for as long as RL would take, or of as many tokens
         run.enter("sft")
         segments += Corrections(run, split).segments(policy)
-        run.save(imitate(run, policy, segments, epochs=1e4, minutes=config.train.minutes))
+        epochs = config.train.tokens / max(1, trained_tokens(segments)) if config.train.tokens else 1e4
+        run.save(imitate(run, policy, segments, epochs, config.train.minutes))
     elif config.train.stage in ("revise", "eto"):
         run.enter(config.train.stage)
         replayed = [*segments, *Corrections(run, split).segments(policy)]

@@ -48,6 +48,11 @@ Column = list[np.ndarray]
 """One number per token: an array (T,) for each segment."""
 
 
+def trained_tokens(segments: Sequence[Segment]) -> int:
+    """The number of action tokens that are imitated."""
+    return sum(int(((one.token_kind == ACTION) & (one.advantages > 0)).sum()) for one in segments)
+
+
 @dataclass
 class Batch:
     """An iteration's episodes on this rank.
@@ -291,6 +296,7 @@ __all__ = [
         "first_action_tokens",
         "segments_of",
         "split_tokens",
+        "trained_tokens",
         "whiten",
     ),
 ]

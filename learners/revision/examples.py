@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from roleagent.files import write_whole
-from roleagent.learners.batch import ACTION
+from roleagent.learners.batch import trained_tokens
 from roleagent.revision_settings import RevisionConfig
 from roleagent.types import Segment
 
@@ -43,7 +43,7 @@ class Example:
     @property
     def trained_tokens(self) -> int:
         """The number of tokens with weight."""
-        return sum(int(((one.token_kind == ACTION) & (one.advantages > 0)).sum()) for one in self.segments)
+        return trained_tokens(self.segments)
 
     @property
     def key(self) -> tuple[bytes, ...]:

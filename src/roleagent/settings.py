@@ -260,6 +260,7 @@ class TrainConfig:
 
     iterations: Count = 30  # of reinforcement
     minutes: Amount = 0.0  # wall-clock budget for the RL stage; 0: no limit
+    tokens: Count = 0  # budget of train.stage=sft: trained tokens of the expert's commands; 0: no limit
     evaluate_every: Count = 0  # iterations; 0: only before and after
     checkpoint_every: Size = 1  # iterations
     keep_checkpoints: Size = 2  # how many, the newest

@@ -146,7 +146,7 @@ def test_a_disk_that_is_full_already_is_one_line(copy, config):
         ["prompt.predictions=inline", "loss.prediction_credit=advantage"],
         ["prompt.predictions=followup", "loss.prediction_credit=advantage"],
         ["policy.dtype=bfloat16", "loss.kl=0", "loss.prediction_credit=none"],
-        ["train.stage=sft", "train.minutes=0.02", "warmstart.episodes=4"],
+        ["train.stage=sft", "train.tokens=400", "warmstart.episodes=4"],
     ],
     ids=" ".join,
 )
