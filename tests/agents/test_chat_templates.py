@@ -2,7 +2,9 @@
 
 import json
 import random
+import re
 from pathlib import Path
+from typing import Literal, TypedDict
 
 import pytest
 from tiny import Script, llama3_tokenizer, qwen, qwen2_tokenizer
@@ -108,6 +110,33 @@ def test_a_description_with_markers_has_no_special_tokens(policy):
     ]
     found = [[token for token in ChatRenderer(policy).first_message("x", tools) if token in known] for tools in offered]
     assert found[0] == found[1]
+
+
+class Trip(TypedDict):
+    days: list[int]
+
+
+@tool
+def plan(trips: list[Trip], by: Literal["train", "bus"] | None = None, most: float | str = 2.5) -> str:
+    """Plans trips.
+
+    Args:
+        most: to spend.
+    """
+    return ""
+
+
+def test_a_schema_survives_the_way_to_the_model(policy):
+    """The published code keeps type, description and enum: items, nested properties, defaults and unions vanish."""
+    env = ToolEnv([plan], [{"id": "a", "prompt": "Go.", "answer": "x"}], split="all")
+    [offered] = env.reset()[1]["tools"]
+    prompt = policy.decode(ChatRenderer(policy).first_message("x", [offered]))
+    found, _ = json.JSONDecoder().raw_decode(prompt[re.search(r'{\s*"type": "function"', prompt).start() :])
+    assert found["function"]["parameters"] == offered["function"]["parameters"] == plan.parameters
+    trips, by, most = plan.parameters["properties"].values()
+    assert trips["items"]["properties"] == {"days": {"type": "array", "items": {"type": "integer"}}}
+    assert trips["items"]["additionalProperties"] is False and by["default"] is None and "train" in str(by)
+    assert most == {"type": ["number", "string"], "default": 2.5, "description": "to spend."}
 
 
 def test_user_messages_are_trimmed_as_the_template_does(policy):

@@ -117,6 +117,22 @@ def test_a_process_reward_changes_the_advantage_of_its_own_turn(kind, turn):
     assert values[0][turn] > max(values[1][turn], values[2][turn])
 
 
+@pytest.mark.parametrize("kind", ESTIMATORS)
+def test_an_episode_that_is_cut_off_keeps_its_reward(kind):
+    """The published code puts the outcome on the tool's last token, where the mask removes it: −1 became 0."""
+    cut_off, finished = ({"task": 0.0, "format": -1.0}, {"task": 0.0})
+    pair = (episode({"task": 0.0}, cut_off, truncated=True), episode({"task": 0.0}, finished))
+    values = Credit.of(Group(TASK, pair), kind, EstimatorConfig(rewards=Rewards({"format": 1.0}))).values
+    assert values[0][-1] < 0 <= values[1][-1]
+
+
+@pytest.mark.parametrize("kind", [name for name, one in ESTIMATORS.items() if one.compares_outcomes])
+def test_an_episode_alone_in_its_group_is_compared_with_nothing(kind):
+    """In the published code a group of one has mean 0 and deviation 1, and its raw reward is its advantage."""
+    alone = Group(TASK, (episode({"task": 0.0}, {"task": 1.0}),))
+    assert Credit.of(alone, kind, EstimatorConfig()).values == [[0.0, 0.0]]
+
+
 def run_of(**estimator):
     config = from_dict({"method": "grpo", "estimator": {"rewards": {"tool": 0.2}, **estimator}})
     ranks = SimpleNamespace(largest=float)
