@@ -57,7 +57,7 @@ from roleagent.learners.rl import estimator_config
 SHORT = (
     *("warmstart.episodes=400", "warmstart.rounds=1", "warmstart.round_episodes=100"),
     *("env.eval_tasks=4", "curriculum.analyst=rule"),
-    *("rollout.eval_sampled=off", "train.iterations=5", "rollout.num_groups=8", "rollout.group_size=4"),
+    *("rollout.eval_sampled=0", "train.iterations=5", "rollout.num_groups=8", "rollout.group_size=4"),
 )
 YOUNG = 3  # first iterations, in which the library has few older failures
 

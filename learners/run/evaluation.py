@@ -17,8 +17,8 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
     """Success on a split that the ranks share; kept in the run folder as ``<name>.json``, so that it is measured once.
 
     Args:
-        sampled: whether to sample at ``rollout.temperature``, as in training, instead of ``rollout.eval_temperature``;
-            the file is ``<name>-sampled.json``.
+        sampled: whether to sample at ``rollout.eval_sampled`` instead of ``rollout.eval_temperature``; the file is
+            ``<name>-sampled.json``.
 
     Returns:
         the result, on every rank.
@@ -36,7 +36,7 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
         evaluate_policy(
             split.rollout(policy),
             task_ids,
-            options.temperature if sampled else options.eval_temperature,
+            options.eval_sampled if sampled else options.eval_temperature,
             options.eval_batch,
             lambda done, total: run.display.advance(done),
         )
@@ -57,8 +57,7 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
 
 
 def evaluate_stage(run: Run, split: EnvSplit, policy: Policy, name: str) -> dict[str, dict[str, Any]]:
-    """The evaluations before or after training, by name: at the evaluation's temperature and, with
-    ``rollout.eval_sampled``, at the training temperature."""
+    """The evaluations before or after training, by name: at one temperature or, with ``rollout.eval_sampled``, at two."""
     found = {name: evaluate_split(run, split, policy, name)}
     if run.config.rollout.eval_sampled:
         found[f"{name}-sampled"] = evaluate_split(run, split, policy, name, sampled=True)

@@ -134,7 +134,7 @@ class RolloutConfig:
     group_size: Length = 8  # episodes of the same task, G
     temperature: Annotated[Number, Field(gt=0, le=100)] = 1.0  # at which training episodes are sampled
     eval_temperature: Temperature = 0.0  # of measurements; 0: greedy
-    eval_sampled: Switch = False  # whether training measures at `temperature`, too
+    eval_sampled: Temperature = 0.0  # a second temperature of measurements, such as 1; 0: none
     eval_batch: Length = 100  # episodes side by side in evaluation
     action_tokens: Length = 24  # most tokens of an action reply
     prediction_tokens: Length = 64  # most tokens of a prediction reply

@@ -2,10 +2,12 @@
 
 import gzip
 import json
+import shutil
 from fnmatch import fnmatch
 
 import pytest
-from programs import ROOT, TOY_POLICY, load, overrides
+from programs import ROOT, TOY_POLICY, load, metrics, overrides
+from safetensors.torch import load_file
 from test_methods import DOCUMENTED
 
 from roleagent.envs.tools.calls.command import read_command
@@ -16,13 +18,13 @@ TREE = {
     "policy": TOY_POLICY | {"context": 512, "vocabulary": 800},
     "warmstart": {"episodes": 100, "epochs": 9.0, "batch_tokens": 400, "shares": {"book": 1.0, "meet": 1.0}},
     "env": {"eval_tasks": 4, "kwargs": {"calls": [1], "max_steps": 3}},
-    "rollout": {"num_groups": 4, "group_size": 3, "eval_sampled": False},
+    "rollout": {"num_groups": 4, "group_size": 3, "eval_sampled": 0},
     "train": {"iterations": 2, "minutes": 0.0},
 }
 
 
-def run(folder, **more):
-    options = [f"run_dir={folder}", *overrides(TREE), *overrides(more)]
+def run(folder, *arguments, **more):
+    options = [f"run_dir={folder}", *overrides(TREE), *overrides(more), *arguments]
     assert train.main(["--config", str(ROOT / "configs" / "office.yaml"), *options]) == 0
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [row for row in rows if row["stage"] == "train"]
@@ -56,3 +58,25 @@ def test_a_run_with_process_rewards(mask, tmp_path):
     cards = [turn for episode in load_run(tmp_path / "run")["episodes"] for turn in episode["turns"]]
     logged = [turn["calls"] for turn in called]
     assert any(card["calls"] in logged for card in cards if card["calls"])
+
+
+def test_a_run_on_tools_goes_on_in_the_same_bits(tmp_path):
+    """Offices and ids are drawn for every task, and states are copied for every episode: all of it comes again."""
+    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
+    more = {
+        "method": "grpo",
+        "estimator": {"rewards": {"tool": 0.2}},
+        "train": {**TREE["train"], "keep_checkpoints": 9},
+    }
+    run(whole, **more)
+    shutil.copytree(whole, resumed)
+    *_, last = sorted((resumed / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    for name in ("after.json", "result.json"):
+        (resumed / name).unlink()
+    run(resumed, "--resume", **more)
+    assert metrics(resumed, "train") == metrics(whole, "train")
+    first, second = (
+        load_file(folder / "checkpoints" / last.name / "policy" / "model.safetensors") for folder in (whole, resumed)
+    )
+    assert first.keys() == second.keys() and all(first[name].equal(second[name]) for name in first)
