@@ -244,6 +244,29 @@ def origins(arm: Arm) -> dict[str, Origin]:
     }
 
 
+def written_tasks(arm: Arm) -> dict[int, dict[str, float]]:
+    """How the tasks of a simulator fit the agent, by seed; without a simulator nothing.
+
+    Returns:
+        ``initial_live`` and ``present_live``: means over the probes, and their ratio ``live_ratio``; over the last
+        third of the iterations the means ``fresh_success``, ``fresh_in_band``, ``base_in_band`` and ``forgetting``.
+        What was never measured is left out.
+    """
+    found: dict[int, dict[str, float]] = {}
+    for seed, rows in arm.logs.items():
+        late = rows[-math.ceil(len(rows) / 3) :]
+        wanted = {f"{name}_live": (rows, f"genenv_probe_{name}_live") for name in ("initial", "present")}
+        late_names = ("fresh_success", "fresh_in_band", "base_in_band", "forgetting")
+        wanted |= {name: (late, f"genenv_{name}") for name in late_names}
+        own = {name: [row[key] for row in part if key in row] for name, (part, key) in wanted.items()}
+        means = {name: float(np.mean(values)) for name, values in own.items() if values}
+        if means.get("initial_live") and "present_live" in means:
+            means["live_ratio"] = means["present_live"] / means["initial_live"]
+        if means:
+            found[seed] = means
+    return found
+
+
 def time_shares(arm: Arm) -> dict[str, float]:
     """Time per part as shares, and the mean ``seconds`` of an iteration."""
     rows = [row for log in arm.logs.values() for row in log]

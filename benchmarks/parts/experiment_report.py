@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from parts.experiment_figures import (
     success,
     task_split_of,
     time_shares,
+    written_tasks,
 )
 from parts.experiment_pictures import draw
 from parts.experiment_plan import SUCCESS, Evaluation, Plan
@@ -85,6 +86,7 @@ def _pages(plan: Plan, arms: Sequence[Arm], pictures: dict[str, Path]) -> Iterat
     yield from _origins(trained)
     yield from _library(trained)
     yield from _picture(pictures, "library", "Tasks in the failure library by failure mode and iteration")
+    yield from _written_tasks(trained)
     yield "## Time per part\n"
     yield from _times(trained)
 
@@ -239,6 +241,44 @@ def _origins(arms: Sequence[Arm]) -> Iterator[str]:
         shares = (f"{100 * share:.0f}" for share in (found.reward, found.zero_variance, found.never_won))
         yield _row(name, chosen, str(found.groups), *shares)
     yield ""
+
+
+def _written_tasks(arms: Sequence[Arm]) -> Iterator[str]:
+    found = [(arm.name, rows) for arm in arms if (rows := written_tasks(arm))]
+    if not found:
+        return
+
+    def by_seed(rows: Mapping[int, Mapping[str, float]], name: str, form: Callable[[float], str]) -> str:
+        values = {seed: row[name] for seed, row in rows.items() if name in row}
+        if not values:
+            return "–"
+        mean = f" (mean {form(sum(values.values()) / len(values))})" if len(values) > 1 else ""
+        return ", ".join(form(value) for value in values.values()) + mean
+
+    yield "## Written tasks\n"
+    names = {
+        **{"initial_live": "live, initial simulator, %", "present_live": "live, present simulator, %"},
+        **{"live_ratio": "ratio", "fresh_success": "fresh: success, %", "fresh_in_band": "fresh in band, %"},
+        **{"base_in_band": "base in band, %", "forgetting": "forgetting, points"},
+    }
+    yield _row("arm", *names.values())
+    yield _row(*("---",) * (1 + len(names)))
+    for arm, rows in found:
+        cells = (by_seed(rows, name, _ratio if name == "live_ratio" else _share) for name in names)
+        yield _row(arm, *cells)
+    yield (
+        "\nBy seed. *Live* tasks are neither always nor never solved: means over the probes, in which the same weights "
+        "play tasks of both simulators. The rest are means over the last third of the iterations. *Forgetting* is the "
+        "success that was lost on tasks first played eight iterations ago or earlier.\n"
+    )
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}"
 
 
 def _library(arms: Sequence[Arm]) -> Iterator[str]:

@@ -195,6 +195,27 @@ def test_figures_by_hand(programs, arms, tmp_path):
     assert chosen["chance"] == figures.Origin(groups=4, reward=0.75, zero_variance=0.5, never_won=0.0)
 
 
+def test_the_fit_of_written_tasks_is_a_table_by_seed(programs):
+    figures, report = programs["experiment_figures"], programs["experiment_report"]
+
+    def log(initial, **late):
+        probe = {"genenv_probe_initial_live": initial, "genenv_probe_present_live": 0.6}
+        before = [{"step": 1, "genenv_fresh_success": 0.9, **probe}, {"step": 2, "genenv_fresh_success": 0.7}]
+        return [*before, {"step": 3, **{f"genenv_{name}": value for name, value in late.items()}}]
+
+    arm, plain = figures.Arm("GenEnv", {}), figures.Arm("uniform", {})
+    arm.__dict__["logs"] = {0: log(0.4, fresh_success=0.5, forgetting=0.25), 3: log(0.3, fresh_success=0.3)}
+    plain.__dict__["logs"] = {0: [{"step": 1}]}
+    found = figures.written_tasks(arm)
+    assert found[0] == pytest.approx(
+        {"initial_live": 0.4, "present_live": 0.6, "live_ratio": 1.5, "fresh_success": 0.5, "forgetting": 0.25}
+    )
+    assert found[3]["live_ratio"] == pytest.approx(2.0) and not figures.written_tasks(plain)
+    page = [*report._written_tasks([plain, arm])]
+    assert "| GenEnv | 40, 30 (mean 35) | 60, 60 (mean 60) | 1.50, 2.00 (mean 1.75) | 50, 30 (mean 40) |" in page[3]
+    assert len(page) == 5 and page[3].endswith("| – | – | 25 |") and not [*report._written_tasks([plain])]
+
+
 @pytest.mark.slow
 def test_an_experiment_from_its_plan_to_its_report(written, tmp_path):
     out, arms = tmp_path / "out", {name: PLAN["arms"][name] for name in ("GRPO", "Role-Agent")}
