@@ -2,6 +2,7 @@
 
 import copy
 import pickle
+import random
 from contextlib import suppress
 from itertools import product
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from hostile import NOT_TEXT, ODD
-from written_tasks import written
+from written_tasks import hostile_line, well_formed_line, written
 
 from roleagent.envs.alfworld.engine.game import Game
 from roleagent.envs.alfworld.generated.generate import generate
@@ -19,7 +20,7 @@ from roleagent.envs.alfworld.generated.tasks import TaskName, scene_of
 from roleagent.envs.alfworld.goals import parse_goal
 from roleagent.envs.alfworld.official.games import list_games, split_folder
 from roleagent.envs.alfworld.official.tasks import NewGoal
-from roleagent.task_grammar import grammar_of
+from roleagent.task_grammar import REFUSALS, Refused, grammar_of
 
 ALFWORLD = "RoleAgent/ALFWorld-v0"
 HELD_OUT = 40  # of the 140 games are for evaluation in the folder of the tests
@@ -66,7 +67,7 @@ def official(folder):
     return gymnasium.make(ALFWORLD, data_dir=folder, generated_tasks=True)
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [60, pytest.param(1200, marks=pytest.mark.slow)])
 def test_new_goals_are_won_by_their_plans(official, count):
     grammar, accepted = grammar_of(official), 0
     for spec in written(grammar, count):
@@ -99,6 +100,19 @@ def test_a_task_of_an_evaluation_split_is_refused(folder, official):
             if scene_of(game) == scene:
                 reasons.add(grammar.check(grammar.spec(goal.task_id)).reason)
     assert "held_out" in reasons and "" not in reasons
+
+
+@pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("line", [hostile_line, well_formed_line])
+def test_no_proposal_of_a_new_goal_raises(official, count, line):
+    grammar, rng, draws = grammar_of(official), random.Random(count), np.random.default_rng(count)
+    for number in range(count):
+        with suppress(Refused):
+            values, _ = grammar.read(line(rng, grammar))
+            spec = grammar.complete(values, draws)
+            assert spec.values == tuple(values)
+            if number % 10 == 0:
+                assert grammar.check(spec).reason in ("", *REFUSALS)
 
 
 def test_hostile_new_goals_end_in_one_line(official):

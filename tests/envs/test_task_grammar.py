@@ -4,7 +4,6 @@ import copy
 import multiprocessing
 import pickle
 import random
-import string
 import warnings
 
 import gymnasium
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
 from hostile import NOT_TEXT, ODD
-from written_tasks import written
+from written_tasks import hostile_line, well_formed_line, written
 
 from roleagent.task_grammar import REFUSALS, OpenTaskSplit, Refused, grammar_of
 
@@ -122,28 +121,11 @@ def test_a_task_whose_plan_does_not_win_is_refused(grammar, monkeypatch):
     assert grammar.check(spec).reason == "unsolvable"
 
 
-def hostile(rng, grammar):
-    """A line that a bad model may write: noise, control characters, tags, wrong numbers, cut or doubled fields."""
-    names, kinds = list(grammar.fields), rng.randrange(5)
-    if kinds == 0:
-        return "".join(rng.choice(string.printable + "\x00\u202e<>=é") for _ in range(rng.randrange(60)))
-    pairs = [f"{name}={rng.choice((*grammar.fields[name], 'NaN', '-1', '1e9', '<tasks>', 'x' * 50))}" for name in names]
-    if kinds == 1:
-        pairs[rng.randrange(len(pairs))] = rng.choice(["", "=", "==", "</tasks>", "a=b=c", "\x1b[2J", names[0] + "="])
-    elif kinds == 2:
-        pairs = rng.sample(pairs, rng.randrange(len(pairs) + 1))
-    elif kinds == 3:
-        pairs += rng.sample(pairs, 1)
-    return " ".join(pairs)
-
-
-def well_formed(rng, grammar):
-    return " ".join(f"{name}={rng.choice(choices)}" for name, choices in grammar.fields.items())
-
-
 @pytest.mark.parametrize("count", [1000, pytest.param(10_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    ("line", "reasons"), [(hostile, {"syntax", "vocabulary"}), (well_formed, set())], ids=["hostile", "well-formed"]
+    ("line", "reasons"),
+    [(hostile_line, {"syntax", "vocabulary"}), (well_formed_line, set())],
+    ids=["hostile", "well-formed"],
 )
 def test_no_proposal_raises(grammar, count, line, reasons):
     rng, draws, refused = random.Random(count), np.random.default_rng(count), set()
