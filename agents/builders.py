@@ -116,7 +116,7 @@ def check_rollout_backend(config: Config) -> None:
     """Refuses a rollout backend that cannot work, before anything is computed.
 
     Raises:
-        ConfigError, PolicyError: one line that says what to change.
+        ConfigError, PolicyError: one line that explains what to change.
     """
     if ":" in config.rollout.backend:
         load_class(config.rollout.backend, "generate", "sync", "offload")

@@ -154,7 +154,7 @@ class ModelSimulator:
     """A policy writes tasks, one task per reply.
 
     A policy that knows a chat template is prompted. One that does not has learned the role by example, and finds behind
-    the situation the mark that says what is due.
+    the situation the mark for what is due.
 
     It learns in a step of its own (:func:`roleagent.learners.simulator.update_simulator`), in which every rank takes
     part: :meth:`update` keeps the records for it.

@@ -43,7 +43,7 @@ CHUNK = 64
 
 
 class Case(NamedTuple):
-    """One failed episode, why it failed, and what the analyst says."""
+    """One failed episode, why it failed, and the analyst's answer."""
 
     world: str
     mistake: ScriptedFailure

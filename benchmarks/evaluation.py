@@ -39,7 +39,7 @@ TESTS = Path(__file__).resolve().parent.parent / "tests"
 
 
 def serve(first: float, per_token: float, urls: Any) -> None:
-    """A server that says where it is, and answers until it is ended."""
+    """A server that prints its address, and answers until it is ended."""
     sys.path.insert(0, str(TESTS))
     fake_openai = importlib.import_module("fake_openai")
 

@@ -44,7 +44,7 @@ LARGE = ("hidden_size=320", "layers=8", "heads=8", "kv_heads=4", "mlp_size=1024"
 DEFAULT = Path(__file__).parents[1] / "configs" / "default.yaml"
 
 Replies = Mapping[int, Sequence[Sequence[int]]]
-"""What each slot says, call by call, in tokens."""
+"""The reply of each slot, call by call, in tokens."""
 
 
 def episode(world: EnvSplit, task_id: str, rng: np.random.Generator) -> Demonstration:

@@ -6,7 +6,7 @@ Both play the same commands in turns, in as many worlds: CPU time of this proces
 and their resident memory. The starts are counted apart from the steps. The package's step lists all valid actions;
 ``ours_listed`` is this environment with ``list_actions=True``. ``ratio`` is the naive client's CPU time of a step over
 ours. The scores of all worlds have to be equal. It needs the extra ``scienceworld`` and Linux; without them the result
-says so and measures nothing.
+reports it and measures nothing.
 """
 
 from __future__ import annotations

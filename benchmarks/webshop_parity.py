@@ -7,7 +7,7 @@ A recording is a line of JSON: ``goal`` (its index in the fixed order), ``instru
 and ``steps``, each with ``action``, ``observation``, ``reward``, ``done``, ``clickables`` and ``has_search_bar``; all
 of these are compared. A ranking has a ``query`` and the asins of its ``top50``. DIR holds the official files that they
 were recorded with. The reward needs the nouns that the original found: they are read from ``title_nouns.json[.gz]`` in
-DIR, one level below, or beside the recordings, unless ``--nouns`` says otherwise.
+DIR, one level below, or beside the recordings, unless ``--nouns`` names another.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class CurriculumSampler(UniformSampler):
     succeeded. Without weights p is uniform. As ε < 1, every task keeps a probability of at least (1 − ε)/N.
 
     A batch names no task twice as long as there are others, so a single heavy task cannot fill it: of the retrieved
-    part each task is drawn once, and what is left over is drawn uniformly. ``curriculum_share`` says how much was
+    part each task is drawn once, and what is left over is drawn uniformly. ``curriculum_share`` is how much was
     really drawn from the retrieved part.
 
     What fails most is retrieved most, tasks that no rollout ever solves included, and a group without spread teaches
@@ -50,7 +50,7 @@ class CurriculumSampler(UniformSampler):
     Args:
         task_split: the tasks; no other task can have a weight.
         library: where failures are kept.
-        analyst: says why a trajectory failed and which earlier failures are like it; None if :meth:`learn` is used.
+        analyst: explains why a trajectory failed and selects earlier failures like it; None if :meth:`learn` is used.
         rng: the generator that draws.
         epsilon: ε in [0, 1).
         decay: in [0, 1]; of weights, and of what is known of a task's success.

@@ -85,7 +85,7 @@ class TaskWriter:
             counts: tasks wanted for each situation.
             variable: for each situation, whether its task may be varied.
             iteration: the number of the iteration.
-            rng: draws the variations and what no field says.
+            rng: draws the variations and what no field sets.
             taken: ids that are not accepted.
         """
         taken = set(taken)

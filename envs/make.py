@@ -57,7 +57,7 @@ def _checked(env_id: str, arguments: Mapping[str, Any], prefix: str) -> dict[str
         ) from error
     spec = gymnasium.registry.get(name)
     if spec is None or spec.entry_point is None:
-        return dict(arguments)  # gymnasium.make says what there is
+        return dict(arguments)  # gymnasium.make lists what there is
     from roleagent.validation import check_arguments  # pydantic: help does without
 
     creator = spec.entry_point if callable(spec.entry_point) else load_env_creator(spec.entry_point)

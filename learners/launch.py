@@ -79,7 +79,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
         resume: whether the run exists already, with a model of its own.
 
     Raises:
-        ConfigError, PolicyError, EndpointError, LibraryError, ValueError: one line that says what to change.
+        ConfigError, PolicyError, EndpointError, LibraryError, ValueError: one line that explains what to change.
     """
     config = split.config
     imitates = config.warmstart.episodes > 0
@@ -116,7 +116,7 @@ def check_simulator(split: EnvSplit) -> None:
     """Refuses task simulators that cannot work.
 
     Raises:
-        ConfigError, EndpointError: one line that says what to change.
+        ConfigError, EndpointError: one line that explains what to change.
     """
     config, options = split.config, split.config.simulator
     if config.simulator_is_model and config.train.stage != "rl":
@@ -138,7 +138,7 @@ def check_learning(config: Config) -> None:
     """Refuses contradictory options of estimator and loss.
 
     Raises:
-        ConfigError, ValueError: one line that says what to change.
+        ConfigError, ValueError: one line that explains what to change.
     """
     if config.estimator.kind not in ESTIMATORS:
         near = difflib.get_close_matches(config.estimator.kind, ESTIMATORS, n=1)

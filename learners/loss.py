@@ -1,6 +1,6 @@
 """The objective (Eq. 9), in plain torch.
 
-The average is taken within a trajectory over its own tokens, then over trajectories, or as ``loss.aggregation`` says.
+The average is taken within a trajectory over its own tokens, then over trajectories; ``loss.aggregation`` has others.
 All divisors are known before the first forward pass, so :func:`token_weights` gives each token one weight. From then on
 everything is a sum over micro-batches, accumulation steps and ranks, in any order, with the same gradient. (An engine
 that averages gradients over R ranks must be given R times the loss.)
@@ -80,7 +80,7 @@ def imitation_weights(
 ) -> Column:
     """Each token's weight in a batch of demonstrations: each kind of token is averaged over the whole batch.
 
-    An action token counts as often as its advantage says (0 for a step that is not imitated), any other once.
+    An action token has its advantage as weight (0 for a step that is not imitated), any other once.
 
     Args:
         segments: those of this rank.

@@ -166,7 +166,7 @@ class Game:
         self._show("\n".join([*lines, ""]))
 
     def _ask(self) -> str | None:
-        """What the player says, without blanks around it; None at the end of the input."""
+        """The player's input, without blanks around it; None at the end of the input."""
         left = f", {self._limit - self._steps} steps left" if self._limit else f", step {self._steps + 1}"
         try:
             line = input(f"[reward {self._reward:g}{left}] > ").strip()

@@ -33,7 +33,7 @@ class Guide:
         self._env = env.unwrapped
         self._expert: Expert | None = None
         self._played: list[str] = []
-        self._advice: tuple[str, str] | None = None  # asked twice, it says the same twice
+        self._advice: tuple[str, str] | None = None  # asked twice, it answers the same twice
         if spec_of(env).expert:
             expert = make_expert(env, rng)
             with contextlib.suppress(ValueError):  # not a goal that it understands

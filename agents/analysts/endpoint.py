@@ -60,7 +60,7 @@ class EndpointAnalyst(LanguageAnalyst):
         """Asks one short question.
 
         Raises:
-            EndpointError: the server gives no answer; the message says what to change.
+            EndpointError: the server gives no answer; the message explains what to change.
         """
         self.endpoint.check(self.temperature)
 

@@ -78,7 +78,7 @@ class ModelAnalyst(LanguageAnalyst):
     """The policy in the environment role.
 
     A policy that knows a chat template is prompted. One that does not has learned the role in its warm start, and
-    finds after the question the mark that says which answer is due.
+    finds after the question the mark for the answer that is due.
 
     Args:
         policy: the model; it samples with its own generator.

@@ -194,7 +194,7 @@ class AnalystPrompts:
                 steps[place] = self._shortened(steps[place], room // 3 - 1)
                 sizes[place] = self.measure(steps[place]) + 1
         start, end = 0, len(steps)
-        # How it ended says most about why it failed, so that two steps at the end are kept for one at the beginning.
+        # The end of an episode explains its failure best, so two steps at the end are kept for one at the beginning.
         while start < end:
             take_last = end - 1 if (len(steps) - end) <= 2 * start else start
             if sizes[take_last] > room:

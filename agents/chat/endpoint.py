@@ -1,7 +1,7 @@
 """A model behind an OpenAI-compatible server, through the ``openai`` package.
 
 A conversation that gets no answer is counted, and the others go on. If the configuration is wrong (key, model, URL),
-:class:`EndpointError` says in one line what to change.
+:class:`EndpointError` explains in one line what to change.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Endpoint:
     """A model behind an OpenAI-compatible server. Threads may share one.
 
     The ``openai`` package repeats requests that failed for a reason that may pass: HTTP 408, 409, 429 and 5xx, a lost
-    connection, a timeout. It waits longer each time, or as long as ``Retry-After`` says. If a conversation used up its
+    connection, a timeout. It waits longer each time, or as ``Retry-After`` requires. If a conversation used up its
     attempts and no other one was answered meanwhile, the server is down and the call ends. Later calls try once until
     the server can be reached.
 

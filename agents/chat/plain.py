@@ -30,8 +30,8 @@ class PlainAgent:
     Args:
         guide: the instructions of the environment.
         example: whether the guide's example is shown.
-        listed: whether the possible commands are listed with an observation; by default where the environment says
-            them.
+        listed: whether the possible commands are listed with an observation; by default where the environment
+            recommends it.
     """
 
     form = "Reply with the command and nothing else."

@@ -25,8 +25,8 @@ class ReAct(PlainAgent):
     Args:
         guide: the instructions of the environment.
         example: whether the guide's example is shown, with its thoughts.
-        listed: whether the possible commands are listed with an observation, even where the guide says how commands
-            are worded.
+        listed: whether the possible commands are listed with an observation, even where the guide explains how
+            commands are worded.
     """
 
     form = (

@@ -34,7 +34,7 @@ _ENDS = {
 class Reflexion:
     """Up to ``trials`` attempts at a task, each with the lessons of those before it.
 
-    The record says in ``trials`` how many there were, so one run has the success after 1, 2, … trials.
+    ``trials`` of the record is their number, so one run has the success after 1, 2, … trials.
 
     Args:
         actor: who plays the attempts, e.g. :class:`~roleagent.agents.chat.react.ReAct`.

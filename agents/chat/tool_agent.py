@@ -139,7 +139,7 @@ def assistant_message(text: str, calls: Sequence[Call]) -> Message:
 
 
 def _answered(calls: Sequence[Call], episode: Episode) -> list[Message]:
-    """What the environment says to a reply: a message for every call, or one of the user."""
+    """The environment's answer to a reply: a message for every call, or one of the user."""
     if not calls:
         return [{"role": "user", "content": episode.observation}]
     found = episode.info.get("calls", ())

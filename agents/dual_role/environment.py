@@ -313,7 +313,7 @@ def raw_env(**kwargs: Any) -> DualRole:
 
 
 def env(**kwargs: Any) -> OrderEnforcingWrapper:
-    """The environment as it is used: a step before reset is an error that says so."""
+    """The environment as it is used: a step before reset is a clear error."""
     return OrderEnforcingWrapper(raw_env(**kwargs))
 
 

@@ -103,7 +103,7 @@ def true_to(reflection: Reflection, trajectory: Trajectory, named_step: int | No
     """The share of a reflection's verifiable claims that are true of the episode, in [0, 1].
 
     The mean of two parts: the share of its :func:`claims` that hold, and whether its mode is the one that a judge
-    found. A part that is missing is left out; where both are, nothing was said that can be checked, which earns 0.
+    found. A part that is missing is left out; where both are, nothing can be checked, which earns 0.
 
     Args:
         reflection: as it was read.

@@ -1,7 +1,7 @@
 """Single-step accuracy: which command does a policy give next, after the history that the expert played?
 
 GenEnv's paper measures ALFWorld in this way. The scripted expert plays a task. At each of its steps the policy reads
-the expert's history, and its command counts if it is exactly the expert's. Nothing that the policy says is played, so
+the expert's history, and its command counts if it is exactly the expert's. No command of the policy is played, so
 it never has to recover from a mistake, and a right command that the expert did not choose counts as wrong. The figure
 is no success of episodes, and cannot be compared with one.
 """

@@ -31,7 +31,7 @@ def rate(won: Numbers, task: Numbers) -> Estimate:
     """A share of successes with Wilson's interval over tasks.
 
     Where tasks were played more than once, Wilson's formula is given the *effective* number of episodes: p(1 - p)
-    divided by the variance of the share with tasks as clusters. It lies between the number of tasks, as if repeats said
+    divided by the variance of the share with tasks as clusters. It lies between the number of tasks, as if repeats were
     nothing new, and that of episodes, as if they were other tasks. With every task played once it is plain Wilson.
 
     Args:

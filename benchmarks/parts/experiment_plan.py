@@ -115,7 +115,7 @@ class Plan:
         """The plan in a YAML file.
 
         Raises:
-            ConfigError: one line that says what is wrong with it.
+            ConfigError: one line that names the mistake.
         """
         try:
             given = yaml.safe_load(path.read_text(encoding="utf-8"))

@@ -86,7 +86,7 @@ class OneByOne:
 
 
 def serve(options: argparse.Namespace) -> None:
-    """Serves until killed; says its port on standard output."""
+    """Serves until killed; prints its port on standard output."""
     import socket
 
     import uvicorn

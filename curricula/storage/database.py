@@ -123,7 +123,7 @@ def _sqlite_engine(url: sa.URL, read_only: bool) -> sa.Engine:
 
     @event.listens_for(engine, "connect")
     def prepare(connection: sqlite3.Connection, _: Any) -> None:
-        connection.isolation_level = None  # transactions begin where `begin` below says so
+        connection.isolation_level = None  # transactions begin with `begin` below
         connection.execute(f"PRAGMA busy_timeout = {int(_BUSY_SECONDS * 1000)}")
         if read_only:
             connection.execute("PRAGMA query_only = ON")

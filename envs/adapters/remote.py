@@ -18,7 +18,7 @@ from urllib.request import ProxyHandler, build_opener
 
 import gymnasium
 
-# First: it says what to install where OpenEnv is missing.
+# First: it names what to install where OpenEnv is missing.
 from roleagent.envs.adapters.openenv import LOST, Command, State, Text  # isort: skip
 
 from openenv.core import EnvClient
@@ -48,7 +48,7 @@ class CommandClient(EnvClient[Command, Text, State]):
     async def _send_and_receive(self, message: dict[str, Any]) -> dict[str, Any]:
         try:
             return await super()._send_and_receive(message)
-        except ConnectionClosed as closed:  # a full server says so and leaves, perhaps before it is asked anything
+        except ConnectionClosed as closed:  # a full server reports it and leaves, perhaps before it is asked anything
             try:
                 said = (await self._receive())["data"]
             except ConnectionClosed:
@@ -162,7 +162,7 @@ class RemoteEnv(gymnasium.Env[str, str]):
             self.close()
             reason = f"no answer in {self.timeout:g} s" if isinstance(error, _LATE) else str(error)
             raise ConnectionError(f"{self.url}: {reason or type(error).__name__}") from error
-        except RuntimeError as error:  # that is how OpenEnv's client says what the server has said
+        except RuntimeError as error:  # that is how OpenEnv's client reports the server's error
             self._over = True
             if LOST not in str(error) and "CAPACITY_REACHED" not in str(error):
                 raise

@@ -34,7 +34,7 @@ class TextEnv(BaseTextEnv):
     Args:
         env_config: of the trainer; nothing of it is used.
         extras: the row: ``task_id``, ``split``, ``seed``, and ``max_turns`` (the episode ends after so many replies;
-            without it, when the environment says).
+            without it, when the environment ends it).
         env: a Gymnasium id of an environment that has a split.
         arguments: of the environment.
         options: of :class:`~roleagent.envs.adapters.chat.ChatEpisode`. SkyRL copies them for each episode: wrappers

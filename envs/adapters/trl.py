@@ -190,7 +190,7 @@ def _method(name: str, description: str, schema: Mapping[str, Any]) -> Callable[
 def tasks_dataset(env_id: str, *, split: str | None = None, limit: int | None = None, **arguments: Any) -> Any:
     """The tasks of a split as TRL's dataset, a row each: the instruction as ``prompt``, ``task_id`` and ``split``.
 
-    What the environment says at the beginning is added to the prompt when the row is played.
+    The environment's first observation is added to the prompt when the row is played.
 
     Args:
         env_id: a Gymnasium id.

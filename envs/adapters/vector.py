@@ -27,7 +27,7 @@ class TaskVector(VectorWrapper):
     begins by itself (autoreset) is a task at random: to say which, make the vector with
     :attr:`AutoresetMode.DISABLED <gymnasium.vector.AutoresetMode>` and reset what is over.
 
-    Where a worker process has died or does not answer in time, the error says which; the vector can then only be
+    Where a worker process has died or does not answer in time, the error names it; the vector can then only be
     closed without waiting.
 
     Args:

@@ -1,7 +1,8 @@
 """The tasks that can be written for generated ALFWorld rooms (GenEnv).
 
-A line says what to do with what, how large the room is, and where the wanted objects lie. The scene is no part of it: a
-simulator cannot know the furniture of 240 rooms, so the seed chooses among the training scenes that hold the task.
+A line describes what to do with what, how large the room is, and where the wanted objects lie. The scene is no part of
+it: a simulator cannot know the furniture of 240 rooms, so the seed chooses among the training scenes that hold the
+task.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from roleagent.types import Completion, Task, Trajectory, Turn, grouping_state
 Item = TypeVar("Item")
 
 _UNSPOKEN = Completion((), (), "stop")
-# What the Tags wrapper says of replies that it cannot read.
+# The Tags wrapper's answer to replies that it cannot read.
 _UNREADABLE = ("no <action> block", "<action> is never closed", "the command is empty", "2 action blocks")
 
 

@@ -60,7 +60,7 @@ def build_index(
         keep_vectors: leaves the vectors there, for an index of another kind.
 
     Returns:
-        What the finished index says about itself; None where only a shard was encoded.
+        The finished index' description of itself; None where only a shard was encoded.
 
     Raises:
         RetrievalError: another index, or a part of one, is in the folder; there is no such encoder; the disk is full.

@@ -168,7 +168,7 @@ def _parse(line: bytes) -> Passage:
     """The passage on a line.
 
     Raises:
-        ValueError: there is none; says why.
+        ValueError: there is none; explains why.
     """
     record = json.loads(line.decode())
     if not isinstance(record, dict):

@@ -67,7 +67,7 @@ def read_room(observation: str) -> Room | None:
 
 
 def read_place(observation: str) -> str:
-    """The name of the room in which an observation says that the agent is; ``""`` if it does not say so.
+    """The name of the room in which the agent is, by an observation; ``""`` if that names none.
 
     >>> read_place("You move to the art studio."), read_place("You move the cup to the inventory.")
     ('art studio', '')

@@ -34,7 +34,7 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
     After ``max_steps`` commands, invalid ones included, the episode is truncated: with the usual four there is time for
     three searches and the answer. Anything else than the two commands, and an empty query or answer, is invalid and
     changes nothing. Of a query, the first 4,096 characters are searched for. Where nothing matches, the observation
-    says so. A search that could not be made raises :class:`~roleagent.envs.retrieval.passages.RetrievalError`: the
+    reports it. A search that could not be made raises :class:`~roleagent.envs.retrieval.passages.RetrievalError`: the
     episode has failed, and is no wrong answer.
 
     ``info`` holds, besides the keys of :mod:`roleagent.types`:
@@ -64,7 +64,7 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
         render_mode: ``"ansi"`` renders the last observation.
 
     Raises:
-        ValueError: an argument has no meaning, or there are no such data; the message says what to do.
+        ValueError: an argument has no meaning, or there are no such data; the message explains what to do.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012

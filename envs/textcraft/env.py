@@ -53,7 +53,7 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         render_mode: ``"ansi"`` renders the last observation.
 
     Raises:
-        ValueError: an argument has no meaning, or there are no such recipes; the message says what to do.
+        ValueError: an argument has no meaning, or there are no such recipes; the message explains what to do.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012

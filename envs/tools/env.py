@@ -33,7 +33,7 @@ class ToolEnv(TaskSplitEnv):
     A command is one JSON line: ``{"calls": [{"name": …, "arguments": {…}}]}`` or ``{"answer": "…"}``. The wrapper
     :class:`~roleagent.envs.wrappers.ToolTags` reads them from what a model writes. Every call is run or refused with a
     reason, and its result is the observation. An answer ends the episode; after ``max_steps`` commands it is cut off.
-    Both are judged. Nothing that an agent or a tool says raises, except that a tool which cannot be used any more
+    Both are judged. No reply and no result raises, except that a tool which cannot be used any more
     (:class:`~roleagent.tools.EpisodeError`) ends the episode with that error, which is no outcome.
 
     ``info`` holds, besides the keys of :mod:`roleagent.types`:

@@ -111,7 +111,7 @@ class NextCallEnv(TaskSplitEnv):
         """Why the calls of a reply are wrong, in a few words; None: they are right.
 
         Args:
-            calls: in order; a text in place of a call says why it is malformed.
+            calls: in order; a text in place of a call explains why it is malformed.
         """
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
 """A kitchen in text: the reference environment and the fastest test bed.
 
 Something to eat lies in one of a few containers. It has to be found, perhaps heated, cooled or cleaned, and brought to
-a place. The commands are those of ALFWorld, and every observation says what happened, what is here and what is carried.
+a place. The commands are those of ALFWorld, and observations report what happened, what is here and what you carry.
 """
 
 from __future__ import annotations

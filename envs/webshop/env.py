@@ -61,7 +61,7 @@ class WebShopEnv(Restorable, TaskSplitEnv):
         render_mode: ``"ansi"`` renders the last observation.
 
     Raises:
-        ValueError: an argument has no meaning, or there are no such data; the message says what to do.
+        ValueError: an argument has no meaning, or there are no such data; the message explains what to do.
     """
 
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012

@@ -18,7 +18,7 @@ from roleagent.envs.webshop.data.catalogue import CatalogueError
 from roleagent.envs.webshop.engine.goals import KINDS, SPLITS
 from roleagent.envs.webshop.env import WebShopEnv
 
-# What a recorded step says, and where the environment says it (reward and observation aside).
+# What a recorded step contains, and where the environment reports it (reward and observation aside).
 ANSWERS = ("observation", "reward", "done", "clickables", "has_search_bar")
 
 

@@ -1,7 +1,7 @@
 """The tasks that can be written for a shop (GenEnv): products of its training goals, asked for in other ways.
 
-A line says how much of a product a request names, how close the price cap is, and, in shops with many products of a
-kind, how far down a search finds the product. The seed chooses the product and the words: no simulator can know a
+A line describes how much of a product a request names, how close the price cap is, and, in shops with many products of
+a kind, how far down a search finds the product. The seed chooses the product and the words: no simulator can know a
 catalogue.
 """
 

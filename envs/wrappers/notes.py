@@ -1,4 +1,4 @@
-"""Notes: replies like ``<revise>That was a mistake.</revise>``, with which a model says that its last steps were wrong.
+"""Notes: replies like ``<revise>That was a mistake.</revise>``, with which a model takes back its last steps.
 
 They are the revision signal of Agent-R (arXiv 2501.11425). A wrapper answers them: no note reaches the environment.
 """

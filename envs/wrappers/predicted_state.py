@@ -169,7 +169,7 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         return action["command"], (*given, *[""] * (self.horizon - len(given)))
 
     def _score(self, state: Any) -> tuple[PredictionScore, ...]:
-        """Scores what was said of ``state``, by the oldest turn first."""
+        """Scores the predictions of ``state``, the oldest turn's first."""
         if not isinstance(state, str):
             return ()
         scores = []

@@ -149,7 +149,7 @@ THOUGHTS = {
     "optional": "You may think first, between <think> and </think>.",
     "required": "Think first, between <think> and </think>.",
 }
-"""What a prompt says about thoughts."""
+"""The prompt's instructions about thoughts."""
 
 
 def prediction_forms(horizon: int) -> str:

@@ -67,7 +67,7 @@ class ToolReader:
     def command(self, reply: Any) -> tuple[Parsed, str, int]:
         """The result of :meth:`read`, the command for the environment, and the number of repaired calls.
 
-        The command of a malformed reply says why, for the agent to read.
+        The command of a malformed reply explains why, for the agent to read.
         """
         reading = self._reading(reply)
         return *self._parsed(reading), reading.repaired

@@ -64,7 +64,7 @@ class TreeData:
     counts: Counter[str] = field(default_factory=Counter)
 
     def add_verdict(self, node: int, verdict: Verdict) -> None:
-        """Counts a verdict about the action of a node, and keeps it if it says something."""
+        """Counts a verdict about the action of a node, and keeps it if it is decided."""
         self.counts.update([f"verdict_{verdict.kind}", f"verdict_source_{verdict.source}"])
         self.counts["verdict_repaired"] += verdict.repaired
         if verdict.kind != "uncertain" or verdict.reason:

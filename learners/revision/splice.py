@@ -88,7 +88,7 @@ def splice(
         good: τ^g.
         shared: t, the steps of τ^i.
         cut: t′ in (t, T_b].
-        signal: of :func:`signal_of`; None: nothing is said between bad and good steps.
+        signal: of :func:`signal_of`; None: nothing stands between bad and good steps.
         played: whether the steps carry what the world answers; else what was recorded (``revision.splice=published``).
 
     Raises:

@@ -1,4 +1,4 @@
-"""Revision thoughts: what a model says when it takes back its last steps."""
+"""Revision thoughts: texts with which a model takes back its last steps."""
 
 from __future__ import annotations
 

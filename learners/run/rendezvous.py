@@ -42,7 +42,7 @@ def announced() -> tuple[int, int, str, int] | None:
 def meet(rank: int, size: int, address: str, port: int) -> Any:
     """The store that all ranks share, once all have come to it.
 
-    The first rank opens it, unless torchrun did; it waits for the others and says on stderr who is missing.
+    The first rank opens it, unless torchrun did; it waits for the others and reports on stderr who is missing.
 
     Raises:
         ConfigError: somebody did not come within :data:`PATIENCE`, or there are two of the same rank; every rank that

@@ -2,7 +2,7 @@
 
 A tracker must never end a run. A missing package is found before the run starts (:func:`check_trackers`); one that
 fails later causes one warning and is dropped. None needs a network: W&B writes offline unless somebody has logged in or
-``WANDB_MODE`` says otherwise, MLflow writes into the run folder unless ``MLFLOW_TRACKING_URI`` names a server, trackio
+``WANDB_MODE`` is set, MLflow writes into the run folder unless ``MLFLOW_TRACKING_URI`` names a server, trackio
 keeps its files on this machine (``TRACKIO_DIR``).
 
 A resumed run continues in the same run of every tracker. It repeats the steps since its last checkpoint, but does not

@@ -158,7 +158,7 @@ class SplicedPath(TypedDict):
     bad_steps: int  # of the whole bad path
     bad_outcome: float
     outcome: float
-    truth: str  # what the world says to the splice: same, valid, false, searched
+    truth: str  # the replay of the splice: same, valid, false, searched
     judge: str
     reason: str
     first: str  # the first observation

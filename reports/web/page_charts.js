@@ -1,4 +1,4 @@
-// Which charts there are: each has a title in words, a unit, and a sentence that says what to look for.
+// Which charts there are: each has a title in words, a unit, and a sentence on what to look for.
 
 const of = (key) => (run) => [{ name: "", step: run.training.step, y: run.training.values[key] }];
 // The same figure of the curriculum's tasks and of the uniformly drawn ones.

@@ -212,7 +212,7 @@ function offerMore() {
   );
 }
 
-// Adds episodes that are not here yet; says how many they were.
+// Adds episodes that are not here yet; returns their number.
 function shelve(run, episodes) {
   const here = new Set(shelf.all.map((episode) => episode.key));
   const fresh = episodes.filter((episode) => !here.has(`${run}/${episode.id}`));

@@ -54,7 +54,7 @@ class RevisionConfig:
     form: Annotated[Literal["none", "note", "action"], OFF_IS_NONE] = "none"  # of the revision signal: nothing, a reply
     # <revise>…</revise> that goes to no environment, or the command `wait`, as published
     most: Length = 5  # notes of an episode
-    thought: Literal["drawn", "reason"] = "drawn"  # what a revision says: one of ten thoughts, or the judge's reason
+    thought: Literal["drawn", "reason"] = "drawn"  # the text of a revision: one of ten thoughts, or the judge's reason
     thoughts: Text = ""  # a file of thoughts, one a line; empty: our own ten
     share: Share = 0.5  # of revision trajectories in the loss of agent data; the rest are good trajectories
     balance: Literal["parts", "tokens"] = "parts"  # each of both has its own mean, or all tokens of agent data have one

@@ -187,7 +187,7 @@ class EstimatorOptions:
     modulation: Literal["absolute", "relative"] = "absolute"  # of a return by predictions: 1 + R_pre (Eq. 6); or R_pre
     # is compared with the other turns of the same state first
     whiten: Switch = False  # advantages to mean 0 and deviation 1 over the tokens of the whole batch, of all ranks
-    action_mask: Switch = True  # off, an ablation: what the world says after a reply carries advantages as well
+    action_mask: Switch = True  # off, an ablation: the world's text after a reply carries advantages as well
     rewards: Mapping[str, Annotated[Number, Field(ge=-1e6, le=1e6)]] = field(default_factory=dict)
     # weight of each named reward; task: 1, others: 0
     process_norm: Annotated[Literal["none", "prime", "batch", "turns"], OFF_IS_NONE] = "prime"  # of the rewards `tool`
@@ -212,7 +212,7 @@ class LossConfig:
     # what trains predictions: the turn's advantage; that of their own score in the state group; the likelihood of the
     # states that came; nothing
     imitated_turns: Count = 0  # most turns of an episode whose states prediction_credit=imitate trains; 0: all
-    action_mask: Switch = True  # off, an ablation: what the world says after the first reply enters the loss as well
+    action_mask: Switch = True  # off, an ablation: the world's text after the first reply enters the loss as well
     old_logprobs: Literal["sampler", "learner"] = "sampler"  # whose log-probabilities the ratio starts from
     importance_cap: Amount = 0.0  # most that exp(learner - sampler) weighs a token, with
     # old_logprobs=learner; 0: not weighed
@@ -240,7 +240,7 @@ class OptimConfig:
     minibatches: Length = 2  # optimizer steps per pass over an iteration's episodes; each sees whole groups
     minibatch_turns: Count = 0  # turns per optimizer step, of all ranks, in place of `minibatches`; 0: whole groups
     epochs: Length = 1  # passes over an iteration's episodes; the clipped ratio keeps later ones near the sampler
-    micro_batch_tokens: Size = 8192  # most tokens of a forward and backward pass; says nothing about the result
+    micro_batch_tokens: Size = 8192  # most tokens of a forward and backward pass; does not change the result
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)

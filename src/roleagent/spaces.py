@@ -13,8 +13,8 @@ from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory
 class Unicode(gymnasium.spaces.Text):
     """Any text of up to ``max_length`` characters.
 
-    :class:`gymnasium.spaces.Text` checks every character against a fixed alphabet; what a language model or a web
-    page says keeps to none. ``sample`` draws printable ASCII, which is enough to try an environment with.
+    :class:`gymnasium.spaces.Text` checks every character against a fixed alphabet; the texts of language models
+    and web pages keep to none. ``sample`` draws printable ASCII, which is enough to try an environment with.
 
     >>> Unicode(10).contains("päivää ☀")
     True

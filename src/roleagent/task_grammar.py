@@ -48,7 +48,7 @@ class TaskSpec:
 
     Attributes:
         values: one value per field, in the grammar's order.
-        seed: decides everything that no field says, e.g. where things lie; ≥ 0.
+        seed: decides everything that no field sets, e.g. where things lie; ≥ 0.
     """
 
     values: tuple[str, ...]

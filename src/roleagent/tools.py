@@ -1,6 +1,6 @@
 """Tools, calls and results (Agent-R1, arXiv 2511.14460, "BaseTool").
 
-A tool says what happened; the environment (:mod:`roleagent.envs.tools`) decides what that means for the task.
+A tool reports what happened; the environment (:mod:`roleagent.envs.tools`) decides what that means for the task.
 """
 
 from __future__ import annotations

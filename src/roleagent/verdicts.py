@@ -1,7 +1,7 @@
 """Verdicts about single actions: where a failed episode went wrong (Agent-R, arXiv 2501.11425, phase I).
 
 A :class:`Judge` looks at bad paths of a search tree. The first action that it calls bad is the transition point t′: the
-last one that a revision trajectory shows before the model says that it was wrong.
+last one that a revision trajectory shows before the model admits its mistake.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ KINDS: tuple[VerdictKind, ...] = get_args(VerdictKind)
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a judge says about one action.
+    """A judge's opinion of one action.
 
     Attributes:
         kind: the action helps much (good), harms much (bad), or neither or cannot be decided (uncertain).

@@ -1,6 +1,6 @@
 """A native state machine of ALFWorld's text games, exact against TextWorld 1.7 and some thousand times faster.
 
-It keeps the facts that change and says what TextWorld's grammar would say about them. Its oddities are deliberate: each
+It keeps the facts that change and describes them as TextWorld's grammar would. Its oddities are deliberate: each
 is what the reference does.
 
 - ``examine`` works on receptacles here and on what is held: a comma in the domain closes the branch for the rest.

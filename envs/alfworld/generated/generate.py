@@ -1,8 +1,8 @@
 """ALFWorld games from the project's own rooms, in the official format.
 
-A task id determines its game completely (:mod:`roleagent.envs.alfworld.generated.tasks` says what an id means and lists
-the splits). :func:`generate` makes the game of an id in about a millisecond, with a walkthrough; :func:`write_game`
-writes it out for TextWorld.
+A task id determines its game completely; :mod:`roleagent.envs.alfworld.generated.tasks` defines ids and lists the
+splits. :func:`generate` makes the game of an id in about a millisecond, with a walkthrough; :func:`write_game` writes
+it out for TextWorld.
 
 Sizes: ``standard`` rooms resemble the official ones (about 24 receptacles, 42 objects); ``small`` rooms have 5 to 8
 receptacles and 6 to 10 objects, ``tiny`` ones 4 or 5 receptacles and 3 to 5 objects of 24 common types, so that an

@@ -80,7 +80,7 @@ class DenseIndex(Immutable):
     Args:
         index: FAISS' own.
         kind: one of :data:`KINDS`.
-        effort: see :func:`effort_for`; None: as it says.
+        effort: see :func:`effort_for`; None: its result.
         threads: for one search; None: as many as the calling thread has been given.
     """
 

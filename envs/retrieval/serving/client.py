@@ -254,7 +254,7 @@ def _reason(error: Exception, seconds: float) -> str:
 
 
 def _error(answer: bytes) -> str:
-    """What the server says about it, in a line."""
+    """The server's reason, in a line."""
     try:
         said = json.loads(answer)["error"]
     except (ValueError, KeyError, TypeError):

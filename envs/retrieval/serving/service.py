@@ -7,7 +7,7 @@ with ``{"queries": […], "top_k": 5}`` (Agent-R1) is answered with ``{"query_re
 A blank query has no hits. Whatever cannot be answered is ``{"error": "one line"}`` with a status of its own: 422 not
 understood or over a limit, 413 too large, 429 the queue is full, 503 too late or the search failed.
 
-``GET /health`` says what is served; ``GET /metrics`` is for Prometheus. Nothing logs or repeats what was asked.
+``GET /health`` describes what is served; ``GET /metrics`` is for Prometheus. Nothing logs or repeats what was asked.
 
 The application is Starlette's, its metrics are prometheus_client's; uvicorn with httptools serves it.
 """

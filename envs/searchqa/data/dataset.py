@@ -80,7 +80,7 @@ def open_archive(
         seed: of the generated world.
 
     Raises:
-        QuestionError: no questions, no passages, or no such retriever; one line that says what to do.
+        QuestionError: no questions, no passages, or no such retriever; one line that explains what to do.
     """
     named = default_data_dir()
     if data_dir == "official" and not named:

@@ -1,6 +1,6 @@
 """Questions with their golden answers, and how they are split.
 
-``train`` is what there is to train on, ``test`` what is reported; ``valid``, where no file says otherwise, 512 training
+``train`` is what there is to train on, ``test`` what is reported; ``valid``, where no file holds it, 512 training
 questions (at most a tenth of them) that are held out by the hash of their names. A training question that is asked in
 ``valid`` or ``test`` in the same words is left out of training. ``test_sample`` has 125 questions of every data set,
 chosen by hash, and the test questions of a data set are a split of their own, named after it.

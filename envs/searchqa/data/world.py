@@ -41,7 +41,7 @@ class Thing:
 
     Attributes:
         facts: the object of every relation: a thing, or a word.
-        passage: what the collection says of it.
+        passage: the collection's text about it.
     """
 
     kind: str

@@ -17,7 +17,7 @@ class Command:
     """A command, read.
 
     Attributes:
-        calls: in order; a text in place of a call says why it could not be read.
+        calls: in order; a text in place of a call explains why it could not be read.
         answer: None where there is none.
         error: why the whole command is malformed, None if it is not. The agent reads it.
     """

@@ -176,7 +176,7 @@ class DescribedTool:
 
     Attributes:
         name, description, parameters: see :class:`~roleagent.tools.Tool`.
-        refusal: what a call of it says.
+        refusal: the result of a call of it.
     """
 
     name: str

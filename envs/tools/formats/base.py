@@ -27,7 +27,7 @@ class Reading:
     """A reply, read.
 
     Attributes:
-        calls: in order; a text in place of a call says why it is malformed.
+        calls: in order; a text in place of a call explains why it is malformed.
         answer: None where there is none.
         predictions: texts by horizon.
         error: why the reply as a whole is malformed; None if it is not.

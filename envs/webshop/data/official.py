@@ -2,7 +2,7 @@
 
 A data folder holds ``items_shuffle*.json`` (a list of products), ``items_ins_v2*.json`` (per asin: attributes and a
 synthetic request) and, for human goals, ``items_human_ins*.json`` (per asin: requests that people wrote). A number in
-the name, as in ``items_shuffle_1000.json``, says that the file holds only the first so many products.
+the name, as in ``items_shuffle_1000.json``, means that the file holds only the first so many products.
 """
 
 from __future__ import annotations

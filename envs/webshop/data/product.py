@@ -44,7 +44,7 @@ class Product:
         product_category: the path in the shop, joined by ``›``.
         query: the search that the product was found with; products of one kind share it. Lower case.
         options: the values of every option group, as the shop shows them, in the file's order.
-        attributes: what it is tagged with; ``("DUMMY_ATTR",)`` where the data says nothing.
+        attributes: what it is tagged with; ``("DUMMY_ATTR",)`` where the data have none.
         prices: in dollars; one, or the two ends of a range.
         instruction: the synthetic request that this product fulfils, ``""`` if there is none.
         instruction_attributes: the attributes that this request names.
@@ -133,8 +133,8 @@ def clean(entry: Any, notes: Any = None, human: Any = None) -> Product:
 
     Args:
         entry: of ``items_shuffle*.json``.
-        notes: what ``items_ins_v2*.json`` says about its asin: attributes and a synthetic request.
-        human: what ``items_human_ins.json`` says about it: a list of requests.
+        notes: the entry of ``items_ins_v2*.json`` for its asin: attributes and a synthetic request.
+        human: the entry of ``items_human_ins.json``: a list of requests.
 
     Raises:
         NotAProduct: the entry is none (see the module's docstring).

@@ -1,7 +1,7 @@
 """The nouns of product titles, from the best source there is.
 
 The score of a purchase compares titles by their nouns. The original asks a part-of-speech model that no package
-registry offers; so there are three sources, and every environment says which one it used:
+registry offers; so there are three sources, and every environment reports which one it used:
 
 * an installed spaCy model (``python -m spacy download en_core_web_sm``), as the original,
 * a noun file: JSON, asin → nouns or title → nouns, plain or gzipped,

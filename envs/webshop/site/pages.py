@@ -60,7 +60,7 @@ def document(session: Session, steps: int, limit: int, note: str) -> str:
 
     Args:
         steps: commands given so far.
-        limit: steps that an agent has; more than that is said, not forbidden.
+        limit: steps that an agent has; more than that is reported, not forbidden.
         note: one line about the last command, ``""`` if there is nothing to say.
     """
     layouts = {"index": _index, "results": _results, "item": _item, "done": _done}
