@@ -42,9 +42,9 @@ def main() -> int:
     options = parser.parse_args()
 
     # TextWorld through the classes that alfworld itself uses, with nothing of this project in between.
-    import textworld
-    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler
-    from textworld.envs.pddl import PddlEnv
+    import textworld  # pyright: ignore[reportMissingImports] - of the extra
+    from alfworld.agents.environment.alfred_tw_env import AlfredDemangler  # pyright: ignore[reportMissingImports]
+    from textworld.envs.pddl import PddlEnv  # pyright: ignore[reportMissingImports] - of the extra
 
     stock = AlfredDemangler(PddlEnv(textworld.EnvInfos(won=True, admissible_commands=True)))
     with tempfile.TemporaryDirectory() as folder:

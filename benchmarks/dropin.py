@@ -93,7 +93,7 @@ def alfworld(batch: int, steps: int) -> dict[str, Any]:
     if find_spec("alfworld") is None or find_spec("textworld") is None:
         print("alfworld is not installed: nothing to compare with")
         return {"alfworld_ratio": None, "alfworld_mismatches": None}
-    from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv as Original
+    from alfworld.agents.environment.alfred_tw_env import AlfredTWEnv as Original  # pyright: ignore[reportMissingImports]
 
     from roleagent.compat.alfworld.agents.environment import AlfredTWEnv
     from roleagent.compat.alfworld.batch import SEED
