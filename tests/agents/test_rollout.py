@@ -86,14 +86,17 @@ def test_a_policy_that_says_nothing_usable_loses_its_steps(text, error):
         assert len(turn.completion.token_ids) >= 1  # the end token at least, so that it can be trained
 
 
-def test_an_episode_that_outgrows_the_context_stops_there():
+@pytest.mark.parametrize(("room", "least", "most"), [(250, 1, 14), (10, 0, 0)])
+def test_an_episode_that_outgrows_the_context_stops_there(room, least, most):
+    """One whose first prompt is too long has no turns, and keeps its place in the group."""
     policy = always("<action>look</action>")
-    policy.context_length = 250
+    policy.context_length = room
     _, [group] = play(policy, world_of())
+    assert len(group.trajectories) > 1
     for trajectory in group.trajectories:
         assert (trajectory.stop_reason, trajectory.terminated, trajectory.truncated) == ("context", False, True)
-        assert 1 <= len(trajectory.turns) < 15
-        assert all(len(turn.prompt_ids) + 24 <= 250 for turn in trajectory.turns)
+        assert least <= len(trajectory.turns) <= most
+        assert all(len(turn.prompt_ids) + 24 <= room for turn in trajectory.turns)
 
 
 def test_no_room_for_a_prediction_is_no_prediction():
