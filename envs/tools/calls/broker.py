@@ -89,7 +89,7 @@ def prepared_calls(env: gymnasium.Env, action: Any) -> list[PreparedCall] | None
 def as_result(value: Any) -> Result:
     """A tool's return value as a :class:`~roleagent.tools.Result`; of a tool that returns nothing, "done".
 
-    The fields of a result that a tool has made itself are checked: whoever reads them later relies on their types.
+    The fields of a result that a tool has made itself are checked, so that later readers can rely on their types.
 
     Raises:
         TypeError: the value is neither a result nor text nor JSON, or the images are no tuple or list.
