@@ -20,11 +20,13 @@ examples:
   roleagent trees list runs/agent_r --iteration 2
   roleagent trees show runs/agent_r 2.17
   roleagent trees show runs/agent_r 2.17 --depth 3
+  roleagent trees counts runs/agent_r
   roleagent trees lengths runs/agent_r --iteration 1
   roleagent trees lengths runs/agent_r --iteration 1 --judge step --policy ~/models/small"""
 VERBS = {
     "list": "List the trees: task, nodes, leaves, best outcome, Q of the root.",
     "show": "Show one tree: each reply with N, Q, its command, the observation and the verdict.",
+    "counts": "Show what each iteration found: replies, pairs, splices, what was dropped and why, trained tokens.",
     "lengths": "Show where a judge finds the first mistake of the lost paths. Compare judges on the same trees.",
 }
 _JUDGES = ("rule", "last", "step", "reflection")
@@ -36,7 +38,9 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         with until_pipe_closes():
-            for line in {"list": _listed, "show": _shown, "lengths": _lengths}[options.verb](options):
+            for line in {"list": _listed, "show": _shown, "counts": _counts, "lengths": _lengths}[options.verb](
+                options
+            ):
                 print(line)
     except (ConfigError, PolicyError) as error:
         return complain("roleagent trees", error)
@@ -49,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     for verb, summary in VERBS.items():
         own = verbs.add_parser(verb, help=summary, description=summary, epilog=EXAMPLES)
         own.add_argument("run", type=Path, metavar="RUN", help="a run folder")
-        if verb != "show":
+        if verb not in ("show", "counts"):
             own.add_argument("--iteration", type=natural, metavar="N", help="of this iteration alone")
         if verb == "lengths":
             own.add_argument("--judge", choices=_JUDGES, default="rule", help="who judges (default: %(default)s)")
@@ -72,6 +76,18 @@ def _listed(options: argparse.Namespace) -> Iterator[str]:
         yield f"{numbers}{tree.descents:>10}  {printable(tree.error or tree.task.task_id)}"
     if not found:
         raise ConfigError(f"{options.run} has no search trees: they come with method=agent_r")
+
+
+def _counts(options: argparse.Namespace) -> Iterator[str]:
+    from roleagent.agents.search.storage import stored_counts
+
+    rows = stored_counts(options.run)
+    if not rows:
+        raise ConfigError(f"{options.run} has no finished iteration of Agent-R")
+    yield f"{'iteration':<36}{''.join(f'{number:>10}' for number in rows)}"
+    for name in sorted({name for row in rows.values() for name in row}):
+        found = (row.get(name, 0) for row in rows.values())
+        yield f"{name:<36}{''.join(f'{n:>10.3f}' if isinstance(n, float) else f'{n:>10}' for n in found)}"
 
 
 def _lengths(options: argparse.Namespace) -> Iterator[str]:

@@ -101,6 +101,23 @@ def stored_verdicts(run: Path, name: str) -> dict[int, tuple[str, str, str]]:
     return {}
 
 
+def stored_counts(run: Path) -> dict[int, dict[str, float]]:
+    """The counts of a run's iterations, by iteration; those of single commands and lengths are left out.
+
+    Raises:
+        ConfigError: a file is damaged.
+    """
+    found = {}
+    for path in sorted((run / "revision").glob("iteration-[0-9]*.json")):
+        try:
+            row = json.loads(path.read_text(encoding="utf-8"))
+            counts = {name: n for name, n in row.items() if "/" not in name}
+        except (OSError, ValueError, AttributeError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+        found[int(path.stem.rpartition("-")[2])] = counts
+    return found
+
+
 def _described(tree: Tree) -> dict[str, Any]:
     counts = {name: getattr(tree, name) for name in _COUNTS}
     return {"task": asdict(tree.task), **counts, "nodes": [_node(node) for node in tree.nodes]}
@@ -130,4 +147,7 @@ def _tree(described: dict[str, Any]) -> Tree:
     return Tree(Task(**described["task"]), nodes[0], nodes, **counts)
 
 
-__all__ = ["FOLDER", "StoredTree", "read_trees", "stored_trees", "stored_verdicts", "wave_file", "write_trees"]
+__all__ = [
+    *("FOLDER", "StoredTree", "read_trees", "stored_counts", "stored_trees", "stored_verdicts", "wave_file"),
+    "write_trees",
+]

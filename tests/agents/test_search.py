@@ -1,6 +1,7 @@
 """Search trees: exact episodes, UCT, what an expansion makes, and restored states."""
 
 import itertools
+import json
 import math
 
 import gymnasium
@@ -370,6 +371,16 @@ def test_the_command_measures_where_a_judge_cuts_lost_paths(run, capsys):
     assert show_trees(["lengths", str(run)]) == 0
     assert show_trees(["lengths", str(run), "--judge", "step"]) == 2
     assert "needs --policy" in capsys.readouterr().err
+
+
+def test_the_command_shows_what_iterations_found(run, capsys):
+    assert show_trees(["counts", str(run)]) == 2 and "no finished iteration" in capsys.readouterr().err
+    (run / "revision").mkdir()
+    for number, found in ((1, {"pairs": 7, "truth/look/same": 1, "uct_share": 0.03}), (2, {"pairs": 12})):
+        (run / f"revision/iteration-{number:03d}.json").write_text(json.dumps(found))
+    assert show_trees(["counts", str(run)]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines == [["iteration", "1", "2"], ["pairs", "7", "12"], ["uct_share", "0.030", "0"]]
 
 
 def test_a_damaged_file_is_one_line(run):
