@@ -71,11 +71,14 @@ def generate_branches(
         if place > starts[-1] and (len(numbers) < ALIKE * len(most) or (place + 1 - starts[-1]) * room > budget):
             starts, room = [*starts, place], needed
     replies: dict[int, Reply] = {}
+    fork = None
     for start, end in pairwise([*starts, len(conversations)]):
         chosen = conversations[start:end]
         numbers = [number for conversation in chosen for number in conversation]
-        table = Branches(cache, [[requests[n] for n in conversation] for conversation in chosen])
-        table.open(decoder, max(max(limits[n] for n in numbers), 1))
+        table = Branches([[requests[n] for n in conversation] for conversation in chosen], cache.device)
+        longest = max(max(limits[n] for n in numbers), 1)
+        fork = cache.fork(table.slots, table.base + table.count * (table.columns + longest - 1), fork)
+        table.open(decoder, fork)
         sampled, logprobs = table.sample(decoder, [limits[n] for n in numbers], temperature, generator)
         found = cut([requests[n] for n in numbers], [limits[n] for n in numbers], sampled, logprobs)
         replies |= dict(zip(numbers, found, strict=True))
@@ -86,14 +89,13 @@ class Branches:
     """Conversations with up to B branches each: where their tokens stand, and what they attend to.
 
     Args:
-        cache: what is known of the conversations.
         prompts: of each conversation, in the order of its branches.
+        device: of the model.
     """
 
-    def __init__(self, cache: SlotCache, prompts: Sequence[Sequence[Request]]):
-        self.device, self.requests = cache.device, [request for one in prompts for request in one]
+    def __init__(self, prompts: Sequence[Sequence[Request]], device: torch.device):
+        self.device, self.requests = device, [request for one in prompts for request in one]
         self.slots = [one[0].slot for one in prompts]
-        self.known = cache
         self.count = max(map(len, prompts))
         # The longest prompt of a conversation is its trunk. Each prompt leaves it, at its last token or before.
         longest = [max((request.prompt_ids for request in one), key=len) for one in prompts]
@@ -111,14 +113,14 @@ class Branches:
         where = [(row, branch) for row, one in enumerate(prompts) for branch in range(len(one))]
         self.row_of, self.branch_of = torch.tensor(where, device=self.device).unbind(1)
 
-    def open(self, decoder: Decoder, longest: int) -> None:
+    def open(self, decoder: Decoder, cache: SlotCache) -> None:
         """Reads the trunks and what each prompt has beyond them.
 
         Args:
-            longest: most tokens of a reply.
+            cache: a row for each conversation, with what is known of its trunk and room for the branches.
         """
         rows, branches, width = len(self.slots), self.count, self.columns
-        self.cache = self.known.fork(self.slots, self.base + branches * (width + longest - 1))
+        self.cache = cache
         known = [common_prefix(held, trunk) for held, trunk in zip(self.cache.tokens, self.trunks, strict=True)]
         if any(held < len(trunk) for held, trunk in zip(known, self.trunks, strict=True)):
             prefill_rows(decoder, self.cache, self.trunks, known)

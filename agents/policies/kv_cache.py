@@ -11,11 +11,16 @@ its row: questions about it may follow (:mod:`roleagent.agents.policies.branches
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
+
+SPARE = 256
+"""Tokens that rows get beyond what they need, when they grow."""
 
 
 class SlotLayer(CacheLayerMixin):
@@ -23,7 +28,8 @@ class SlotLayer(CacheLayerMixin):
 
     def __init__(self, cache: SlotCache):
         super().__init__()
-        self._cache = cache
+        self._cache: SlotCache = weakref.proxy(cache)  # a cycle would keep the memory until Python looks for cycles
+        self._memory: list[Tensor] = []
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         """Allocates the rows; the arguments, ``(rows, kv_heads, new, head_dim)``, give their shape."""
@@ -45,17 +51,26 @@ class SlotLayer(CacheLayerMixin):
         return self.keys[: len(rows), :, :used], self.values[: len(rows), :, :used]
 
     def copy_rows(self, source: SlotLayer, rows: Tensor, capacity: int, filled: int) -> None:
-        """Row i becomes a copy of the first ``filled`` tokens of the row ``rows[i]`` of ``source``."""
+        """Row i becomes a copy of the first ``filled`` tokens of the row ``rows[i]`` of ``source``.
+
+        Copies of another layer take the memory of the last ones, if it is enough.
+        """
+        self.is_initialized = source.is_initialized
         if not source.is_initialized:
             return
-        copies = []
-        for old in (source.keys, source.values):
+        reused, copies = [] if self is source else self._memory, []
+        for number, old in enumerate((source.keys, source.values)):
             assert old is not None
-            new = old.new_zeros(len(rows), old.shape[1], capacity, old.shape[3])
+            shape = (len(rows), old.shape[1], capacity, old.shape[3])
+            size = math.prod(shape)
+            if number == len(reused):
+                reused.append(old.new_zeros(size))
+            elif reused[number].numel() < size:
+                reused[number] = old.new_zeros(size)
+            new = reused[number][:size].view(shape)
             new[:, :, :filled] = old[:, :, :filled].index_select(0, rows)
             copies.append(new)
         self.keys, self.values = copies
-        self.is_initialized = True
 
     def exchange(self, some: Tensor, others: Tensor, filled: int) -> None:
         """Rows change places, as far as their first ``filled`` tokens."""
@@ -115,9 +130,7 @@ class SlotCache(Cache):
         if longest > self.capacity or len(slots) > self.stored:
             resting = [slot for slot in self.slots if slot not in wanted][: max(0, self.stored - len(slots))]
             kept = [*slots, *resting]
-            capacity = (
-                self.capacity if longest <= self.capacity else max(longest, min(2 * self.capacity, longest + 512))
-            )
+            capacity = self.capacity if longest <= self.capacity else longest + SPARE
             self.copy([row_of.get(slot, -1) for slot in kept], kept, capacity)
             return
         vacant = [row for row in range(len(slots)) if row >= len(self.slots) or self.slots[row] not in wanted]
@@ -142,10 +155,14 @@ class SlotCache(Cache):
         """Row i, now of ``slots[i]``, becomes a copy of the old row ``source[i]``; -1 stands for an empty one."""
         self._copy(self, source, slots, capacity)
 
-    def fork(self, slots: Sequence[int], capacity: int) -> SlotCache:
-        """A second cache with one row for each of ``slots``, which begins as a copy of what is known of them."""
+    def fork(self, slots: Sequence[int], capacity: int, other: SlotCache | None = None) -> SlotCache:
+        """A second cache with one row for each of ``slots``, which begins as a copy of what is known of them.
+
+        Args:
+            other: an earlier fork that is no longer used; its memory is.
+        """
         row_of = {slot: row for row, slot in enumerate(self.slots)}
-        other = SlotCache(len(self.stores), self.device)
+        other = other or SlotCache(len(self.stores), self.device)
         other._copy(self, [row_of.get(slot, -1) for slot in slots], slots, capacity)
         return other
 
