@@ -116,8 +116,8 @@ def write_tasks(lines: Sequence[str]) -> str:
 def simulator_examples(grammar: TaskGrammar, count: int, rng: Generator) -> Iterator[tuple[Situation, tuple[str, ...]]]:
     """Situations with made-up success figures, and the values of a base task, which does not depend on them.
 
-    A model that learned from them writes tasks as the base distribution has them. A few tasks differ from a base task
-    in one field, so that it knows the values that base tasks never have.
+    A model that learned from them writes tasks as the base distribution has them. A quarter of the tasks differ from a
+    base task in one field, so that it knows the values that base tasks never have, and what stands beside them.
 
     Args:
         grammar: draws the tasks.
@@ -146,7 +146,7 @@ def simulator_examples(grammar: TaskGrammar, count: int, rng: Generator) -> Iter
 
 
 _MOST_TRIED = 500.0  # attempts of a task type; a tenth of it at one task
-_VARIED = 0.1  # share of the tasks with one field changed
+_VARIED = 0.25  # share of the tasks with one field changed
 _POOL = 200  # base tasks that the seeds of examples are drawn from
 
 

@@ -62,8 +62,9 @@ def warm_start(
 ) -> Quality:
     """Teaches a policy to write tasks as the base distribution has them, whatever the situation reports.
 
-    Each of at most ``simulator.rounds`` rounds goes through new examples once. The last one is that after which the
-    :func:`quality` is good.
+    Each of at most ``simulator.rounds`` rounds goes through new examples once, until the :func:`quality` is good. One
+    more round follows, in which the learning rate falls: at the full rate one line in fifty stays malformed, and an
+    update that re-weights tasks cannot unlearn what never becomes a record.
 
     Args:
         policy: is trained.
@@ -82,12 +83,15 @@ def warm_start(
         return learner.ranks.once(lambda: quality(simulator, stream(21), stream(22, number)))
 
     found = measured(0) if config.policy.path or not config.simulator.rounds else Quality(0.0, 1.0)
-    for number in range(1, config.simulator.rounds + 1):
-        if found.good:
-            break
+    number, last = 0, found.good or not config.simulator.rounds
+    while not last:
+        number += 1
+        last = found.good or number > config.simulator.rounds
         examples = simulator_examples(grammar, EXAMPLES, stream(23, number))
         segments = [simulator.segment(situation, values) for situation, values in examples]
-        for batch in batches(segments, config.warmstart.batch_tokens, stream(24, number)):
+        steps = [*batches(segments, config.warmstart.batch_tokens, stream(24, number))]
+        for step, batch in enumerate(steps):
+            learner.share = (1 + step / len(steps)) / 2 if last else 0.0  # of ``optim.schedule``
             regress(learner, batch, 1.0)
         learner.sync_policy()
         found = measured(number)

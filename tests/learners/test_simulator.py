@@ -28,6 +28,7 @@ from roleagent.config import from_dict
 from roleagent.curricula.alignment import Alignment
 from roleagent.learners import simulator as simulators
 from roleagent.learners.model.learner import Learner
+from roleagent.learners.sft import simulator as warm_starts
 from roleagent.learners.sft.simulator import warm_start
 from roleagent.learners.simulator import SimulatorTraining, learn
 from roleagent.task_grammar import Refused, TaskSpec, grammar_of
@@ -118,6 +119,26 @@ def started():
     found = warm_start(policy, GRAMMAR, config, lambda *name: np.random.default_rng([0, *name]))
     assert found.good and found.accepted >= 0.95 and found.distance <= 0.1, found
     return policy
+
+
+@pytest.mark.parametrize(("good", "rounds"), [(1, 2), (2, 3), (9, 3)])  # at most two, and the last one
+def test_the_last_round_of_the_warm_start_has_a_falling_rate(monkeypatch, good, rounds):
+    """At the full rate one line in fifty stays malformed."""
+    seen, shares = [], {}
+
+    def regress(learner, batch, temperature):
+        shares.setdefault(len(seen), []).append(learner.share)
+
+    monkeypatch.setattr(warm_starts, "regress", regress)
+    monkeypatch.setattr(warm_starts, "quality", lambda *given: warm_starts.Quality(float(len(seen) + 1 >= good), 0.0))
+    config = configured(rounds=2)
+    policy = build_policy(config.policy, train_tokenizer([LINE] * 9, 300, [*TASK_TAGS, SIMULATE]), torch.Generator())
+    warm_start(
+        policy, GRAMMAR, config, lambda *name: np.random.default_rng([0, *name]), lambda *found: seen.append(found)
+    )
+    *full, last = shares.values()
+    assert len(shares) == len(seen) == rounds and not any(map(any, full))
+    assert last[0] == 0.5 and last == sorted(last) and 0.9 < last[-1] < 1
 
 
 def opened(policy, **options):
