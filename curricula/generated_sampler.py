@@ -86,6 +86,7 @@ class GeneratedSampler:
         self._replayed: set[str] = set()
         self._contexts = self._fallback = 0
         self._success: list[dict[str, tuple[int, int]]] = []  # of the last iterations, by task type
+        self._passed: list[dict[str, tuple[int, int]]] = []  # of the window's, proposals by task type
         self._newest: dict[str, float] = {}
         self._warned = False
 
@@ -183,6 +184,7 @@ class GeneratedSampler:
         tried = {name: [group for kind, group in sound if kind == name] for name in KINDS}
         self._success.append(_sums([(group.task.task_type, counts(group)) for _, group in sound]))
         self._success = self._success[-RECENT:]
+        self._passed = [*self._passed, self.writer.passed][-(self.window or SEEDS) :]
         records = self._record(tried["fresh"])
         self.records += records
         if self.window:
@@ -203,6 +205,7 @@ class GeneratedSampler:
         }
         self._newest = {f"genenv_{name}": float(value) for name, value in own.items()}
         self.writer.counters.clear()
+        self.writer.passed = {}
         self._written, self._replayed, self._contexts, self._fallback = {}, set(), 0, 0
         return {(base[number], member): found for (number, member), found in reflections.items()}
 
@@ -255,6 +258,10 @@ class GeneratedSampler:
             ]
         if self.iteration % self.update_every or not training:
             return {}
+        passed = _sums([pair for counted in self._passed for pair in counted.items()])
+        needed = {name: (tried + 1) / (accepted + 1) for name, (accepted, tried) in passed.items()}
+        types = [self.grammar.task_type(self.grammar.spec(one.task_id)) for one in training]
+        training = [replace(one, proposals=needed.get(name, 1.0)) for one, name in zip(training, types, strict=True)]
         return self.simulator.update(training, self.rng)
 
     def _counts(self) -> dict[str, float]:
@@ -290,6 +297,7 @@ class GeneratedSampler:
             "records": [asdict(record) for record in self.records],
             "accepted": [[list(values), last] for values, last in self.writer.accepted.items()],
             "success": [{name: list(pair) for name, pair in counted.items()} for counted in self._success],
+            "passed": [{name: list(pair) for name, pair in counted.items()} for counted in self._passed],
             "newest": dict(self._newest),
         }
 
@@ -306,7 +314,10 @@ class GeneratedSampler:
         self.pool.load_state_dict(state["pool"])
         self.records = [_record(one) for one in state["records"]]
         self.writer.accepted = {tuple(values): int(last) for values, last in state["accepted"]}
-        self._success = [{name: (pair[0], pair[1]) for name, pair in counted.items()} for counted in state["success"]]
+        self._success, self._passed = (
+            [{name: (pair[0], pair[1]) for name, pair in counted.items()} for counted in state.get(key, ())]
+            for key in ("success", "passed")
+        )
         self._newest = dict(state["newest"])
 
 

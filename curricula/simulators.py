@@ -87,7 +87,9 @@ class TableSimulator(BaseSimulator):
 
     It begins as the base distribution. An update is reward-weighted regression in closed form: each distribution
     becomes the weighted frequencies of the records, with the initial distribution as a prior of ``anchor`` records.
-    The weights of an update are scaled to a mean of 1.
+    The weights of an update are scaled to a mean of 1. Of the task types a record counts as the proposals that its type
+    needs for an accepted one: otherwise each update would favor the types that the checks refuse least, whatever they
+    earn.
 
     Args:
         grammar: the tasks that can be written.
@@ -139,10 +141,12 @@ class TableSimulator(BaseSimulator):
             if name not in self._types:  # base tasks never have this type
                 self._types[name] = 1e-6
                 self._start[name] = [np.full(len(values), 1 / len(values)) for values in self._fields]
-        weights = {
-            name: self.anchor * share + (float(counted[name][0].sum()) if name in counted else 0.0)
-            for name, share in self._types.items()
-        }
+        proposed: dict[str, float] = {}
+        for record in records:
+            name = self.grammar.task_type(self.grammar.spec(record.task_id))
+            proposed[name] = proposed.get(name, 0.0) + record.weight * record.proposals
+        scale = len(records) / sum(proposed.values())
+        weights = {name: self.anchor * share + scale * proposed.get(name, 0.0) for name, share in self._types.items()}
         self.types = {name: weight / sum(weights.values()) for name, weight in weights.items()}
         self.table = {
             name: [

@@ -53,6 +53,8 @@ class TaskWriter:
     Attributes:
         counters: proposals, and what happened to them, since they were last cleared.
         events: one line per proposal since they were last cleared (``tasks.jsonl`` of a run folder).
+        passed: by task type, the simulator's proposals that passed the checks, and all that were checked, since they
+            were last cleared. Repeated tasks are not among them: they are valid, and were accepted before.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class TaskWriter:
         self.attempts, self.novelty, self.variation_share = attempts, novelty, variation_share
         self.counters: Counter[str] = Counter()
         self.events: list[dict[str, Any]] = []
+        self.passed: dict[str, tuple[int, int]] = {}
         self.accepted: dict[tuple[str, ...], int] = {}  # field values → the iteration that last accepted them
 
     def write(
@@ -138,8 +141,11 @@ class TaskWriter:
         line = self.grammar.write(proposal) if varied else proposal
         event = {"iteration": iteration, "event": "written", "line": shown(line), "varied": varied, "context": context}
         self.events.append(event)
+        task_type = ""
         try:
-            spec = proposal if varied else self._read(line, rng)
+            values = () if varied else self._read(line)
+            task_type = "" if varied else self.grammar.task_type(TaskSpec(values))
+            spec = proposal if varied else self._complete(values, rng)
             verdict = self.grammar.check(spec)
             task_id = self.grammar.task_id(spec)
             event |= {"task_id": task_id, "plan": len(verdict.plan)}
@@ -151,14 +157,25 @@ class TaskWriter:
         except Refused as refused:
             self.counters[f"refused_{refused.reason}"] += 1
             event["refused"] = refused.reason
+            if task_type and refused.reason != "duplicate":
+                self._count(task_type, False)
             return None
         self.counters["accepted"] += 1
+        if task_type:
+            self._count(task_type, True)
         self.accepted[spec.values] = iteration
         return Written(spec, task_id, situation, context, varied)
 
-    def _read(self, line: Any, rng: Generator) -> TaskSpec:
+    def _count(self, task_type: str, passed: bool) -> None:
+        before = self.passed.get(task_type, (0, 0))
+        self.passed[task_type] = before[0] + passed, before[1] + 1
+
+    def _read(self, line: Any) -> tuple[str, ...]:
         values, repaired = self.grammar.read(line)
         self.counters["repaired"] += repaired
+        return values
+
+    def _complete(self, values: tuple[str, ...], rng: Generator) -> TaskSpec:
         if isinstance(self.simulator, StaticSimulator):  # a task of its list is the same whenever it is played
             rng = np.random.default_rng(zlib.crc32(self.grammar.write(TaskSpec(values)).encode()))
         return self.grammar.complete(values, rng)

@@ -41,6 +41,8 @@ class SimulatorRecord:
         iteration: when it was played.
         reward: R_env (Eq. 3, :class:`roleagent.curricula.alignment.Alignment`).
         weight: of the record in the regression; 0 outside the band.
+        proposals: how many proposals of this task type were made lately for each that passed the checks, ≥ 1. What is
+            refused never becomes a record, so a simulator that ignores this number also learns what is easily accepted.
     """
 
     situation: Situation
@@ -51,6 +53,7 @@ class SimulatorRecord:
     iteration: int
     reward: float
     weight: float
+    proposals: float = 1.0
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
 from roleagent.envs.wrappers import FailureCurriculum
-from roleagent.task_grammar import grammar_of
+from roleagent.task_grammar import Validation, grammar_of
 from roleagent.task_simulator import Simulator
 from roleagent.types import Group, Sampler, Task, Trajectory, Turn
 
@@ -112,6 +112,23 @@ def test_shuffled_rewards_teach_nothing():
     play(sampler, by_kind, 15)
     kinds = Counter(line.split()[0] for line in sampler.simulator.propose([None], 400, np.random.default_rng(1))[0])
     assert kinds["kind=heat"] < 250
+
+
+def test_what_the_checks_refuse_does_not_decide_which_types_are_written(monkeypatch):
+    """What is refused leaves no record: a type that is refused every second time would be written less and less."""
+    check = type(GRAMMAR).check
+    refused = Validation(False, "unsolvable")
+    monkeypatch.setattr(
+        type(GRAMMAR),
+        "check",
+        lambda self, one: refused if one.values[0] == "heat" and one.seed % 2 else check(self, one),
+    )
+    heats = []
+    for seed in range(2):
+        sampler = generated(fresh=1.0, replay=0.0, variation_share=0.0, novelty=0, seed=seed)
+        play(sampler, lambda task_id: 4, 8, size=48)
+        heats.append(sampler.simulator.types["heat"])
+    assert 0.12 < np.mean(heats) < 0.4  # 0.25 at first; 0.04 if records counted alike
 
 
 def test_the_reward_of_a_group_comes_from_its_own_episodes():
