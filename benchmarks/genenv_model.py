@@ -47,7 +47,8 @@ OPTIONS = (
     *("genenv=on", "simulator.kind=model", "simulator.fresh=1", "simulator.replay=0", "aiw=off", "wia=off"),
     *("policy.hidden_size=64", "policy.layers=2", "policy.heads=2", "policy.kv_heads=2", "policy.mlp_size=192"),
 )
-EPISODES = {"own": 20, "shared": 200}  # demonstrations; of the former only the words are used
+EPISODES = {"own": 20, "shared": 400}  # demonstrations, as configs/toy.yaml has; of the former only the words are used
+START = 640  # tasks of the untrained simulator that are played: a share within two points
 TARGETS = {"accepted": 0.9, "in_band_end": 0.55, "in_band_ratio": 1.8, "kl": 0.05, "distinct": 0.5}
 
 
@@ -94,7 +95,7 @@ def play(run: Run, split: EnvSplit, simulator: SimulatorTraining, updates: int) 
             flush=True,
         )
     seconds = time.process_time() - began
-    first = sampler.probe(10 * TASKS, run.stream(0))["initial"]
+    first = sampler.probe(START, run.stream(0))["initial"]
     start = in_band([success(agent.play(task_id)) for task_id in first])
     last = slice(-max(1, updates // 3), None)
     lines = [line for batch in written[last] for line in batch]
