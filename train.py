@@ -35,34 +35,32 @@ with waiting("PyTorch and transformers to load"):
 
     from roleagent.agents.policies.hf import HFPolicy
 
-from roleagent.agents.builders import EnvSplit, open_rollout_policy
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search.search import Search
 from roleagent.config import Config, load, to_dict
 from roleagent.learners.batch import trained_tokens
-from roleagent.learners.generated_tasks import play_probe
 from roleagent.learners.launch import exit_status, open_run
-from roleagent.learners.model.lora import ModuleWeights
 from roleagent.learners.revision import iterate as revision
-from roleagent.learners.revision.imitation import learn_examples
 from roleagent.learners.rl import (
     dynamic_sampling,
     estimate_advantages,
     gather,
     make_batch,
+    open_actor,
     open_learner,
     open_sampler,
     play,
+    play_probe,
     sync_weights,
     update_policy,
+    update_simulator,
 )
 from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_split, evaluate_stage, report
 from roleagent.learners.run.iterations import Iterations
 from roleagent.learners.run.run import Run
-from roleagent.learners.sft.dagger import Corrections
 from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.imitation import imitate
-from roleagent.learners.simulator import update_simulator
 from roleagent.learners.tracking.display import Display
 from roleagent.types import Segment
 
@@ -90,23 +88,22 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
 
     if run.progress.stage == "warmstart":
         epochs, minutes = config.warmstart.epochs, config.warmstart.minutes
-        learner = imitate(run, policy, segments, epochs, minutes, Corrections(run, split))
+        learner = imitate(run, policy, segments, epochs, minutes, data.corrections())
         policy.version = 0
         run.enter("train")
         run.save(learner)
         learner.close()
-    actor = policy if config.train.stage == "sft" else open_rollout_policy(config, policy)
-    actor.sync(ModuleWeights(policy.model), policy.version)
+    actor = open_actor(run, policy)
 
     results = evaluate_stage(run, held_out, actor, "before")
     if config.train.stage == "sft":  # the control: imitation for as long as RL would take, or of as many tokens
         run.enter("sft")
-        segments += Corrections(run, split).segments(policy)
+        segments += data.corrections().segments(policy)
         epochs = config.train.tokens / max(1, trained_tokens(segments)) if config.train.tokens else 1e4
         run.save(imitate(run, policy, segments, epochs, config.train.minutes))
     elif config.train.stage in ("revise", "eto"):
         run.enter(config.train.stage)
-        replayed = [*segments, *Corrections(run, split).segments(policy)]
+        replayed = [*segments, *data.corrections().segments(policy)]
         train_revisions(run, split, held_out, policy, actor, replayed)
     else:
         train_rl(run, split, held_out, policy, actor)
@@ -131,7 +128,7 @@ def train_revisions(
 
         # Imitate good and spliced trajectories. Failures choose the next tasks.
         examples = revision.collect(run, sampler, iteration)
-        learner = learn_examples(run, policy, examples, replayed)
+        learner = revision.learn_examples(run, policy, examples, replayed)
         sync_weights(run, learner, actor)
 
         result = evaluate_split(run, held_out, actor, f"revision/after-{iteration:03d}")

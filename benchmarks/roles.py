@@ -50,9 +50,8 @@ from rich.console import Console
 from rich.table import Table
 
 from roleagent.config import ConfigError, load
-from roleagent.learners.credit import last_step_bias
+from roleagent.learners.credit import estimator_config, last_step_bias
 from roleagent.learners.returns import EstimatorConfig, standardize
-from roleagent.learners.rl import estimator_config
 
 SHORT = (
     *("warmstart.episodes=400", "warmstart.rounds=1", "warmstart.round_episodes=100"),

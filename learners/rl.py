@@ -6,24 +6,19 @@ steps is in ``train.py``.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from itertools import accumulate
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from transformers import PreTrainedModel
 
-from roleagent.agents.builders import EnvSplit, open_analyst
+from roleagent.agents.builders import EnvSplit, open_analyst, open_rollout_policy
 from roleagent.agents.policies.hf import HFPolicy, reason_of
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import ConfigError
 from roleagent.curricula.failure_sampler import CurriculumSampler
-from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.files import make_whole, write_checksums
@@ -32,15 +27,23 @@ from roleagent.learners.advantages import has_zero_variance
 from roleagent.learners.batch import Batch, build_batch
 from roleagent.learners.credit import Credit, estimator_config
 from roleagent.learners.critic import open_critic
-from roleagent.learners.generated_tasks import generated_sampler
+from roleagent.learners.generated_tasks import generated_sampler, play_probe
 from roleagent.learners.model.learner import Learner
-from roleagent.learners.model.lora import Adapter, adapted
+from roleagent.learners.model.lora import Adapter, ModuleWeights, adapted
 from roleagent.learners.process_rewards import normalize_process, shuffle_process
 from roleagent.learners.returns import Values
+from roleagent.learners.run.rank_sampler import RankSampler
 from roleagent.learners.run.run import LOST_START, Run
-from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup
-from roleagent.learners.simulator import SimulatorTraining, open_simulator_training
-from roleagent.types import Group, Reflection, Sampler
+from roleagent.learners.run.trajectory_log import ScoredGroup
+from roleagent.learners.simulator import SimulatorTraining, open_simulator_training, update_simulator
+from roleagent.types import Group, Sampler
+
+
+def open_actor(run: Run, policy: HFPolicy) -> Policy:
+    """The policy that plays, with the weights of ``policy``: that of ``rollout.backend``, or ``policy`` itself."""
+    actor = policy if run.config.train.stage == "sft" else open_rollout_policy(run.config, policy)
+    actor.sync(ModuleWeights(policy.model), policy.version)
+    return actor
 
 
 def open_learner(
@@ -88,78 +91,6 @@ def open_reference(run: Run, policy: HFPolicy) -> PreTrainedModel | Adapter:
     except Exception as error:  # safetensors raises many types for a damaged file
         raise ConfigError(f"{path} cannot be read ({reason_of(error)}): {LOST_START}") from error
     return model.requires_grad_(False)
-
-
-class RankSampler:
-    """A task sampler for all ranks: the sampler itself is on the first one.
-
-    Args:
-        run: the run.
-        sampler: on the first rank; None elsewhere.
-    """
-
-    def __init__(self, run: Run, sampler: Sampler | None):
-        self._run, self._sampler = run, sampler
-
-    def sample(self, count: int) -> list[str]:
-        """This rank's share of ``count`` task ids."""
-        return self._run.ranks.share(self.sample_all(count))
-
-    def sample_all(self, count: int) -> list[str]:
-        """``count`` task ids, the same on every rank."""
-        return self._run.ranks.once(lambda: self._sample(count))
-
-    def sample_own(self, count: int) -> list[str] | None:
-        """``count`` task ids for this rank; None if no rank wants any."""
-        ranks = self._run.ranks
-        counts = ranks.gather(count)  # known on the first rank
-        dealt = ranks.once(lambda: split_list(self._sample(sum(counts)), counts) if any(counts) else None)
-        return dealt[ranks.rank] if dealt is not None else None
-
-    def observe(self, scored: Sequence[ScoredGroup]) -> Analysis:
-        """Analyzes the failures and updates the curriculum, on the first rank; elsewhere nothing."""
-        if self._sampler is None:
-            return Analysis()
-        with self._run.timer("analysis"):
-            choices, reflections = self._sampler.choices(), self._sampler.observe([one.group for one in scored])
-        self._run.progress.sampler = self._sampler.state_dict()
-        if isinstance(self._sampler, GeneratedSampler):
-            self._run.folder.tasks(self._run.iteration, self._sampler.take_events())
-        return Analysis(choices, reflections, self._sampler.metrics())
-
-    def observe_analyzed(self, groups: Sequence[Group], reflections: Sequence[Reflection]) -> dict[str, float]:
-        """As :meth:`observe`, with the analyses of the failed episodes, in their order; returns the metrics."""
-        if self._sampler is None:
-            return {}
-        if isinstance(self._sampler, CurriculumSampler):
-            with self._run.timer("analysis"):
-                steps = self._sampler.learn(groups)
-                answer: Any = None
-                with contextlib.suppress(StopIteration):
-                    while True:
-                        question, arguments = steps.send(answer)
-                        asked = question == "reflect"
-                        answer = reflections if asked else getattr(self._sampler.analyst, question)(*arguments)
-        self._run.progress.sampler = self._sampler.state_dict()
-        return self._sampler.metrics()
-
-    def probe(self, count: int) -> tuple[dict[str, list[str]], dict[str, float]]:
-        """``count`` tasks of the initial and of the present simulator, by name, and what the latter cost.
-
-        Both are known on every rank.
-        """
-
-        def write() -> tuple[dict[str, list[str]], dict[str, float]]:
-            assert isinstance(self._sampler, GeneratedSampler)
-            tasks = self._sampler.probe(count, self._run.stream(19, self._run.iteration))
-            return tasks, self._sampler.simulator.costs()  # which are not the next iteration's
-
-        return self._run.ranks.once(write)
-
-    def _sample(self, count: int) -> list[str]:
-        assert self._sampler is not None  # on the first rank
-        with self._run.timer("simulator") if self._run.config.genenv else nullcontext():
-            return self._sampler.sample(count)
 
 
 def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorTraining | None = None) -> RankSampler:
@@ -324,10 +255,18 @@ def gather(
     return scored
 
 
-def split_list(items: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:
-    """Consecutive parts of given sizes.
-
-    >>> split_list("abc", [2, 0, 1])
-    [['a', 'b'], [], ['c']]
-    """
-    return [list(items[end - size : end]) for end, size in zip(accumulate(sizes), sizes, strict=True)]
+__all__ = [
+    "dynamic_sampling",
+    "estimate_advantages",
+    "gather",
+    "make_batch",
+    "open_actor",
+    "open_learner",
+    "open_reference",
+    "open_sampler",
+    "play",
+    "play_probe",
+    "sync_weights",
+    "update_policy",
+    "update_simulator",
+]

@@ -36,10 +36,11 @@ from roleagent.learners.model.learner import Learner
 from roleagent.learners.preference import PreferenceData
 from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import Example, read_lines, select, write_lines
+from roleagent.learners.revision.imitation import learn_examples
 from roleagent.learners.revision.metrics import counts_of, idle_mechanisms, sentence_of, shares_of
 from roleagent.learners.revision.other_runs import judging_policy, trees_of
 from roleagent.learners.revision.pairs import make_pairs
-from roleagent.learners.rl import RankSampler
+from roleagent.learners.run.rank_sampler import RankSampler
 from roleagent.learners.run.run import Run
 from roleagent.revision_settings import RevisionConfig
 from roleagent.types import Completion, Group, Reflection, Task, Trajectory, Turn
@@ -261,4 +262,14 @@ def _name(iteration: int) -> str:
     return f"revision/iteration-{iteration:03d}"
 
 
-__all__ = ["Wave", "collect", "finish", "iterations", "join_trees", "make_examples", "search", "waves"]
+__all__ = [
+    "Wave",
+    "collect",
+    "finish",
+    "iterations",
+    "join_trees",
+    "learn_examples",
+    "make_examples",
+    "search",
+    "waves",
+]

@@ -57,7 +57,7 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
 
 
 def evaluate_stage(run: Run, split: EnvSplit, policy: Policy, name: str) -> dict[str, dict[str, Any]]:
-    """The evaluations before or after training, by name: at one temperature or, with ``rollout.eval_sampled``, at two."""
+    """The evaluations before or after training, by name: at one temperature, or two with ``rollout.eval_sampled``."""
     found = {name: evaluate_split(run, split, policy, name)}
     if run.config.rollout.eval_sampled:
         found[f"{name}-sampled"] = evaluate_split(run, split, policy, name, sampled=True)

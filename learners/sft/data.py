@@ -25,6 +25,7 @@ from roleagent.envs.wrappers.notes import REVISED
 from roleagent.learners.revision.thoughts import read_thoughts
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.analyst import AnalystExample, analyst_examples, collect_failures, tokenize_examples
+from roleagent.learners.sft.dagger import Corrections
 from roleagent.learners.sft.demonstrations import Demonstration, collect_demonstrations, texts_of
 from roleagent.learners.sft.tokenization import check_reply_lengths, tokenize
 from roleagent.task_grammar import TaskGrammar, TaskSpec, grammar_of
@@ -77,6 +78,10 @@ class SFTData:
             texts += self._situations()
         tokenizer = self.run.ranks.once(lambda: train_tokenizer(texts, config.policy.vocabulary, tags))
         return build_policy(config.policy, tokenizer, generator)
+
+    def corrections(self) -> Corrections:
+        """The rounds in which the expert corrects the policy, as many as were played."""
+        return Corrections(self.run, self.split)
 
     def tokenize(self, policy: HFPolicy) -> list[Segment]:
         """The data as segments.

@@ -112,6 +112,12 @@ def test_no_modules_import_each_other():
     assert not graph, f"a circle of imports, or what leads to one: {sorted(graph)}"
 
 
+def test_an_iteration_needs_few_imports():
+    """``train.py`` reads as the algorithm: what a step needs is behind the step."""
+    ours = [name for name in imports_of(ROOT / "train.py", "train") if name.startswith("roleagent")]
+    assert len(ours) <= 20, ours
+
+
 LOADED = "import sys; print(*sorted(sys.modules))"
 PACKAGES = {"roleagent.envs", *(name.rpartition(".")[0] for name in MODULES if name.endswith(".spec"))}
 
