@@ -49,7 +49,7 @@ class RolloutStats:
     failures: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def together(cls, parts: Sequence[RolloutStats]) -> RolloutStats:
+    def gather(cls, parts: Sequence[RolloutStats]) -> RolloutStats:
         """The sum of several rollouts' counters."""
         total = cls()
         for part in parts:
@@ -128,7 +128,7 @@ class Rollout:
         self.action_stops = self._stops(*self.reader.stops)
         # Prompts that only grow are the beginnings of one text, so their questions can be asked together, afterwards.
         self._predicts_later = bool(horizon) and (prompt.style, prompt.predictions) == ("transcript", "detached")
-        # With one horizon its closing tag ends the reply; with several the model says itself when it is done.
+        # With one horizon its closing tag ends the reply; with several the model itself ends the reply.
         self.prediction_stops = self._stops("</prediction>") if horizon == 1 else frozenset({policy.eos_id})
 
     def _stops(self, *closing_tags: str) -> frozenset[int]:

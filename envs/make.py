@@ -39,7 +39,7 @@ def make(env_id: str, arguments: Mapping[str, Any], prefix: str = "") -> gymnasi
     except ConfigError:
         raise
     except Exception as error:  # whatever a module or constructor raises that the user has named
-        # Gymnasium appends its own account of the arguments to whatever the environment said.
+        # Gymnasium appends its own account of the arguments to the environment's message.
         reason = " ".join(str(error).split()).partition(" was raised from the environment creator")[0]
         if not isinstance(error, _EXPECTED):
             reason = f"{type(error).__name__}: {reason}"

@@ -33,7 +33,7 @@ class Minibatch(NamedTuple):
 
 
 def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]) -> dict[str, float]:
-    """Passes over the batch, each with as many optimizer steps as :func:`minibatches` says.
+    """Passes over the batch, each with as many optimizer steps as :func:`minibatches` returns.
 
     Args:
         learner: the policy, and its critic if the estimator needs one.
@@ -78,8 +78,8 @@ def world_shares(batch: Batch, weights: Column, sum_over_ranks: Callable[[float]
         weights: of each token in the loss (:func:`~roleagent.learners.loss.token_weights`).
 
     Returns:
-        ``world_share``: of the tokens from the first reply on, in the mean over the trajectories, those that the world
-        said; in [0, 1]. ``world_loss_share``: their share of the loss's weight, exactly 0 with ``loss.action_mask``.
+        ``world_share``: of the tokens from the first reply on, in the mean over the trajectories, those of the
+        world; in [0, 1]. ``world_loss_share``: their share of the loss's weight, exactly 0 with ``loss.action_mask``.
     """
     world, every = np.zeros(len(batch.tasks)), np.zeros(len(batch.tasks))
     trained = total = 0.0

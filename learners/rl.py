@@ -244,7 +244,7 @@ def gather(
     scored += run.ranks.collect(
         [ScoredGroup(group, credit, credit.values, True) for group, credit in zip(replaced, zero, strict=True)]
     )
-    rollout.stats = RolloutStats.together(run.ranks.gather(rollout.stats))
+    rollout.stats = RolloutStats.gather(run.ranks.gather(rollout.stats))
 
     def check() -> None:
         if not any(one.group.trajectories for one in scored):

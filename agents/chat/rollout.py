@@ -202,7 +202,9 @@ class _Scheduler:
     def _receive(self, live: _LiveEpisode, answer: Answer | None, seconds: float) -> None:
         self._unanswered = 0 if answer is not None else self._unanswered + 1
         if self._unanswered > self._most_unanswered:
-            raise EndpointError(f"{self._unanswered} prompts in a row had no answer; the warning above says why")
+            raise EndpointError(
+                f"{self._unanswered} prompts in a row had no answer; the warning above gives the reason"
+            )
         live.receive(answer, seconds)
 
     def _finished(self, live: _LiveEpisode) -> Iterator[tuple[int, EpisodeResult]]:

@@ -58,7 +58,7 @@ class UnansweredError(Exception):
     """No answer this time.
 
     Attributes:
-        reached: whether the server said so itself.
+        reached: whether the server itself reported it.
         pause: seconds for which it asks to be left alone.
     """
 
@@ -72,7 +72,7 @@ class Answer:
     """A model's answer.
 
     Attributes:
-        text: its words, thoughts in ``<think>`` included where the server leaves them in; ``""`` where it said nothing.
+        text: its words, thoughts in ``<think>`` included where the server leaves them in; ``""`` where it is empty.
         finish_reason: ``"stop"``, ``"length"`` (cut off at the limit), :data:`OVERLONG` or another word of its own.
         prompt_tokens: tokens read.
         completion_tokens: tokens written, hidden thoughts included.

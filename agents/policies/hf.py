@@ -54,7 +54,7 @@ def _check_model(model: PreTrainedModel) -> None:
     """Refuses what would be sampled from as another model than it is.
 
     Raises:
-        PolicyError: it says which part of the model is not provided for.
+        PolicyError: it names the part of the model that is not supported.
     """
     config = model.config
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
@@ -308,7 +308,7 @@ class HFPolicy:
                 decoder, cache = Decoder(self.model), self._cache
                 replies = sample(decoder, cache, requests, limits, temperature, self.generator)
         except BaseException as error:
-            self.clear_cache()  # what lies in the cache by now is not what it says
+            self.clear_cache()  # the cache no longer holds what its records describe
             if isinstance(error, FloatingPointError):
                 raise PolicyError(str(error)) from error
             raise

@@ -4,7 +4,7 @@ Slot index equals token position: a token at position p of conversation r is sto
 therefore differ in length without padding, a new turn only computes its new tokens, and going back to a shorter
 prefix is nothing but forgetting a length: whatever lies behind it is masked, then overwritten.
 
-Which row a conversation has is the cache's own business (``slots`` says it): a pass over the model takes the first so
+Which row a conversation has is the cache's own business (``slots`` holds it): a pass over the model takes the first so
 many rows, and a row that leaves changes places with one of the last. It stays there until another conversation needs
 its row: questions about it may follow (:mod:`roleagent.agents.policies.branches`).
 """

@@ -45,7 +45,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, tags: Iterable[str]) 
     """A tokenizer for these texts that can still spell any other.
 
     Args:
-        texts: what the environment says and what the agent answers.
+        texts: observations and replies.
         vocabulary: most tokens in it (256 bytes and the special ones included).
         tags: texts that become one token each, e.g. ``<action>``.
     """
@@ -102,7 +102,7 @@ def check_size(config: PolicyConfig) -> None:
     """Refuses a policy whose weights alone are more than the memory of this machine.
 
     Raises:
-        ConfigError: one line that says what to change.
+        ConfigError: one line with what to change.
     """
     size, groups = config.hidden_size, config.heads // config.kv_heads
     block = 2 * size * size + 2 * size * size // groups + 3 * size * config.mlp_size
@@ -116,10 +116,10 @@ def check_size(config: PolicyConfig) -> None:
 
 
 def build_policy(config: PolicyConfig, tokenizer: PreTrainedTokenizerFast, generator: torch.Generator) -> HFPolicy:
-    """A randomly initialised policy of the configured sizes, on the device of ``generator``, which draws the weights.
+    """A randomly initialized policy of the configured sizes, on the device of ``generator``, which draws the weights.
 
     It is built like Qwen2 and named Seed-OSS, which without biases behind the attention is the same model: where a
-    folder says ``qwen2``, transformers' ``AutoTokenizer`` ignores the tokenizer that lies there and cuts texts by
+    folder has the type ``qwen2``, transformers' ``AutoTokenizer`` ignores the folder's tokenizer and cuts texts by
     Qwen2's rules. The policy would read other tokens than those it was trained on.
     """
     import torch
@@ -146,7 +146,7 @@ def build_policy(config: PolicyConfig, tokenizer: PreTrainedTokenizerFast, gener
         dtype=config.dtype,
     )
     model = SeedOssForCausalLM(model_config).to(generator.device)  # type: ignore[arg-type]
-    # transformers initialises from the global generator; draw everything again from ours, by the same rule.
+    # transformers initializes from the global generator; draw everything again from ours, by the same rule.
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if parameter.dim() >= 2:

@@ -2,7 +2,7 @@
 
 SQLite keeps a log beside the file (WAL), so that any number of processes read while one writes. Writers take turns: a
 writing transaction asks for the lock when it begins and waits for it, because one that asks only when it first writes
-fails at once when somebody else wrote in between.
+fails at once when another process wrote in between.
 
 Commits reach the disk before they are reported (``synchronous = FULL``): a run commits a few times per iteration, which
 costs milliseconds, and a checkpoint must never remember failures that a power cut has taken back.

@@ -146,7 +146,7 @@ def application(env_id: str, sessions: int = 16, timeout: float | None = 3600.0,
         ValueError: the environment has no task_split.
     """
 
-    # Whatever is missing is said before anybody is served; and what is read now, the sessions share.
+    # Whatever is missing is reported before any session starts; and what is read now, the sessions share.
     splits = Splits(env_id, arguments)
     splits.task_split()
     one_at_a_time = Lock()

@@ -162,7 +162,7 @@ def make_vector(
         timeout: seconds that worker processes have to answer; None: any time.
         arguments: of the environment.
     """
-    first = gymnasium.make(env_id, **arguments)  # missing data is said here, not by a worker
+    first = gymnasium.make(env_id, **arguments)  # missing data is reported here, not by a worker
     task_split = getattr(first.unwrapped, "task_split", None)
     first.close()
     vector_kwargs: dict[str, Any] = {"autoreset_mode": autoreset}

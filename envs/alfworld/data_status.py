@@ -28,9 +28,9 @@ def data_status() -> Iterator[DataStatus]:
     elif not found:
         yield DataStatus("ALFWorld", "problem", f"no games in {folder}", advice)
     elif set(missing) & {"train", "valid_unseen"}:  # the default splits of training and evaluation
-        said = f"{', '.join(found)} games in {folder}; missing: {', '.join(missing)}"
+        summary = f"{', '.join(found)} games in {folder}; missing: {', '.join(missing)}"
         yield DataStatus(
-            "ALFWorld", "note", said, "fill the folder with alfworld-download, or say which split is played"
+            "ALFWorld", "note", summary, "fill the folder with alfworld-download, or say which split is played"
         )
     else:
         yield DataStatus("ALFWorld", "good", f"{', '.join(found)} games in {folder}")

@@ -1,4 +1,4 @@
-"""The scripted expert: it follows the simulator's gold path, and returns to it when somebody else chose a command.
+"""The scripted expert: it follows the simulator's gold path, and returns to it when another player chose a command.
 
 It knows the whole path, which no agent does. It reads from the text what other commands did: it walks back to the room
 in which the path goes on, switches back what was switched, takes up again what was put down, and waits for what has not

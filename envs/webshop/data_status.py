@@ -32,11 +32,11 @@ def data_status() -> Iterator[DataStatus]:
         )
         return
     products = count_in_file(files.items, b'"product_category"')  # once in each
-    said = f"{products} products in {files.items}" + ("" if files.human else ", without people's requests")
+    summary = f"{products} products in {files.items}" + ("" if files.human else ", without people's requests")
     if products in ("0", "about 0"):
         yield DataStatus("WebShop", "problem", f"{files.items} holds no products", "get the data set's files again")
     elif files.items.stat().st_size > 2**29:
         advice = f"once, before the first run: roleagent webshop build --data {folder}"
-        yield DataStatus("WebShop", "note", f"{said}, without a store", advice)
+        yield DataStatus("WebShop", "note", f"{summary}, without a store", advice)
     else:
-        yield DataStatus("WebShop", "good", said)
+        yield DataStatus("WebShop", "good", summary)

@@ -3,7 +3,7 @@
 It searches for what the request names, opens the likeliest results, leaves a product that is too dear or lacks an
 option that was asked for, reads on where the title leaves doubts, and buys the first product that shows all that is
 wanted, or else the best it has seen. It knows no catalogue, no attributes of goals and no click targets, and goes on
-from wherever somebody else's clicks have led.
+from wherever another player's clicks have led.
 
 >>> expert = ShoppingExpert()
 >>> expert.reset("Find me a mug with color: red, and price lower than 20.00 dollars",

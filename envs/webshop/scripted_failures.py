@@ -34,7 +34,7 @@ def irrelevant_query(episode: ScriptedEpisode) -> None:
 
 
 def _other_wish(agent: Shopper) -> str:
-    """What somebody else would search for: another kind of thing in another part of the shop."""
+    """What another customer would search for: another kind of thing in another part of the shop."""
     episode, shop, goal = agent.episode, agent.shop, agent.goal
     if episode.chance(0.2):
         return episode.pick([idea for idea in _IDEAS if all(idea not in turn.action for turn in episode.turns)])

@@ -76,7 +76,7 @@ def parse(
     """
     if not isinstance(text, str):
         return Parsed("", ("",) * horizon, f"the reply is not text but {type(text).__name__}")
-    text = whole(text)  # what a model said is shown again, sent and written down
+    text = whole(text)  # a model's reply is shown again, sent and written down
     commands: list[tuple[str, str]] = []
     predicted: dict[int, str] = {}
     thoughts, errors = 0, []

@@ -37,7 +37,7 @@ def deepspeed_settings(config: Config) -> dict[str, Any]:
     if options.offload_parameters:
         zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     settings: dict[str, Any] = {
-        # The learner cuts micro-batches itself and says which one ends an update.
+        # The learner cuts micro-batches itself and marks the one that ends an update.
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
         "gradient_clipping": config.optim.max_grad_norm,
@@ -69,7 +69,7 @@ def check_deepspeed(config: Config) -> None:
     """Refuses unsupported combinations of optimizer, DeepSpeed and adapters.
 
     Raises:
-        ConfigError: one line that says what to change.
+        ConfigError: one line with what to change.
     """
     options, stage = config.deepspeed, zero_stage(config)
     imitates = config.warmstart.episodes > 0

@@ -107,27 +107,27 @@ def _checked(temperature: float, rows: int, vocabulary: int) -> tuple[float, int
 
 
 def _read(logits: Tensor, token_ids: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor, Tensor]:
-    """(n,) log-probabilities, (n,) normalisers and (n,) entropies, or none, of a block of logits (n, V)."""
+    """(n,) log-probabilities, (n,) normalizers and (n,) entropies, or none, of a block of logits (n, V)."""
     scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
     chosen = scaled.gather(-1, token_ids[:, None])[:, 0]
     if not entropy:
-        normaliser = scaled.logsumexp(-1)
-        return chosen - normaliser, normaliser, chosen.new_empty(0)
+        normalizer = scaled.logsumexp(-1)
+        return chosen - normalizer, normalizer, chosen.new_empty(0)
     top = scaled.amax(-1, keepdim=True)
     shifted = scaled - top
     powers = shifted.exp()
     total = powers.sum(-1)
     # H = log Z - E[z]. A logit of -inf has probability 0 and no part in the mean.
     mean = torch.linalg.vecdot(powers, shifted.clamp_(min=torch.finfo(torch.float32).min)) / total
-    normaliser = top[:, 0] + total.log()
-    return chosen - normaliser, normaliser, total.log() - mean
+    normalizer = top[:, 0] + total.log()
+    return chosen - normalizer, normalizer, total.log() - mean
 
 
-def _slope(logits: Tensor, token_ids: Tensor, normaliser: Tensor, upstream: Tensor, temperature: float) -> Tensor:
+def _slope(logits: Tensor, token_ids: Tensor, normalizer: Tensor, upstream: Tensor, temperature: float) -> Tensor:
     """(n, V): what the gradient of the log-probabilities makes of ``upstream`` (n,); float32."""
     scaled = logits.float() if temperature == 1.0 else logits.float() / temperature
     share = upstream[:, None] / temperature
-    slope = (scaled - normaliser[:, None]).exp_().mul_(-share)
+    slope = (scaled - normalizer[:, None]).exp_().mul_(-share)
     return slope.scatter_add_(-1, token_ids[:, None], share)
 
 
@@ -140,17 +140,17 @@ class _OfLogits(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         pieces = zip(logits.split(rows), token_ids.split(rows), strict=True)
         columns = zip(*(_read(block, targets, temperature, entropy) for block, targets in pieces), strict=True)
-        logprobs, normaliser, entropies = (torch.cat(parts) for parts in columns)
-        ctx.save_for_backward(logits, token_ids, normaliser)
+        logprobs, normalizer, entropies = (torch.cat(parts) for parts in columns)
+        ctx.save_for_backward(logits, token_ids, normalizer)
         ctx.temperature, ctx.rows = temperature, rows
         ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> Any:
-        logits, token_ids, normaliser = ctx.saved_tensors
+        logits, token_ids, normalizer = ctx.saved_tensors
         gradient = torch.empty_like(logits)
-        pieces = (tensor.split(ctx.rows) for tensor in (gradient, logits, token_ids, normaliser, upstream[0]))
+        pieces = (tensor.split(ctx.rows) for tensor in (gradient, logits, token_ids, normalizer, upstream[0]))
         for out, block, targets, log_z, up in zip(*pieces, strict=True):
             out.copy_(_slope(block, targets, log_z, up, ctx.temperature))
         return gradient, None, None, None, None
@@ -178,16 +178,16 @@ class _OfHead(torch.autograd.Function):
             found.append(_read(logits, targets, temperature, entropy))
             if learns and len(hidden) <= rows:
                 kept = logits
-        logprobs, normaliser, entropies = (torch.cat(parts) for parts in zip(*found, strict=True))
+        logprobs, normalizer, entropies = (torch.cat(parts) for parts in zip(*found, strict=True))
         if learns:
-            ctx.save_for_backward(hidden, weight, bias, token_ids, normaliser, kept)
+            ctx.save_for_backward(hidden, weight, bias, token_ids, normalizer, kept)
             ctx.temperature, ctx.rows = temperature, rows
         ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> Any:
-        hidden, weight, bias, token_ids, normaliser, kept = ctx.saved_tensors
+        hidden, weight, bias, token_ids, normalizer, kept = ctx.saved_tensors
         of_hidden = torch.empty_like(hidden) if ctx.needs_input_grad[0] else None
         of_weight = of_bias = None
         # Blocks are added up in float32: in bfloat16 the later ones would be lost in the sum.
@@ -196,7 +196,7 @@ class _OfHead(torch.autograd.Function):
         if bias is not None and ctx.needs_input_grad[2]:
             of_bias = torch.zeros_like(bias, dtype=torch.float32)
         start = 0
-        pieces = (tensor.split(ctx.rows) for tensor in (hidden, token_ids, normaliser, upstream[0]))
+        pieces = (tensor.split(ctx.rows) for tensor in (hidden, token_ids, normalizer, upstream[0]))
         for states, targets, log_z, up in zip(*pieces, strict=True):
             logits = nn.functional.linear(states, weight, bias) if kept is None else kept
             slope = _slope(logits, targets, log_z, up, ctx.temperature).to(hidden.dtype)

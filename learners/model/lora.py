@@ -31,7 +31,7 @@ def check_rank(rank: int, path: str | Path) -> None:
     """Refuses a rank above the width of the model in a folder; names on the hub are not checked.
 
     Raises:
-        ConfigError: one line that says what to change.
+        ConfigError: one line with what to change.
     """
     config = Path(path) / "config.json"
     width = json.loads(config.read_text(encoding="utf-8")).get("hidden_size") if config.exists() else None

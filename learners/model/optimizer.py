@@ -16,7 +16,7 @@ def build_optimizer(kind: str, model: torch.nn.Module, lr: float, weight_decay: 
     """An optimizer over all parameters of ``model`` that are trained: adapters alone, where there are adapters.
 
     Args:
-        kind: ``"adamw"``, or ``"muon"``: the weight matrices of the hidden layers by Muon (orthogonalised momentum),
+        kind: ``"adamw"``, or ``"muon"``: the weight matrices of the hidden layers by Muon (orthogonalized momentum),
             scaled so that one learning rate suits both, and everything else (embeddings, head, biases, norms) by AdamW.
             A small model from scratch needs about half as many tokens that way. Muon needs whole matrices, so it
             goes with ZeRO stage 0 only.

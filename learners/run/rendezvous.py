@@ -45,7 +45,7 @@ def meet(rank: int, size: int, address: str, port: int) -> Any:
     The first rank opens it, unless torchrun did; it waits for the others and reports on stderr who is missing.
 
     Raises:
-        ConfigError: somebody did not come within :data:`PATIENCE`, or there are two of the same rank; every rank that
+        ConfigError: a rank did not come within :data:`PATIENCE`, or there are two of the same rank; every rank that
             came receives the reason. Or another run meets there.
     """
     place = f"{address}:{port}"
@@ -73,12 +73,12 @@ def meet(rank: int, size: int, address: str, port: int) -> Any:
         if rank == 0:
             _gather(store, size, place)
         else:
-            with waiting(f"the other ranks to come to {place}; rank 0 says who is missing", every=True):
+            with waiting(f"the other ranks to come to {place}; rank 0 lists the missing ones", every=True):
                 # A little longer than the first rank, whose word it is.
                 store.wait([_WORD], PATIENCE + timedelta(seconds=10))
         word = store.get(_WORD).decode()
     except RuntimeError as error:
-        raise ConfigError(f"rank 0 left while the ranks gathered at {place}: its own output says why") from error
+        raise ConfigError(f"rank 0 left while the ranks gathered at {place}: its own output has the reason") from error
     if not word.startswith(_COMPLETE):
         raise ConfigError(word)
     if word != f"{_COMPLETE}{size}":

@@ -1,7 +1,7 @@
 """Trackers of metrics besides ``metrics.jsonl``: TensorBoard, and on request W&B, MLflow and trackio.
 
 A tracker must never end a run. A missing package is found before the run starts (:func:`check_trackers`); one that
-fails later causes one warning and is dropped. None needs a network: W&B writes offline unless somebody has logged in or
+fails later causes one warning and is dropped. None needs a network: W&B writes offline unless the user has logged in or
 ``WANDB_MODE`` is set, MLflow writes into the run folder unless ``MLFLOW_TRACKING_URI`` names a server, trackio
 keeps its files on this machine (``TRACKIO_DIR``).
 

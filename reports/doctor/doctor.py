@@ -77,12 +77,12 @@ def episode(spec: EnvSpec, seconds: float) -> Finding:
             name, "problem", f"{found['task']} is not won by its solution", "the data are of another version"
         )
     played = f"won in {found['steps']} steps" if found["steps"] else "starts; it has no known solution"
-    said = f"{found['tasks']:,} tasks; the first {played} ({found['seconds']:.1f} s)"
+    summary = f"{found['tasks']:,} tasks; the first {played} ({found['seconds']:.1f} s)"
     if found["missing"]:
         return Finding(
-            name, "note", f"{found['split']}: {said}", f"sufficient for evaluation; for training: {found['missing']}"
+            name, "note", f"{found['split']}: {summary}", f"sufficient for evaluation; for training: {found['missing']}"
         )
-    return Finding(name, "good", said)
+    return Finding(name, "good", summary)
 
 
 def data_status(spec: EnvSpec) -> Iterator[Finding]:
@@ -175,7 +175,7 @@ def show(console: Console, found: Sequence[Finding]) -> None:
     wrapper = TextWrapper(width=width - 1, subsequent_indent=" " * 28, break_long_words=False, break_on_hyphens=False)
     for finding in found:
         sign, style = SIGNS[finding.grade]
-        lines = wrapper.wrap(f"  {sign:<8} {finding.name:<16} {finding.said}")
+        lines = wrapper.wrap(f"  {sign:<8} {finding.name:<16} {finding.text}")
         first = escape(lines[0]).replace(sign, f"[{style}]{sign}[/]", 1)
         console.print("\n".join([first, *map(escape, lines[1:])]), highlight=False, soft_wrap=True)
         if finding.advice and finding.grade != "absent":  # the heading has it

@@ -20,13 +20,13 @@ class Finding:
         name: of the checked part, in a word or two.
         grade: ``"problem"``: it would not work; ``"note"``: it works, with a remark; ``"absent"``: an optional part
             is not installed; ``"good"``.
-        said: the finding, in a line.
+        text: the finding, in a line.
         advice: how to fix it, in a line.
     """
 
     name: str
     grade: Grade
-    said: str
+    text: str
     advice: str = ""
 
     def as_dict(self) -> dict[str, str]:
@@ -42,7 +42,7 @@ def found_by(name: str, check: Check) -> Iterator[Finding]:
     """The findings of a check; an exception becomes a finding.
 
     >>> [finding] = found_by("gears", lambda: 1 // 0)
-    >>> finding.grade, finding.said
+    >>> finding.grade, finding.text
     ('note', 'check failed: ZeroDivisionError: integer division or modulo by zero')
     """
     try:
@@ -62,11 +62,11 @@ def asked(program: str, seconds: float, *arguments: str) -> dict[str, Any]:
         TimeoutError: it takes longer.
         RuntimeError: it fails; the message is the last line of its errors.
     """
-    status, said, complained = answered([sys.executable, "-W", "ignore", "-c", program, *arguments], seconds)
+    status, output, complained = answered([sys.executable, "-W", "ignore", "-c", program, *arguments], seconds)
     if status:
         lines = complained.strip().splitlines() or [f"it ended with exit status {status}"]
         raise RuntimeError(lines[-1].strip())
-    return json.loads(said.strip().splitlines()[-1])
+    return json.loads(output.strip().splitlines()[-1])
 
 
 def answered(words: Sequence[str], seconds: float) -> tuple[int, str, str]:
@@ -79,12 +79,12 @@ def answered(words: Sequence[str], seconds: float) -> tuple[int, str, str]:
     pipes: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     process = subprocess.Popen(words, text=True, errors="replace", **pipes)
     try:
-        said, complained = process.communicate(timeout=seconds)
+        output, complained = process.communicate(timeout=seconds)
     except subprocess.TimeoutExpired as error:
         # No wait for its end (as subprocess.run would): a process that hangs in a driver cannot be killed.
         process.kill()
         raise TimeoutError(f"no answer in {round(seconds, 1):g} s") from error
-    return process.returncode, said, complained
+    return process.returncode, output, complained
 
 
 def amount(size: float) -> str:

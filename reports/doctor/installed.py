@@ -71,12 +71,12 @@ def python() -> Finding:
     """The version of this interpreter."""
     wanted = SpecifierSet(metadata.metadata("roleagent")["Requires-Python"])
     version = platform.python_version()
-    said = f"{version} ({sys.executable})"
+    summary = f"{version} ({sys.executable})"
     if not wanted.contains(version, prereleases=True):
         return Finding(
-            "python", "problem", f"{said}, but {wanted} is required", "create an environment with Python 3.12"
+            "python", "problem", f"{summary}, but {wanted} is required", "create an environment with Python 3.12"
         )
-    return Finding("python", "good", said)
+    return Finding("python", "good", summary)
 
 
 def packages() -> Iterator[Finding]:
@@ -85,8 +85,8 @@ def packages() -> Iterator[Finding]:
     fine = 0
     trainer = has_trainer()
     if not trainer:
-        said = "not installed: the environments work, train.py and evaluate.py do not"
-        yield Finding("trainer", "note", said, "pip install 'roleagent[train]'")
+        summary = "not installed: the environments work, train.py and evaluate.py do not"
+        yield Finding("trainer", "note", summary, "pip install 'roleagent[train]'")
     for requirement in requirements() + (requirements("train") if trainer else []):
         wrong = lacking(requirement)
         if wrong:
@@ -128,10 +128,10 @@ def extras() -> Iterator[Finding]:
     """Installed extras, and the benefits of the others."""
     known = metadata.metadata("roleagent").get_all("Provides-Extra") or []
     for extra in known:
-        wrong = [said for requirement in requirements(extra) if (said := lacking(requirement))]
+        wrong = [problem for requirement in requirements(extra) if (problem := lacking(requirement))]
         added = ADDS.get(extra, "")
         how = f"pip install 'roleagent[{extra}]'"
-        odd = [said for said in wrong if "is installed, but" in said]
+        odd = [problem for problem in wrong if "is installed, but" in problem]
         if odd:
             yield Finding(extra, "note", odd[0], how)
         elif wrong:

@@ -63,8 +63,8 @@ def usable_cores() -> tuple[int, float]:
     """Number of allowed cores, and the CPU quota in cores."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     given = float(allowed)
-    for said in _limits("cpu.max", "cpu.cfs_quota_us"):
-        parts = said.split()
+    for limit in _limits("cpu.max", "cpu.cfs_quota_us"):
+        parts = limit.split()
         if len(parts) == 2 and parts[0].isdigit():
             given = min(given, int(parts[0]) / int(parts[1]))
         elif len(parts) == 1 and parts[0].isdigit():
@@ -98,14 +98,14 @@ def memory() -> Finding:
     total, left = (int(lines[name].split()[0]) * 1024 for name in ("MemTotal", "MemAvailable"))
     for limit, used in _memory_limits():
         total, left = min(total, limit), min(left, max(0, limit - used))
-    said = f"{amount(left)} of {amount(total)} free"
+    summary = f"{amount(left)} of {amount(total)} free"
     if left < 1.5 * GIGABYTE:
-        return Finding("memory", "problem", said, "stop other programs: even a toy run needs 1.5 GB")
+        return Finding("memory", "problem", summary, "stop other programs: even a toy run needs 1.5 GB")
     if left < 8 * GIGABYTE:
         return Finding(
-            "memory", "note", said, "sufficient for small policies; a model of 0.5 B parameters needs about 8 GB"
+            "memory", "note", summary, "sufficient for small policies; a model of 0.5 B parameters needs about 8 GB"
         )
-    return Finding("memory", "good", said)
+    return Finding("memory", "good", summary)
 
 
 def _memory_limits() -> Iterator[tuple[int, int]]:
@@ -125,17 +125,17 @@ def disk(folder: Path | None = None) -> Iterator[Finding]:
         ("temporary", Path(tempfile.gettempdir()), 0.2, 1),
     ):
         free = shutil.disk_usage(place).free
-        said = f"{amount(free)} free in {place}"
+        summary = f"{amount(free)} free in {place}"
         if not os.access(place, os.W_OK):
             yield Finding(name, "problem", f"{place} cannot be written to", "work in a folder that you can write to")
         elif free < least * GIGABYTE:
-            yield Finding(name, "problem", said, "free some space: a run writes checkpoints and trajectories")
+            yield Finding(name, "problem", summary, "free some space: a run writes checkpoints and trajectories")
         elif free < wanted * GIGABYTE:
             yield Finding(
-                name, "note", said, "sufficient for small policies; a checkpoint of 1.5 B parameters needs 20 GB"
+                name, "note", summary, "sufficient for small policies; a checkpoint of 1.5 B parameters needs 20 GB"
             )
         else:
-            yield Finding(name, "good", said)
+            yield Finding(name, "good", summary)
     shared = Path("/dev/shm")
     if shared.is_dir() and shutil.disk_usage(shared).total < GIGABYTE:
         size = amount(shutil.disk_usage(shared).total)
@@ -191,24 +191,24 @@ def gpus(seconds: float) -> Iterator[Finding]:
         return
     if told["gpus"]:
         for gpu in told["gpus"]:
-            said = f"{gpu['name']}, {amount(gpu['memory'])}, {'bfloat16' if gpu['bf16'] else 'no bfloat16'}"
-            said += f", driver {driver['driver']}" if driver else ""
+            summary = f"{gpu['name']}, {amount(gpu['memory'])}, {'bfloat16' if gpu['bf16'] else 'no bfloat16'}"
+            summary += f", driver {driver['driver']}" if driver else ""
             if not gpu["usable"]:
                 advice = "install a torch for this GPU: https://pytorch.org/get-started/locally"
                 yield Finding(
-                    "gpu", "problem", f"{said}: torch {told['version']} has no code for sm_{gpu['kind']}", advice
+                    "gpu", "problem", f"{summary}: torch {told['version']} has no code for sm_{gpu['kind']}", advice
                 )
             elif not gpu["bf16"]:
-                yield Finding("gpu", "note", said, "use policy.dtype=float32")
+                yield Finding("gpu", "note", summary, "use policy.dtype=float32")
             else:
-                yield Finding("gpu", "good", said)
+                yield Finding("gpu", "good", summary)
     elif driver and not told["cuda"]:
         advice = "install a torch with CUDA: https://pytorch.org/get-started/locally"
         yield Finding("gpu", "problem", f"{driver['name']}, but torch {told['version']} is built without CUDA", advice)
     elif driver:
-        said = f"{driver['name']}, driver {driver['driver']}, but torch (CUDA {told['cuda']}) cannot use it"
+        summary = f"{driver['name']}, driver {driver['driver']}, but torch (CUDA {told['cuda']}) cannot use it"
         reason = f": {told['error']}" if told["error"] else ""
-        yield Finding("gpu", "problem", said + reason, "update the driver, or install a torch for an older CUDA")
+        yield Finding("gpu", "problem", summary + reason, "update the driver, or install a torch for an older CUDA")
     else:
         yield Finding("gpu", "note", "none", "the CPU trains policies of some million parameters (configs/toy.yaml)")
 
@@ -220,10 +220,10 @@ def _driver(seconds: float) -> dict[str, Any] | None:
         return None
     asking = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
     try:
-        status, said, _ = answered(asking, seconds)
+        status, output, _ = answered(asking, seconds)
     except OSError:  # TimeoutError is one
         return None
-    lines = said.strip().splitlines()
+    lines = output.strip().splitlines()
     if status or not lines or "," not in lines[0]:
         return None
     name, _, version = lines[0].rpartition(",")
@@ -240,11 +240,11 @@ def java(variables: Mapping[str, str] = os.environ, seconds: float = 20.0) -> Fi
     if program is None:
         return Finding("java", "good", "none (only search=pyserini needs it)")
     try:
-        _, said, complained = answered([program, "-version"], seconds)
-        said = (complained or said).strip().splitlines()[0]
+        _, output, complained = answered([program, "-version"], seconds)
+        summary = (complained or output).strip().splitlines()[0]
     except (OSError, IndexError) as error:
         return Finding("java", "note", f"{program} does not run: {error}", "set JAVA_HOME to a Java 17 or 21")
-    return Finding("java", "good", f"{said} ({program})")
+    return Finding("java", "good", f"{summary} ({program})")
 
 
 __all__ = ["cores", "disk", "gpus", "java", "memory", "models", "usable_cores", "variables_that_hurt"]

@@ -1,4 +1,4 @@
-// Starts the page: data, theme, sections, keys, and news where somebody serves them.
+// Starts the page: data, theme, sections, keys, and news where a server has them.
 
 const given = JSON.parse(byId("data").textContent);
 const board = { plots: new Map(), smooth: true, zoom: null };
@@ -74,7 +74,7 @@ function listenToKeys() {
   });
 }
 
-// News of a run that is watched: asked for while somebody looks, and shown where it does not push things about.
+// News of a run that is watched: asked for while the page is visible, and shown where it does not push things about.
 function watch(address, seconds = 3) {
   const root = new URL(address, location.href);
   const here = new Set(); // iterations of which all episodes came

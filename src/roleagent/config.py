@@ -190,10 +190,10 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def _parsed(text: str) -> Any:
-    """The value that YAML says.
+    """The value of a YAML text.
 
     Raises:
-        ValueError: it says none, or too much: an alias in YAML stands for all of what it names, perhaps itself.
+        ValueError: it has none, or too much: an alias in YAML stands for all of what it names, perhaps itself.
     """
     try:
         tree = yaml.safe_load(text)

@@ -261,7 +261,7 @@ def actor(request, folder):
 class TestPolicy:
     @pytest.fixture(autouse=True)
     def first(self, actor):
-        """Before anything is synchronised, nothing is said."""
+        """Before anything is synchronized, nothing is said."""
         if actor.version < 0:
             with pytest.raises(PolicyError, match="sync comes before"):
                 ask(actor, prompts())

@@ -28,13 +28,13 @@ def test_policy_and_expert_take_turns_and_only_the_experts_commands_are_imitated
     assert any(episode.steps[-1].info["won"] for episode in played)  # the expert finds its way back
 
 
-def test_what_is_learnt_is_what_the_policy_read_when_it_played(world):
+def test_what_is_learned_is_what_the_policy_read_when_it_played(world):
     policy = Script(lambda prompt, slot: f"<action>{WRONG}</action>")
     rollout = EnvSplit(world.config, world.base, world.task_split, 0).rollout(policy)
     for task_id in world.task_split.task_ids[:5]:
         policy.prompts.clear()
         [episode] = take_turns(world, policy, [task_id], 1.0, np.random.default_rng(1))
         [segment] = segments_from(episode, rollout)
-        learnt = policy.tokenizer.decode(segment.token_ids.tolist(), skip_special_tokens=False)
+        learned = policy.tokenizer.decode(segment.token_ids.tolist(), skip_special_tokens=False)
         assert len(policy.prompts) == len(episode.steps)
-        assert all(learnt.startswith(prompt) for prompt in policy.prompts)
+        assert all(learned.startswith(prompt) for prompt in policy.prompts)

@@ -67,7 +67,7 @@ def partitioned(config, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def adapting(config, partitioned, tmp_path_factory):
-    """What that run learnt, adapted in bfloat16, by the other launcher."""
+    """What that run learned, adapted in bfloat16, by the other launcher."""
     folder = tmp_path_factory.mktemp("runs") / "adapting"
     options = [
         *("--config", config, f"policy.path={partitioned[0]}/checkpoints/step-500002/policy"),

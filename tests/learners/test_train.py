@@ -154,7 +154,7 @@ def test_every_variant_goes_through_an_iteration(finished, config, tmp_path, ove
     start = finished[0] / "checkpoints" / "step-500000" / "policy"
     folder = tmp_path / "run"
     arguments = ["warmstart.episodes=0", f"policy.path={start}", f"run_dir={folder}", "train.iterations=1"]
-    arguments += ["rollout.num_groups=6"]  # of fewer it happens that all end alike, and nothing is learnt
+    arguments += ["rollout.num_groups=6"]  # of fewer it happens that all end alike, and nothing is learned
     assert train.main(["--config", str(config), *arguments, *overrides]) == 0
     rows = metrics(folder, "train")
     if "train.stage=sft" in overrides:

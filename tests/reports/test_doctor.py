@@ -32,7 +32,7 @@ def newcomer(monkeypatch):
 
 def graded(check):
     """Grade and words by name."""
-    return {finding.name: (finding.grade, f"{finding.said} | {finding.advice}") for finding in found_by("it", check)}
+    return {finding.name: (finding.grade, f"{finding.text} | {finding.advice}") for finding in found_by("it", check)}
 
 
 def test_this_machine_as_a_person_sees_it():
@@ -43,8 +43,8 @@ def test_this_machine_as_a_person_sees_it():
     assert "\x1b" not in done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert [line for line in lines if len(line) > 80 and " " in line[28:].strip()] == []  # a path may be longer
-    for said in ("torch", "cores", "memory", "ALFWorld", "pyserini"):
-        assert sum(said in line for line in lines), said
+    for summary in ("torch", "cores", "memory", "ALFWorld", "pyserini"):
+        assert sum(summary in line for line in lines), summary
 
 
 def test_json_and_the_exit_status(monkeypatch, capsys, tmp_path):
@@ -101,19 +101,19 @@ def test_a_base_without_the_trainer_is_no_problem(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "summary"),
     [
         ("raise ImportError('undefined symbol: ncclX')", "ImportError: undefined symbol: ncclX"),
         ("import os; os.abort()", "exit status -6"),
         ("print('hello'); raise SystemExit(3)", "exit status 3"),
     ],
 )
-def test_a_broken_package_is_named_and_holds_nothing_up(content, said, tmp_path, monkeypatch):
+def test_a_broken_package_is_named_and_holds_nothing_up(content, summary, tmp_path, monkeypatch):
     (tmp_path / "broken_one.py").write_text(content)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = installed.imports("broken_one", 60)
     assert (found.grade, found.name) == ("problem", "import")
-    assert "import broken_one: " in found.said and said in found.said
+    assert "import broken_one: " in found.text and summary in found.text
     assert "broken_one" in found.advice
     assert installed.imports("broken_one", 60, "vllm").grade == "note"
     assert installed.imports("json, csv", 60).grade == "good"
@@ -140,7 +140,7 @@ def test_no_check_is_waited_for_beyond_the_end_and_heavy_ones_come_last():
         "quick": "good",
         "heavy": "good",
     }
-    assert seen["stuck"].said == "no answer in time"
+    assert seen["stuck"].text == "no answer in time"
     never.set()
 
 
@@ -183,7 +183,7 @@ def test_memory_of_a_container(limit, used, files, grade, tmp_path, monkeypatch)
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
     reported = machine.memory()
     assert reported.grade == grade
-    assert f"of {limit / 2**30:.1f} GB free" in reported.said
+    assert f"of {limit / 2**30:.1f} GB free" in reported.text
 
 
 GPU = {"name": "NVIDIA H100", "memory": 80 * 2**30, "kind": "90", "usable": True, "bf16": True}
@@ -191,7 +191,7 @@ DRIVER = {"name": "NVIDIA H100", "driver": "535.1"}
 
 
 @pytest.mark.parametrize(
-    ("torch", "driver", "grade", "said"),
+    ("torch", "driver", "grade", "summary"),
     [
         ({"cuda": "12.8", "gpus": [GPU]}, DRIVER, "good", "80.0 GB, bfloat16, driver 535.1"),
         ({"cuda": "12.8", "gpus": [GPU | {"usable": False}]}, DRIVER, "problem", "no code for sm_90"),
@@ -201,12 +201,12 @@ DRIVER = {"name": "NVIDIA H100", "driver": "535.1"}
         ({"cuda": None, "gpus": []}, None, "note", "none"),
     ],
 )
-def test_gpus_and_builds_that_do_not_fit(torch, driver, grade, said, monkeypatch):
+def test_gpus_and_builds_that_do_not_fit(torch, driver, grade, summary, monkeypatch):
     monkeypatch.setattr(machine, "asked", lambda *_: {"version": "2.9", "error": ""} | torch)
     monkeypatch.setattr(machine, "_driver", lambda _: driver)
     [found] = machine.gpus(60)
     assert found.grade == grade
-    assert re.search(said, found.said)
+    assert re.search(summary, found.text)
     assert bool(found.advice) == (grade != "good")
 
 
@@ -231,14 +231,14 @@ def test_data_folders_with_everything(tmp_path, monkeypatch):
         assert main([*arguments, "--out", str(tmp_path / name)]) == 0
         monkeypatch.setenv(f"{name.upper()}_DATA", str(tmp_path / name))
     [games], [products], [recipes] = found("ALFWorld"), found("WebShop"), found("TextCraft")
-    assert (recipes.grade, recipes.said[:9]) == ("good", "544 goals")
-    assert (games.grade, games.said[:13]) == ("note", "train 3 games")
-    assert "missing: valid_train, valid_seen, valid_unseen" in games.said
-    assert (products.grade, products.said[:11]) == ("good", "40 products")
+    assert (recipes.grade, recipes.text[:9]) == ("good", "544 goals")
+    assert (games.grade, games.text[:13]) == ("note", "train 3 games")
+    assert "missing: valid_train, valid_seen, valid_unseen" in games.text
+    assert (products.grade, products.text[:11]) == ("good", "40 products")
     questions, passages = found("SearchQA")
     assert questions.grade == passages.grade == "good"
     corpus = tmp_path / "searchqa" / "corpus.jsonl"
-    assert passages.said.startswith(f"{len(corpus.read_text().splitlines()):,} in")
+    assert passages.text.startswith(f"{len(corpus.read_text().splitlines()):,} in")
     corpus.unlink()
     assert [finding.grade for finding in found("SearchQA")] == ["good", "note"]
 
@@ -246,9 +246,9 @@ def test_data_folders_with_everything(tmp_path, monkeypatch):
     path.write_text(path.read_text()[:200])
     official.list_games.cache_clear()
     [games] = found("ALFWorld")
-    assert games.grade == "problem" and path.parent.name in games.said
+    assert games.grade == "problem" and path.parent.name in games.text
     next((tmp_path / "webshop").glob("items_ins_v2*")).unlink()
-    assert "no items_ins_v2" in found("WebShop")[0].said
+    assert "no items_ins_v2" in found("WebShop")[0].text
     (tmp_path / "searchqa" / "test.jsonl").write_text("no JSON\n")
     benchmarks.load_questions.cache_clear()
     assert found("SearchQA")[0].grade == "problem"
@@ -262,10 +262,10 @@ def test_data_folders_with_everything(tmp_path, monkeypatch):
 
 def test_a_game_is_played_to_its_end(monkeypatch, tmp_path):
     won = doctor.episode(spec_of("RoleAgent/Toy-v0"), 60)
-    assert won.grade == "good" and "won in" in won.said
+    assert won.grade == "good" and "won in" in won.text
     monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path))
     lost = doctor.episode(spec_of("RoleAgent/WebShop-v0"), 60)
-    assert lost.grade == "problem" and "no items_shuffle" in lost.said
+    assert lost.grade == "problem" and "no items_shuffle" in lost.text
     assert doctor.episode(spec_of("RoleAgent/Toy-v0"), seconds=0.01).grade == "note"
 
 

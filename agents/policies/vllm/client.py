@@ -23,7 +23,7 @@ from roleagent.slow_notice import waiting
 from roleagent.types import Completion
 
 _LONGEST = httpx2.Timeout(1800.0, connect=10.0)  # seconds: one call samples for all episodes of a rank
-_HEALTH = httpx2.Timeout(60.0, connect=10.0)  # it only says what it is
+_HEALTH = httpx2.Timeout(60.0, connect=10.0)  # it only reports its state
 
 
 class RemoteEngine:
@@ -98,7 +98,7 @@ class RemoteEngine:
             raise PolicyError(error[0])
 
     def _open(self) -> Channel:
-        """The way to the workers: everybody meets where this process says."""
+        """The way to the workers: all processes meet at the address that this one gives."""
         try:
             address, there = _addresses(self.url)
             store = open_store(address)
@@ -121,10 +121,10 @@ class RemoteEngine:
         """What ``act`` gives while the server does its part.
 
         Args:
-            act: is given what it must call while it waits: it raises what the server says.
+            act: is given what it must call while it waits: it raises what the server reports.
 
         Raises:
-            PolicyError: of the two, what the server says comes first.
+            PolicyError: of the two, the server's error comes first.
         """
         with ThreadPoolExecutor(1) as beside:
             theirs = beside.submit(self._ask, "POST", path, **fields)
@@ -147,7 +147,7 @@ class RemoteEngine:
             ) from error
         if answer.status_code != 200:
             text = " ".join(answer.text.split())[:300]
-            raise PolicyError(f"the vLLM server at {self.url} says {answer.status_code}: {text}")
+            raise PolicyError(f"the vLLM server at {self.url} answered {answer.status_code}: {text}")
         try:
             return answer.json()
         except ValueError as error:
@@ -158,7 +158,7 @@ def _check_server(server: Any, url: str, config: Config, policy: HFPolicy) -> No
     """Refuses a server that was started for something else.
 
     Raises:
-        PolicyError: it says with which options it must be started.
+        PolicyError: it names the options that the server must be started with.
     """
     try:
         differences = {

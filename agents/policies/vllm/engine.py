@@ -122,7 +122,7 @@ def _start_engine(options: dict[str, Any]) -> Any:
     """vLLM's ``LLM``.
 
     Raises:
-        PolicyError: vLLM says that it cannot, in one line.
+        PolicyError: vLLM reports that it cannot, in one line.
     """
     with _global_state_kept():
         try:

@@ -133,7 +133,7 @@ def open_vllm(config: Config, policy: HFPolicy) -> VLLMPolicy:
     """vLLM as configured, still without weights.
 
     Raises:
-        ConfigError, PolicyError: one line that says what to change.
+        ConfigError, PolicyError: one line with what to change.
     """
     check(config)
     engine = RemoteEngine(config, policy) if config.vllm.url else LocalEngine(config, policy)

@@ -5,7 +5,7 @@ the server by ``vllm.url=http://127.0.0.1:8000``. Give it the options of the run
 ``lora`` count. It listens on loopback by default. Any client that reaches it can send requests and overwrite
 its weights: never let it listen on an open network.
 
-What comes in is JSON, and bytes of numbers by the trainer's broadcast; no object is ever made from what somebody sent.
+What comes in is JSON, and bytes of numbers by the trainer's broadcast; no object is ever made from what a client sent.
 
 examples:
     python -m roleagent.agents.policies.vllm.server MODEL --config configs/run.yaml --port 8000 vllm.memory=0.9
@@ -106,7 +106,7 @@ class Service:
         self._raise_failures(await self.engine.collective_rpc(method, args=shape))
         self._adapter = adapter_request() if adapter is not None else None
         if not await self.engine.reset_prefix_cache():
-            raise RefusedError("the prefix cache is in use: somebody else asks this server as well")
+            raise RefusedError("the prefix cache is in use: another client asks this server as well")
         self._has_weights = True
         return {}
 

@@ -2,7 +2,7 @@
 
 The trainer is member 0 of a process group of its own, beside those of DeepSpeed and of vLLM; the workers are the
 others. On GPUs weights go by NCCL, from memory to memory. Where trainer and worker share a GPU, which NCCL refuses, or
-have none, they go by gloo. Several weights travel together, each group behind a header that says what it holds, so
+have none, they go by gloo. Several weights travel together, each group behind a header that lists them, so
 that neither side has to know the model beforehand.
 """
 
@@ -144,7 +144,7 @@ def join_store(address: str, port: int, rank: int) -> TCPStore:
         ConnectionError: there is no way to it from here.
     """
     try:
-        # The store itself would go on trying for minutes, while everybody waits.
+        # The store itself would go on trying for minutes, while all others wait.
         socket.create_connection((address, port), timeout=CONNECT_TIMEOUT).close()
     except OSError as error:
         raise ConnectionError(
@@ -163,7 +163,7 @@ def wait_for_members(store: Any, size: int, poll: Callable[[], Any] = lambda: No
         poll: called again and again meanwhile; what it raises ends the waiting.
 
     Raises:
-        TimeoutError: somebody did not come within :data:`TIMEOUT`.
+        TimeoutError: a process did not come within :data:`TIMEOUT`.
     """
     missing, began = list(range(1, size)), time.monotonic()
     with waiting(lambda: f"workers {missing} of the vLLM server to come to this process's port {store.port}"):
@@ -176,7 +176,7 @@ def wait_for_members(store: Any, size: int, poll: Callable[[], Any] = lambda: No
 
 
 def buckets(weights: Iterable[tuple[str, Tensor]], least: int = _BUCKET_BYTES) -> Iterator[list[tuple[str, Tensor]]]:
-    """Neighbours in groups of at least so many bytes, but for the last.
+    """Neighbors in groups of at least so many bytes, but for the last.
 
     >>> [[name for name, _ in some] for some in buckets(((n, torch.zeros(2)) for n in "abc"), least=16)]
     [['a', 'b'], ['c']]

@@ -115,7 +115,7 @@ def _one_line(error: Exception) -> str:
 
 
 def _adapted(model: torch.nn.Module, name: str) -> bool:
-    """Whether vLLM has a place for the adapter of a layer; it may have joined it with its neighbours."""
+    """Whether vLLM has a place for the adapter of a layer; it may have joined it with its neighbors."""
     owner, _, leaf = name.rpartition(".")
     joined = [whole for whole, parts in getattr(model, "packed_modules_mapping", {}).items() if leaf in parts]
     names = {f"{owner}.{whole}" for whole in (leaf, *joined)}

@@ -36,7 +36,7 @@ class Condition:
 
 
 def parse_expression(text: str) -> list[Any]:
-    """The first parenthesised expression of a text as nested lists.
+    """The first parenthesized expression of a text as nested lists.
 
     >>> parse_expression("(and (on a) (not (= a b))) trailing")
     ['and', ['on', 'a'], ['not', ['=', 'a', 'b']]]

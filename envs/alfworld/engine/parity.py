@@ -21,7 +21,7 @@ class Mismatch:
         task_id: the game.
         commands: everything done up to the difference.
         what: ``observation``, ``admissible_commands`` or ``won``.
-        native, reference: what the two engines said.
+        native, reference: what the two engines returned.
     """
 
     task_id: str
@@ -129,7 +129,7 @@ def wander(game: Game, engine: Engine, rng: Random, steps: int) -> Iterator[str]
         elif draw < 0.85:
             last = _plausible(game, rng)
         elif draw < 0.94:
-            last = _misspelt(rng.choice(admissible), rng)
+            last = _misspelled(rng.choice(admissible), rng)
         else:
             last = rng.choice(JUNK)
         yield last
@@ -150,7 +150,7 @@ def _plausible(game: Game, rng: Random) -> str:
     return patterns.get(verb, f"{verb} {rng.choice((place, obj))}")
 
 
-def _misspelt(command: str, rng: Random) -> str:
+def _misspelled(command: str, rng: Random) -> str:
     """An admissible command with something about it that may matter."""
     return rng.choice(
         (

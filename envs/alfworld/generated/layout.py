@@ -1,7 +1,7 @@
 """Scenes: the furniture of a room, its locations, and the locations from which an agent reaches it.
 
-A scene number determines its layout completely; what lies in the room varies from game to game. Coordinates are metres
-in identifiers and quarter metres in locations, as in the official files.
+A scene number determines its layout completely; what lies in the room varies from game to game. Coordinates are meters
+in identifiers and quarter meters in locations, as in the official files.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ HEIGHTS = {
     "GarbageCan": (0.0, 0.1),
     "Toilet": (0.4, 0.5),
 }
-"""Metres above the floor, from and to; everything else is about as high as a table."""
+"""Meters above the floor, from and to; everything else is about as high as a table."""
 
 
 def generator(*words: object) -> np.random.Generator:
@@ -54,7 +54,7 @@ def mangle(kind: str, x: float, y: float, z: float) -> str:
 
 
 def mangle_location(x: int, z: int, rotation: int, horizon: int) -> str:
-    """A place to stand, in quarter metres, with quarter turns and the camera's tilt in degrees.
+    """A place to stand, in quarter meters, with quarter turns and the camera's tilt in degrees.
 
     >>> mangle_location(-5, 4, 2, -30)
     'loc_bar__minus_5_bar_4_bar_2_bar__minus_30'
@@ -75,7 +75,7 @@ class Receptacle:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One room with its furniture. ``side`` is its length and width in quarter metres."""
+    """One room with its furniture. ``side`` is its length and width in quarter meters."""
 
     number: int
     size: str

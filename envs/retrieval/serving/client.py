@@ -112,7 +112,7 @@ class HTTPRetriever:
         deadline, attempts, why = began + self._timeout, 0, ""
         for attempt in range((self._retries if retries is None else retries) + 1):
             server, now = self._next(), time.monotonic()
-            if attempt and server.rests_until > now:  # everybody rests
+            if attempt and server.rests_until > now:  # all requests rest
                 nap = min(self._pause * 2 ** (attempt - 1), 2.0) * self._rng.uniform(0.5, 1.0)
                 if now + nap >= deadline:
                     break

@@ -46,7 +46,7 @@ class Product:
         options: the values of every option group, as the shop shows them, in the file's order.
         attributes: what it is tagged with; ``("DUMMY_ATTR",)`` where the data have none.
         prices: in dollars; one, or the two ends of a range.
-        instruction: the synthetic request that this product fulfils, ``""`` if there is none.
+        instruction: the synthetic request that this product fulfills, ``""`` if there is none.
         instruction_attributes: the attributes that this request names.
         human: requests that people wrote for this product: ``instruction``, ``instruction_attributes`` and
             ``instruction_options``.

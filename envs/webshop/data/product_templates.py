@@ -13,7 +13,7 @@ FITS = ("small", "medium", "large", "plus")
 SHOE_SIZES = ("7", "8", "9", "10")
 OUNCES = ("2 oz", "4 oz", "8 oz", "16 oz")
 SCENTS = ("rose", "lemon", "vanilla", "mint")
-FLAVOURS = ("honey", "berry", "cocoa", "apple", "ginger")
+FLAVORS = ("honey", "berry", "cocoa", "apple", "ginger")
 INCHES = ("14 inch", "20 inch", "36 inch", "58 inch")
 FEET = ("3 feet", "6 feet", "10 feet")
 
@@ -23,7 +23,7 @@ GROUPS = {
     "Shoe": SHOE_SIZES,
     "Ounce": OUNCES,
     "Scent": SCENTS,
-    "Flavor": FLAVOURS,
+    "Flavor": FLAVORS,
     "Inch": INCHES,
     "Feet": FEET,
 }

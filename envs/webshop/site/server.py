@@ -152,7 +152,7 @@ class Handler(BaseHTTPRequestHandler):
         elif path != "/":
             self._refuse(HTTPStatus.NOT_FOUND, "There is no such page.")
         elif (command := command_of(form)) is None:
-            self._refuse(HTTPStatus.BAD_REQUEST, "The form says neither what to search for nor what to click.")
+            self._refuse(HTTPStatus.BAD_REQUEST, "The form has neither a search nor a click.")
         else:
             self._redirect(self.site.act(self._token(), command))
 
@@ -173,7 +173,9 @@ class Handler(BaseHTTPRequestHandler):
         length = self.headers.get("Content-Length", "")
         if not length.isdecimal() or len(length) > 9 or int(length) > MOST_BYTES:
             self.close_connection = True
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A form may have {MOST_BYTES} bytes, and says how many.")
+            self._refuse(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"A form may have {MOST_BYTES} bytes, and must state how many."
+            )
             return None
         try:
             text = self.rfile.read(int(length)).decode("utf-8", "replace")
