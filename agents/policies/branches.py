@@ -175,7 +175,7 @@ class Branches:
         row, branch = self.row_of, self.branch_of
         rows = torch.arange(len(self.slots), device=device)  # the old number of each row of the cache
         live, every, logits = left > 0, steps_per_check(device), self.logits
-        place = places_of(row)
+        source, place = places_of(row, len(rows))
         for step, uniform in zip(range(longest), uniforms(n, temperature, generator, device), strict=False):
             tokens, chosen = draw(logits, temperature, uniform[number])
             sampled[step, number], logprobs[step, number] = tokens, chosen
@@ -192,8 +192,9 @@ class Branches:
                         state[going] for state in (number, row, branch, left, live, tokens, stops)
                     )
                     row, rows = self._drop_rows(row, rows)
-                    place = places_of(row)
-            logits = self._read(decoder, tokens, rows, (row, place), branch, step)
+                    source, place = places_of(row, len(rows))
+            states = self._read(decoder, tokens[source], branch[source], rows, step)
+            logits = decoder.logits(states[row, place])
         return sampled, logprobs
 
     def _drop_rows(self, row: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -211,37 +212,35 @@ class Branches:
             moved[one], order[to] = to, one
         return moved[row], rows[order[: len(old)]]
 
-    def _read(
-        self, decoder: Decoder, tokens: Tensor, rows: Tensor, at: tuple[Tensor, Tensor], branch: Tensor, step: int
-    ) -> Tensor:
-        """Reads one more token of each live branch; returns the next logits, one row per branch.
+    def _read(self, decoder: Decoder, tokens: Tensor, branches: Tensor, rows: Tensor, step: int) -> Tensor:
+        """Reads one more token of some branches; returns their final hidden states, ``(rows, n, size)``.
 
         Args:
-            at: row in the cache and place within the row's tokens of each branch.
+            tokens, branches: ``(rows, n)``; a token that stands twice in a row is read twice, at the same slot.
+            rows: the conversation of each row of the cache.
             step: how many tokens of the replies have been read.
         """
-        row, width = at[0], int(at[1].max()) + 1
         column = self.columns + step
-        fed, branches = (torch.zeros(len(rows), width, dtype=torch.long, device=self.device) for _ in range(2))
-        # A place that is filled up repeats a token that is read anyway, at the same slot.
-        first = at[1] == 0
-        fed[row[first]], branches[row[first]] = tokens[first, None], branch[first, None]
-        fed[at], branches[at] = tokens, branch
         positions = self.position[rows].gather(1, branches) + step + 1
         places = self.base + column * self.count + branches
         used = self.base + (column + 1) * self.count
         mask = self._mask(rows, branches, torch.full_like(branches, column), used)
-        states = decoder.states(self.cache, fed, positions, places, mask)
-        return decoder.logits(states[at])
+        return decoder.states(self.cache, tokens, positions, places, mask)
 
 
-def places_of(row: Tensor) -> Tensor:
-    """The number of each entry among those of its row; entries of a row are neighbors.
+def places_of(row: Tensor, rows: int) -> tuple[Tensor, Tensor]:
+    """The entries of each row side by side: their numbers ``(rows, n)``, and the place of each entry in its row.
 
-    >>> places_of(torch.tensor([2, 2, 0, 1, 1, 1])).tolist()
-    [0, 1, 0, 0, 1, 2]
+    Entries of a row are neighbors. A shorter row is filled up with its first entry.
+
+    >>> [found.tolist() for found in places_of(torch.tensor([2, 2, 0, 1, 1, 1]), 3)]
+    [[[2, 2, 2], [3, 4, 5], [0, 1, 0]], [0, 1, 0, 0, 1, 2]]
     """
     index = torch.arange(len(row), device=row.device)
     begins = torch.ones_like(row, dtype=torch.bool)
     begins[1:] = row[1:] != row[:-1]
-    return index - torch.where(begins, index, 0).cummax(0).values
+    place = index - torch.where(begins, index, 0).cummax(0).values
+    source = torch.zeros(rows, int(place.max()) + 1, dtype=torch.long, device=row.device)
+    source[row[begins]] = index[begins, None]
+    source[row, place] = index
+    return source, place
