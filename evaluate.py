@@ -36,14 +36,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from hashlib import sha256
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,19 +54,19 @@ if __name__ == "__main__":  # help, and what is wrong with the command, need not
     require_train("evaluate.py")
     share_cores()
 
-import roleagent
 from roleagent.agents.builders import EnvSplit, make_base, make_wrapped
 from roleagent.agents.chat.endpoint import Endpoint, EndpointError
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.standard import ChatAgent
 from roleagent.agents.evaluation.baselines import build_prompting_agent
 from roleagent.agents.evaluation.comparison import EvalRecords, compare
+from roleagent.agents.evaluation.header import header_of
 from roleagent.agents.evaluation.play import agent_attempts, chat_attempts, policy_attempts
-from roleagent.agents.evaluation.records import PROTOCOL, Attempt, Record, RecordFile, default_file
+from roleagent.agents.evaluation.records import Attempt, Record, RecordFile, default_file
 from roleagent.agents.evaluation.revision import Failure, append_failure, read_failures
 from roleagent.agents.evaluation.single_step import single_step
 from roleagent.agents.evaluation.summary import spending, summarize
-from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target, source_digest, weights_digest
+from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.files import make_folder, write_whole
@@ -123,49 +120,8 @@ class Evaluation:
         return cls(options, target, env_split, *open_model(options, target, config))
 
     def header(self) -> dict[str, Any]:
-        """The header of the record file: agent, split, settings and versions. It contains no secrets."""
-        target, model, config = self.target, self.model, self.env_split.config
-        agent: dict[str, Any] = {"name": target.name(), "plays": target.plays, **source_digest(target.plays)}
-        if self.options.agent_arg:
-            agent["arguments"] = pairs(self.options.agent_arg)
-        if self.checkpoint is not None:
-            weights = weights_digest(self.checkpoint / "policy")
-            agent |= {"run": str(target.run), "checkpoint": self.checkpoint.name, "weights": weights}
-        elif isinstance(model, Endpoint):
-            agent |= {"name": target.name(model.model), "model": model.model, "url": model.url}
-        elif model is not None:
-            agent |= {"model": target.model, "weights": weights_digest(target.model)}
-        settings: dict[str, Any] = {"temperature": None, "max_tokens": None, "batch": None, "prompt": None}
-        if model is not None:
-            rollout, local, standard = config.rollout, not isinstance(model, Endpoint), target.plays == STANDARD
-            settings = {
-                "temperature": rollout.eval_temperature,
-                "max_tokens": rollout.action_tokens,
-                "batch": rollout.eval_batch if local else None,
-                "prompt": asdict(config.prompt) if standard else None,
-                "horizon": self.env_split.horizon if standard and local else 0,
-                "notes": config.revision.notes if standard else 0,
-            }
-        return {
-            "protocol": PROTOCOL,
-            "versions": {
-                "roleagent": roleagent.__version__,
-                "python": platform.python_version(),
-                "torch": version("torch"),
-                "transformers": version("transformers"),
-                "platform": f"{platform.system()} {platform.machine()}",
-            },
-            **self.env_split.task_split.manifest(),
-            "kwargs": dict(config.env.kwargs),
-            "agent": agent,
-            **settings,
-            "seed": self.options.seed,
-            **(
-                {"cut_failures": sha256(cut.read_bytes()).hexdigest()[:16]}
-                if (cut := self.options.cut_failures)
-                else {}
-            ),
-        }
+        """The header of the record file."""
+        return header_of(self.options, self.target, self.env_split, self.model, self.checkpoint)
 
     def play(self, missing: set[Attempt], display: Display) -> Iterator[Record]:
         """Plays the missing attempts with the target's agent."""

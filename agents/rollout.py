@@ -8,9 +8,11 @@ all episodes if no later prompt contains them, else in a second call per turn. W
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
+from roleagent.agents.episode import Episode
+from roleagent.agents.episode import RolloutStats as RolloutStats
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import STYLES, Conversation, renderer_of
 from roleagent.env_spec import Instructions, instructions_of
@@ -23,73 +25,11 @@ from roleagent.types import (
     Completion,
     Group,
     Prediction,
-    PredictionScore,
     Request,
     Task,
-    Trajectory,
     Turn,
     grouping_state,
 )
-
-
-@dataclass
-class RolloutStats:
-    """Counters of a rollout. Tokens are sampled tokens.
-
-    Attributes:
-        errors: episodes whose environment failed.
-        failures: their errors, by task id.
-    """
-
-    episodes: int = 0
-    turns: int = 0
-    action_tokens: int = 0
-    prediction_tokens: int = 0
-    errors: int = 0
-    failures: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def gather(cls, parts: Sequence[RolloutStats]) -> RolloutStats:
-        """The sum of several rollouts' counters."""
-        total = cls()
-        for part in parts:
-            total.episodes += part.episodes
-            total.turns += part.turns
-            total.action_tokens += part.action_tokens
-            total.prediction_tokens += part.prediction_tokens
-            total.errors += part.errors
-            total.failures |= part.failures
-        return total
-
-
-@dataclass
-class _Episode:
-    """One live episode: its place in the pool, its conversation, its turns so far."""
-
-    index: int
-    task_id: str
-    task: Task
-    given: tuple[Completion, ...] = ()
-    conversation: Conversation | None = None
-    first: str = ""
-    state: str | None = None
-    grouping_state: str | None = None
-    turns: list[Turn] = field(default_factory=list)
-    asked: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by turn, prompts of predictions to be sampled
-    scores: dict[int, list[PredictionScore]] = field(default_factory=dict)
-    stop_reason: str = ""
-    terminated: bool = False
-    truncated: bool = False
-
-    def trajectory(self) -> Trajectory:
-        """The frozen record; scores that arrived late go to the turns that made the predictions."""
-        turns = tuple(
-            replace(turn, prediction=replace(turn.prediction, scores=tuple(self.scores.get(number, ()))))
-            if turn.prediction is not None
-            else turn
-            for number, turn in enumerate(self.turns)
-        )
-        return Trajectory(self.task, turns, self.terminated, self.truncated, self.stop_reason, self.first)
 
 
 class Rollout:
@@ -187,11 +127,11 @@ class Rollout:
             groups.append(Group((sound or members)[0].task, tuple(episode.trajectory() for episode in sound)))
         return groups
 
-    def _begin(self, index: int, task_id: str, given: tuple[Completion, ...]) -> _Episode:
+    def _begin(self, index: int, task_id: str, given: tuple[Completion, ...]) -> Episode:
         with self.watch("environment"):
             outcome = self.pool.reset(index, task_id)
         info = outcome.info
-        episode = _Episode(index, task_id, Task.of(self.env_id, task_id, info), given)
+        episode = Episode(index, task_id, Task.of(self.env_id, task_id, info), given)
         if outcome.error is not None:
             self._fail(episode, outcome.error)
             return episode
@@ -203,11 +143,11 @@ class Rollout:
         episode.conversation = self.open(outcome.observation, info)
         return episode
 
-    def _fail(self, episode: _Episode, error: str) -> None:
+    def _fail(self, episode: Episode, error: str) -> None:
         episode.stop_reason = "error"
         self.stats.failures[episode.task_id] = error
 
-    def _turn(self, live: list[_Episode], temperature: float) -> None:
+    def _turn(self, live: list[Episode], temperature: float) -> None:
         with self.watch("generation"):
             acting, prompts, actions = self._act(live, temperature)
         if not acting:
@@ -227,10 +167,10 @@ class Rollout:
             self.watch.move(max(0.0, self.pool.scoring_seconds - scored), "scoring")
 
     def _act(
-        self, live: list[_Episode], temperature: float
-    ) -> tuple[list[_Episode], list[tuple[int, ...]], list[Completion]]:
+        self, live: list[Episode], temperature: float
+    ) -> tuple[list[Episode], list[tuple[int, ...]], list[Completion]]:
         """The next action of every episode that still has room for one: episodes, prompts and replies."""
-        acting: list[_Episode] = []
+        acting: list[Episode] = []
         prompts: list[tuple[int, ...]] = []
         for episode in live:
             assert episode.conversation is not None
@@ -257,7 +197,7 @@ class Rollout:
         return acting, prompts, actions
 
     def _predict(
-        self, acting: list[_Episode], actions: list[Completion], temperature: float
+        self, acting: list[Episode], actions: list[Completion], temperature: float
     ) -> list[tuple[tuple[int, ...], Completion] | None]:
         """Follow-up predictions: prompt and completion per episode; None where there is none yet or no room for one."""
         if not self.horizon or self.prompt.predictions == "inline":
@@ -285,7 +225,7 @@ class Rollout:
         self.stats.prediction_tokens += sum(len(completion.token_ids) for completion in completions)
         return iter(completions)
 
-    def _predict_later(self, episodes: Sequence[_Episode], temperature: float) -> None:
+    def _predict_later(self, episodes: Sequence[Episode], temperature: float) -> None:
         """Samples and scores the predictions of finished episodes, and adds them to their turns."""
         with self.watch("prediction"):
             prompts = [(episode.index, prompt) for episode in episodes for prompt in episode.asked.values()]
@@ -301,7 +241,7 @@ class Rollout:
             with self.watch("scoring"):
                 self._score(episode)
 
-    def _score(self, episode: _Episode) -> None:
+    def _score(self, episode: Episode) -> None:
         """Adds the scores of an episode's predictions to its turns."""
         steps = [number for number, turn in enumerate(episode.turns) if not turn.info.get("revision")]
         turns = [episode.turns[number] for number in steps]
@@ -323,7 +263,7 @@ class Rollout:
 
     def _record(
         self,
-        episode: _Episode,
+        episode: Episode,
         prompt: tuple[int, ...],
         action: Completion,
         followup: tuple[tuple[int, ...], Completion] | None,

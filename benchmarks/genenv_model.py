@@ -28,18 +28,19 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from genenv import ATTEMPTS, SLIPS, TASKS, Agent, in_band, success
+from genenv import TASKS, in_band, success
+from parts.slipping_agent import ATTEMPTS, SLIPS, Agent
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import load
 from roleagent.curricula.samplers import UniformSampler
-from roleagent.learners.generated_tasks import generated_sampler
+from roleagent.learners.genenv.generated_tasks import generated_sampler
+from roleagent.learners.genenv.simulator import SimulatorTraining, update_simulator
 from roleagent.learners.launch import open_run
 from roleagent.learners.rl import open_learner
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.imitation import imitate
-from roleagent.learners.simulator import SimulatorTraining, update_simulator
 from roleagent.learners.tracking.display import Display
 
 ROOT = Path(__file__).parent.parent

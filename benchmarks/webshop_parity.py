@@ -22,8 +22,8 @@ from pathlib import Path
 from roleagent.envs.webshop.data.catalogue import CatalogueError
 from roleagent.envs.webshop.data.official import data_place
 from roleagent.envs.webshop.engine.nouns import NounError, find_noun_file
+from roleagent.envs.webshop.engine.parity import RecordingError, Stage, read_recordings, replay
 from roleagent.envs.webshop.engine.shop import RESULTS, SEARCHES, Shop
-from roleagent.envs.webshop.parity import RecordingError, Stage, read_recordings, replay
 
 SHOWN = 10  # differences that are printed
 RECORDED = ("text", "text_rich")  # pages that are the original's; those in html are not

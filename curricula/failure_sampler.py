@@ -10,7 +10,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.random import Generator
 
-from roleagent.curricula.candidates import Asked, Offer, from_library, newest
+from roleagent.curricula.candidates import Asked, offers_from
+from roleagent.curricula.draws import mixture, one_of
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.metrics import compare, played, read_shares
 from roleagent.curricula.samplers import UniformSampler
@@ -97,11 +98,8 @@ class CurriculumSampler(UniformSampler):
             raise ValueError(f"overlooked must be in [0, 1], not {overlooked}")
         if candidates_from not in ("library", "newest"):
             raise ValueError(f"candidates_from must be library or newest, not {candidates_from!r}")
-        self.library = library
-        self.analyst, self.search = analyst, search
-        self.epsilon = epsilon
-        self.decay = decay
-        self.success_factor = success_factor
+        self.library, self.analyst, self.search = library, analyst, search
+        self.epsilon, self.decay, self.success_factor = epsilon, decay, success_factor
         self.candidates = candidates
         self.learnability = learnability
         self.candidates_from = candidates_from
@@ -135,12 +133,12 @@ class CurriculumSampler(UniformSampler):
             free[[self.task_split.position(task_id) for task_id in taken]] = False
             led = place = None
             if self.overlooked and rng.random() < self.overlooked:
-                if (led := _one_of(self._retrieved, rng)) is not None:
+                if (led := one_of(self._retrieved, rng)) is not None:
                     same_type = self.records.type_of == self.records.type_of[led]
-                    place = _one_of(self._waiting * free * same_type, rng)
+                    place = one_of(self._waiting * free * same_type, rng)
                 self._count("overlooked_total", place is not None)
             if place is None:
-                led = place = _one_of(self._retrieved * free, rng)
+                led = place = one_of(self._retrieved * free, rng)
             if led is not None and place is not None:
                 self._count("from_curriculum", 1)
                 self._sought[self.task_split.task_ids[place]] = self.task_split.task_ids[led]
@@ -150,17 +148,7 @@ class CurriculumSampler(UniformSampler):
     def probabilities(self) -> np.ndarray:
         """p over the split, shape ``(len(task_split),)``, sum 1."""
         uniform, (retrieved, waiting) = super().probabilities(), self._distributions()
-        if not retrieved.any():
-            return uniform
-        retrieved /= retrieved.sum()
-        overlooked = np.zeros_like(retrieved)
-        for number in np.unique(self.records.type_of[retrieved > 0]):
-            of_type = self.records.type_of == number
-            same = waiting * of_type
-            # Where every task of the type was just played, a retrieved task is drawn after all.
-            overlooked += retrieved[of_type].sum() * (same / same.sum() if same.any() else retrieved)
-        retrieved = (1 - self.overlooked) * retrieved + self.overlooked * overlooked
-        return (1 - self.epsilon) * uniform + self.epsilon * retrieved
+        return mixture(uniform, retrieved, waiting, self.records.type_of, self.epsilon, self.overlooked)
 
     def _distributions(self) -> tuple[np.ndarray, np.ndarray]:
         """What retrieved tasks and overlooked tasks are drawn by, over the split."""
@@ -272,7 +260,9 @@ class CurriculumSampler(UniformSampler):
 
         Where the analyst chose nothing that exists, the library's own text search does (step 6).
         """
-        offers, found = self._offers(asked), []
+        given = (self.library, self.task_split, asked, self.candidates)
+        offers = offers_from(self.candidates_from, *given, self.records.name_of_type, self.rng)
+        found: list[list[tuple[Failure, str]]] = []
         selections = yield "select", ([reflection for _, reflection in asked], [offer.shown for offer in offers])
         for offer, selection in zip(offers, selections, strict=True):
             offered = offer.shown
@@ -289,11 +279,6 @@ class CurriculumSampler(UniformSampler):
                 chosen = [(failure, "found by its words") for failure in offer.search()] if self.search else []
             found.append(chosen)
         return found
-
-    def _offers(self, asked: Asked) -> list[Offer]:
-        if self.candidates_from == "newest":
-            return newest(self.library, self.task_split, asked, self.candidates)
-        return from_library(self.library, self.task_split, asked, self.candidates, self.records.name_of_type, self.rng)
 
     # --- counting ---
 
@@ -360,9 +345,3 @@ class CurriculumSampler(UniformSampler):
                 f"{state['cursor']}): it was deleted or replaced, and retrieval starts over",
                 stacklevel=2,
             )
-
-
-def _one_of(weights: np.ndarray, rng: Generator) -> int | None:
-    """A place drawn by its weight; None where there is no weight."""
-    total = weights.sum()
-    return int(rng.choice(len(weights), p=weights / total)) if total > 0 else None

@@ -6,19 +6,18 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from numpy.random import Generator
 
 from roleagent.curricula.alignment import Alignment, success_rate
-from roleagent.curricula.metrics import alignment_metrics, counts, diversity_metrics, played, record_metrics
+from roleagent.curricula.metrics import alignment_metrics, counts, diversity_metrics, played, record_metrics, sums
 from roleagent.curricula.task_pool import PooledTask, TaskPool, replay_metrics
 from roleagent.curricula.task_writer import TaskWriter, Written
-from roleagent.task_grammar import REFUSALS, TaskGrammar, TaskSpec
+from roleagent.task_grammar import REFUSALS, TaskGrammar
 from roleagent.task_simulator import Simulator, SimulatorRecord, Situation
 from roleagent.types import Group, Reflection, Sampler
 
-Key = TypeVar("Key")
 RECENT = 2  # iterations whose success a situation reports
 SEEDS = 4  # iterations whose records a situation starts from, if the window has no end
 KINDS = ("fresh", "replayed", "base")
@@ -141,7 +140,7 @@ class GeneratedSampler:
 
     def _recent_success(self) -> dict[str, tuple[int, int]]:
         pairs = [pair for counted in self._success for pair in counted.items()]
-        return dict(sorted(_sums(pairs).items()))
+        return dict(sorted(sums(pairs).items()))
 
     def probe(self, count: int, rng: Generator) -> dict[str, list[str]]:
         """Accepted tasks of the simulator as it was at first, ``initial``, and as it is, ``present``.
@@ -182,7 +181,7 @@ class GeneratedSampler:
         reflections = self.inner.observe([groups[number] for number in base])
         sound = [(kind, group) for kind, group in zip(kinds, groups, strict=True) if played(group)]
         tried = {name: [group for kind, group in sound if kind == name] for name in KINDS}
-        self._success.append(_sums([(group.task.task_type, counts(group)) for _, group in sound]))
+        self._success.append(sums([(group.task.task_type, counts(group)) for _, group in sound]))
         self._success = self._success[-RECENT:]
         self._passed = [*self._passed, self.writer.passed][-(self.window or SEEDS) :]
         records = self._record(tried["fresh"])
@@ -237,7 +236,7 @@ class GeneratedSampler:
             credited = [own[int(place)] for place in self.rng.permutation(len(own))]
         written = [self._written[group.task.task_id] for group in groups]
         if self.credit == "batch":
-            shared = _sums([(task.context, pair) for task, pair in zip(written, credited, strict=True)])
+            shared = sums([(task.context, pair) for task, pair in zip(written, credited, strict=True)])
             credited = [shared[task.context] for task in written]
         return [
             SimulatorRecord(
@@ -258,7 +257,7 @@ class GeneratedSampler:
             ]
         if self.iteration % self.update_every or not training:
             return {}
-        passed = _sums([pair for counted in self._passed for pair in counted.items()])
+        passed = sums([pair for counted in self._passed for pair in counted.items()])
         needed = {name: (tried + 1) / (accepted + 1) for name, (accepted, tried) in passed.items()}
         types = [self.grammar.task_type(self.grammar.spec(one.task_id)) for one in training]
         training = [replace(one, proposals=needed.get(name, 1.0)) for one, name in zip(training, types, strict=True)]
@@ -312,7 +311,7 @@ class GeneratedSampler:
         self.rng.bit_generator.state = state["rng"]
         self.iteration = int(state["iteration"])
         self.pool.load_state_dict(state["pool"])
-        self.records = [_record(one) for one in state["records"]]
+        self.records = [SimulatorRecord.of(one) for one in state["records"]]
         self.writer.accepted = {tuple(values): int(last) for values, last in state["accepted"]}
         self._success, self._passed = (
             [{name: (pair[0], pair[1]) for name, pair in counted.items()} for counted in state.get(key, ())]
@@ -324,32 +323,6 @@ class GeneratedSampler:
 def rate(group: Group) -> float:
     """p̂ of a group that was played."""
     return success_rate(*counts(group))
-
-
-def _sums(pairs: Sequence[tuple[Key, tuple[int, int]]]) -> dict[Key, tuple[int, int]]:
-    """The sums of pairs by key.
-
-    >>> _sums([("heat", (1, 8)), ("heat", (2, 8))])
-    {'heat': (3, 16)}
-    """
-    found: dict[Key, tuple[int, int]] = {}
-    for key, (won, attempts) in pairs:
-        before = found.get(key, (0, 0))
-        found[key] = before[0] + won, before[1] + attempts
-    return found
-
-
-def _record(state: Mapping[str, Any]) -> SimulatorRecord:
-    """The inverse of ``dataclasses.asdict``."""
-    read = dict(state["situation"])
-    seed = read["seed_task"]
-    situation = Situation(
-        {name: (pair[0], pair[1]) for name, pair in read["success"].items()},
-        TaskSpec(tuple(seed["values"]), seed["seed"]) if seed else None,
-        (read["seed_success"][0], read["seed_success"][1]),
-        read["target"],
-    )
-    return SimulatorRecord(**{**state, "situation": situation, "values": tuple(state["values"])})
 
 
 __all__ = ["GeneratedSampler"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Mapping, Sequence
+from typing import TypeVar
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from roleagent.curricula.alignment import Alignment, effective_sample_size
 from roleagent.task_simulator import SimulatorRecord
 from roleagent.types import Group, Trajectory
 
+Key = TypeVar("Key")
 _SPREAD = 1e-9  # outcomes that differ by less are alike
 
 
@@ -64,6 +66,19 @@ def counts(group: Group) -> tuple[int, int]:
     """Successes and attempts of a group's own episodes."""
     episodes = played(group)
     return sum(episode.success for episode in episodes), len(episodes)
+
+
+def sums(pairs: Sequence[tuple[Key, tuple[int, int]]]) -> dict[Key, tuple[int, int]]:
+    """The sums of pairs by key.
+
+    >>> sums([("heat", (1, 8)), ("heat", (2, 8))])
+    {'heat': (3, 16)}
+    """
+    found: dict[Key, tuple[int, int]] = {}
+    for key, (won, attempts) in pairs:
+        before = found.get(key, (0, 0))
+        found[key] = before[0] + won, before[1] + attempts
+    return found
 
 
 def alignment_metrics(groups: Sequence[Group], alignment: Alignment) -> dict[str, float]:

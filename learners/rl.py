@@ -27,7 +27,8 @@ from roleagent.learners.advantages import has_zero_variance
 from roleagent.learners.batch import Batch, build_batch
 from roleagent.learners.credit import Credit, estimator_config
 from roleagent.learners.critic import open_critic
-from roleagent.learners.generated_tasks import generated_sampler, play_probe
+from roleagent.learners.genenv.generated_tasks import generated_sampler, play_probe
+from roleagent.learners.genenv.simulator import SimulatorTraining, open_simulator_training, update_simulator
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import Adapter, ModuleWeights, adapted
 from roleagent.learners.process_rewards import normalize_process, shuffle_process
@@ -35,7 +36,6 @@ from roleagent.learners.returns import Values
 from roleagent.learners.run.rank_sampler import RankSampler
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import ScoredGroup
-from roleagent.learners.simulator import SimulatorTraining, open_simulator_training, update_simulator
 from roleagent.types import Group, Sampler
 
 

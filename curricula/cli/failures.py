@@ -47,7 +47,7 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
             "roleagent failures", f"{arguments[0]!r} is no verb ({', '.join(VERBS)}); say for example: {example}"
         )
     options = _parser().parse_args(arguments)
-    from roleagent.curricula.failures_verbs import VERBS as RUN  # here: --help does without SQLAlchemy
+    from roleagent.curricula.cli.verbs import VERBS as RUN  # here: --help does without SQLAlchemy
     from roleagent.curricula.library import LibraryError
 
     try:

@@ -16,7 +16,7 @@ from roleagent.curricula.library import FailureLibrary, LibraryError
 
 def list_newest(options: argparse.Namespace, library: FailureLibrary) -> None:
     """Show the newest entries."""
-    from roleagent.curricula.failures_tables import show_list
+    from roleagent.curricula.cli.tables import show_list
 
     entries = archive.newest(library, options.mode, options.task_type, options.task, options.limit)
     if entries:
@@ -27,7 +27,7 @@ def list_newest(options: argparse.Namespace, library: FailureLibrary) -> None:
 
 def show(options: argparse.Namespace, library: FailureLibrary) -> None:
     """Show one failure: analysis, steps, what followed from it."""
-    from roleagent.curricula.failures_tables import show_failure
+    from roleagent.curricula.cli.tables import show_failure
 
     found = archive.find(library, options.id)
     if found is None:
@@ -40,14 +40,14 @@ def show(options: argparse.Namespace, library: FailureLibrary) -> None:
 
 def modes(options: argparse.Namespace, library: FailureLibrary) -> None:
     """Show the failure modes and how much is under each."""
-    from roleagent.curricula.failures_tables import show_modes
+    from roleagent.curricula.cli.tables import show_modes
 
     show_modes(archive.mode_counts(library))
 
 
 def growth(options: argparse.Namespace, library: FailureLibrary) -> None:
     """Show how the entries of each mode grew over the iterations."""
-    from roleagent.curricula.failures_tables import show_growth
+    from roleagent.curricula.cli.tables import show_growth
 
     rows = archive.curves(library.growth())
     if options.json:

@@ -91,7 +91,7 @@ def tools(arguments: Sequence[str]) -> int:
 
 def failures(arguments: Sequence[str]) -> int:
     """List, show, count, plot or export the failures of a run."""
-    from roleagent.curricula.failures_cli import main
+    from roleagent.curricula.cli.failures import main
 
     def library(run: Path) -> str:
         from roleagent.learners.run.folder import read_config

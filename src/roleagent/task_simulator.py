@@ -55,6 +55,19 @@ class SimulatorRecord:
     weight: float
     proposals: float = 1.0
 
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> SimulatorRecord:
+        """The inverse of ``dataclasses.asdict``."""
+        read = dict(state["situation"])
+        seed = read["seed_task"]
+        situation = Situation(
+            {name: (pair[0], pair[1]) for name, pair in read["success"].items()},
+            TaskSpec(tuple(seed["values"]), seed["seed"]) if seed else None,
+            (read["seed_success"][0], read["seed_success"][1]),
+            read["target"],
+        )
+        return cls(**{**state, "situation": situation, "values": tuple(state["values"])})
+
 
 @runtime_checkable
 class Simulator(Protocol):

@@ -5,7 +5,7 @@ G agents play one :class:`Task`. Each episode is a :class:`Trajectory` of :class
 log-probabilities and advantages for the learner. An :class:`Analyst` writes a :class:`Reflection` for every failed
 trajectory, and the :class:`Sampler` uses it to choose the next tasks.
 
-This module imports neither torch nor another part of the package.
+This module imports no torch.
 
 The keys of ``info``
 --------------------
@@ -32,8 +32,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 from numpy.random import Generator
+
+from roleagent.segment import Segment as Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,39 +198,6 @@ class Group:
                     f"a group plays one task, but {trajectory.task.task_id!r} was put into the group of "
                     f"{self.task.task_id!r}"
                 )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Segment:
-    """One training sequence. The columns have the same length T; any sequence of numbers is valid.
-
-    Attributes:
-        token_ids: int64 (T,): prompts, replies and observations, as they stood in the policy's context.
-        token_kind: int8 (T,): 0 for tokens that the model did not sample, 1 for action tokens, 2 for prediction tokens
-            (:mod:`roleagent.learners.batch`).
-        sampler_logprobs: float64 (T,): log-probability under the policy that sampled the token; 0 elsewhere.
-        advantages: float64 (T,): the advantage of the turn that sampled the token; 0 elsewhere.
-        trajectory: index of the trajectory the segment belongs to, within its batch.
-    """
-
-    token_ids: np.ndarray
-    token_kind: np.ndarray
-    sampler_logprobs: np.ndarray
-    advantages: np.ndarray
-    trajectory: int = 0
-
-    def __post_init__(self) -> None:
-        for name, dtype in _COLUMNS.items():
-            object.__setattr__(self, name, np.asarray(getattr(self, name), dtype))
-        lengths = {len(getattr(self, name)) for name in _COLUMNS}
-        if len(lengths) != 1:
-            raise ValueError(f"the columns of a segment differ in length: {sorted(lengths)}")
-
-    def __len__(self) -> int:
-        return len(self.token_ids)
-
-
-_COLUMNS = {"token_ids": np.int64, "token_kind": np.int8, "sampler_logprobs": np.float64, "advantages": np.float64}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from roleagent.compat.webshop import ENV_ID, SimServer, WebAgentTextEnv
-from roleagent.envs.webshop.parity import read_recordings
+from roleagent.envs.webshop.engine.parity import read_recordings
 
 KINDS = {"synthetic": (220, 3005), "human": (60, 795)}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from roleagent.envs.webshop.engine.parity import ANSWERS, RecordingError, Stage, read_recordings, replay
 from roleagent.envs.webshop.engine.reward import COLORS
 from roleagent.envs.webshop.engine.session import Session
-from roleagent.envs.webshop.parity import ANSWERS, RecordingError, Stage, read_recordings, replay
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDED = {"traces_human.jsonl.gz": (60, 795), "traces_synthetic.jsonl.gz": (220, 3005)}

@@ -26,11 +26,11 @@ from roleagent.agents.task_simulator import (
 )
 from roleagent.config import from_dict
 from roleagent.curricula.alignment import Alignment
-from roleagent.learners import simulator as simulators
+from roleagent.learners.genenv import simulator as simulators
+from roleagent.learners.genenv.simulator import SimulatorTraining, learn
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.sft import simulator as warm_starts
 from roleagent.learners.sft.simulator import warm_start
-from roleagent.learners.simulator import SimulatorTraining, learn
 from roleagent.task_grammar import Refused, TaskSpec, grammar_of
 from roleagent.task_simulator import Simulator, SimulatorRecord, Situation
 

@@ -1,0 +1,75 @@
+"""The header of a record file: what was evaluated, how, and with which versions."""
+
+from __future__ import annotations
+
+import argparse
+import platform
+from dataclasses import asdict
+from hashlib import sha256
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import roleagent
+from roleagent.agents.builders import EnvSplit
+from roleagent.agents.chat.endpoint import Endpoint
+from roleagent.agents.evaluation.records import PROTOCOL
+from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, source_digest, weights_digest
+from roleagent.commands import pairs
+
+if TYPE_CHECKING:  # torch takes seconds to load: only a local model needs it
+    from roleagent.agents.policies.hf import HFPolicy
+
+
+def header_of(
+    options: argparse.Namespace,
+    target: EvalTarget,
+    env_split: EnvSplit,
+    model: HFPolicy | Endpoint | None,
+    checkpoint: Path | None,
+) -> dict[str, Any]:
+    """Agent, split, settings and versions of an evaluation. It contains no secrets.
+
+    Args:
+        model: a local policy, a server, or None for an agent without a model.
+        checkpoint: the checkpoint that the model was read from, or None.
+    """
+    config = env_split.config
+    agent: dict[str, Any] = {"name": target.name(), "plays": target.plays, **source_digest(target.plays)}
+    if options.agent_arg:
+        agent["arguments"] = pairs(options.agent_arg)
+    if checkpoint is not None:
+        weights = weights_digest(checkpoint / "policy")
+        agent |= {"run": str(target.run), "checkpoint": checkpoint.name, "weights": weights}
+    elif isinstance(model, Endpoint):
+        agent |= {"name": target.name(model.model), "model": model.model, "url": model.url}
+    elif model is not None:
+        agent |= {"model": target.model, "weights": weights_digest(target.model)}
+    settings: dict[str, Any] = {"temperature": None, "max_tokens": None, "batch": None, "prompt": None}
+    if model is not None:
+        rollout, local, standard = config.rollout, not isinstance(model, Endpoint), target.plays == STANDARD
+        settings = {
+            "temperature": rollout.eval_temperature,
+            "max_tokens": rollout.action_tokens,
+            "batch": rollout.eval_batch if local else None,
+            "prompt": asdict(config.prompt) if standard else None,
+            "horizon": env_split.horizon if standard and local else 0,
+            "notes": config.revision.notes if standard else 0,
+        }
+    cut = options.cut_failures
+    return {
+        "protocol": PROTOCOL,
+        "versions": {
+            "roleagent": roleagent.__version__,
+            "python": platform.python_version(),
+            "torch": version("torch"),
+            "transformers": version("transformers"),
+            "platform": f"{platform.system()} {platform.machine()}",
+        },
+        **env_split.task_split.manifest(),
+        "kwargs": dict(config.env.kwargs),
+        "agent": agent,
+        **settings,
+        "seed": options.seed,
+        **({"cut_failures": sha256(cut.read_bytes()).hexdigest()[:16]} if cut else {}),
+    }

@@ -1,0 +1,1 @@
+"""``roleagent failures``: its verbs and tables."""
