@@ -156,6 +156,25 @@ def test_a_folder_has_few_modules():
     assert not full, full
 
 
+ADDED = ("alfworld", "textworld", "scienceworld", "vllm", "trl", "verifiers", "mcp", "wandb", "mlflow")
+"""Optional packages."""
+
+
+def test_the_tests_mirror_the_packages():
+    """A folder of tests is a folder of the package. ``core`` tests the shared modules, and all environments at once."""
+    tests = ROOT / "tests"
+    folders = {path.parent.relative_to(tests) for path in tests.rglob("test_*.py")}
+    rooms = [folder for folder in folders if folder.parts[0] in (*ROOMS, "compat")]
+    lacking = [str(folder) for folder in rooms if not (SOURCE / "roleagent" / folder / "__init__.py").is_file()]
+    assert not lacking, f"no such package: {lacking}"
+    assert {str(folder) for folder in folders.difference(rooms)} == {"benchmarks", "core", "project"}
+    # pytest puts the folder of a test file on the path, where `alfworld` would be a package of that name.
+    shadowing = [folder for folder in folders for name in ADDED if (tests / folder / name).is_dir()]
+    assert not shadowing, f"its sub-folder looks like an optional package: {shadowing}"
+    crowded = [str(folder) for folder in folders if len([*(tests / folder).glob("test_*.py")]) > 24]
+    assert not crowded, f"move tests into the folder of what they test: {crowded}"
+
+
 def test_the_programs_of_the_benchmarks_stay_short():
     long = [path.name for path in (ROOT / "benchmarks").rglob("*.py") if len(path.read_text().splitlines()) > 350]
     assert not long, long

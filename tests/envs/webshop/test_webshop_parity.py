@@ -14,7 +14,7 @@ from roleagent.envs.webshop.engine.parity import ANSWERS, RecordingError, Stage,
 from roleagent.envs.webshop.engine.reward import COLORS
 from roleagent.envs.webshop.engine.session import Session
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 RECORDED = {"traces_human.jsonl.gz": (60, 795), "traces_synthetic.jsonl.gz": (220, 3005)}
 
 

@@ -65,7 +65,7 @@ def test_the_splits_are_the_official_ones():
 
 
 def test_tasks_and_splits_are_those_of_the_recorded_table():
-    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[4] / "shared"))
     path = shared / "data" / "scienceworld" / "tasks_and_test_ids.json"
     if not path.exists():
         pytest.skip(f"no table of tasks: {path} is missing (set ROLEAGENT_SHARED)")

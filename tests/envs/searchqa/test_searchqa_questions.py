@@ -19,7 +19,7 @@ from roleagent.envs.searchqa.env import SearchQAEnv
 @pytest.fixture(scope="session")
 def real_questions():
     """The folder with 500 questions of each of the seven data sets (125 of Bamboogle)."""
-    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[4] / "shared"))
     folder = shared / "data" / "qa"
     if not folder.is_dir():
         pytest.skip(f"no real questions: {folder} is missing (set ROLEAGENT_SHARED)")

@@ -19,7 +19,7 @@ from roleagent.envs.tools import ToolEnv, tool
 from roleagent.envs.wrappers import ToolTags
 from roleagent.settings import PromptConfig, RolloutConfig
 
-TEMPLATES = Path(__file__).parents[1] / "templates"
+TEMPLATES = Path(__file__).parents[2] / "templates"
 FORMATS = {"qwen2_5": "hermes", "qwen3": "hermes", "llama3_1": "llama3"}
 KINDS = tuple(FORMATS)
 FIND = {"name": "find", "description": 'Findet "Räume": <b>alle</b>.'}

@@ -22,7 +22,7 @@ each_benchmark = pytest.mark.parametrize("env_id", FOLDERS)
 
 
 def data_of(env_id):
-    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[3] / "shared"))
+    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[4] / "shared"))
     folder = shared / "data" / FOLDERS[env_id]
     if not folder.exists():
         pytest.skip(f"no published data: {folder} is missing (set ROLEAGENT_SHARED)")
