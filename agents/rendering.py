@@ -79,10 +79,20 @@ class Renderer(Protocol):
         ...
 
 
-class PlainRenderer:
-    """Plain lines, for models without a chat template. Prompts have no instructions: such models are trained."""
+class _Unexplained:
+    """Renderers of models that are trained on the environment: their prompts have no instructions."""
 
     explains = False
+
+    def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
+        return ""
+
+    def prediction_request(self, horizon: int) -> str:
+        return PREDICT
+
+
+class PlainRenderer(_Unexplained):
+    """Plain lines, for models without a chat template."""
 
     def __init__(self, policy: Policy):
         self._encode, self.literal = policy.encode, policy.literal
@@ -97,20 +107,12 @@ class PlainRenderer:
     def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
         return self.next_message("\n".join(texts), reply)
 
-    def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
-        return ""
-
-    def prediction_request(self, horizon: int) -> str:
-        return PREDICT
-
     def analyst_prompt(self, text: str, kind: PromptKind) -> list[int]:
         return self._encode(f"{self.literal(text)}\n{ANSWER_TOKENS.get(kind, SIMULATE)}")
 
 
-class TextRecorder:
+class TextRecorder(_Unexplained):
     """Records the texts of a conversation: training data for a new tokenizer."""
-
-    explains = False
 
     def __init__(self) -> None:
         self.texts: list[str] = []
@@ -128,12 +130,6 @@ class TextRecorder:
     def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
         return self.first_message("\n".join(texts))
 
-    def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
-        return ""
-
-    def prediction_request(self, horizon: int) -> str:
-        return PREDICT
-
     def analyst_prompt(self, text: str, kind: PromptKind) -> list[int]:
         return self.first_message(text)
 
@@ -150,8 +146,9 @@ class Conversation(ABC):
         renderer: turns messages into tokens.
         horizon: steps that predictions look ahead; 0: no predictions.
         think: whether replies contain thoughts.
+        observation, info: of ``reset``; ``info["tools"]`` are the tools that the environment offers.
+        history: earlier steps in a prompt, of a window.
         guide: the environment's instructions, if the renderer explains.
-        tools: the tools that the environment offers.
     """
 
     def __init__(
@@ -159,10 +156,19 @@ class Conversation(ABC):
         renderer: Renderer,
         horizon: int,
         think: str,
+        observation: str,
+        info: Mapping[str, Any],
+        history: int = 2,
         guide: Instructions = UNKNOWN,
-        tools: Sequence[ToolSchema] = (),
     ):
-        self.renderer, self.horizon, self.think, self.guide, self.tools = renderer, horizon, think, guide, tools
+        self.renderer, self.horizon, self.think, self.guide = renderer, horizon, think, guide
+        self.tools: Sequence[ToolSchema] = info.get("tools", ())
+        self.history = history
+        self._open(observation, info)
+
+    @abstractmethod
+    def _open(self, observation: str, info: Mapping[str, Any]) -> None:
+        """Takes in what ``reset`` returned."""
 
     def _first_message(self, text: str) -> tuple[int, ...]:
         """The instructions, the tools, and a text from outside."""
@@ -207,17 +213,7 @@ def commands_of(info: Mapping[str, Any]) -> list[str]:
 class Transcript(Conversation):
     """The prompt that only grows. The possible commands are listed only where the instructions do not name them."""
 
-    def __init__(
-        self,
-        renderer: Renderer,
-        horizon: int,
-        think: str,
-        observation: str,
-        info: Mapping[str, Any],
-        history: int = 0,
-        guide: Instructions = UNKNOWN,
-    ):
-        super().__init__(renderer, horizon, think, guide, info.get("tools", ()))
+    def _open(self, observation: str, info: Mapping[str, Any]) -> None:
         goal = info.get("goal", "")
         # Most environments name the task in their first observation.
         task = "" if goal in observation else f"Your task is to: {goal}"
@@ -244,24 +240,13 @@ class Transcript(Conversation):
 class Window(Conversation):
     """A fresh prompt per step: the task, the last ``history`` steps, the observation, the admissible commands."""
 
-    def __init__(
-        self,
-        renderer: Renderer,
-        horizon: int,
-        think: str,
-        observation: str,
-        info: Mapping[str, Any],
-        history: int = 2,
-        guide: Instructions = UNKNOWN,
-    ):
-        super().__init__(renderer, horizon, think, guide, info.get("tools", ()))
+    def _open(self, observation: str, info: Mapping[str, Any]) -> None:
         self._goal = info.get("goal", "")
-        self._history = history
         self._steps: tuple[tuple[str, str], ...] = ()  # observation, and the command given on it
         self._write(observation, info)
 
     def _write(self, observation: str, info: Mapping[str, Any]) -> None:
-        shown = self._steps[-self._history :] if self._history else []
+        shown = self._steps[-self.history :] if self.history else []
         lines = [f"Your task is to: {self._goal}", f"Steps taken: {len(self._steps)}"]
         for before, command in shown:
             lines += [before, f"> {command}"]

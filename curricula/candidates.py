@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from numpy.random import Generator
 
@@ -24,21 +24,6 @@ class Offer(NamedTuple):
 
     shown: list[Failure]
     search: Callable[[], list[Failure]]
-
-
-def offers_from(
-    source: Literal["library", "newest"],
-    library: FailureLibrary,
-    task_split: TaskSplit,
-    asked: Asked,
-    most: int,
-    type_of: Callable[[str], str],
-    rng: Generator,
-) -> list[Offer]:
-    """The candidates for each failure, by :func:`from_library` or :func:`newest`."""
-    if source == "newest":
-        return newest(library, task_split, asked, most)
-    return from_library(library, task_split, asked, most, type_of, rng)
 
 
 def newest(library: FailureLibrary, task_split: TaskSplit, asked: Asked, most: int) -> list[Offer]:

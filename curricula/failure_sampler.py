@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Generator as Steps
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
 
-from roleagent.curricula.candidates import Asked, offers_from
+from roleagent.curricula.candidates import Asked, from_library, newest
 from roleagent.curricula.draws import mixture, one_of
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.metrics import compare, played, read_shares
@@ -260,9 +261,9 @@ class CurriculumSampler(UniformSampler):
 
         Where the analyst chose nothing that exists, the library's own text search does (step 6).
         """
-        given = (self.library, self.task_split, asked, self.candidates)
-        offers = offers_from(self.candidates_from, *given, self.records.name_of_type, self.rng)
-        found: list[list[tuple[Failure, str]]] = []
+        whole = partial(from_library, type_of=self.records.name_of_type, rng=self.rng)
+        rule = newest if self.candidates_from == "newest" else whole
+        offers, found = rule(self.library, self.task_split, asked, self.candidates), []
         selections = yield "select", ([reflection for _, reflection in asked], [offer.shown for offer in offers])
         for offer, selection in zip(offers, selections, strict=True):
             offered = offer.shown

@@ -15,7 +15,7 @@ import sqlalchemy as sa
 from sqlalchemy.orm import aliased
 
 from roleagent.curricula.storage.database import Database, LibraryError
-from roleagent.curricula.storage.full_text_search import open_index, terms
+from roleagent.curricula.storage.full_text_search import Query, open_index, terms
 from roleagent.curricula.storage.schema import ensure_tables
 from roleagent.curricula.storage.tables import (
     NAME_LENGTH,
@@ -169,7 +169,7 @@ class FailureLibrary:
         if not wanted or k < 1:
             return []
         with self.database.read() as session:
-            keys = self._index.search(session, wanted, k, env_id)
+            keys = self._index.search(session, Query(wanted, k, env_id))
         found = self.failures(keys)
         return [found[key] for key in keys if key in found]
 
@@ -179,7 +179,8 @@ class FailureLibrary:
         with self.database.read() as session:
             for text, keys in asked:
                 wanted = terms(text)
-                found.append(self._index.search(session, wanted, k, among=keys) if wanted and k > 0 else [])
+                query = Query(wanted, k, among=keys)
+                found.append(self._index.search(session, query) if wanted and k > 0 else [])
         return found
 
     def entries(self, env_id: str) -> list[Entry]:

@@ -13,6 +13,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Sequence
 from itertools import accumulate, islice, pairwise
+from typing import NamedTuple
 
 import sqlalchemy as sa
 from rapidfuzz import fuzz, process
@@ -66,6 +67,26 @@ def spaced(text: str) -> str:
     return " ".join(words)
 
 
+class Query(NamedTuple):
+    """What is looked for.
+
+    Attributes:
+        terms: any of these.
+        k: most entries.
+        env_id: the entries' environment; None: all.
+        among: ids of rows, one of which an entry's newest must be; None: all.
+    """
+
+    terms: list[Term]
+    k: int
+    env_id: str | None = None
+    among: Container[int] | None = None
+
+    def admits(self, key: int) -> bool:
+        """Whether a row may be an answer."""
+        return self.among is None or key in self.among
+
+
 class WordIndex(ABC):
     """Finds entries by their words."""
 
@@ -76,38 +97,21 @@ class WordIndex(ABC):
         """Rebuilds the index after rows were deleted."""
 
     @abstractmethod
-    def search(
-        self,
-        session: Session,
-        wanted: list[Term],
-        k: int,
-        env_id: str | None = None,
-        among: Container[int] | None = None,
-    ) -> list[int]:
-        """Ids of the newest rows of the ``k`` best entries, best first: of an environment, or of those ``among``."""
+    def search(self, session: Session, query: Query) -> list[int]:
+        """Ids of the newest rows of the best entries, best first."""
 
 
 class Comparison(WordIndex):
     """No index: compares the words of all entries. For a few thousand entries, where SQLite has no FTS5."""
 
-    def search(
-        self,
-        session: Session,
-        wanted: list[Term],
-        k: int,
-        env_id: str | None = None,
-        among: Container[int] | None = None,
-    ) -> list[int]:
-        words = ["".join(term).lower() for term in wanted]
-        if ("entries", env_id) not in session.info:  # several searches of a session read the entries once
-            session.info["entries", env_id] = {row.id: _compared(row) for row in _entries(session, env_id)}
-        entries = session.info["entries", env_id].items()
-        texts = {
-            key: " ".join(own)
-            for key, own in entries
-            if (among is None or key in among) and not set(words).isdisjoint(own)
-        }
-        ranked = process.extract(" ".join(words), texts, scorer=fuzz.token_set_ratio, limit=k)
+    def search(self, session: Session, query: Query) -> list[int]:
+        words = ["".join(term).lower() for term in query.terms]
+        if ("entries", query.env_id) not in session.info:  # several searches of a session read the entries once
+            found = {row.id: _compared(row) for row in _entries(session, query.env_id)}
+            session.info["entries", query.env_id] = found
+        entries = session.info["entries", query.env_id].items()
+        texts = {key: " ".join(own) for key, own in entries if query.admits(key) and not set(words).isdisjoint(own)}
+        ranked = process.extract(" ".join(words), texts, scorer=fuzz.token_set_ratio, limit=query.k)
         return [key for *_, key in ranked]
 
 
@@ -115,25 +119,21 @@ class _RankedIndex(WordIndex):
     """An index of the database that counts and ranks the lines of a query."""
 
     @abstractmethod
-    def query(self, wanted: Sequence[Term]) -> str:
+    def expression(self, wanted: Sequence[Term]) -> str:
         """Any of these terms, in the database's query language."""
 
     @abstractmethod
     def statements(self, env_id: str | None) -> tuple[str, str]:
         """SQL for the ids of matching rows, best first, and for the number of matching lines."""
 
-    def search(
-        self,
-        session: Session,
-        wanted: list[Term],
-        k: int,
-        env_id: str | None = None,
-        among: Container[int] | None = None,
-    ) -> list[int]:
-        ranked, lines = map(sa.text, self.statements(env_id))
-        rare = _rarest(session, wanted, lambda term: session.scalar(lines, {"wanted": self.query([term])}) or 0)
-        with session.scalars(ranked, {"wanted": self.query(rare), "env_id": env_id}) as found:
-            return list(islice((key for key in found if among is None or key in among), k))
+    def search(self, session: Session, query: Query) -> list[int]:
+        ranked, lines = map(sa.text, self.statements(query.env_id))
+        rare = _rarest(
+            session, query.terms, lambda term: session.scalar(lines, {"wanted": self.expression([term])}) or 0
+        )
+        asked = {"wanted": self.expression(rare), "env_id": query.env_id}
+        with session.scalars(ranked, asked) as found:
+            return list(islice(filter(query.admits, found), query.k))
 
 
 class FTS5(_RankedIndex):
@@ -155,7 +155,7 @@ class FTS5(_RankedIndex):
         if lines:
             session.execute(sa.text("INSERT INTO failures_words (rowid, words) VALUES (:id, :words)"), lines)
 
-    def query(self, wanted: Sequence[Term]) -> str:
+    def expression(self, wanted: Sequence[Term]) -> str:
         return " OR ".join(f'"{" ".join(term)}"' for term in wanted)
 
     def statements(self, env_id: str | None) -> tuple[str, str]:
@@ -175,7 +175,7 @@ class FTS5(_RankedIndex):
 class TSVector(_RankedIndex):
     """PostgreSQL's full-text index: a column that the server fills, so that writers need not agree about anything."""
 
-    def query(self, wanted: Sequence[Term]) -> str:
+    def expression(self, wanted: Sequence[Term]) -> str:
         return " | ".join("(" + " <-> ".join(f"'{word}'" for word in term) + ")" for term in wanted)
 
     def statements(self, env_id: str | None) -> tuple[str, str]:

@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from roleagent.commands import Parser, complain, natural, out_folder, whole
+from roleagent.commands import Parser, complain, natural, out_folder, stage_bars, whole
 from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
@@ -198,20 +198,11 @@ def _versions(*more: str) -> dict[str, str]:
 def main(arguments: Sequence[str]) -> int:
     """Build an index over a corpus of passages. An interrupted build continues."""
     from gymnasium.error import DependencyNotInstalled
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
     options = _parser().parse_args(arguments)
     began = time.perf_counter()
-    columns = (TextColumn("{task.description:<16}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
-        tasks = {}
-
-        def progress(what: str, share: float) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=1.0)
-            bar.update(tasks[what], completed=share)
-
-        try:
+    try:
+        with stage_bars(16) as progress:
             progress("reading corpus", 0)
             corpus = Passages.open(options.corpus.absolute())
             progress("reading corpus", 1)
@@ -227,9 +218,8 @@ def main(arguments: Sequence[str]) -> int:
                 keep_vectors=options.keep_vectors,
                 progress=progress,
             )
-        except (RetrievalError, DependencyNotInstalled, OSError) as error:
-            bar.stop()
-            return complain("roleagent index build", error)
+    except (RetrievalError, DependencyNotInstalled, OSError) as error:
+        return complain("roleagent index build", error)
     seconds = time.perf_counter() - began
     if manifest is None:
         print(

@@ -6,13 +6,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from roleagent.commands import Parser, choose, complain, natural, out_folder, whole
+from roleagent.commands import Parser, choose, complain, natural, out_folder, stage_bars, whole
 
 
 def build(arguments: Sequence[str]) -> int:
     """Build the store and the search index of a large catalogue, once."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
     from roleagent.envs.webshop.data.build import build_store
     from roleagent.envs.webshop.data.product import CatalogueError
 
@@ -28,20 +26,11 @@ def build(arguments: Sequence[str]) -> int:
     )
     options = parser.parse_args(arguments)
     began = time.perf_counter()
-    columns = (TextColumn("{task.description:<17}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
-        tasks = {}
-
-        def progress(what: str, share: float) -> None:
-            if what not in tasks:
-                tasks[what] = bar.add_task(what, total=1.0)
-            bar.update(tasks[what], completed=share)
-
-        try:
+    try:
+        with stage_bars(17) as progress:
             catalogue = build_store(options.data, options.out, progress)
-        except (CatalogueError, OSError) as error:
-            bar.stop()
-            return complain("roleagent webshop build", error)
+    except (CatalogueError, OSError) as error:
+        return complain("roleagent webshop build", error)
     left_out = ", ".join(f"{count} ({reason})" for reason, count in catalogue.skipped.items())
     print(
         f"{len(catalogue)} products in {catalogue.folder} after {time.perf_counter() - began:.0f} s"

@@ -42,6 +42,27 @@ def until_pipe_closes() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+@contextlib.contextmanager
+def stage_bars(width: int) -> Iterator[Callable[[str, float], None]]:
+    """Shows a bar for each stage of a command; yields what moves one: its name and the finished share in [0, 1].
+
+    Args:
+        width: of the names, in characters.
+    """
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+    columns = (TextColumn(f"{{task.description:<{width}}}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+    with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
+        stages = {}
+
+        def progress(stage: str, share: float) -> None:
+            if stage not in stages:
+                stages[stage] = bar.add_task(stage, total=1.0)
+            bar.update(stages[stage], completed=share)
+
+        yield progress
+
+
 class Parser(argparse.ArgumentParser):
     """An argument parser with examples and one-line errors.
 
