@@ -4,10 +4,10 @@ import os
 import shutil
 import sys
 import tarfile
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from shared_data import shared_data
 
 from roleagent import slow_notice
 
@@ -25,13 +25,10 @@ SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python
 @pytest.fixture(scope="session")
 def official_games(tmp_path_factory):
     """Folders with the official ALFWorld games of ``valid_seen``, by format: ``current`` and ``older``."""
-    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[2] / "shared"))
     archives = {"current": "json_2.1.1_train_seen.tar.xz", "older": "older_format_valid_seen.tar.xz"}
     folders = {}
     for name, archive in archives.items():
-        path = shared / "data" / "alfworld" / archive
-        if not path.exists():
-            pytest.skip(f"no official games: {path} is missing (set ROLEAGENT_SHARED)")
+        path = shared_data(f"alfworld/{archive}", "official games")
         folders[name] = tmp_path_factory.mktemp(name)
         with tarfile.open(path) as files:
             wanted = [member for member in files if "/valid_seen/" in member.name and member.name.endswith(".tw-pddl")]
@@ -42,20 +39,13 @@ def official_games(tmp_path_factory):
 @pytest.fixture(scope="session")
 def webshop_data():
     """The folder with the real 1,000 products of WebShop; its ``reference/`` holds recordings of the original."""
-    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[2] / "shared"))
-    folder = shared / "data" / "webshop"
-    if not folder.is_dir():
-        pytest.skip(f"no real products: {folder} is missing (set ROLEAGENT_SHARED)")
-    return folder
+    return shared_data("webshop", "real products")
 
 
 @pytest.fixture(scope="session")
 def textcraft_data(tmp_path_factory):
     """The folder with Minecraft's recipes, and that with what was recorded of the original."""
-    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[2] / "shared"))
-    folder = shared / "data" / "textcraft"
-    if not folder.is_dir():
-        pytest.skip(f"no Minecraft recipes: {folder} is missing (set ROLEAGENT_SHARED)")
+    folder = shared_data("textcraft", "Minecraft recipes")
     unpacked = tmp_path_factory.mktemp("textcraft")
     with tarfile.open(folder / "recipes_1.16.5.tar.xz") as files:
         files.extractall(unpacked, **SAFELY)

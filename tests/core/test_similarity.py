@@ -1,7 +1,6 @@
 """LMS against its definition, and groups against comparing all pairs."""
 
 import random
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -109,12 +108,3 @@ def test_texts_in_different_blocks_meet(seed):
 def test_a_threshold_is_a_share(threshold):
     with pytest.raises(ValueError, match=r"must be in \(0, 1\]"):
         group_states(["a"], threshold)
-
-
-def test_thousands_of_states_take_no_time():
-    rng = random.Random(0)
-    words = ["cabinet", "drawer", "egg", "mug", "fridge", "you", "see", "nothing", "closed", "open"]
-    states = [" ".join(rng.choices(words, k=rng.randint(5, 30))) for _ in range(3000)]
-    start = time.perf_counter()
-    group_states(states, 0.9)
-    assert time.perf_counter() - start < 5  # all pairs in Python take a minute

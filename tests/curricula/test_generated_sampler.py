@@ -16,8 +16,7 @@ from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
 from roleagent.envs.wrappers import FailureCurriculum
 from roleagent.task_grammar import Validation, grammar_of
-from roleagent.task_simulator import Simulator
-from roleagent.types import Group, Sampler, Task, Trajectory, Turn
+from roleagent.types import Group, Task, Trajectory, Turn
 
 ENV = gymnasium.make(TOY, generated_tasks=True)
 GRAMMAR = grammar_of(ENV)
@@ -72,12 +71,6 @@ class Lines(BaseSimulator):
     def update(self, records, rng):
         self.trained.append(list(records))
         return {}
-
-
-def test_it_is_a_sampler_and_the_simulators_are_simulators():
-    assert isinstance(generated(), Sampler)
-    for simulator in (TableSimulator(GRAMMAR, np.random.default_rng(0)), BaseSimulator(GRAMMAR)):
-        assert isinstance(simulator, Simulator)
 
 
 def test_a_batch_mixes_fresh_replayed_and_base_tasks():

@@ -108,7 +108,7 @@ def test_a_sound_block_is_read_as_it_is(reply):
     ],
     ids=brief,
 )
-def test_what_leaves_no_doubt_is_mended(reply):
+def test_what_leaves_no_doubt_is_repaired(reply):
     assert read(reply) == REPAIRED
 
 
@@ -203,7 +203,7 @@ def test_a_sound_selection_is_read_as_it_is(reply, indices, reasons, dropped):
     ],
     ids=brief,
 )
-def test_what_leaves_no_doubt_about_a_selection_is_mended(reply, indices):
+def test_what_leaves_no_doubt_about_a_selection_is_repaired(reply, indices):
     selection = read_selection(reply, shown=3)
     assert selection.indices == indices and selection.repaired and selection.source == "model"
 

@@ -1,14 +1,13 @@
 """BFCL and API-Bank: published answers are right, and any change of them is wrong."""
 
 import copy
-import os
 import pickle
 import random
-from pathlib import Path
 
 import gymnasium
 import pytest
 from gymnasium.utils.env_checker import check_env
+from shared_data import shared_data
 
 from roleagent.envs.apibank.env import same_value
 from roleagent.envs.bfcl.check import problem_of
@@ -22,11 +21,7 @@ each_benchmark = pytest.mark.parametrize("env_id", FOLDERS)
 
 
 def data_of(env_id):
-    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[4] / "shared"))
-    folder = shared / "data" / FOLDERS[env_id]
-    if not folder.exists():
-        pytest.skip(f"no published data: {folder} is missing (set ROLEAGENT_SHARED)")
-    return folder
+    return shared_data(FOLDERS[env_id], "published data")
 
 
 def make(env_id, **options):

@@ -135,7 +135,7 @@ def test_terms(text, terms):
 
 
 @given(texts, texts)
-def test_texts_are_analysed_piece_by_piece(one, other):
+def test_texts_are_analyzed_piece_by_piece(one, other):
     assert analyze(f"{one} {other}") == analyze(one) + analyze(other)
 
 

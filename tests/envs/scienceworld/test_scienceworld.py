@@ -19,6 +19,7 @@ from gymnasium.error import DependencyNotInstalled
 from gymnasium.utils.env_checker import check_env
 from hostile import HUGE, NOT_TEXT, ODD
 from programs import load as load_program
+from shared_data import shared_data
 from small_envs import by_expert
 
 import roleagent  # noqa: F401  (registers the environments)
@@ -65,11 +66,7 @@ def test_the_splits_are_the_official_ones():
 
 
 def test_tasks_and_splits_are_those_of_the_recorded_table():
-    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[4] / "shared"))
-    path = shared / "data" / "scienceworld" / "tasks_and_test_ids.json"
-    if not path.exists():
-        pytest.skip(f"no table of tasks: {path} is missing (set ROLEAGENT_SHARED)")
-    table = json.loads(path.read_text())
+    table = json.loads(shared_data("scienceworld/tasks_and_test_ids.json", "table of tasks").read_text())
     keys = ("id", "name", "variations", *SPLITS[:3])
     rows = [tuple(row[key] for key in keys) for row in table["tasks"]]
     assert rows == [(*task, *(len(variations(task, split)) for split in SPLITS[:3])) for task in TASKS]

@@ -2,14 +2,13 @@
 
 import json
 import lzma
-import os
 import re
 import shutil
 import sys
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from shared_data import shared_data
 
 from roleagent.envs.searchqa.data.benchmarks import DATA_SETS, load_questions, read_questions
 from roleagent.envs.searchqa.data.questions import SAMPLE, Question, QuestionError, Questions, split
@@ -19,11 +18,7 @@ from roleagent.envs.searchqa.env import SearchQAEnv
 @pytest.fixture(scope="session")
 def real_questions():
     """The folder with 500 questions of each of the seven data sets (125 of Bamboogle)."""
-    shared = Path(os.environ.get("ROLEAGENT_SHARED", Path(__file__).resolve().parents[4] / "shared"))
-    folder = shared / "data" / "qa"
-    if not folder.is_dir():
-        pytest.skip(f"no real questions: {folder} is missing (set ROLEAGENT_SHARED)")
-    return folder
+    return shared_data("qa", "real questions")
 
 
 def row(number, question=None, answers=("x",), **more):
