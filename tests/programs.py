@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import pty
+import re
 import select
 import socket
 import subprocess
@@ -104,7 +105,8 @@ def metrics(folder, stage=None):
     """The rows of a run's log, of one stage or all, without what depends on the machine's speed."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     rows = [row for row in rows if stage in (None, row["stage"])]
-    return [{k: v for k, v in row.items() if not k.endswith(("seconds", "per_second"))} for row in rows]
+    timed = re.compile(r"seconds$|per_second$|^tool_seconds/")
+    return [{name: value for name, value in row.items() if not timed.search(name)} for row in rows]
 
 
 def result_of(stdout):

@@ -192,7 +192,7 @@ def test_a_vllm_server_that_cannot_reach_the_trainer_says_so_at_once(monkeypatch
         model = SimpleNamespace(config=SimpleNamespace(vocab_size=9))
         engine = RemoteEngine(config, SimpleNamespace(device=torch.device("cpu"), context_length=64, model=model))
         with pytest.raises(
-            PolicyError, match=r"says 409: ConnectionError: the trainer at 127.0.0.1:\d+ cannot be reach"
+            PolicyError, match=r"answered 409: ConnectionError: the trainer at 127.0.0.1:\d+ cannot be reach"
         ):
             engine.load_weights(iter([]))
         server.shutdown()

@@ -62,17 +62,19 @@ def played(demonstration, *overrides, corrupted_predictions=None, chat_template=
     settings = ("env.id=RoleAgent/Toy-v0", "rollout.action_tokens=400", "rollout.prediction_tokens=400")
     world = EnvSplit.open(load(overrides=[*settings, *overrides]), "train")
     states = demonstration.states
-    replies = []
+    prompt = world.config.prompt
+    replies, answers = [], []
     for number, step in enumerate(demonstration.steps):
         ahead = states[number + 1 : number + 1 + world.horizon]
         wrong = corrupted_predictions.draw(step.command, len(ahead)) if corrupted_predictions else None
         answer = predicted(ahead if wrong is None else wrong)
         action = f"<action>{step.command}</action>"
-        if world.config.prompt.predictions == "inline":
-            replies.append(action + answer)
-        else:
-            replies += [action, answer] if world.horizon else [action]
-    replies = iter(replies)
+        replies.append(action + answer if prompt.predictions == "inline" else action)
+        if world.horizon and (prompt.style, prompt.predictions) == ("transcript", "detached"):
+            answers.append(answer)  # all questions come after the episode
+        elif world.horizon and prompt.predictions != "inline":
+            replies.append(answer)
+    replies = iter(replies + answers)
     rollout = world.rollout(Script(lambda prompt, slot: next(replies), chat_template=chat_template))
     [group] = rollout.play([demonstration.task.task_id], 1, 1.0)
     [trajectory] = group.trajectories
