@@ -137,9 +137,9 @@ class Branches:
         # Where every slot of the cache stands: in which column, of which branch.
         slots = torch.arange(self.cache.capacity, device=self.device)
         self.column_at = torch.where(slots < self.base, -1, (slots - self.base) // branches)
-        self.branch_at = torch.where(slots < self.base, -1, (slots - self.base) % branches)
+        branch_at = torch.where(slots < self.base, -1, (slots - self.base) % branches)
         self.in_trunk = (slots < shared[:, :, None]) & (slots < self.base)  # (rows, branches, capacity)
-        self.in_branch = self.branch_at == torch.arange(branches, device=self.device)[:, None]  # (branches, capacity)
+        self.in_branch = branch_at == torch.arange(branches, device=self.device)[:, None]  # (branches, capacity)
         self.start = first
         self.position = shared + width - 1 - first  # of each branch's last token
 

@@ -43,16 +43,24 @@ def score_predictions(
     >>> score_predictions([("a", "b"), ("c", "")], ["a", "b"], lambda text, state: float(text == state))[1][0]
     PredictionScore(turn=0, horizon=2, score=1.0, absent=False)
     """
-    arrived = []
-    for step, state in enumerate(states):
-        scores = []
-        for turn in range(step + 1) if isinstance(state, str) else ():
-            ahead = step + 1 - turn
-            if ahead <= len(predictions[turn]):
-                text = predictions[turn][ahead - 1]
-                scores.append(PredictionScore(turn, ahead, similarity(text, state) if text else 0.0, absent=not text))
-        arrived.append(scores)
-    return arrived
+    horizon = max(map(len, predictions), default=0)
+    return [
+        _score_state(state, step, predictions[max(0, step + 1 - horizon) : step + 1], similarity)
+        for step, state in enumerate(states)
+    ]
+
+
+def _score_state(
+    state: Any, turn: int, made: Sequence[Sequence[str]], similarity: Callable[[str, str], float]
+) -> list[PredictionScore]:
+    """Scores what was predicted of the state after a turn; ``made``: the last turns' predictions, oldest first."""
+    scores = []
+    for ahead in range(len(made), 0, -1) if isinstance(state, str) else ():
+        if ahead <= len(made[-ahead]):
+            text = made[-ahead][ahead - 1]
+            score = similarity(text, state) if text else 0.0
+            scores.append(PredictionScore(turn + 1 - ahead, ahead, score, absent=not text))
+    return scores
 
 
 def step_limit(env: gymnasium.Env) -> int | None:
@@ -150,7 +158,7 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         observation, reward, terminated, truncated, info = self.env.step(command)
         self._made.append(predictions)
         begun = time.perf_counter()
-        scores = self._score(info.get("state", observation))
+        scores = tuple(_score_state(info.get("state", observation), self._turn, self._made, self.similarity))
         self.scoring_seconds += time.perf_counter() - begun
         self._turn += 1
         rewards = {**info.get("rewards", {}), "prediction": sum(score.score for score in scores)}
@@ -167,14 +175,3 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
             raise ValueError(f'an action is a command or {{"command": …, "predictions": …}}, not {sorted(action)}')
         given = [text if isinstance(text, str) else "" for text in action.get("predictions", ())][: self.horizon]
         return action["command"], (*given, *[""] * (self.horizon - len(given)))
-
-    def _score(self, state: Any) -> tuple[PredictionScore, ...]:
-        """Scores the predictions of ``state``, the oldest turn's first."""
-        if not isinstance(state, str):
-            return ()
-        scores = []
-        for horizon in range(len(self._made), 0, -1):
-            text = self._made[-horizon][horizon - 1]
-            score = self.similarity(text, state) if text else 0.0
-            scores.append(PredictionScore(self._turn + 1 - horizon, horizon, score, absent=not text))
-        return tuple(scores)
