@@ -17,18 +17,18 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.task_simulator import EndpointSimulator
 from roleagent.config import Config, ConfigError
+from roleagent.config.curriculum import EndpointConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
-from roleagent.curriculum_settings import EndpointConfig
 from roleagent.env_spec import Instructions, instructions_of, spec_of
 from roleagent.envs.make import make
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, ReplyReader, Tags, ToolTags, read_replies
 from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
 from roleagent.imports import searched_first
-from roleagent.task_grammar import TaskGrammar
-from roleagent.task_simulator import Simulator
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.grammar import TaskGrammar
+from roleagent.tasks.simulator import Simulator
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Analyst
 
 if TYPE_CHECKING:  # agents without a model or a server need neither torch nor openai, which take seconds to load

@@ -15,11 +15,11 @@ from roleagent.agents.episode import Episode
 from roleagent.agents.episode import RolloutStats as RolloutStats
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import STYLES, Conversation, renderer_of
+from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.env_spec import Instructions, instructions_of
 from roleagent.envs.pool import EnvPool, Outcome
 from roleagent.envs.wrappers.predicted_state import score_predictions
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader
-from roleagent.settings import PromptConfig, RolloutConfig
 from roleagent.timer import Timer
 from roleagent.types import (
     Completion,

@@ -20,10 +20,10 @@ from numpy.random import Generator
 from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.protocol import Policy, PolicyError
 from roleagent.agents.rendering import renderer_of
-from roleagent.analyst_format import plain
 from roleagent.curricula.simulators import BaseSimulator
-from roleagent.task_grammar import MAX_LINE, Refused, TaskGrammar, TaskSpec
-from roleagent.task_simulator import Simulator, SimulatorRecord, Situation
+from roleagent.failures.analyst_format import plain
+from roleagent.tasks.grammar import MAX_LINE, Refused, TaskGrammar, TaskSpec
+from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation
 from roleagent.types import Request, Segment
 
 if TYPE_CHECKING:

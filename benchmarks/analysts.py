@@ -34,8 +34,8 @@ from rich.table import Table
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.failures import ScriptedFailure, play_failures, scripted_modes
-from roleagent.failure_modes import is_known
-from roleagent.task_split import wilson
+from roleagent.failures.modes import is_known
+from roleagent.tasks.split import wilson
 from roleagent.types import Analyst, Reflection
 
 CHUNK = 64

@@ -45,7 +45,7 @@ import roleagent  # noqa: F401 - registers the environments
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.curricula.simulators import BaseSimulator, TableSimulator
-from roleagent.task_grammar import Refused, TaskSpec, grammar_of
+from roleagent.tasks.grammar import Refused, TaskSpec, grammar_of
 from roleagent.types import Group
 
 UPDATES, TASKS = 30, 16

@@ -19,7 +19,7 @@ import numpy as np
 import roleagent  # noqa: F401 - registers the environments
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode
-from roleagent.task_grammar import Refused, TaskGrammar, grammar_of
+from roleagent.tasks.grammar import Refused, TaskGrammar, grammar_of
 
 ENVS = {
     "toy": ("RoleAgent/Toy-v0", {}, 0.4),

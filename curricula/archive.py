@@ -12,7 +12,7 @@ from sqlalchemy.orm import undefer
 
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.storage.tables import NAME_LENGTH, FailureRow, clean, newest_rows, same_entry
-from roleagent.failure_modes import is_known
+from roleagent.failures.modes import is_known
 from roleagent.types import Failure
 
 FIELDS = tuple(name for name in FailureRow.__table__.columns.keys() if name != "story")  # noqa: SIM118 - not a mapping

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from numpy.random import Generator
 
 from roleagent.curricula.library import Entry, FailureLibrary
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Failure, Reflection
 
 Asked = Sequence[tuple[str, Reflection]]

@@ -17,8 +17,8 @@ from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.metrics import compare, played, read_shares
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.curricula.task_records import TaskRecords
-from roleagent.failure_modes import is_known
-from roleagent.task_split import TaskSplit
+from roleagent.failures.modes import is_known
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Analyst, Failure, Group, Reflection, Trajectory
 
 Question = tuple[Literal["reflect", "select"], tuple[Any, ...]]

@@ -14,8 +14,8 @@ from roleagent.curricula.alignment import Alignment, success_rate
 from roleagent.curricula.metrics import alignment_metrics, counts, diversity_metrics, played, record_metrics, sums
 from roleagent.curricula.task_pool import PooledTask, TaskPool, replay_metrics
 from roleagent.curricula.task_writer import TaskWriter, Written
-from roleagent.task_grammar import REFUSALS, TaskGrammar
-from roleagent.task_simulator import Simulator, SimulatorRecord, Situation
+from roleagent.tasks.grammar import REFUSALS, TaskGrammar
+from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation
 from roleagent.types import Group, Reflection, Sampler
 
 RECENT = 2  # iterations whose success a situation reports

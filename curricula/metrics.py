@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 
 from roleagent.curricula.alignment import Alignment, effective_sample_size
-from roleagent.task_simulator import SimulatorRecord
+from roleagent.tasks.simulator import SimulatorRecord
 from roleagent.types import Group, Trajectory
 
 Key = TypeVar("Key")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roleagent.failure_modes import diagnose
+from roleagent.failures.modes import diagnose
 from roleagent.similarity import lms_tokens
 from roleagent.types import Failure, Reflection, Selection, Trajectory
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Group, Reflection
 
 

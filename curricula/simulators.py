@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.random import Generator
 
-from roleagent.task_grammar import TaskGrammar, TaskSpec
-from roleagent.task_simulator import Simulator, SimulatorRecord, Situation
+from roleagent.tasks.grammar import TaskGrammar, TaskSpec
+from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation
 
 _DRAWS = 2000  # base tasks that a table begins with
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 
 PRIOR = 1.0
 """Episodes that a task type's rate counts as in the estimate for a task, and the overall rate in that for a type."""

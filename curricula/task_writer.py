@@ -12,8 +12,8 @@ import numpy as np
 from numpy.random import Generator
 
 from roleagent.curricula.simulators import StaticSimulator
-from roleagent.task_grammar import REFUSALS, Refused, TaskGrammar, TaskSpec
-from roleagent.task_simulator import Simulator, Situation
+from roleagent.tasks.grammar import REFUSALS, Refused, TaskGrammar, TaskSpec
+from roleagent.tasks.simulator import Simulator, Situation
 
 _MOST_SHOWN = 400  # characters of a proposal in the log
 
@@ -40,7 +40,7 @@ class Written:
 class TaskWriter:
     """Writes accepted tasks.
 
-    A proposal is checked in the order of :data:`~roleagent.task_grammar.REFUSALS`. What is refused is counted by its
+    A proposal is checked in the order of :data:`~roleagent.tasks.grammar.REFUSALS`. What is refused is counted by its
     reason, and written anew up to ``attempts`` times.
 
     Args:

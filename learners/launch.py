@@ -26,7 +26,7 @@ from roleagent.learners.tracking.display import Display
 from roleagent.learners.tracking.trackers import check_trackers
 from roleagent.learners.watchdog import Collapse, dump_nan_batch
 from roleagent.slow_notice import waiting
-from roleagent.task_grammar import grammar_of
+from roleagent.tasks.grammar import grammar_of
 
 
 @contextlib.contextmanager

@@ -16,12 +16,12 @@ from typing import Any
 from safetensors import SafetensorError
 
 from roleagent.config import Config
+from roleagent.config.settings import WatchdogConfig
 from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.model.engine import NotFinite
 from roleagent.learners.run import nan_dump
 from roleagent.learners.run.run import Run
 from roleagent.learners.tracking.display import Display
-from roleagent.settings import WatchdogConfig
 
 Row = Mapping[str, Any]
 """One iteration's metrics."""

@@ -9,7 +9,7 @@ from typing import Any
 from roleagent.agents.evaluation.records import Record, RecordFile
 from roleagent.agents.evaluation.summary import result_rows, spending
 from roleagent.learners.tracking.display import Display
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 
 
 class EvalProgress:

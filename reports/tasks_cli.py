@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from numpy.random import Generator
 
     from roleagent.config import Config
-    from roleagent.task_grammar import TaskGrammar
-    from roleagent.task_simulator import Simulator, Situation
+    from roleagent.tasks.grammar import TaskGrammar
+    from roleagent.tasks.simulator import Simulator, Situation
 
 EXAMPLES = """\
 examples:
@@ -96,8 +96,8 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator, Situatio
     from roleagent.env_spec import spec_of
     from roleagent.envs.make import make
     from roleagent.reports.play import environment_id
-    from roleagent.task_grammar import grammar_of
-    from roleagent.task_simulator import Situation
+    from roleagent.tasks.grammar import grammar_of
+    from roleagent.tasks.simulator import Situation
 
     rng, run = default_rng(options.seed), Path(options.source)
     if (run / "config.yaml").exists():
@@ -118,8 +118,8 @@ def _open_run(run: Path, rng: Generator, writes: bool) -> tuple[TaskGrammar, Sim
     from roleagent.curricula.simulators import BaseSimulator
     from roleagent.learners.run.folder import read_config
     from roleagent.reports.data.load_run import newest_checkpoint
-    from roleagent.task_grammar import grammar_of
-    from roleagent.task_simulator import Situation
+    from roleagent.tasks.grammar import grammar_of
+    from roleagent.tasks.simulator import Situation
 
     config = replace(read_config(run), genenv=True)
     env: Any = make_base(config, config.env.train_split)
@@ -154,7 +154,7 @@ def _saved_model(run: Path, config: Config, grammar: TaskGrammar) -> Simulator:
 
 def _situation(state: Mapping[str, Any], config: Config, grammar: TaskGrammar) -> Situation:
     """The success and the newest task in the band that the run's sampler knows."""
-    from roleagent.task_simulator import Situation
+    from roleagent.tasks.simulator import Situation
 
     success: dict[str, tuple[int, int]] = {}
     for counted in state.get("success", ()):
@@ -199,7 +199,7 @@ def _check(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
 
 def _checked(grammar: TaskGrammar, task: str, rng: Generator) -> tuple[str, str]:
     """A description of an accepted task, or why it is refused. ``task`` is a line, or an id of a generated task."""
-    from roleagent.task_grammar import Refused
+    from roleagent.tasks.grammar import Refused
 
     try:
         spec = grammar.complete(grammar.read(task)[0], rng) if "=" in task else grammar.spec(task)

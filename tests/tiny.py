@@ -10,7 +10,7 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.scratch_model import build_policy, train_tokenizer
 from roleagent.config import load
-from roleagent.settings import PolicyConfig
+from roleagent.config.settings import PolicyConfig
 
 WORDS = (
     "You are in a kitchen. There are: basket, cupboard 1, drawer 2, counter, table, tray, stove, fridge, sink.",

@@ -16,10 +16,10 @@ from deepspeed.utils import safe_get_full_grad
 from tiny import qwen
 
 from roleagent.config import load
+from roleagent.config.settings import LoRAConfig
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import Adapter, adapt
 from roleagent.learners.run.distributed import Ranks
-from roleagent.settings import LoRAConfig
 from roleagent.types import Request, Segment
 
 UPDATES = 10

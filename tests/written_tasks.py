@@ -4,7 +4,7 @@ import string
 
 import numpy as np
 
-from roleagent.task_grammar import Refused
+from roleagent.tasks.grammar import Refused
 
 
 def written(grammar, count, seed=0):

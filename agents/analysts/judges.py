@@ -22,13 +22,13 @@ import numpy as np
 from roleagent.agents.analysts.model import LanguageAnalyst, ModelAnalyst
 from roleagent.agents.builders import load_class, open_analyst
 from roleagent.agents.policies.protocol import Policy
-from roleagent.analyst_format import read_verdict
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.failures.scripted import ScriptedFailure
-from roleagent.failure_modes import failure_modes_of
+from roleagent.failures.analyst_format import read_verdict
+from roleagent.failures.modes import failure_modes_of
+from roleagent.failures.verdicts import KINDS, Judge, JudgedPath, Verdict, transition_point
 from roleagent.types import Analyst, Trajectory
-from roleagent.verdicts import KINDS, Judge, JudgedPath, Verdict, transition_point
 
 _UNDECIDED = "uncertain"
 

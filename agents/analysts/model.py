@@ -10,8 +10,8 @@ from dataclasses import replace
 from roleagent.agents.analysts.prompts import CLOSING, AnalystPrompts, PromptKind
 from roleagent.agents.policies.protocol import Policy, PolicyError
 from roleagent.agents.rendering import renderer_of
-from roleagent.analyst_format import read_reflection, read_selection
-from roleagent.failure_modes import UNKNOWN, taxonomy
+from roleagent.failures.analyst_format import read_reflection, read_selection
+from roleagent.failures.modes import UNKNOWN, taxonomy
 from roleagent.types import Failure, Reflection, Request, Selection, Trajectory
 
 _SLACK = 8  # tokens that a text may grow by when its parts are put together

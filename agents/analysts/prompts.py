@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from roleagent.analyst_format import FIELDS, JUDGEMENT, REASON, TAGS, UNREADABLE, VERDICT_TAGS, plain
-from roleagent.failure_modes import failure_modes_of
+from roleagent.failures.analyst_format import FIELDS, JUDGEMENT, REASON, TAGS, UNREADABLE, VERDICT_TAGS, plain
+from roleagent.failures.modes import failure_modes_of
 from roleagent.markers import escape_markers
 from roleagent.types import Failure, Reflection, Trajectory, Turn
 

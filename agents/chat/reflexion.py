@@ -12,7 +12,7 @@ from collections.abc import Generator, Sequence
 from roleagent.agents.chat.episode import AgentLoop, Episode
 from roleagent.agents.chat.plain import PlainAgent, without_thoughts
 from roleagent.agents.chat.types import Answer, Message, OverlongError
-from roleagent.analyst_format import plain
+from roleagent.failures.analyst_format import plain
 
 MEMORY = 3  # lessons that stand in a prompt, as published
 _LONGEST = 600  # characters of a lesson

@@ -13,9 +13,9 @@ from roleagent.agents.chat.plain import SILENCE
 from roleagent.agents.chat.tool_agent import assistant_message, command_of, identified, native_reading
 from roleagent.agents.chat.types import Prompt
 from roleagent.agents.rendering import STYLES, ChatRenderer
+from roleagent.config.settings import PromptConfig
 from roleagent.env_spec import Instructions
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader
-from roleagent.settings import PromptConfig
 
 
 class MessageRenderer(ChatRenderer):

@@ -6,9 +6,9 @@ An episode of this PettingZoo (AEC) environment spans several games of one Gymna
            └───────────── failed ──▶ world reflects ──▶ world selects ──▶ the next game, from the selection
 
 Both speak text: ``agent`` an action and predictions, as :mod:`~roleagent.envs.wrappers.tags` reads them, ``world`` the
-blocks of :mod:`roleagent.analyst_format`. An observation is ``{"asks": …, "text": …}``, where ``asks`` is ``"action"``,
-``"reflection"``, ``"selection"`` or, while it is the other's turn, ``"nothing"``; ``infos`` holds the same as facts,
-for policies that are programs. No reply is an error, whatever it is. See ``docs/dual_role.md``.
+blocks of :mod:`roleagent.failures.analyst_format`. An observation is ``{"asks": …, "text": …}``, where ``asks`` is
+``"action"``, ``"reflection"``, ``"selection"`` or, while it is the other's turn, ``"nothing"``; ``infos`` holds the
+same as facts, for policies that are programs. No reply is an error, whatever it is. See ``docs/dual_role.md``.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from roleagent.agents.analysts.prompts import AnalystPrompts
 from roleagent.agents.dual_role.game import Game, Origin, with_past
 from roleagent.agents.dual_role.rewards import total, true_to, valid, weighing
-from roleagent.analyst_format import read_reflection, read_selection
 from roleagent.curricula.failure_sampler import CurriculumSampler, Learning
 from roleagent.curricula.library import FailureLibrary
 from roleagent.envs.wrappers.predicted_state import PredictedState
 from roleagent.envs.wrappers.tags import Think
 from roleagent.envs.wrappers.tool_tags import read_replies
-from roleagent.failure_modes import UNKNOWN, taxonomy
+from roleagent.failures.analyst_format import read_reflection, read_selection
+from roleagent.failures.modes import UNKNOWN, taxonomy
 from roleagent.spaces import Unicode, check_render_mode
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Analyst, Failure, Group, Reflection, Selection, Task
 
 AGENT, WORLD = "agent", "world"

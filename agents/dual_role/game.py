@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from roleagent.analyst_format import UNREADABLE
 from roleagent.envs.wrappers.tags import Parsed
+from roleagent.failures.analyst_format import UNREADABLE
 from roleagent.types import (
     Completion,
     Prediction,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.failure_modes import failure_modes_of
+from roleagent.failures.modes import failure_modes_of
 from roleagent.types import Trajectory
 
 LONGEST_BLOCK = 5

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 from roleagent.agents.chat.episode import EpisodeResult
 from roleagent.agents.evaluation.behavior import behavior_of
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Trajectory
 
 PROTOCOL = 3

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from roleagent.task_split import wilson
+from roleagent.tasks.split import wilson
 
 _DRAWS = 1 << 22  # of a bootstrap that are held at the same time
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
+from roleagent.config.settings import PolicyConfig
 from roleagent.options import ConfigError
-from roleagent.settings import PolicyConfig
 
 if TYPE_CHECKING:  # prompts need the marks below, and torch takes seconds to load
     import torch

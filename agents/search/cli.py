@@ -11,8 +11,8 @@ from roleagent.agents.analysts.model import ModelAnalyst
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.commands import Parser, complain, natural, printable, until_pipe_closes
 from roleagent.curricula.rule_analyst import RuleAnalyst
+from roleagent.failures.verdicts import Judge
 from roleagent.options import ConfigError
-from roleagent.verdicts import Judge
 
 EXAMPLES = """\
 examples:

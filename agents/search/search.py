@@ -22,9 +22,9 @@ from roleagent.agents.rollout import Rollout
 from roleagent.agents.search.tree import Node, Tree
 from roleagent.agents.search.uct import select
 from roleagent.config import ConfigError
+from roleagent.config.revision import SearchConfig
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.restoring import RecordedStep, Restorer
-from roleagent.revision_settings import SearchConfig
 from roleagent.types import Completion, Request, Task
 
 

@@ -14,9 +14,9 @@ from parts.hostile_replies import MARKERS
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.scratch_model import build_policy, train_tokenizer
 from roleagent.agents.rendering import STYLES, renderer_of
+from roleagent.config.settings import PolicyConfig
 from roleagent.envs.tools import ToolEnv, tool
 from roleagent.envs.wrappers import ToolReader, ToolTags
-from roleagent.settings import PolicyConfig
 
 ROLES = ("<|im_start|>", "<|im_end|>")
 CHATML = (

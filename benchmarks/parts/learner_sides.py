@@ -25,9 +25,9 @@ def ours(
 
     from roleagent.agents.policies.hf import HFPolicy
     from roleagent.config import Config
+    from roleagent.config.settings import LossConfig, OptimConfig
     from roleagent.learners.model.learner import Learner
     from roleagent.learners.policy_update import policy_step
-    from roleagent.settings import LossConfig, OptimConfig
     from roleagent.types import Segment
 
     def load() -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 from task_levers import LEARNED, NoisyExpert
 
 from roleagent.env_spec import make_expert
-from roleagent.task_grammar import TaskGrammar
+from roleagent.tasks.grammar import TaskGrammar
 from roleagent.types import Completion, Group, Task, Trajectory, Turn
 
 ATTEMPTS = 8

@@ -152,8 +152,8 @@ class Option:
 def sections() -> Iterator[tuple[str, str, list[Option]]]:
     """Section, what it is for, and its options, in the configuration's order; first the run's own, named ``""``."""
     classes: dict[str, tuple[str, list[Option]]] = {}
-    for path in ("settings.py", "curriculum_settings.py", "revision_settings.py", "config.py"):
-        source = (SOURCE / "roleagent" / path).read_text("utf-8")
+    for path in ("settings.py", "curriculum.py", "revision.py", "__init__.py"):
+        source = (SOURCE / "roleagent" / "config" / path).read_text("utf-8")
         lines = source.splitlines()
         for node in ast.parse(source).body:
             if isinstance(node, ast.ClassDef):
@@ -234,7 +234,7 @@ _BOUNDS = {"ge": "from", "gt": "above", "le": "to", "lt": "below"}
 @functools.cache
 def _aliases() -> dict[str, str]:
     """The names that settings.py gives to types with a range."""
-    tree = ast.parse((SOURCE / "roleagent" / "settings.py").read_text("utf-8"))
+    tree = ast.parse((SOURCE / "roleagent" / "config" / "settings.py").read_text("utf-8"))
     return {ast.unparse(node.targets[0]): ast.unparse(node.value) for node in tree.body if isinstance(node, ast.Assign)}
 
 

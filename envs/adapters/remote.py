@@ -26,7 +26,7 @@ from openenv.core.client_types import StepResult
 from websockets.exceptions import ConnectionClosed, WebSocketException
 
 from roleagent.spaces import Unicode, check_render_mode
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 
 _LATE = (TimeoutError, asyncio.TimeoutError)  # the same from Python 3.11 on
 _BROKEN = (OSError, EOFError, WebSocketException, *_LATE)

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 
 from roleagent.envs.make import make
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 
 Wrapper = Callable[[gymnasium.Env], gymnasium.Env]
 

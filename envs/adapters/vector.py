@@ -16,7 +16,7 @@ import numpy as np
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode, VectorEnv, VectorWrapper
 
 import roleagent  # noqa: F401  (registers the environments)
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 
 
 class TaskVector(VectorWrapper):

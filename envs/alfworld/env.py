@@ -28,8 +28,8 @@ from roleagent.envs.alfworld.official.tasks import NewGoal, game_with_goal, new_
 from roleagent.envs.alfworld.task_grammar import generated_by
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
-from roleagent.task_grammar import OpenTaskSplit
-from roleagent.task_split import TaskSplit, TaskSplitEnv
+from roleagent.tasks.grammar import OpenTaskSplit
+from roleagent.tasks.split import TaskSplit, TaskSplitEnv
 
 ENV_ID = "RoleAgent/ALFWorld-v0"
 ENGINES = ("native", "textworld")

@@ -8,7 +8,7 @@ from itertools import product
 from roleagent.envs.alfworld.text import TREATMENTS, kind_of
 from roleagent.envs.alfworld.trace import Step, Trace, read_trace
 from roleagent.envs.failures.detectors import unreadable_replies
-from roleagent.failure_modes import FailureModes, Finding
+from roleagent.failures.modes import FailureModes, Finding
 
 MEANINGS = {
     "repetitive_exploration": "it kept going back to places that it had already searched",

@@ -30,7 +30,7 @@ from roleagent.envs.alfworld.generated.tasks import (
     split_ids,
 )
 from roleagent.envs.alfworld.official.tasks import NewGoalGrammar
-from roleagent.task_grammar import Refused, TaskGrammar, TaskSpec
+from roleagent.tasks.grammar import Refused, TaskGrammar, TaskSpec
 
 TRAINING_SCENES = frozenset(room.first_scene + offset for room in rooms.ROOMS for offset in SPLITS["train"][0])
 LAYOUTS = 1_000_000

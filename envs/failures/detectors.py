@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from roleagent.failure_modes import Finding
+from roleagent.failures.modes import Finding
 from roleagent.types import Turn
 
 

@@ -8,8 +8,8 @@ from typing import Any
 from roleagent.envs.office.tasks import CALLS, ENV_ID, is_generated, open_office
 from roleagent.envs.office.tools import TOOLS
 from roleagent.envs.tools.env import ToolEnv
-from roleagent.task_grammar import OpenTaskSplit
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.grammar import OpenTaskSplit
+from roleagent.tasks.split import TaskSplit
 
 
 class OfficeEnv(ToolEnv):

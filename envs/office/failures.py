@@ -5,7 +5,7 @@ from __future__ import annotations
 from roleagent.envs.failures.detectors import unreadable_replies
 from roleagent.envs.office.goals import key_of
 from roleagent.envs.office.trace import Trace, read_trace
-from roleagent.failure_modes import FailureModes, Finding
+from roleagent.failures.modes import FailureModes, Finding
 
 MEANINGS = {
     "action_format_error": "its replies could not be read as calls or answers",

@@ -10,7 +10,7 @@ from numpy.random import Generator
 from roleagent.envs.office.goals import KINDS
 from roleagent.envs.office.tasks import MOST_CALLS, WRITTEN, build_task, is_generated, task_ids
 from roleagent.envs.office.world import SPLITS
-from roleagent.task_grammar import TaskGrammar, TaskSpec
+from roleagent.tasks.grammar import TaskGrammar, TaskSpec
 
 
 class OfficeGrammar(TaskGrammar):

@@ -14,7 +14,7 @@ from roleagent.envs.office.goals import DONE, KINDS, Plan, key_of, understand
 from roleagent.envs.office.tools import TOOLS
 from roleagent.envs.office.world import CURRENCIES, DAYS, HOURS, RELATIONS, SPLITS, Office, build_office
 from roleagent.envs.tools.tasks import Tasks, ToolTask
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 from roleagent.tools import Call, ToolError
 
 ENV_ID = "RoleAgent/Office-v0"

@@ -12,7 +12,7 @@ from roleagent.envs.scienceworld.java import World, gold_world, open_world, requ
 from roleagent.envs.scienceworld.tasks import ENV_ID, NUMBERS, task_split
 from roleagent.envs.scienceworld.text import UNKNOWN, understood
 from roleagent.spaces import Unicode, check_render_mode, whole
-from roleagent.task_split import TaskSplit, TaskSplitEnv
+from roleagent.tasks.split import TaskSplit, TaskSplitEnv
 
 SIMPLIFICATIONS = ("teleportAction", "selfWateringFlowerPots", "openContainers", "openDoors", "noElectricalAction")
 LONGEST = 1_000

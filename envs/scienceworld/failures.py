@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from roleagent.envs.failures.detectors import unreadable_replies
 from roleagent.envs.scienceworld.trace import Trace, read_trace
-from roleagent.failure_modes import FailureModes, Finding
+from roleagent.failures.modes import FailureModes, Finding
 
 MEANINGS = {
     "wrong_focus": "it focused on a thing that the task is not about, which fails the task",

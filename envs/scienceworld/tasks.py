@@ -11,7 +11,7 @@ from functools import lru_cache
 from itertools import zip_longest
 from typing import NamedTuple
 
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 
 ENV_ID = "RoleAgent/ScienceWorld-v0"
 

@@ -17,7 +17,7 @@ from roleagent.envs.searchqa.scoring import Score, judge
 from roleagent.envs.searchqa.text import read_command
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
-from roleagent.task_split import TaskSplit, TaskSplitEnv
+from roleagent.tasks.split import TaskSplit, TaskSplitEnv
 
 INVALID = "That was neither search[query] nor answer[text]."
 NOTHING = "<information>No passage matches.</information>"

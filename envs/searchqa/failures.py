@@ -5,7 +5,7 @@ from __future__ import annotations
 from roleagent.envs.failures.detectors import unreadable_replies
 from roleagent.envs.searchqa.text import normalize, subject_words
 from roleagent.envs.searchqa.trace import VERDICTS, Trace, read_trace
-from roleagent.failure_modes import FailureModes, Finding
+from roleagent.failures.modes import FailureModes, Finding
 
 MEANINGS = {
     "wrong_answer": "its answer can be no answer to the question, or is wrong for no reason that shows",

@@ -17,7 +17,7 @@ from roleagent.envs.searchqa.data.world import HOPS
 from roleagent.envs.searchqa.data.written import BY_NAME, MOST_HOPS, WrittenQuestion, find_question
 from roleagent.envs.searchqa.expert import understand
 from roleagent.envs.searchqa.text import normalize
-from roleagent.task_grammar import Refused, TaskGrammar, TaskSpec
+from roleagent.tasks.grammar import Refused, TaskGrammar, TaskSpec
 
 _TRIES = 50  # starts that are drawn in search of one from which the relations lead on
 _RELATIONS = tuple(BY_NAME)

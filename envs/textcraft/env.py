@@ -22,8 +22,8 @@ from roleagent.envs.textcraft.engine.tasks import (
 from roleagent.envs.textcraft.task_grammar import generated_by, read_task_id
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
-from roleagent.task_grammar import OpenTaskSplit
-from roleagent.task_split import TaskSplit, TaskSplitEnv
+from roleagent.tasks.grammar import OpenTaskSplit
+from roleagent.tasks.split import TaskSplit, TaskSplitEnv
 
 
 class TextCraftEnv(Restorable, TaskSplitEnv):

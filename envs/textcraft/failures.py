@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from roleagent.envs.failures.detectors import unreadable_replies
 from roleagent.envs.textcraft.trace import Trace, read_trace
-from roleagent.failure_modes import FailureModes, Finding
+from roleagent.failures.modes import FailureModes, Finding
 
 MEANINGS = {
     "fetching_craftable": "it tried to fetch what has to be crafted",

@@ -16,7 +16,7 @@ from roleagent.envs.textcraft.data.dataset import open_book
 from roleagent.envs.textcraft.data.recipes import NAMESPACE, RecipeBook
 from roleagent.envs.textcraft.engine.tasks import full_name, planner, task_splits
 from roleagent.envs.textcraft.text import read_command
-from roleagent.task_grammar import Refused, TaskGrammar, TaskSpec
+from roleagent.tasks.grammar import Refused, TaskGrammar, TaskSpec
 
 WORLDS = 100
 """Worlds of written tasks, numbered from 0."""

@@ -20,7 +20,7 @@ from roleagent.envs.tools.examples import EXAMPLES, example_tasks
 from roleagent.envs.tools.judges import JUDGES, Episode, Judge, check_answer, judge_of, score_of, terms_of
 from roleagent.envs.tools.tasks import Tasks, ToolTask, open_tasks
 from roleagent.spaces import Unicode, check_render_mode
-from roleagent.task_split import TaskSplit, TaskSplitEnv
+from roleagent.tasks.split import TaskSplit, TaskSplitEnv
 from roleagent.tools import Call, EpisodeError, Tool
 
 ANSWERED = "The answer was taken."

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roleagent.envs.failures.detectors import is_malformed, unreadable_replies
-from roleagent.failure_modes import FailureModes, Finding
+from roleagent.failures.modes import FailureModes, Finding
 from roleagent.types import Trajectory
 
 MEANINGS = {

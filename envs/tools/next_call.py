@@ -19,7 +19,7 @@ from roleagent.envs.tools.calls.step_calls import call_record, task_report
 from roleagent.envs.tools.definition.function_tool import DescribedTool, function_schema
 from roleagent.sharing import Opened
 from roleagent.spaces import Unicode, check_render_mode
-from roleagent.task_split import TaskSplit, TaskSplitEnv
+from roleagent.tasks.split import TaskSplit, TaskSplitEnv
 from roleagent.tools import Call
 
 MOST_CALLS = 64

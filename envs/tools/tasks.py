@@ -14,7 +14,7 @@ from typing import Any
 from roleagent.commands import nearest
 from roleagent.options import shown
 from roleagent.sharing import Opened
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 
 SPLITS = ("train", "valid", "test")
 ALL = "all"

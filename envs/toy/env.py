@@ -17,8 +17,8 @@ import gymnasium
 
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
-from roleagent.task_grammar import OpenTaskSplit
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.grammar import OpenTaskSplit
+from roleagent.tasks.split import TaskSplit
 
 ENV_ID = "RoleAgent/Toy-v0"
 ITEMS = ("apple", "carrot", "egg", "fish", "potato", "tomato")

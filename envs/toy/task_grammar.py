@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from numpy.random import Generator
 
 from roleagent.envs.toy.env import CLOSED, CONTAINERS, GENERATED, ITEMS, PLACES, TASK_TYPES, arrange, task_split
-from roleagent.task_grammar import TaskGrammar, TaskSpec
+from roleagent.tasks.grammar import TaskGrammar, TaskSpec
 
 
 class ToyGrammar(TaskGrammar):

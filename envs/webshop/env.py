@@ -15,7 +15,7 @@ from roleagent.envs.webshop.engine.written import find_goal, open_task_split
 from roleagent.envs.webshop.oracle import walkthrough
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
-from roleagent.task_split import TaskSplit, TaskSplitEnv
+from roleagent.tasks.split import TaskSplit, TaskSplitEnv
 
 REWARDS = ("success", "score")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from roleagent.envs.failures.detectors import unreadable_replies
 from roleagent.envs.webshop.text import words_of
 from roleagent.envs.webshop.trace import Step, Trace, read_trace
-from roleagent.failure_modes import FailureModes, Finding
+from roleagent.failures.modes import FailureModes, Finding
 
 MEANINGS = {
     "irrelevant_query": "it searched for words that have little to do with the request",

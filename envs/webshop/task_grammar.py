@@ -25,7 +25,7 @@ from roleagent.envs.webshop.engine.written import (
     find_goal,
     is_written,
 )
-from roleagent.task_grammar import Refused, TaskGrammar, TaskSpec
+from roleagent.tasks.grammar import Refused, TaskGrammar, TaskSpec
 
 _TRIES = 200  # training goals that are drawn in search of one that fits
 NO_CAP_STEPS = "none"

@@ -12,8 +12,8 @@ from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.metrics import alignment_metrics, played
 from roleagent.learners.run.run import Run
-from roleagent.task_grammar import grammar_of
-from roleagent.task_simulator import Simulator
+from roleagent.tasks.grammar import grammar_of
+from roleagent.tasks.simulator import Simulator
 from roleagent.timer import Timer
 from roleagent.types import Sampler
 

@@ -25,8 +25,8 @@ from roleagent.learners.model.lora import adapted
 from roleagent.learners.run.checkpoints import save_policy
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.sft.simulator import ACCEPTED, DISTANCE, Quality, quality, regress, warm_start
-from roleagent.task_grammar import grammar_of
-from roleagent.task_simulator import SimulatorRecord
+from roleagent.tasks.grammar import grammar_of
+from roleagent.tasks.simulator import SimulatorRecord
 
 _BATCH = 8  # records of a step
 _FOLDER = "simulator"  # of the run: the simulator after its warm start

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from roleagent.config import ConfigError
-from roleagent.settings import LoRAConfig
+from roleagent.config.settings import LoRAConfig
 
 _NAME = "default"  # peft's for the only adapter of a model
 _PREFIX = "base_model.model."  # which peft puts before every name in a file

@@ -17,6 +17,7 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search.tree import Tree
 from roleagent.envs.failures.command_noise import verb_of
+from roleagent.failures.verdicts import Judge, Verdict, transition_point
 from roleagent.learners.revision.examples import Example
 from roleagent.learners.revision.pairs import (
     Pair,
@@ -42,7 +43,6 @@ from roleagent.learners.sft.demonstrations import Demonstration
 from roleagent.learners.sft.tokenization import segments_from
 from roleagent.markers import escape_markers
 from roleagent.types import Analyst, Reflection, Trajectory
-from roleagent.verdicts import Judge, Verdict, transition_point
 
 
 @dataclass

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from roleagent.config.revision import RevisionConfig
 from roleagent.files import write_whole
 from roleagent.learners.batch import trained_tokens
-from roleagent.revision_settings import RevisionConfig
 from roleagent.types import Segment
 
 Part = Literal["good", "revision", "pair"]

@@ -32,6 +32,7 @@ from roleagent.agents.search.search import Search
 from roleagent.agents.search.storage import read_trees, wave_file, write_trees
 from roleagent.agents.search.tree import Tree
 from roleagent.config import ConfigError
+from roleagent.config.revision import RevisionConfig
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.preference import PreferenceData
 from roleagent.learners.revision.data import RevisionData
@@ -42,7 +43,6 @@ from roleagent.learners.revision.other_runs import judging_policy, trees_of
 from roleagent.learners.revision.pairs import make_pairs
 from roleagent.learners.run.rank_sampler import RankSampler
 from roleagent.learners.run.run import Run
-from roleagent.revision_settings import RevisionConfig
 from roleagent.types import Completion, Group, Reflection, Task, Trajectory, Turn
 
 

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from roleagent.config.revision import RevisionConfig
 from roleagent.learners.batch import ACTION, PREDICTION, TEXT, Column
 from roleagent.learners.loss import imitation_weights
-from roleagent.revision_settings import RevisionConfig
 from roleagent.types import Segment
 
 AGENT = ("good", "revision")

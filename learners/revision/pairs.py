@@ -13,9 +13,9 @@ import numpy as np
 
 from roleagent.agents.search.tree import Node, Tree, common_ancestor
 from roleagent.config import ConfigError
+from roleagent.config.revision import RevisionConfig
 from roleagent.envs.wrappers.notes import note_of
-from roleagent.revision_settings import RevisionConfig
-from roleagent.verdicts import JudgedPath
+from roleagent.failures.verdicts import JudgedPath
 
 _EPSILON = 1e-9  # rewards are sums of floating-point numbers
 

@@ -17,6 +17,7 @@ from typing import Any, Literal
 import torch
 
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, reason_of
+from roleagent.config.settings import PolicyConfig
 from roleagent.files import (
     PARTIAL,
     damage,
@@ -29,7 +30,6 @@ from roleagent.files import (
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import Adapter, adapted
 from roleagent.learners.run.folder import CheckpointError
-from roleagent.settings import PolicyConfig
 from roleagent.validation import check_arguments
 
 Stage = Literal["warmstart", "train", "sft", "revise", "eto"]

@@ -9,7 +9,7 @@ import numpy as np
 
 from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.process_rewards import weighing
-from roleagent.task_grammar import REFUSALS
+from roleagent.tasks.grammar import REFUSALS
 
 if TYPE_CHECKING:
     from roleagent.config import Config

@@ -17,10 +17,10 @@ import numpy as np
 from roleagent.agents.analysts.model import ModelAnalyst
 from roleagent.agents.analysts.prompts import AnalystPrompts, PromptKind
 from roleagent.agents.builders import EnvSplit
-from roleagent.analyst_format import write_reflection, write_selection
 from roleagent.config import ConfigError
 from roleagent.envs.failures import ScriptedEpisode, play_failure, scripted_modes
 from roleagent.envs.failures.command_noise import CommandNoise
+from roleagent.failures.analyst_format import write_reflection, write_selection
 from roleagent.learners.batch import ACTION, CONTEXT
 from roleagent.learners.sft.demonstrations import Demonstration
 from roleagent.learners.tracking.display import Display

@@ -19,16 +19,16 @@ from roleagent.agents.task_simulator import (
     simulator_prompt,
     write_tasks,
 )
-from roleagent.analyst_format import FIELDS, TAGS
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.wrappers.notes import REVISED
+from roleagent.failures.analyst_format import FIELDS, TAGS
 from roleagent.learners.revision.thoughts import read_thoughts
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.analyst import AnalystExample, analyst_examples, collect_failures, tokenize_examples
 from roleagent.learners.sft.dagger import Corrections
 from roleagent.learners.sft.demonstrations import Demonstration, collect_demonstrations, texts_of
 from roleagent.learners.sft.tokenization import check_reply_lengths, tokenize
-from roleagent.task_grammar import TaskGrammar, TaskSpec, grammar_of
+from roleagent.tasks.grammar import TaskGrammar, TaskSpec, grammar_of
 from roleagent.types import Segment, Trajectory
 
 _PER_DEMONSTRATION = 3

@@ -20,7 +20,7 @@ from roleagent.learners.loss import MetricSums
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.token_logprobs import TokenScores
 from roleagent.learners.sft.imitation import batches
-from roleagent.task_grammar import Refused, TaskGrammar
+from roleagent.tasks.grammar import Refused, TaskGrammar
 from roleagent.types import Segment
 
 EXAMPLES = 1024  # of a round

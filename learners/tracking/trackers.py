@@ -198,7 +198,7 @@ TRACKERS: dict[str, Callable[[RunFolder, Mapping[str, Any], str, dict[str, Any]]
     "mlflow": MLflow,
     "trackio": Trackio,
 }
-"""By the option of :class:`~roleagent.settings.TrackingConfig` that switches it on; each is opened with the run
+"""By the option of :class:`~roleagent.config.settings.TrackingConfig` that switches it on; each is opened with the run
 folder, the configuration, the project's name, and its own saved notes."""
 
 

@@ -53,7 +53,7 @@ class WrittenTask:
 
 @dataclass(frozen=True, slots=True)
 class RefusedLine:
-    """A refused proposal; ``reason`` is one of :data:`roleagent.task_grammar.REFUSALS`."""
+    """A refused proposal; ``reason`` is one of :data:`roleagent.tasks.grammar.REFUSALS`."""
 
     iteration: int
     line: str

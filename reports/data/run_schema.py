@@ -134,7 +134,7 @@ class Refusal(TypedDict):
 
     iteration: int
     line: str
-    reason: str  # one of roleagent.task_grammar.REFUSALS
+    reason: str  # one of roleagent.tasks.grammar.REFUSALS
 
 
 class WrittenTasks(TypedDict):

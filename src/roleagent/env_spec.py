@@ -37,12 +37,12 @@ class EnvSpec:
         entry_point: the Gymnasium class; empty: it is registered with Gymnasium elsewhere.
         instructions: an :class:`Instructions`, for prompts.
         expert: a function ``(env, rng)`` that returns an :class:`~roleagent.types.Expert`.
-        failure_modes: a :class:`~roleagent.failure_modes.FailureModes`: the taxonomy and its detectors.
+        failure_modes: a :class:`~roleagent.failures.modes.FailureModes`: the taxonomy and its detectors.
         scripted_failures: by mode, a function that plays a :class:`~roleagent.envs.failures.ScriptedEpisode` and
             fails by that mode.
         command_forms: a sequence of :class:`CommandForm`: commands that ``admissible_actions`` cannot list.
         command_tools: a :class:`~roleagent.envs.tools.definition.command_tools.CommandTools`: the commands as tools.
-        task_grammar: a subclass of :class:`~roleagent.task_grammar.TaskGrammar`, called with the environment.
+        task_grammar: a subclass of :class:`~roleagent.tasks.grammar.TaskGrammar`, called with the environment.
         agentgym: a subclass of :class:`~roleagent.envs.adapters.agentgym.WireFormat`.
         data_status: a function that yields :class:`DataStatus`, for ``roleagent doctor``.
         splits: names of the splits; the first that the data have is the one to try.

@@ -7,7 +7,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from roleagent.envs.searchqa.env import INVALID
-from roleagent.task_split import assert_disjoint
+from roleagent.tasks.split import assert_disjoint
 
 NAMES = ("Toy", "ALFWorld", "WebShop", "SearchQA", "TextCraft")
 TOY, ALFWORLD, WEBSHOP, SEARCHQA, TEXTCRAFT = (f"RoleAgent/{name}-v0" for name in NAMES)

@@ -8,7 +8,7 @@ import pytest
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.env_spec import EnvSpec, instructions_of, make_expert, register, registered, spec_of
-from roleagent.failure_modes import UNKNOWN, diagnose, failure_modes_of, taxonomy
+from roleagent.failures.modes import UNKNOWN, diagnose, failure_modes_of, taxonomy
 from roleagent.types import Expert, Task, Trajectory
 
 ROOT = Path(__file__).resolve().parents[2]

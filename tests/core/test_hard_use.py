@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 import roleagent
 from roleagent.agents.dual_role import env as dual_role
-from roleagent.analyst_format import plain, read_reflection, read_selection, write_reflection
 from roleagent.env_spec import make_expert
 from roleagent.envs.adapters.vector import make_vector
 from roleagent.envs.retrieval.lexical.analysis import analyze
@@ -34,7 +33,8 @@ from roleagent.envs.tools.formats import FORMATS
 from roleagent.envs.webshop.engine.session import parse as read_shop_command
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.envs.wrappers.tags import parse
-from roleagent.failure_modes import taxonomy
+from roleagent.failures.analyst_format import plain, read_reflection, read_selection, write_reflection
+from roleagent.failures.modes import taxonomy
 from roleagent.similarity import lms
 from roleagent.types import Reflection
 

@@ -13,7 +13,7 @@ from gymnasium.utils.env_checker import check_env
 from hostile import NOT_TEXT, ODD
 from written_tasks import hostile_line, well_formed_line, written
 
-from roleagent.task_grammar import REFUSALS, OpenTaskSplit, Refused, grammar_of
+from roleagent.tasks.grammar import REFUSALS, OpenTaskSplit, Refused, grammar_of
 
 ALFWORLD = "RoleAgent/ALFWorld-v0"
 GENERATED = [

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.task_split import TaskSplit, assert_disjoint, wilson
+from roleagent.tasks.split import TaskSplit, assert_disjoint, wilson
 
 SPLIT = TaskSplit("RoleAgent/Toy-v0", "train", ("boil-egg-1", "boil-egg-2", "fry-fish-1"))
 

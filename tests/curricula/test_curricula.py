@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from roleagent.curricula import CurriculumSampler, FailureLibrary, RuleAnalyst, UniformSampler
 from roleagent.envs.wrappers import FailureCurriculum
-from roleagent.failure_modes import match_mode, taxonomy
-from roleagent.task_split import TaskSplit
+from roleagent.failures.modes import match_mode, taxonomy
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Analyst, Failure, Group, Reflection, Sampler, Selection, Task, Trajectory, Turn
 
 ALFWORLD = taxonomy("RoleAgent/ALFWorld-v0")

@@ -9,7 +9,7 @@ from failures import NOTHING, TOY, failed, story
 
 from roleagent.curricula import CurriculumSampler, RuleAnalyst
 from roleagent.curricula.task_records import TaskRecords
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Group, Reflection, Selection, Task, Trajectory, Turn
 
 SPLIT = TaskSplit(TOY, "train", tuple(f"t{number}" for number in range(40)))

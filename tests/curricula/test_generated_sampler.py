@@ -15,7 +15,7 @@ from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
 from roleagent.envs.wrappers import FailureCurriculum
-from roleagent.task_grammar import Validation, grammar_of
+from roleagent.tasks.grammar import Validation, grammar_of
 from roleagent.types import Group, Task, Trajectory, Turn
 
 ENV = gymnasium.make(TOY, generated_tasks=True)

@@ -9,7 +9,7 @@ import torch
 from programs import ROOT, SMALL, episodes_of, load, metrics, overrides, run_both
 
 from roleagent.config import from_dict
-from roleagent.methods import METHODS
+from roleagent.config.methods import METHODS
 
 TREE = SMALL | {
     "warmstart": {"episodes": 0},

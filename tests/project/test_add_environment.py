@@ -49,7 +49,7 @@ CHECK = """
 import gymnasium, numpy, roleagent
 from roleagent.env_spec import make_expert, spec_of
 from roleagent.envs.failures import play_failures, scripted_modes
-from roleagent.failure_modes import diagnose, taxonomy
+from roleagent.failures.modes import diagnose, taxonomy
 env = gymnasium.make("Countdown-v0", disable_env_checker=True)
 assert scripted_modes(env) == taxonomy("Countdown-v0") and len(scripted_modes(env)) == 3
 for mode in scripted_modes(env):

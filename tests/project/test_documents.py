@@ -15,8 +15,8 @@ from gymnasium.error import DependencyNotInstalled
 from programs import ROOT
 
 from roleagent.config import Config
+from roleagent.config.settings import WatchdogConfig
 from roleagent.learners.watchdog import SIGNS
-from roleagent.settings import WatchdogConfig
 
 SECTIONS = [
     field.name for field in dataclasses.fields(Config) if dataclasses.is_dataclass(getattr(Config(), field.name))

@@ -36,7 +36,7 @@ PLAIN = {
 }
 """Words that no documentation may contain: pages, configurations, docstrings and comments."""
 TEXT = (".py", ".md", ".yaml", ".yml", ".js", ".html", ".cfg")
-OLD_NAMES = {"CHANGELOG.md", "CONTRIBUTING.md", "src/roleagent/config.py", "tests/project/test_language.py"}
+OLD_NAMES = {"CHANGELOG.md", "CONTRIBUTING.md", "src/roleagent/config/__init__.py", "tests/project/test_language.py"}
 """Files that name what was renamed."""
 
 

@@ -10,7 +10,7 @@ from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.learners.advantages import grpo, role_agent
 from roleagent.learners.returns import EstimatorConfig, modulated_returns, predictive_returns, task_returns
 from roleagent.similarity import lms
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -15,7 +15,7 @@ from roleagent.curricula.simulators import TableSimulator
 from roleagent.reports.data.load_run import load_run
 from roleagent.reports.data.load_tasks import load_tasks
 from roleagent.reports.data.load_trajectories import RunDataError
-from roleagent.task_grammar import grammar_of
+from roleagent.tasks.grammar import grammar_of
 
 LINE = "kind=heat item=egg place=counter containers=5 closed=2"
 TASK = "heat-egg-counter-5x2-137"

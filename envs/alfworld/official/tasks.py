@@ -22,7 +22,7 @@ from roleagent.envs.alfworld.engine.game import Game, GameSource
 from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion, with_sentence
 from roleagent.envs.alfworld.generated.layout import generator
 from roleagent.envs.alfworld.official.games import SPLITS, list_games, read_game, split_folder
-from roleagent.task_grammar import Refused, TaskGrammar, TaskSpec
+from roleagent.tasks.grammar import Refused, TaskGrammar, TaskSpec
 
 _NAME = r"(?P<{0}type>[a-z_]+)-(?P<{0}obj>\w+)-None-(?P<{0}place>\w+)-(?P<{0}scene>\d+)"
 _GAME = re.compile(_NAME.format(""))

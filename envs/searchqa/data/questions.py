@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from roleagent.envs.searchqa.text import normalize
 from roleagent.sharing import Immutable
-from roleagent.task_split import TaskSplit, assert_disjoint
+from roleagent.tasks.split import TaskSplit, assert_disjoint
 
 ENV_ID = "RoleAgent/SearchQA-v0"
 SPLITS = ("train", "valid", "test")

@@ -15,7 +15,7 @@ from roleagent.envs.searchqa.data.dataset import Archive
 from roleagent.envs.searchqa.data.questions import Question
 from roleagent.envs.searchqa.data.templates import RELATIONS, Relation
 from roleagent.envs.searchqa.data.world import HOPS, Chain, Thing, ask
-from roleagent.task_grammar import OpenTaskSplit
+from roleagent.tasks.grammar import OpenTaskSplit
 
 MOST_HOPS = len(HOPS)
 BY_NAME = {relation.name: relation for relation in RELATIONS if relation.asks}

@@ -17,7 +17,7 @@ from roleagent.envs.textcraft.data.recipes import NAMESPACE, Recipe, RecipeBook,
 from roleagent.envs.textcraft.engine.crafting import Crafting
 from roleagent.envs.textcraft.engine.planner import Planner, craft
 from roleagent.sharing import Immutable
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 
 ENV_ID = "RoleAgent/TextCraft-v0"
 SPLITS = ("train", "valid", "test")

@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from roleagent.envs.webshop.data.catalogue import Catalogue, CatalogueError, Product
 from roleagent.sharing import Immutable
-from roleagent.task_split import TaskSplit, assert_disjoint
+from roleagent.tasks.split import TaskSplit, assert_disjoint
 
 ENV_ID = "RoleAgent/WebShop-v0"
 KINDS = ("synthetic", "human")

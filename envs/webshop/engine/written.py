@@ -20,7 +20,7 @@ from roleagent.envs.webshop.data.product import NO_ATTRIBUTES
 from roleagent.envs.webshop.data.product_templates import WARES
 from roleagent.envs.webshop.engine.goals import CAPS, NO_CAP, Goal, price_text, task_splits
 from roleagent.envs.webshop.engine.shop import Shop
-from roleagent.task_grammar import OpenTaskSplit
+from roleagent.tasks.grammar import OpenTaskSplit
 
 VARIANTS = 1000
 MOST_ATTRIBUTES, MOST_OPTIONS, MOST_STEPS = 4, 3, 4

@@ -12,8 +12,8 @@ from tiny import TEMPLATE
 from roleagent.agents.analysts.model import ModelAnalyst, unread
 from roleagent.agents.analysts.prompts import CLOSING, OMITTED, UNLIMITED, UNREADABLE, AnalystPrompts
 from roleagent.agents.policies.hf import PolicyError
-from roleagent.analyst_format import TAGS, read_reflection, read_selection
-from roleagent.failure_modes import UNKNOWN, taxonomy
+from roleagent.failures.analyst_format import TAGS, read_reflection, read_selection
+from roleagent.failures.modes import UNKNOWN, taxonomy
 from roleagent.markers import escape_markers
 from roleagent.types import Failure, Reflection
 

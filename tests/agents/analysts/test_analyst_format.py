@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from roleagent.agents.analysts.model import LanguageAnalyst
 from roleagent.agents.analysts.prompts import AnalystPrompts
-from roleagent.analyst_format import (
+from roleagent.curricula import CurriculumSampler
+from roleagent.failures.analyst_format import (
     FIELDS,
     MODE,
     TAGS,
@@ -21,9 +22,8 @@ from roleagent.analyst_format import (
     write_reflection,
     write_selection,
 )
-from roleagent.curricula import CurriculumSampler
-from roleagent.failure_modes import UNKNOWN, match_mode, taxonomy
-from roleagent.task_split import TaskSplit
+from roleagent.failures.modes import UNKNOWN, match_mode, taxonomy
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Group, Reflection, Selection
 
 ALFWORLD = taxonomy("RoleAgent/ALFWorld-v0")

@@ -18,8 +18,8 @@ from roleagent.agents.analysts.model import ModelAnalyst
 from roleagent.config import ConfigError, load
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.failures import play_failures, scripted_modes
+from roleagent.failures.verdicts import JudgedPath, transition_point
 from roleagent.types import Completion, Task, Trajectory, Turn
-from roleagent.verdicts import JudgedPath, transition_point
 
 TASK = Task("RoleAgent/Toy-v0", "bring-egg-table-1", "train", "put the egg on the table", "bring")
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.analyst_format import read_verdict
-from roleagent.verdicts import KINDS, UNREAD, Verdict, transition_point
+from roleagent.failures.analyst_format import read_verdict
+from roleagent.failures.verdicts import KINDS, UNREAD, Verdict, transition_point
 
 
 @pytest.mark.parametrize("kind", KINDS)

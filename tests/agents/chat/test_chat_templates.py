@@ -13,11 +13,11 @@ from roleagent.agents.chat_renderer import ChatRenderer
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.rendering import STYLES
 from roleagent.agents.rollout import Rollout
+from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.env_spec import Instructions
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.tools import ToolEnv, tool
 from roleagent.envs.wrappers import ToolTags
-from roleagent.settings import PromptConfig, RolloutConfig
 
 TEMPLATES = Path(__file__).parents[2] / "templates"
 FORMATS = {"qwen2_5": "hermes", "qwen3": "hermes", "llama3_1": "llama3"}

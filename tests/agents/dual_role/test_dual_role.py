@@ -11,10 +11,10 @@ from pettingzoo.test import api_test, parallel_api_test, seed_test
 
 from roleagent.agents.dual_role import env, parallel_env
 from roleagent.agents.dual_role.rewards import claims, true_to, valid
-from roleagent.analyst_format import write_reflection, write_selection
 from roleagent.curricula.rule_analyst import RuleAnalyst
+from roleagent.failures.analyst_format import write_reflection, write_selection
 from roleagent.spaces import Unicode
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Completion, Reflection, Selection, Task, Trajectory, Turn
 
 ROOT = Path(__file__).resolve().parents[3]

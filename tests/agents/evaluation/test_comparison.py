@@ -13,7 +13,7 @@ from roleagent.agents.evaluation.statistics import difference, rate, spread, spr
 from roleagent.config import load as load_config
 from roleagent.config import to_dict
 from roleagent.reports.eval_display import comparison_rows
-from roleagent.task_split import TaskSplit, wilson
+from roleagent.tasks.split import TaskSplit, wilson
 
 evaluate = load("evaluate")
 # Student's own sleep data, whose tests stand in the documentation of R's t.test.

@@ -23,7 +23,7 @@ from roleagent.agents.evaluation.single_step import expert_steps, single_step
 from roleagent.agents.evaluation.summary import summarize
 from roleagent.config import from_dict, to_dict
 from roleagent.config import load as load_config
-from roleagent.task_split import TaskSplit, wilson
+from roleagent.tasks.split import TaskSplit, wilson
 from roleagent.types import Completion
 
 evaluate = load("evaluate")

@@ -17,14 +17,14 @@ from roleagent.agents.dual_role.environment import DualRole
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.rendering import STYLES, renderer_of
 from roleagent.agents.rollout import Rollout
-from roleagent.analyst_format import FIELDS, read_reflection, write_reflection
+from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.envs.adapters.trl import environment_factory
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
+from roleagent.failures.analyst_format import FIELDS, read_reflection, write_reflection
 from roleagent.learners.sft.analyst import AnalystExample, tokenize_examples
 from roleagent.learners.sft.demonstrations import Demonstration, Step
 from roleagent.learners.sft.tokenization import segments_from
-from roleagent.settings import PromptConfig, RolloutConfig
 from roleagent.types import Failure, Reflection, Task, Trajectory, Turn
 
 TEMPLATE = (

@@ -27,9 +27,9 @@ from roleagent.agents.policies.vllm.policy import check, open_vllm
 from roleagent.agents.policies.vllm.server import Service, application
 from roleagent.agents.policies.vllm.sync import BrokenChannelError, Channel, join_store, open_store
 from roleagent.config import ConfigError, load
+from roleagent.config.settings import LoRAConfig, PolicyConfig
 from roleagent.learners.model.lora import ModuleWeights, adapt
 from roleagent.learners.run.checkpoints import save_policy
-from roleagent.settings import LoRAConfig, PolicyConfig
 from roleagent.types import Request
 
 NEEDS_VLLM = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed (.ci/vllm)")

@@ -97,7 +97,7 @@ def test_the_curriculum_learns_from_chats_and_rows_keep_their_task():
     ("options", "part"),
     [
         ({"wrappers": ["roleagent.nowhere:wrap"]}, "cannot load 'roleagent.nowhere:wrap'"),
-        ({"wrappers": ["roleagent.task_split:__doc__"]}, "is not a function"),
+        ({"wrappers": ["roleagent.tasks.split:__doc__"]}, "is not a function"),
         ({"on_episode": "nowhere"}, "cannot load 'nowhere'"),
         ({"arguments": {"rooms": 3}}, "rooms"),
     ],

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from roleagent.curricula import RuleAnalyst
 from roleagent.envs.alfworld.text import Goal, read_command, read_goal
-from roleagent.failure_modes import UNKNOWN, diagnose, taxonomy
+from roleagent.failures.modes import UNKNOWN, diagnose, taxonomy
 
 ALFWORLD = taxonomy("RoleAgent/ALFWorld-v0")
 NO = "Nothing happens."

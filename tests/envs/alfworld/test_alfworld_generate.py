@@ -14,7 +14,7 @@ from roleagent.envs.alfworld.engine.textworld import package_texts
 from roleagent.envs.alfworld.generated.generate import generate, main, scene_of, split_ids, write_game
 from roleagent.envs.alfworld.generated.layout import SIZES
 from roleagent.envs.alfworld.generated.tasks import SPLITS, TaskName
-from roleagent.task_split import TaskSplit, assert_disjoint
+from roleagent.tasks.split import TaskSplit, assert_disjoint
 
 
 def open_engine(source):

@@ -20,7 +20,7 @@ from roleagent.envs.alfworld.generated.tasks import TaskName, scene_of
 from roleagent.envs.alfworld.goals import parse_goal
 from roleagent.envs.alfworld.official.games import list_games, split_folder
 from roleagent.envs.alfworld.official.tasks import NewGoal
-from roleagent.task_grammar import REFUSALS, Refused, grammar_of
+from roleagent.tasks.grammar import REFUSALS, Refused, grammar_of
 
 ALFWORLD = "RoleAgent/ALFWorld-v0"
 HELD_OUT = 40  # of the 140 games are for evaluation in the folder of the tests

@@ -14,7 +14,7 @@ from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.alfworld.goals import parse_goal
 from roleagent.envs.alfworld.text import kind_of
 from roleagent.envs.failures import play_failure, play_failures, scripted_modes
-from roleagent.failure_modes import taxonomy
+from roleagent.failures.modes import taxonomy
 
 ALFWORLD, WEBSHOP, SEARCH, OFFICE, CRAFTING, TOOLS = (
     taxonomy(f"RoleAgent/{name}-v0") for name in ("ALFWorld", "WebShop", "SearchQA", "Office", "TextCraft", "ToolEnv")

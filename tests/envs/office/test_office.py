@@ -13,7 +13,7 @@ from roleagent.envs.office.goals import DONE, command_of, understand
 from roleagent.envs.office.tasks import CALLS, build_task, task_ids
 from roleagent.envs.office.world import PERSON_FIELDS, ROOM_FIELDS, SPLITS, build_office, names
 from roleagent.envs.tools.calls.command import read_command
-from roleagent.task_split import assert_disjoint
+from roleagent.tasks.split import assert_disjoint
 from roleagent.tools import Call
 
 OFFICE = "RoleAgent/Office-v0"

@@ -35,8 +35,8 @@ from roleagent.envs.scienceworld.env import UNKNOWN, ScienceWorldEnv
 from roleagent.envs.scienceworld.expert import IDLE, ScienceExpert
 from roleagent.envs.scienceworld.tasks import SPLITS, TASKS, task_split, variations
 from roleagent.envs.scienceworld.text import AMBIGUOUS, LOST, read_room
-from roleagent.failure_modes import diagnose, taxonomy
-from roleagent.task_split import assert_disjoint
+from roleagent.failures.modes import diagnose, taxonomy
+from roleagent.tasks.split import assert_disjoint
 from roleagent.types import Completion, Task, Trajectory, Turn
 
 ENV_ID = "RoleAgent/ScienceWorld-v0"

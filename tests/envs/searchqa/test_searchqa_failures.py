@@ -11,7 +11,7 @@ from roleagent.envs.retrieval.retriever import Hit
 from roleagent.envs.searchqa.data.dataset import Archive
 from roleagent.envs.searchqa.data.questions import Question, Questions
 from roleagent.envs.wrappers import Tags
-from roleagent.failure_modes import diagnose, taxonomy
+from roleagent.failures.modes import diagnose, taxonomy
 from roleagent.types import Completion, Task, Trajectory, Turn
 
 SEARCH = taxonomy("RoleAgent/SearchQA-v0")

@@ -11,6 +11,7 @@ from tiny import Script
 
 from roleagent.agents.rollout import Rollout
 from roleagent.config import ConfigError
+from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.env_spec import UNKNOWN, instructions_of, spec_of
 from roleagent.envs.make import make
@@ -19,7 +20,6 @@ from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.definition.command_tools import CommandTool
 from roleagent.envs.tools.views import ToolView
 from roleagent.envs.wrappers import Tags, ToolTags
-from roleagent.settings import PromptConfig, RolloutConfig
 from roleagent.tools import Call
 
 NAMES = {

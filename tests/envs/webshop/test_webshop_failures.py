@@ -8,7 +8,7 @@ import pytest
 from roleagent.curricula import RuleAnalyst
 from roleagent.envs.webshop.text import read_request, words_of
 from roleagent.envs.wrappers import Tags
-from roleagent.failure_modes import diagnose, taxonomy
+from roleagent.failures.modes import diagnose, taxonomy
 from roleagent.types import Completion, Task, Trajectory, Turn
 
 WEBSHOP = taxonomy("RoleAgent/WebShop-v0")

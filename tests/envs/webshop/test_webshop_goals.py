@@ -28,7 +28,7 @@ from roleagent.envs.webshop.engine.goals import (
 )
 from roleagent.envs.webshop.engine.written import find_goal
 from roleagent.envs.webshop.text import read_request
-from roleagent.task_grammar import grammar_of
+from roleagent.tasks.grammar import grammar_of
 
 COLORS_AND_SIZES = {"Size": [{"value": "S"}, {"value": "L"}], "Color": [{"value": v} for v in ("red", "blue", "tan")]}
 

@@ -7,7 +7,7 @@ from tiny import TAGS, Script, play, world_of
 from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.config import ConfigError, load
 from roleagent.envs.wrappers import Tags, parse
-from roleagent.failure_modes import diagnose
+from roleagent.failures.modes import diagnose
 
 NOTE, LOOK = "<revise>That was a mistake. I go another way.</revise>", "<action>look</action>"
 

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from roleagent.agents.chat.endpoint import KEYS
 from roleagent.agents.task_simulator import write_tasks
 from roleagent.cli import main as roleagent
-from roleagent.task_grammar import grammar_of
+from roleagent.tasks.grammar import grammar_of
 
 differences = load("benchmarks/parts/run_differences").differences
 train = load("train")

@@ -31,8 +31,8 @@ from roleagent.learners.genenv.simulator import SimulatorTraining, learn
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.sft import simulator as warm_starts
 from roleagent.learners.sft.simulator import warm_start
-from roleagent.task_grammar import Refused, TaskSpec, grammar_of
-from roleagent.task_simulator import Simulator, SimulatorRecord, Situation
+from roleagent.tasks.grammar import Refused, TaskSpec, grammar_of
+from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation
 
 GRAMMAR = grammar_of(gymnasium.make("RoleAgent/Toy-v0", generated_tasks=True))
 SEED = TaskSpec(("heat", "egg", "tray", "4", "2"), 100)

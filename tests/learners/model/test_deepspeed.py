@@ -16,13 +16,13 @@ from together import BF16, CONTINUED, TRAININGS, batch, learner_of
 from transformers import AutoModelForCausalLM
 
 from roleagent.config import ConfigError, load
+from roleagent.config.settings import LoRAConfig
 from roleagent.learners.model.deepspeed_settings import check_deepspeed, deepspeed_settings
 from roleagent.learners.model.lora import Adapter, adapt, plain_weights
 from roleagent.learners.model.micro_batch import collate
 from roleagent.learners.model.optimizer import build_optimizer
 from roleagent.learners.model.token_logprobs import TokenScorer
 from roleagent.learners.model.zero3 import enable_activation_checkpointing
-from roleagent.settings import LoRAConfig
 
 FP32 = [name for name in TRAININGS if not name.startswith("bf16")]
 

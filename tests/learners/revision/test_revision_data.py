@@ -10,16 +10,16 @@ from trees import grow, kitchen, note
 
 from roleagent.agents.analysts.judges import PlaceJudge
 from roleagent.config import ConfigError
+from roleagent.config.revision import RevisionConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
+from roleagent.failures.verdicts import UNREAD, Verdict
 from roleagent.learners.batch import ACTION
 from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import select
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
 from roleagent.learners.revision.loss import Member, batches, part_shares, weights_of
 from roleagent.learners.revision.thoughts import THOUGHTS, read_thoughts
-from roleagent.revision_settings import RevisionConfig
 from roleagent.types import Segment
-from roleagent.verdicts import UNREAD, Verdict
 
 TASK = "bring-egg-table-1"
 GOOD = ["go to basket", "take egg from basket", "go to table", "move egg to table"]

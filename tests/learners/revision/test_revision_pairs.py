@@ -7,11 +7,11 @@ from trees import grow, kitchen, note
 
 from roleagent.agents.search.tree import common_ancestor
 from roleagent.config import ConfigError, load
+from roleagent.config.revision import RevisionConfig
 from roleagent.learners.launch import check_run
 from roleagent.learners.prediction_targets import text_reply
 from roleagent.learners.revision.pairs import good_leaves, has_loop, leaves_of, make_pairs
 from roleagent.learners.revision.splice import continued, replay, search_on, signal_of, splice
-from roleagent.revision_settings import RevisionConfig
 
 TASK = "bring-egg-table-1"
 GOOD = ["go to basket", "take egg from basket", "go to table", "move egg to table"]

@@ -10,10 +10,10 @@ from tiny import qwen
 from roleagent.agents.analysts.model import ModelAnalyst
 from roleagent.agents.analysts.prompts import UNLIMITED
 from roleagent.agents.builders import EnvSplit
-from roleagent.analyst_format import read_reflection, read_selection
 from roleagent.config import ConfigError, load
 from roleagent.curricula import RuleAnalyst
-from roleagent.failure_modes import taxonomy
+from roleagent.failures.analyst_format import read_reflection, read_selection
+from roleagent.failures.modes import taxonomy
 from roleagent.learners.sft.analyst import analyst_examples, collect_failures, tokenize_examples
 from roleagent.learners.sft.demonstrations import collect_demonstrations
 

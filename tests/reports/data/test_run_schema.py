@@ -27,7 +27,7 @@ from roleagent.learners.run.trajectory_log import ScoredGroup, groups_with_token
 from roleagent.reports.data.load_run import iterations_of, load_episodes, load_run
 from roleagent.reports.data.load_trajectories import RunDataError, TrajectoryReader
 from roleagent.similarity import lms
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 from roleagent.types import Completion, Group, Prediction, Selection, Task, Trajectory, Turn
 
 train = load("train")

@@ -22,7 +22,7 @@ import gymnasium
 from numpy.random import Generator
 
 from roleagent.env_spec import spec_of
-from roleagent.task_split import TaskSplit
+from roleagent.tasks.split import TaskSplit
 
 REFUSALS = ("syntax", "vocabulary", "inconsistent", "unsolvable", "too_long", "trivial", "duplicate", "held_out")
 """The reasons to refuse a proposed task, in the order of the checks."""

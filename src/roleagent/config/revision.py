@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from roleagent.settings import KNOWN_KEYS, Amount, Count, Length, Rate, Share, ShareAbove0, check_name
+from roleagent.config.settings import KNOWN_KEYS, Amount, Count, Length, Rate, Share, ShareAbove0, check_name
 from roleagent.validation import OFF_IS_NONE, Number, Text
 
 JUDGES = ("auto", "step", "reflection", "rule", "value", "last", "random")

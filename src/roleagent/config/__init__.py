@@ -25,12 +25,10 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from roleagent.curriculum_settings import CurriculumConfig, SimulatorConfig
-from roleagent.env_spec import spec_of
-from roleagent.methods import METHODS
-from roleagent.options import ConfigError, shown
-from roleagent.revision_settings import PreferenceConfig, RevisionConfig, SearchConfig
-from roleagent.settings import (
+from roleagent.config.curriculum import CurriculumConfig, SimulatorConfig
+from roleagent.config.methods import METHODS
+from roleagent.config.revision import PreferenceConfig, RevisionConfig, SearchConfig
+from roleagent.config.settings import (
     KNOWN_KEYS,
     CriticConfig,
     DeepSpeedConfig,
@@ -48,6 +46,8 @@ from roleagent.settings import (
     WarmStartConfig,
     WatchdogConfig,
 )
+from roleagent.env_spec import spec_of
+from roleagent.options import ConfigError, shown
 from roleagent.validation import Integer, Switch, Text, validated
 
 _MOST, _DEEPEST = 10_000, 32  # values in a file, and sections within sections
@@ -73,7 +73,7 @@ RENAMED = {
 class Config:
     """The configuration of a run."""
 
-    method: Text = "role_agent"  # one of roleagent.methods.METHODS
+    method: Text = "role_agent"  # one of roleagent.config.methods.METHODS
     wia: Switch = True  # World-In-Agent: predictions are asked for, scored, trained, and modulate returns
     aiw: Switch = True  # Agent-In-World: failures are analyzed and steer the choice of tasks
     genenv: Switch = False  # GenEnv: a simulator writes training tasks, and learns which fit the agent
@@ -167,7 +167,7 @@ def _for_environment(tree: dict[str, Any], env_id: str) -> dict[str, Any]:
 
 
 def _find(path: Path) -> Path:
-    shipped = Path(__file__).parent / path
+    shipped = Path(__file__).parents[1] / path
     return shipped if not path.exists() and path.parts[:1] == ("configs",) and shipped.is_file() else path
 
 

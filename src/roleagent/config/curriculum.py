@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from roleagent.settings import (
+from roleagent.config.settings import (
     KNOWN_KEYS,
     Amount,
     Count,

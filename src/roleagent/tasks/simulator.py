@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from numpy.random import Generator
 
-from roleagent.task_grammar import TaskSpec
+from roleagent.tasks.grammar import TaskSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Simulator(Protocol):
     """Writes tasks, and learns from how they were played."""
 
     def propose(self, situations: Sequence[Situation], n: int, rng: Generator) -> list[list[str]]:
-        """Returns for each situation ``n`` lines, unchecked (:meth:`roleagent.task_grammar.TaskGrammar.read`)."""
+        """Returns for each situation ``n`` lines, unchecked (:meth:`roleagent.tasks.grammar.TaskGrammar.read`)."""
         ...
 
     def update(self, records: Sequence[SimulatorRecord], rng: Generator) -> dict[str, float]:

@@ -36,9 +36,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roleagent.failure_modes import match_mode, within
+from roleagent.failures.modes import match_mode, within
+from roleagent.failures.verdicts import KINDS, UNREAD, Verdict, VerdictKind
 from roleagent.types import Reflection, Selection
-from roleagent.verdicts import KINDS, UNREAD, Verdict, VerdictKind
 
 MODE, DETAIL, STEP, LESSON, QUERY = "DOMINANT_TYPE", "DETAIL", "CRITICAL_STEP", "CORE_LESSON", "RETRIEVAL_QUERY"
 FIELDS = (MODE, DETAIL, STEP, LESSON, QUERY)
@@ -179,7 +179,7 @@ def read_selection(reply: str, shown: int, source: str = "model") -> Selection:
 
 
 def read_verdict(reply: str, source: str = "model") -> Verdict:
-    """Parses a verdict; :data:`~roleagent.verdicts.UNREAD` if there is none.
+    """Parses a verdict; :data:`~roleagent.failures.verdicts.UNREAD` if there is none.
 
     Repaired (``repaired``): fields outside a block, in JSON, decorated, in another order, a judgement with something
     behind it, or spelled ``JUDGMENT``. Neither a judgement that does not begin with one of the three words, nor several
