@@ -25,6 +25,8 @@ World-In-Agent:
 
 ``failure_recall_start``, ``failure_recall``
     Share of failed commands whose failure was predicted, in the first iteration and on average.
+``failure_recall_before``
+    The same in the evaluation before training, on held-out tasks; at temperature 1 if the run had that evaluation.
 ``prediction_information``
     Partial correlation of a turn's prediction score and the episode's success, given the command's validity.
 ``advantage_agreement``
@@ -129,6 +131,16 @@ def first(name: str) -> Figure:
     return lambda rows, folder: rows[0].get(name)
 
 
+def failure_recall_before(rows: Rows, folder: Path) -> float | None:
+    """Predicted share of the failed commands of held-out tasks, before training; None without an evaluation of them."""
+    for name in ("before-sampled.json", "before.json"):
+        if (folder / name).exists():
+            behavior = json.loads((folder / name).read_text("utf-8"))["behavior"] or {}
+            if "failures" in behavior and (failures := behavior["failures"]["mean"]):
+                return behavior["predicted_failures"]["mean"] / failures
+    return None
+
+
 def last_step_bias_of(rows: Rows, folder: Path) -> float | None:
     """The advantage of a detour with the run's estimator; None without a configuration."""
     if not (folder / "config.yaml").exists():
@@ -174,6 +186,7 @@ def _gigpo(episodes: Sequence[Mapping[str, Any]], config: EstimatorConfig) -> li
 
 
 WORLD_IN_AGENT: dict[str, Figure] = {
+    "failure_recall_before": failure_recall_before,
     "failure_recall_start": first("failure_recall"),
     "failure_recall": mean_of("failure_recall"),
     "prediction_information": mean_of("prediction_information"),

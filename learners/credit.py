@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from roleagent.agents.evaluation.behavior import failure_predicted
 from roleagent.config import Config
 from roleagent.learners.advantages import ESTIMATORS, has_zero_variance, outcome_advantages, prediction_advantages
 from roleagent.learners.process_rewards import process_rewards
@@ -153,8 +154,8 @@ def prediction_counters(episodes: Sequence[Trajectory]) -> dict[str, float]:
             valid = bool(turn.info.get("valid_action", True))
             if scores := turn.prediction.scores:
                 rows.append((math.fsum(score.score for score in scores) / len(scores), trajectory.success, valid))
-            if not valid and turn.next_state is not None:
-                recalled.append(turn.prediction.texts[:1] == (turn.next_state.strip(),))  # as tags are read
+            if (known := failure_predicted(turn)) is not None:
+                recalled.append(known)
     scores, success, valid = np.array(rows, float).reshape(-1, 3).T
     return {
         "prediction_correlation": partial_correlation(scores, success, np.zeros(len(rows))),

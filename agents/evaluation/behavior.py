@@ -1,4 +1,5 @@
-"""How an episode was played: loops, and revision signals with their false alarms (Agent-R, arXiv 2501.11425)."""
+"""How an episode was played: loops, revision signals with their false alarms (Agent-R, arXiv 2501.11425), and failures
+that were predicted."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from dataclasses import replace
 
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.modes import failure_modes_of
-from roleagent.types import Trajectory
+from roleagent.types import Trajectory, Turn
 
 LONGEST_BLOCK = 5
 """Commands of the longest block whose repetitions are counted, as published."""
@@ -55,10 +56,29 @@ def signals(trajectory: Trajectory) -> dict[str, float]:
     return {**found, "false_alarms": float(len(places) - right)}
 
 
+def failure_predicted(turn: Turn) -> bool | None:
+    """Whether the prediction for the next state is exactly the state of the failed command.
+
+    Returns:
+        None if the command did not fail (``info["valid_action"]``), or has no prediction or no known state.
+    """
+    if turn.prediction is None or turn.next_state is None or turn.info.get("valid_action", True):
+        return None
+    return turn.prediction.texts[:1] == (turn.next_state.strip(),)  # as tags are read
+
+
+def predicted_failures(trajectory: Trajectory) -> dict[str, float]:
+    """``failures`` with a prediction, and how many of them were ``predicted_failures``; empty without predictions."""
+    if all(turn.prediction is None for turn in trajectory.turns):
+        return {}
+    found = [known for known in map(failure_predicted, trajectory.turns) if known is not None]
+    return {"failures": float(len(found)), "predicted_failures": float(sum(found))}
+
+
 def behavior_of(trajectory: Trajectory) -> dict[str, float]:
     """All measures of this module; notes are no commands."""
     commands = [turn.action for turn in trajectory.turns if not turn.info.get("revision")]
-    return {**loops(commands), **signals(trajectory)}
+    return {**loops(commands), **signals(trajectory), **predicted_failures(trajectory)}
 
 
-__all__ = ["LONGEST_BLOCK", "behavior_of", "loops", "signals"]
+__all__ = ["LONGEST_BLOCK", "behavior_of", "failure_predicted", "loops", "predicted_failures", "signals"]

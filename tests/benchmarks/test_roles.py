@@ -38,6 +38,8 @@ def test_figures_by_hand(tmp_path):
         for number in range(5)
     ]
     logged(tmp_path / "run", rows)
+    behavior = {"failures": {"mean": 0.5}, "predicted_failures": {"mean": 0.2}}
+    (tmp_path / "run" / "before.json").write_text(json.dumps({"behavior": behavior}))
     assert roles.measure(tmp_path / "run") == {
         "self_retrievals": 2,
         "same_iteration_share": 0.1,  # of the last two iterations
@@ -45,6 +47,7 @@ def test_figures_by_hand(tmp_path):
         "uniform_zero_variance": 0.75,
         "curriculum_success": 0.25,
         "uniform_success": pytest.approx(0.2),
+        "failure_recall_before": 0.4,
         "failure_recall_start": 0.0,
         "failure_recall": pytest.approx(0.35),
         "prediction_information": None,

@@ -1,10 +1,13 @@
 """What the counters of predictions say: beyond validity, of failures, and nothing where they are undefined."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roleagent.agents.evaluation.behavior import predicted_failures
 from roleagent.learners.credit import partial_correlation, prediction_counters
 from roleagent.types import Completion, Prediction, PredictionScore, Task, Trajectory, Turn
 
@@ -55,4 +58,6 @@ def test_a_failure_is_recalled_where_it_was_predicted_in_its_words():
         turn(False, (), NOTHING, None),  # nobody could know it
     ]
     assert prediction_counters([episode(True, *turns)])["failure_recall"] == pytest.approx(1 / 3)
+    assert predicted_failures(episode(True, *turns)) == {"failures": 3, "predicted_failures": 1}
+    assert predicted_failures(replace(episode(True), turns=(unasked,))) == {}
     assert set(prediction_counters([episode(True, turn())]).values()) == {0.0}
