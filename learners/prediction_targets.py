@@ -49,15 +49,18 @@ def with_true_states(trajectory: Trajectory, rollout: Rollout, most: int, rng: n
     return replace(trajectory, turns=tuple(turns))
 
 
-def draw_turns(known: Sequence[int], failed: Sequence[int], most: int, rng: np.random.Generator) -> list[int]:
+def draw_turns(
+    known: Sequence[int], failed: Sequence[int], most: int, rng: np.random.Generator, failed_share: float = 0.5
+) -> list[int]:
     """Up to ``most`` different turns of an episode, whose outcomes teach predictions.
 
-    Every second draw is a failed command while there is one: failures get rarer as a policy improves, and it would
-    forget how commands fail.
+    Failed commands are drawn more often than they occur: they get rarer as a policy improves, and it would forget how
+    commands fail.
 
     Args:
         known: turns whose outcome has a state.
         failed: those of them whose command failed.
+        failed_share: probability, in [0, 1], that a draw is among the failed turns only, while there is one.
 
     >>> draw_turns([0, 1, 2], [1], 3, np.random.default_rng(0)), draw_turns([], [], 1, np.random.default_rng(0))
     ([1, 0, 2], [])
@@ -65,7 +68,7 @@ def draw_turns(known: Sequence[int], failed: Sequence[int], most: int, rng: np.r
     chosen: list[int] = []
     for _ in range(min(most, len(known))):
         left = [turn for turn in known if turn not in chosen]
-        among = [turn for turn in failed if turn not in chosen] if rng.random() < 0.5 else []
+        among = [turn for turn in failed if turn not in chosen] if rng.random() < failed_share else []
         among = among or left
         chosen.append(among[int(rng.integers(len(among)))])
     return chosen

@@ -21,6 +21,10 @@ from roleagent.learners.prediction_targets import draw_turns, prediction_reply, 
 from roleagent.learners.sft.demonstrations import Demonstration
 from roleagent.types import Prediction, Segment, Trajectory, Turn
 
+FAILED_SHARE = 0.7
+"""How often a demonstration with a failed command teaches such a failure. With 0.5 the policy predicts too few of its
+own failures (R2), with 1 it expects failure everywhere."""
+
 
 def tokenize(
     split: EnvSplit, policy: HFPolicy, demonstrations: Sequence[Demonstration], rng: np.random.Generator
@@ -76,7 +80,7 @@ def _predicted_step(demonstration: Demonstration, rng: np.random.Generator) -> i
     """The step whose outcome a detached prediction teaches; None if no outcome has a state."""
     known = [number for number, state in enumerate(demonstration.states[1:]) if state is not None]
     failed = [number for number in known if not demonstration.steps[number].info.get("valid_action", True)]
-    return next(iter(draw_turns(known, failed, 1, rng)), None)
+    return next(iter(draw_turns(known, failed, 1, rng, FAILED_SHARE)), None)
 
 
 class CorruptedPredictions:
