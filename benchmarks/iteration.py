@@ -50,12 +50,13 @@ BEFORE = "cfad571"
 
 # Equal work on both sides: the options of today's program, and the same by the earlier names.
 EQUAL = (
+    *("prompt.horizon=1", "rollout.prediction_tokens=32"),
     *("prompt.predictions=detached", "loss.prediction_credit=advantage", "estimator.rewards.invalid_action=0"),
     *("estimator.state_of_failure=text", "curriculum.learnability=off", "curriculum.candidates_from=newest"),
     *("optim.minibatches=2", "optim.epochs=2", "curriculum.analyst=rule"),
 )
 EARLIER = ("prompt.predictions=aside", "optim.updates=2", "optim.epochs=2", "curriculum.analyst=rule")
-ITERATIONS = ("warmstart.episodes=0", "policy.context=768", "env.eval_tasks=1", "train.minutes=0")
+ITERATIONS = ("warmstart.episodes=0", "policy.context=1024", "env.eval_tasks=1", "train.minutes=0")
 
 
 def train(
