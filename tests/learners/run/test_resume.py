@@ -25,8 +25,8 @@ train = load("train")
 # A moment of each kind of work, none of which has a checkpoint of its own: of three iterations the second has one.
 MOMENTS = (
     "warmstart/20/backward/0",
-    "warmstart/140/sampling/2",  # in the first round of corrections, of which nothing is kept yet
-    "warmstart/155/backward/0",  # in the second, which began after the last checkpoint; the first is kept
+    "warmstart/145/sampling/2",  # in the first round of corrections, of which nothing is kept yet
+    "warmstart/160/backward/0",  # in the second, which began after the last checkpoint; the first is kept
     "train/1/trajectories/0",  # the failures are filed already, and no checkpoint knows of them
     "train/2/checkpoint: flush/1",  # all is there but the name
     "train/2/checkpoint: clear away/1",  # the new one is there, and one too many
