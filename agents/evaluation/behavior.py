@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.modes import failure_modes_of
-from roleagent.types import Trajectory, Turn
+from roleagent.types import Prediction, Trajectory, Turn
 
 LONGEST_BLOCK = 5
 """Commands of the longest block whose repetitions are counted, as published."""
@@ -56,6 +56,11 @@ def signals(trajectory: Trajectory) -> dict[str, float]:
     return {**found, "false_alarms": float(len(places) - right)}
 
 
+def is_exact(prediction: Prediction, state: str) -> bool:
+    """Whether the prediction for the next state is that state. The parser of tags strips predictions."""
+    return prediction.texts[:1] == (state.strip(),)
+
+
 def failure_predicted(turn: Turn) -> bool | None:
     """Whether the prediction for the next state is exactly the state of the failed command.
 
@@ -64,7 +69,7 @@ def failure_predicted(turn: Turn) -> bool | None:
     """
     if turn.prediction is None or turn.next_state is None or turn.info.get("valid_action", True):
         return None
-    return turn.prediction.texts[:1] == (turn.next_state.strip(),)  # as tags are read
+    return is_exact(turn.prediction, turn.next_state)
 
 
 def predicted_failures(trajectory: Trajectory) -> dict[str, float]:
@@ -81,4 +86,4 @@ def behavior_of(trajectory: Trajectory) -> dict[str, float]:
     return {**loops(commands), **signals(trajectory), **predicted_failures(trajectory)}
 
 
-__all__ = ["LONGEST_BLOCK", "behavior_of", "failure_predicted", "loops", "predicted_failures", "signals"]
+__all__ = ["LONGEST_BLOCK", "behavior_of", "failure_predicted", "is_exact", "loops", "predicted_failures", "signals"]

@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from roleagent.agents.evaluation.behavior import is_exact
 from roleagent.agents.rollout import RolloutStats
 from roleagent.config import Config
 from roleagent.learners.advantages import ESTIMATORS
@@ -182,8 +183,7 @@ def prediction_accuracy(episodes: Sequence[Trajectory]) -> dict[str, float]:
         state = turn.info.get("state", turn.observation)  # as predictions are scored
         if turn.prediction is not None and isinstance(state, str):
             name = "valid" if turn.info.get("valid_action", True) else "invalid"
-            # The tag parser strips predictions.
-            hits[name].append(turn.prediction.texts[:1] == (state.strip(),))
+            hits[name].append(is_exact(turn.prediction, state))
     return {f"prediction_accuracy_{name}": _share(found) for name, found in hits.items() if found}
 
 
