@@ -3,15 +3,20 @@
     python benchmarks/iteration.py
     python benchmarks/iteration.py --iterations 8 --groups 16
     python benchmarks/iteration.py --before ''
+    python benchmarks/iteration.py --groups 8 --policy runs/RUN/checkpoints/step-80/policy
 
 A short warm start is followed by iterations of the default configuration. ``seconds`` and ``parts`` are means over the
 iterations without the first. ``peak_share`` is a ratio within this run: the floating-point operations per second of a
 part's matrix multiplications over those of one square multiplication. A separate iteration counts the operations with
 torch. The default size (2 groups of 8 episodes) shows which part takes the time; the default run has 16 groups.
+After so short a warm start every episode is lost, and predictions are too long. ``--policy`` takes the policy of a
+trained run.
 
 ``ratio_before`` compares with an earlier commit of this repository's history: the seconds of an iteration today over
 those of that commit, at equal work and from the same weights. Today's program then runs with the earlier rules (no
-imitated states, predictions with the action's advantage).
+imitated states, predictions with the action's advantage). ``default_before`` compares an iteration of today's default
+instead: its predictions look two steps ahead, and one of them per episode is trained. Where no group has both wins and
+losses, neither program of ``ratio_before`` has anything to update, and ``equal_parts`` shows it.
 """
 
 from __future__ import annotations
@@ -105,6 +110,11 @@ def seconds_of(folder: Path) -> dict[str, float]:
     return {name: statistics.fmean(row.get(key, 0.0) for row in rows) for name, key in names.items()}
 
 
+def rounded(seconds: dict[str, float]) -> dict[str, float]:
+    """The parts of an iteration, without those that took no time."""
+    return {part: round(seconds[part], 2) for part in (*PARTS, "other") if round(seconds[part], 2)}
+
+
 def matrix_peak(size: int = 1024, rounds: int = 20) -> float:
     """Floating-point operations per second of one square float32 multiplication."""
     left, right = torch.rand(size, size), torch.rand(size, size)
@@ -154,27 +164,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
         metavar="COMMIT",
         help="compare with this commit; '' skips it (default: %(default)s)",
     )
+    parser.add_argument("--policy", type=Path, metavar="FOLDER", help="a trained policy, in place of the warm start")
     options = parser.parse_args(arguments)
+    if options.policy and not (options.policy / "config.json").is_file():
+        parser.error(f"--policy: {options.policy} has no config.json; name a folder checkpoints/step-N/policy of a run")
     if options.iterations < 2:
         parser.error("--iterations must be at least 2, because the first one is not counted")
     with tempfile.TemporaryDirectory() as name:
         scratch = Path(name)
-        train(scratch / "start", START)
-        [policy] = (scratch / "start" / "checkpoints").glob("step-*1/policy")
+        policy = options.policy and options.policy.resolve()
+        if policy is None:
+            train(scratch / "start", START)
+            [policy] = (scratch / "start" / "checkpoints").glob("step-*1/policy")
         common, groups = (*ITERATIONS, f"policy.path={policy}"), f"rollout.num_groups={options.groups}"
         timed = (*common, f"train.iterations={options.iterations}")
         train(scratch / "timed", (*timed, groups))
         seconds = seconds_of(scratch / "timed")
         once = (*common, groups, "train.iterations=1")
         counted = json.loads(train(scratch / "counted", once, (str(Path(__file__).resolve()), "--count")))
-        ratio = None
+        compared = {}
         if options.before:
             path = extract(options.before, scratch / "tree")
             earlier = (*timed, *EARLIER, groups.replace("num_groups", "tasks"))
             train(scratch / "before", earlier, tree=scratch / "tree", path=path)
             train(scratch / "equal", (*timed, *EQUAL, groups))
-            equal, before = (seconds_of(scratch / name)["seconds"] for name in ("equal", "before"))
-            ratio = round(equal / before, 3)
+            equal, before = (seconds_of(scratch / name) for name in ("equal", "before"))
+            compared = {
+                "ratio_before": round(equal["seconds"] / before["seconds"], 3),
+                "default_before": round(seconds["seconds"] / before["seconds"], 3),
+                "equal_parts": rounded(equal),
+                "before_parts": rounded(before),
+            }
     peak = matrix_peak()
     shares = {part: counted[part] / seconds[part] / peak for part in PARTS if counted.get(part) and seconds[part]}
     table = Table("part", "seconds", "% of the peak", title="an iteration of the default training")
@@ -183,9 +203,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         table.add_row("all" if part == "seconds" else part, f"{seconds[part]:.2f}", share)
     Console().print(table)
     result = {
-        "ratio_before": ratio,
+        **compared,
         "seconds": round(seconds["seconds"], 2),
-        "parts": {part: round(seconds[part], 2) for part in (*PARTS, "other")},
+        "parts": rounded(seconds),
         "peak_share": {part: round(share, 3) for part, share in shares.items()},
         "peak_gflops": round(peak / 1e9, 1),
     }

@@ -21,7 +21,7 @@ from roleagent.learners.prediction_targets import draw_turns, prediction_reply, 
 from roleagent.learners.sft.demonstrations import Demonstration
 from roleagent.types import Prediction, Segment, Trajectory, Turn
 
-FAILED_SHARE = 0.8
+FAILED_SHARE = 0.7
 """How often a demonstration with a failed command teaches such a failure. With 0.5 the policy predicts too few of its
 own failures (R2), with 1 it expects failure everywhere."""
 
