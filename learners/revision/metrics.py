@@ -71,7 +71,7 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     if options.share:
         expected["pairs"] = "no tree had a good and a bad path, so no revision was ever imitated"
         expected["verdict_bad"] = "the judge never called an action bad, so no revision was ever imitated"
-        expected["examples_revision"] = "no revision trajectory was ever imitated"
+        expected["examples_revision"] = "no revision trajectory was ever imitated" + _refuted(config, counters)
     if options.splice == "searched" and counters.get("searched"):
         expected["splice_searched"] = "revision.splice=searched, but no search behind a bad step ever ended well"
     idle = [text for name, text in expected.items() if not counters.get(name)]
@@ -79,6 +79,15 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     if unread and not read:
         idle.append("none of the judge's answers could be read: no action was ever called bad")
     return idle
+
+
+def _refuted(config: Config, counters: Mapping[str, float]) -> str:
+    """What to change if the world refuted every splice, as the end of a warning."""
+    splices = counters.get("splices", 0.0)
+    if not splices or counters.get("splice_false") != splices:
+        return ""
+    remedy = "; direct revision needs revision.splice=published" if config.revision.judge == "last" else ""
+    return f": the world refuted all {splices:.0f} splices{remedy}"
 
 
 __all__ = ["counts_of", "idle_mechanisms", "sentence_of", "shares_of"]

@@ -9,7 +9,7 @@ import pytest
 from trees import grow, kitchen, note
 
 from roleagent.agents.analysts.judges import PlaceJudge
-from roleagent.config import ConfigError
+from roleagent.config import ConfigError, load
 from roleagent.config.revision import RevisionConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.verdicts import UNREAD, Verdict
@@ -18,6 +18,7 @@ from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import select
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
 from roleagent.learners.revision.loss import Member, batches, part_shares, weights_of
+from roleagent.learners.revision.metrics import idle_mechanisms
 from roleagent.learners.revision.thoughts import THOUGHTS, read_thoughts
 from roleagent.types import Segment
 
@@ -205,3 +206,13 @@ def test_thoughts_are_a_users_file_or_our_ten(tmp_path):
         path.write_text(text)
         with pytest.raises(ConfigError, match=r"revision\.thoughts"):
             read_thoughts(str(path))
+
+
+@pytest.mark.parametrize(("judge", "remedied"), [("last", True), ("rule", False)])
+def test_a_run_whose_splices_are_all_refuted_says_so(judge, remedied):
+    config = load(overrides=["method=agent_r", f"revision.judge={judge}"])
+    counters = {"examples_good": 5.0, "pairs": 4.0, "verdict_bad": 4.0, "splices": 4.0, "splice_false": 4.0}
+    [warning] = idle_mechanisms(config, counters)
+    assert "refuted all 4 splices" in warning and ("revision.splice=published" in warning) == remedied
+    [warning] = idle_mechanisms(config, counters | {"splice_false": 3.0})
+    assert "refuted" not in warning
