@@ -111,8 +111,8 @@ def seconds_of(folder: Path) -> dict[str, float]:
 
 
 def rounded(seconds: dict[str, float]) -> dict[str, float]:
-    """The parts of an iteration, without those that took no time."""
-    return {part: round(seconds[part], 2) for part in (*PARTS, "other") if round(seconds[part], 2)}
+    """The parts of an iteration, for the result."""
+    return {part: round(seconds[part], 2) for part in (*PARTS, "other")}
 
 
 def matrix_peak(size: int = 1024, rounds: int = 20) -> float:
@@ -182,7 +182,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         seconds = seconds_of(scratch / "timed")
         once = (*common, groups, "train.iterations=1")
         counted = json.loads(train(scratch / "counted", once, (str(Path(__file__).resolve()), "--count")))
-        compared = {}
+        compared: dict[str, object] = {"ratio_before": None}
         if options.before:
             path = extract(options.before, scratch / "tree")
             earlier = (*timed, *EARLIER, groups.replace("num_groups", "tasks"))
