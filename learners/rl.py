@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -141,8 +142,7 @@ def play(run: Run, rollout: Rollout, task_ids: Sequence[str]) -> list[Group]:
 
 
 def _episodes(run: Run, rollout: Rollout, task_ids: Sequence[str], size: int, temperature: float) -> list[Group]:
-    inner = run.display.inner
-    return rollout.play(task_ids, size, temperature, lambda done, total: inner("episodes", done, total))
+    return rollout.play(task_ids, size, temperature, partial(run.inner, "episodes"))
 
 
 def dynamic_sampling(

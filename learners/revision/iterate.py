@@ -103,7 +103,7 @@ def search(run: Run, searcher: Search, wave: Wave) -> list[Tree]:
     streams = [run.stream(26, wave.iteration, wave.first + place) for place in own]
     before = asdict(searcher.stats)
     with run.timer("generation"):
-        task_ids, progress = [wave.task_ids[place] for place in own], partial(run.display.inner, "trees")
+        task_ids, progress = [wave.task_ids[place] for place in own], partial(run.inner, "trees")
         trees = searcher.wave(task_ids, streams, progress, partial(_pairs, run.config.revision, wave.iteration))
     found = run.ranks.collect(trees)
     spent = run.ranks.gather({name: number - before[name] for name, number in asdict(searcher.stats).items()})

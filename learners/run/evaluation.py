@@ -38,7 +38,7 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
             task_ids,
             options.eval_sampled if sampled else options.eval_temperature,
             options.eval_batch,
-            lambda done, total: run.display.advance(done),
+            lambda done, total: run.advance(done),
         )
     )
     records = run.ranks.collect(records)

@@ -20,6 +20,7 @@ from roleagent.files import Lock, damage, make_folder, make_whole, write_checksu
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import adapt
 from roleagent.learners.run.checkpoints import Checkpoints, Progress, Stage, save_policy
+from roleagent.learners.run.cores import Cores
 from roleagent.learners.run.distributed import Ranks
 from roleagent.learners.run.folder import RunFolder
 from roleagent.learners.tracking.display import Display
@@ -64,6 +65,8 @@ class Run:
         elif resume:
             display.say(f"{self.folder.path} has no checkpoint yet: the run starts from the beginning")
         self.timer = Timer()
+        # With a budget the clock decides anyway how much is learned; other runs repeat exactly.
+        self._cores = Cores() if config.warmstart.minutes or config.train.minutes else None
         self.tracking = Tracking(config, self.folder, display.warn, quiet=not ranks.first)
         self._started = time.monotonic()
 
@@ -183,6 +186,7 @@ class Run:
         """Shows the present stage, of ``total`` steps or ``minutes`` (0: no limit), and resumes its clock."""
         self._started = time.monotonic() - self.progress.seconds
         self.show(total, minutes)
+        self._adapt()
 
     def show(self, total: int, minutes: float) -> None:
         """As :meth:`begin` without the clock, after another stage was shown."""
@@ -214,7 +218,21 @@ class Run:
         if self.ranks.first:
             self.folder.log(self.progress.stage, self.progress.step, metrics)
             self.tracking.log(self.progress.stage, self.progress.step, metrics)
-        self.display.advance(self.progress.step, **shown)
+        self.advance(self.progress.step, **shown)
+
+    def advance(self, done: int, **shown: Any) -> None:
+        """Shows the progress of the stage."""
+        self.display.advance(done, **shown)
+        self._adapt()
+
+    def inner(self, name: str, done: int, total: int) -> None:
+        """Shows progress within a step of the stage."""
+        self.display.inner(name, done, total)
+        self._adapt()
+
+    def _adapt(self) -> None:
+        if self._cores is not None:
+            self._cores.adapt()
 
     def save(self, learner: Learner) -> None:
         """Writes a checkpoint of the policy and the progress."""

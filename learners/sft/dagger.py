@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import gymnasium
@@ -142,10 +143,8 @@ class Corrections:
         drawn = run.stream(12, number).integers(len(split.task_split), size=self.episodes)
         policy.reseed(int(rng.integers(2**62)))
         own = run.ranks.share([split.task_split.task_ids[int(place)] for place in drawn])
-        temperature, inner = split.config.rollout.temperature, run.display.inner
-        played = run.ranks.collect(
-            take_turns(split, policy, own, temperature, rng, lambda done, total: inner("episodes", done, total))
-        )
+        temperature = split.config.rollout.temperature
+        played = run.ranks.collect(take_turns(split, policy, own, temperature, rng, partial(run.inner, "episodes")))
 
         def keep() -> None:
             steps = [step for episode in played for step in episode.steps]

@@ -33,8 +33,8 @@ def imitate(
 ) -> Learner:
     """Supervised updates for some epochs or minutes, whichever ends first; continues a resumed stage.
 
-    The ranks go through the same batches and share the segments of each: the updates are those of a single rank. Every
-    round of ``corrections`` has its share of the minutes, so a slow machine shortens all parts alike.
+    The ranks go through the same batches and share the segments of each: the updates are those of a single rank. On a
+    slow machine there is time for fewer rounds of ``corrections``, and the learning rate follows the clock.
 
     Args:
         run: in the stage of the updates. It is checkpointed every :data:`CHUNK` updates.
@@ -58,13 +58,16 @@ def imitate(
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
     run.begin(total, minutes)
-    pool, before, planned = [*segments], 0, 0
+    pool, before, cost, late = [*segments], 0, 0.0, 0.0
     for part in range(rounds + 1):  # the demonstrations, then the rounds
         # Endless epochs of the demonstrations, and one epoch of each round.
         order = (batch for number in count() for batch in batches(segments, config.batch_tokens, run.stream(2, number)))
         updates, start, end = first, 0.0, first / total
+        began = run.share_of(0, 1, minutes)
         if part and corrections:
             if part > len(corrections.started):
+                if began + cost / 2 > 1:  # no time to learn from another round
+                    break
                 learner.sync_policy()
                 corrections.play(part, policy)
             before = corrections.started[part - 1]
@@ -75,14 +78,13 @@ def imitate(
             epoch = [*batches(chosen, config.batch_tokens, run.stream(15, part))]
             order, updates = iter(epoch), len(epoch)
             start, end = end + (part - 1) * each / total, end + part * each / total
-        planned += updates
         if corrections and part < len(corrections.started):  # a resumed run is beyond it
             continue
         for number, batch in enumerate(order, start=1):
             if before + number <= run.progress.step:  # a resumed run has done it
                 continue
             late = run.share_of(0, 1, minutes)
-            if number > updates or late > end:
+            if number > updates or late > 1:
                 break
             learner.share = max(start + (end - start) * number / updates, late)
             metrics = imitation_step(learner, run.ranks.share(batch))
@@ -91,9 +93,11 @@ def imitate(
                 run.log(metrics, **{"imitation loss": metrics["loss"]})
             if run.progress.step % CHUNK == 0:
                 run.save(learner)
-    done = run.progress.step
-    if run.progress.stage == "warmstart" and done < planned:
-        run.display.warn(f"the warm start was cut short after {done} of {planned} updates ({minutes:g} minutes)")
+        cost = late - began if part else 0.0
+    played = len(corrections.started) if corrections else 0
+    if run.progress.stage == "warmstart" and (late > 1 or played < rounds):
+        place = f"in round {played} of {rounds}" if played else f"after {run.progress.step} of {total} updates"
+        run.display.warn(f"the warm start's budget of {minutes:g} minutes ended it {place}")
     return learner
 
 

@@ -10,6 +10,8 @@ import time
 import pytest
 from programs import episodes_of, load, metrics, run, start
 
+from roleagent.learners.run.run import Run
+
 train = load("train")
 
 
@@ -167,3 +169,15 @@ def test_every_variant_goes_through_an_iteration(finished, config, tmp_path, ove
     assert ("imitated_tokens" in row) == (not any("prediction_credit" in option for option in overrides))
     assert ("curriculum_failures" in row) == ("aiw=off" not in overrides)
     assert (folder / "failures.db").exists() == ("aiw=off" not in overrides)
+
+
+def test_a_slow_machine_learns_from_all_demonstrations_and_plays_fewer_rounds(config, tmp_path, monkeypatch, capsys):
+    """The clock goes by updates: 58 for the demonstrations and 14 for each round."""
+    folder, budget = tmp_path / "slow", 74
+    monkeypatch.setattr(Run, "share_of", lambda run, done, total, minutes=0.0: run.progress.step / budget)
+    options = ("warmstart.epochs=2", "warmstart.rounds=3", "warmstart.round_episodes=20", "train.iterations=0")
+    assert train.main(["--config", str(config), f"run_dir={folder}", *options, "warmstart.minutes=9"]) == 0
+    assert "the warm start's budget of 9 minutes ended it in round 1 of 3" in capsys.readouterr().out
+    [played] = (folder / "corrections").iterdir()
+    assert 50 < json.loads(played.read_text())["step"] < 60
+    assert metrics(folder, "warmstart")[-1]["step"] == 70

@@ -119,7 +119,7 @@ class WarmStartConfig:
     optimizer: Literal["adamw", "muon"] = "muon"  # muon: matrices by Muon, the rest by AdamW
     lr: Rate = 1e-2  # peak
     batch_tokens: Size = 2500  # tokens per update
-    minutes: Amount = 0.0  # stop earlier than `epochs` after this long; 0: no limit
+    minutes: Amount = 0.0  # stop earlier than `epochs` and `rounds` after this long; 0: no limit
     failures: Annotated[Number, Field(ge=0, le=100)] = 0.25  # per demonstration an episode failed on purpose:
     # curriculum.analyst=model learns from it
     failure_weight: Amount = 0.3  # of a token of an analysis in the loss, relative to an action token
