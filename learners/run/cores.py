@@ -14,8 +14,8 @@ import torch
 
 TOLERATED = 0.4
 """Share of a core that other programs may use before PyTorch leaves it."""
-_APART = 2.0
-"""Seconds between two looks, at least."""
+_APART = 2.0  # seconds between two looks, at least
+_UNUSED = ("idle", "iowait", "steal")  # times of the machine that no program has used
 
 
 class Cores:
@@ -34,12 +34,9 @@ class Cores:
         torch.set_num_threads(threads(self._most, self._seen[0] - seen[0], self._seen[1] - seen[1]))
 
     def _look(self) -> tuple[float, float]:
-        """The time, and the CPU seconds that this process has used, or that nobody has."""
+        """The time, and the CPU seconds that this process or nobody has used."""
         own, machine = psutil.Process().cpu_times(), psutil.cpu_times()
         return time.monotonic(), own.user + own.system + sum(getattr(machine, name, 0.0) for name in _UNUSED)
-
-
-_UNUSED = ("idle", "iowait", "steal")
 
 
 def threads(most: int, seconds: float, available: float) -> int:
