@@ -17,10 +17,10 @@ import torch
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, own_device
 from roleagent.config import Config, ConfigError
 from roleagent.files import Lock, damage, make_folder, make_whole, write_checksums
+from roleagent.learners.model.cores import Cores
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import adapt
 from roleagent.learners.run.checkpoints import Checkpoints, Progress, Stage, save_policy
-from roleagent.learners.run.cores import Cores
 from roleagent.learners.run.distributed import Ranks
 from roleagent.learners.run.folder import RunFolder
 from roleagent.learners.tracking.display import Display

@@ -6,7 +6,7 @@ import psutil
 import pytest
 import torch
 
-from roleagent.learners.run import cores
+from roleagent.learners.model import cores
 
 Times = namedtuple("Times", "user system idle")
 

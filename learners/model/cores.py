@@ -34,7 +34,7 @@ class Cores:
         torch.set_num_threads(threads(self._most, self._seen[0] - seen[0], self._seen[1] - seen[1]))
 
     def _look(self) -> tuple[float, float]:
-        """The time, and the CPU seconds that this process or nobody has used."""
+        """The time, and the CPU seconds that other programs have left unused."""
         own, machine = psutil.Process().cpu_times(), psutil.cpu_times()
         return time.monotonic(), own.user + own.system + sum(getattr(machine, name, 0.0) for name in _UNUSED)
 
