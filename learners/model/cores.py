@@ -19,11 +19,15 @@ _UNUSED = ("idle", "iowait", "steal")  # times of the machine that no program ha
 
 
 class Cores:
-    """Keeps PyTorch to the cores that are free; OMP_NUM_THREADS of the environment wins."""
+    """Keeps PyTorch to the cores that are free; OMP_NUM_THREADS of the environment wins.
 
-    def __init__(self) -> None:
+    Args:
+        fixed: whether to keep the number of threads in any case.
+    """
+
+    def __init__(self, fixed: bool = False):
         self._most = torch.get_num_threads()
-        self._fixed = self._most == 1 or "OMP_NUM_THREADS" in os.environ
+        self._fixed = fixed or self._most == 1 or "OMP_NUM_THREADS" in os.environ
         self._seen = self._look()
 
     def adapt(self) -> None:

@@ -66,7 +66,7 @@ class Run:
             display.say(f"{self.folder.path} has no checkpoint yet: the run starts from the beginning")
         self.timer = Timer()
         # With a budget the clock decides anyway how much is learned; other runs repeat exactly.
-        self._cores = Cores() if config.warmstart.minutes or config.train.minutes else None
+        self._cores = Cores(fixed=not (config.warmstart.minutes or config.train.minutes))
         self.tracking = Tracking(config, self.folder, display.warn, quiet=not ranks.first)
         self._started = time.monotonic()
 
@@ -186,7 +186,7 @@ class Run:
         """Shows the present stage, of ``total`` steps or ``minutes`` (0: no limit), and resumes its clock."""
         self._started = time.monotonic() - self.progress.seconds
         self.show(total, minutes)
-        self._adapt()
+        self._cores.adapt()
 
     def show(self, total: int, minutes: float) -> None:
         """As :meth:`begin` without the clock, after another stage was shown."""
@@ -223,16 +223,12 @@ class Run:
     def advance(self, done: int, **shown: Any) -> None:
         """Shows the progress of the stage."""
         self.display.advance(done, **shown)
-        self._adapt()
+        self._cores.adapt()
 
     def inner(self, name: str, done: int, total: int) -> None:
         """Shows progress within a step of the stage."""
         self.display.inner(name, done, total)
-        self._adapt()
-
-    def _adapt(self) -> None:
-        if self._cores is not None:
-            self._cores.adapt()
+        self._cores.adapt()
 
     def save(self, learner: Learner) -> None:
         """Writes a checkpoint of the policy and the progress."""

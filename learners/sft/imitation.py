@@ -58,12 +58,12 @@ def imitate(
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
     run.begin(total, minutes)
-    pool, before, cost, late = [*segments], 0, 0.0, 0.0
+    pool, before, cost, late = [*segments], 0, 0.0, run.share_of(0, 1, minutes)
     for part in range(rounds + 1):  # the demonstrations, then the rounds
         # Endless epochs of the demonstrations, and one epoch of each round.
         order = (batch for number in count() for batch in batches(segments, config.batch_tokens, run.stream(2, number)))
         updates, start, end = first, 0.0, first / total
-        began = run.share_of(0, 1, minutes)
+        began = late
         if part and corrections:
             if part > len(corrections.started):
                 if began + cost / 2 > 1:  # no time to learn from another round
