@@ -1,4 +1,4 @@
-"""Warnings at the end of a run: mechanisms that had no effect, and runs that did not learn."""
+"""Warnings at the end of a run: mechanisms without effect or with a bad one, and runs that did not learn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from roleagent.tasks.grammar import REFUSALS
 if TYPE_CHECKING:
     from roleagent.config import Config
 
-_IF_LOGGED = ("calls", "process_nonzero", "returns_changed", "world_loss_share")
+_IF_LOGGED = ("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share")
 _GENENV = (
     *("genenv_proposed", "genenv_accepted", "genenv_wanted", "genenv_fallback", "genenv_fresh", "genenv_replayed"),
     "genenv_records_in_band",
@@ -54,7 +54,7 @@ def add_counters(counters: dict[str, float], metrics: Mapping[str, float]) -> No
 
 
 def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
-    """A warning for each mechanism that is switched on and had no effect."""
+    """A warning for each mechanism that is switched on and had no effect, or taught what no task asks for."""
     expected = {}
     if config.wia:
         expected["predictions_scored"] = "wia is on, but no prediction was ever scored"
@@ -85,6 +85,12 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     failures = counters.get("curriculum_failures", 0.0)
     if failures and counters.get("curriculum_reflections_fallback") == failures:
         idle.append("none of the analyst's reflections could be read: tasks were chosen by text search alone")
+    alone, groups = counters.get("process_only_groups", 0.0), counters.get("groups", 0.0)
+    if config.estimator.process_gate == "none" and 2 * alone > groups:
+        idle.append(
+            f"in {alone / groups:.0%} of the groups only process rewards differed and taught calls for their own sake: "
+            "estimator.process_gate=live leaves them out there"
+        )
     if config.loss.action_mask and counters.get("world_loss_share"):
         idle.append("tokens of the world have weight in the loss, although loss.action_mask is on")
     return idle

@@ -43,6 +43,7 @@ def test_counters_by_hand():
 
 
 COMMON = dict.fromkeys(("predictions_scored", "returns_modulated", "zero_variance_groups", "replaced_groups"), 0.0)
+FARMED = {"reward_tool": 3.0, "returns_changed": 0.5, "process_only_groups": 3.0, "groups": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -56,6 +57,9 @@ COMMON = dict.fromkeys(("predictions_scored", "returns_modulated", "zero_varianc
         (["estimator.rewards.tool=0.2"], {}, ["has 'tool'"]),
         (["estimator.rewards.tool=0.2"], {"reward_tool": 3.0}, ["no process reward ever changed a return"]),
         (["estimator.rewards.tool=0.2"], {"reward_tool": 3.0, "returns_changed": 0.5}, []),
+        (["estimator.rewards.tool=0.2"], FARMED, ["in 60% of the groups only process rewards differed"]),
+        (["estimator.rewards.tool=0.2"], FARMED | {"groups": 6.0}, []),
+        (["estimator.rewards.tool=0.2", "estimator.process_gate=live"], FARMED, []),
         (["method=dapo"], {"zero_variance_groups": 3.0, "reward_overlong": 0.5}, ["dynamic_sampling_rounds"]),
         (["method=dapo"], {"zero_variance_groups": 3.0, "replaced_groups": 1.0}, ["has 'overlong'"]),
         (["wia=on"], {}, ["no prediction was ever scored", "ever changed a return", "no true state"]),
