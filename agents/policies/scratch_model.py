@@ -29,7 +29,8 @@ _JOINER = "\u2060"  # stands, within the tokenizer, where the blank before a wor
 _OPENERS = {"[": r"\[(?![A-Z]+\])(?=[A-Za-z0-9<])", "(": r"\((?=[A-Za-z0-9])", '"': r"\"(?=[A-Za-z0-9])"}
 _OPENER = r"[\[(\"]"
 _PIECES = (
-    r"[^\n0-9\[\]]+?(?= [a-z]+ [0-9]+(?![0-9]|\.[0-9]))"  # a phrase, up to a numbered thing on the same line
+    # A phrase, up to a numbered thing on the same line. "using 3 log" is an amount: what is made stands before it.
+    r"[^\n0-9\[\]]+?(?= (?!using )[a-z]+ [0-9]+(?![0-9]|\.[0-9]))"
     r"| ?\[[A-Z]+\]"  # a mark between texts, as [SEP]
     rf"| ?{_OPENER}{_JOINER}"
     r"| ?[A-Za-z']+| ?[0-9]+|\n+| ?[^\sA-Za-z0-9]|\s+"
