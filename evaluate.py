@@ -63,7 +63,7 @@ from roleagent.agents.evaluation.comparison import EvalRecords, compare
 from roleagent.agents.evaluation.header import header_of
 from roleagent.agents.evaluation.play import agent_attempts, chat_attempts, policy_attempts
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile, default_file
-from roleagent.agents.evaluation.revision import Failure, append_failure, read_failures
+from roleagent.agents.evaluation.revision import Failure, append_failure, begin_failures, read_failures
 from roleagent.agents.evaluation.single_step import single_step
 from roleagent.agents.evaluation.summary import spending, summarize
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target
@@ -197,6 +197,9 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
     options, split = evaluation.options, evaluation.env_split.task_split
     missing = set(file.missing(split, options.repeats))
     total = options.repeats * len(split)
+    for path in (options.keep_failures, options.keep_signals):
+        if path is not None:
+            begin_failures(path, total - len(missing))
     name = file.header["agent"]["name"]
     title = f"{name} on {split.env_id}:{split.split}, records in {file.path}"
     with Display(title) as display, warnings.catch_warnings():

@@ -21,6 +21,7 @@ from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.agents.evaluation.records import Record
 from roleagent.agents.policies.protocol import Policy, text_reply
 from roleagent.envs.pool import EnvPool
+from roleagent.files import make_folder
 from roleagent.types import Completion, Trajectory, Turn
 
 
@@ -61,9 +62,28 @@ def _commands(turns: Sequence[Turn]) -> tuple[str, ...]:
     return tuple(turn.action for turn in turns if turn.action and not turn.info.get("revision"))
 
 
+def begin_failures(path: Path, done: int) -> None:
+    """Creates the file of an evaluation; goes on with it after an interruption.
+
+    Args:
+        done: episodes of the evaluation that were played earlier.
+
+    Raises:
+        ValueError: these were not kept, or the file has episodes of another evaluation.
+    """
+    if done and not path.exists():
+        raise ValueError(
+            f"{done} episodes of this evaluation are already played, and were not kept in {path}; "
+            "play them again with --out and a new file"
+        )
+    if not done and path.exists() and path.stat().st_size:
+        raise ValueError(f"{path} has episodes of another evaluation: delete it, or name another file")
+    make_folder(path.parent)
+    path.touch()
+
+
 def append_failure(path: Path, failure: Failure) -> None:
     """Adds a failure to a file of JSON lines."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as stream:
         stream.write(json.dumps(asdict(failure)) + "\n")
 
@@ -124,4 +144,4 @@ def revise_failures(
             yield Record.failed(task_id, group.task.task_type, rollout.stats.failures[task_id])
 
 
-__all__ = ["Failure", "append_failure", "read_failures", "revise_failures"]
+__all__ = ["Failure", "append_failure", "begin_failures", "read_failures", "revise_failures"]

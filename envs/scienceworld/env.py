@@ -40,7 +40,7 @@ class ScienceWorldEnv(TaskSplitEnv):
 
     Args:
         split: ``"train"``, ``"dev"``, ``"test"`` or ``"agentgym_test"``.
-        tasks: numbers of the tasks, such as ``("1-1", "4-2")``; None: all 30.
+        tasks: numbers of the tasks, such as ``("1-1", "4-2")`` or ``"1-1,4-2"``; None: all 30.
         variations: at most so many variations of each task; None: all.
         simplifications: names with commas between them, or ``"easy"``; the published protocols differ.
         list_actions: whether ``admissible_actions`` lists the valid actions, thousands, at five times the cost of a
@@ -60,7 +60,7 @@ class ScienceWorldEnv(TaskSplitEnv):
     def __init__(
         self,
         split: str = "train",
-        tasks: Sequence[str] | None = None,
+        tasks: str | Sequence[str] | None = None,
         variations: int | None = None,
         simplifications: str = "",
         list_actions: bool = False,
@@ -69,6 +69,7 @@ class ScienceWorldEnv(TaskSplitEnv):
     ):
         if max_steps < 1 or (variations is not None and variations < 1):
             raise ValueError(f"max_steps and variations must be at least 1, not {max_steps} and {variations}")
+        tasks = tasks.split(",") if isinstance(tasks, str) else tasks
         known = ("easy", *SIMPLIFICATIONS)
         if unknown := [name for name in simplifications.split(",") if name and name not in known]:
             raise ValueError(f"unknown simplification {unknown[0]!r}; there are {', '.join(known)}")

@@ -19,6 +19,7 @@ from roleagent.envs.tools.definition.schema import ArgumentCheck
 from roleagent.envs.tools.examples import EXAMPLES, example_tasks
 from roleagent.envs.tools.judges import JUDGES, Episode, Judge, check_answer, judge_of, score_of, terms_of
 from roleagent.envs.tools.tasks import Tasks, ToolTask, open_tasks
+from roleagent.options import shown
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.tasks.split import TaskSplit, TaskSplitEnv
 from roleagent.tools import Call, EpisodeError, Tool
@@ -132,11 +133,18 @@ class ToolEnv(TaskSplitEnv):
         self._default_judge = judge_of(judge)
 
     def _check_tasks(self) -> None:
-        """Refuses tasks with a tool or a judge that does not exist, or without the answer that the judge needs."""
+        """Refuses tasks with an unknown tool or judge, with calls that would be refused, or without a usable answer."""
         for task in self._tasks.by_id.values():
             for name in task.tools:
                 if name not in self._tools:
                     raise ValueError(f"the task {task.id!r} has the tool {name!r}; there are {', '.join(self._tools)}")
+            offered = task.tools or tuple(self._tools)
+            for call in task.calls:
+                if call["name"] not in offered:
+                    name = shown(call["name"])
+                    raise ValueError(f"the task {task.id!r} calls the tool {name}; there are {', '.join(offered)}")
+                if problem := self._checks[call["name"]].problem(call.get("arguments", {})):
+                    raise ValueError(f"the task {task.id!r} calls {call['name']} wrongly: {problem}")
             check_answer(task, task.judge or str(self._judge))
 
     @property
@@ -258,7 +266,8 @@ class ToolEnv(TaskSplitEnv):
         if not self._task.calls:
             return ()
         calls = [call_command([Call(call["name"], call.get("arguments", {}))]) for call in self._task.calls]
-        answer = self._task.answer[0] if isinstance(self._task.answer, list | tuple) else self._task.answer
+        answer = self._task.answer
+        answer = (*answer, None)[0] if isinstance(answer, list | tuple) else answer
         return (*calls, answer_command(str(answer) if isinstance(answer, str | int | float) else "done"))
 
     def task(self, task_id: str) -> ToolTask:

@@ -6,6 +6,7 @@ terms, of which ``task`` must be one. An episode that is cut off is judged as we
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from roleagent.envs.searchqa.scoring import Score
 from roleagent.envs.searchqa.scoring import judge as compare
 from roleagent.envs.tools.definition.load import load_module
 from roleagent.envs.tools.tasks import ToolTask
+from roleagent.options import shown
 from roleagent.tools import Call
 
 
@@ -24,7 +26,7 @@ class Episode:
 
     Attributes:
         answer: of the agent; None if it gave none.
-        calls: every call that was read, in order, whether or not it could be run.
+        calls: every call that was run, in order. One that was refused is answered, and may be corrected.
         state: of the episode, as the tools have left it.
         malformed: replies that were malformed.
         steps: replies in all.
@@ -63,7 +65,9 @@ def sub_em(task: ToolTask, episode: Episode) -> float:
     return score_of(task, episode).sub_em
 
 
-_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][-+]?\d{1,3})?(?![\w])")
+_NUMBER = re.compile(  # letters behind it are a unit
+    r"(?<![\w.])[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?:[eE][-+]?\d{1,3})?(?=[^\W\d_]*(?!\w))"
+)
 
 
 def number(task: ToolTask, episode: Episode) -> float:
@@ -77,15 +81,11 @@ def number(task: ToolTask, episode: Episode) -> float:
     golden = task.answer if isinstance(task.answer, list | tuple) else [task.answer]
     given = _numbers(episode.answer or "")
     wanted = [value for one in golden for value in _numbers(str(one))]
-    return float(len(given) == 1 and any(_near(given[0], value) for value in wanted))
+    return float(len(given) == 1 and any(math.isclose(given[0], value, rel_tol=1e-6) for value in wanted))
 
 
 def _numbers(text: str) -> list[float]:
-    return [float(found.replace(",", "")) for found in _NUMBER.findall(text)]
-
-
-def _near(given: float, wanted: float) -> bool:
-    return abs(given - wanted) <= 1e-6 * max(1.0, abs(wanted))
+    return [float(found.replace(",", "")) for found in _NUMBER.findall(text.replace("\u2212", "-"))]
 
 
 def state(task: ToolTask, episode: Episode) -> float:
@@ -204,6 +204,12 @@ def check_answer(task: ToolTask, name: str) -> None:
         raise ValueError(f"the task {task.id!r} needs calls as answer, {form}, for the judge calls")
     if name in ("exact_match", "f1", "sub_em", "number") and answer in (None, "", [], ()):
         raise ValueError(f"the task {task.id!r} has no answer, which the judge {name} needs")
+    if name in ("exact_match", "f1", "sub_em", "number"):
+        kind = "a number" if name == "number" else "a text or a number"
+        for one in answer if isinstance(answer, list | tuple) else [answer]:
+            usable = isinstance(one, str | int | float) and not isinstance(one, bool)
+            if not usable or (name == "number" and not _numbers(str(one))):
+                raise ValueError(f"the task {task.id!r} needs {kind} as answer for the judge {name}, not {shown(one)}")
 
 
 def _is_accepted(call: Any) -> bool:

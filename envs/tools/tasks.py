@@ -71,8 +71,11 @@ class ToolTask:
             raise TaskError(f"state must be an object, not {shown(row['state'])}")
         lists = {key: row.get(key) or () for key in ("tools", "calls")}
         for key, kind in (("tools", str), ("calls", Mapping)):
-            if isinstance(lists[key], str) or not all(isinstance(one, kind) for one in lists[key]):
+            if not isinstance(lists[key], list | tuple) or not all(isinstance(one, kind) for one in lists[key]):
                 raise TaskError(f"{key} must be a list of {'names' if kind is str else 'calls'}, not {shown(row[key])}")
+        for call in lists["calls"]:
+            if not isinstance(call.get("name"), str) or not isinstance(call.get("arguments", {}), Mapping):
+                raise TaskError(f'a call of calls is {{"name": …, "arguments": {{…}}}}, not {shown(call)}')
         return cls(
             str(number),
             row["prompt"],

@@ -17,7 +17,7 @@ from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.timer import PARTS, Timer
 from roleagent.types import Completion, Trajectory
 
-NEVER_CALLED = ("unknown_tool", "not_run")
+NEVER_CALLED = ("malformed", "unknown_tool", "bad_arguments", "not_run")
 """Errors of calls that no tool has got."""
 NGRAM = 4
 """Tokens of an n-gram that counts as repeated."""

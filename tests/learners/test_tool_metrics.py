@@ -18,7 +18,8 @@ def turn(*calls, answer="", **counters):
 
 
 def episodes():
-    first = (turn(("find", None, 0.1)), turn(("find", "refused", 0.3), tool_errors=1), turn(answer="p47"))
+    unread = (("", "malformed", 0.0), ("find", "bad_arguments", 0.0))
+    first = (turn(("find", None, 0.1), *unread), turn(("find", "refused", 0.3), tool_errors=1), turn(answer="p47"))
     second = (turn(("fly", "unknown_tool", 0.0), unknown_tool=1), turn(("sum", "refused", 0.2), tool_errors=1))
     return [Trajectory(TASK, turns, True, False, "lost") for turns in (first, second)]
 
@@ -26,10 +27,10 @@ def episodes():
 def test_counters_by_hand():
     found = tool_metrics(episodes())
     assert found == {
-        "calls": 4.0,
+        "calls": 6.0,
         "tool_errors": 2.0,
         "unknown_tool": 1.0,
-        "calls_per_episode": 2.0,
+        "calls_per_episode": 3.0,
         "answer_rate": 0.5,
         "tool_calls/find": 2.0,
         "tool_success/find": 0.5,
@@ -37,7 +38,7 @@ def test_counters_by_hand():
         "tool_calls/sum": 1.0,
         "tool_success/sum": 0.0,
         "tool_seconds/sum": 0.2,
-    }, "a tool that does not exist is no tool"
+    }, "a call that no tool got is of no tool"
     plain = Trajectory(TASK, (Turn((5,), SAID, "a", "o"),), True, False, "won")
     assert tool_metrics([plain]) == {}
 

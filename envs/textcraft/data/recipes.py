@@ -178,11 +178,14 @@ def read_folder(folder: Path) -> Iterator[tuple[str, Any]]:
     """Name and content of the recipe files of a folder, in the order of their names.
 
     Raises:
-        RecipeError: there is no such folder, or a file is no JSON.
+        RecipeError: there is no such folder, it has no such files, or a file is no JSON.
     """
     if not folder.is_dir():
         raise RecipeError(f"there is no folder {folder}: set TEXTCRAFT_DATA or data_dir= to one with recipe files")
-    for path in sorted(folder.glob("*.json"), key=lambda path: path.name):
+    paths = sorted(folder.glob("*.json"), key=lambda path: path.name)
+    if not paths:
+        raise RecipeError(f"{folder} has no recipe files (*.json): set TEXTCRAFT_DATA or data_dir= to another")
+    for path in paths:
         try:
             yield path.name, json.loads(path.read_bytes())
         except (OSError, ValueError, RecursionError) as error:

@@ -49,7 +49,7 @@ class StepCalls:
         max_calls: that are run; the others are refused.
         coerce: whether texts are read as numbers where the schema wants these.
         counters: events by name.
-        made: the calls that were read, whether or not they are run.
+        made: the calls that are run.
         images: of the results, in the order of the calls.
     """
 
@@ -74,10 +74,10 @@ class StepCalls:
             if isinstance(item, str):
                 self._records.append(_Record(Call("", {}), "malformed", item))
                 continue
-            self.made.append(item)
             error, text, arguments = self._check(item, number)
             self._records.append(_Record(item, error, text, runs=error is None))
             if error is None:
+                self.made.append(item)
                 ready.append(PreparedCall(self.tools[item.name], arguments, state, timeout))
         return ready
 

@@ -80,6 +80,7 @@ def test_tasks_and_splits_are_those_of_the_recorded_table():
     [
         ({"split": "valid"}, "'valid'.*train, dev, test, agentgym_test"),
         ({"tasks": ("1-1", "11-1")}, "11-1"),
+        ({"tasks": "1-1,11-1"}, "unknown tasks 11-1"),
         ({"simplifications": "easy,openWindows"}, "'openWindows'"),
         ({"simplifications": "noElectricalAction"}, "electrical tasks"),
         ({"max_steps": 0}, "max_steps"),

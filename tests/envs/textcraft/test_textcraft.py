@@ -3,6 +3,7 @@
 import gzip
 import json
 import pickle
+import re
 from collections import Counter
 
 import gymnasium
@@ -13,9 +14,10 @@ from hypothesis import strategies as st
 from programs import load
 from small_envs import by_expert
 
+from roleagent.agents.policies.scratch_model import train_tokenizer
 from roleagent.envs.textcraft.data.dataset import open_book
 from roleagent.envs.textcraft.data.generate import generate, write_recipes
-from roleagent.envs.textcraft.data.recipes import NAMESPACE, RecipeBook, RecipeError
+from roleagent.envs.textcraft.data.recipes import NAMESPACE, RecipeBook, RecipeError, read_folder
 from roleagent.envs.textcraft.engine.crafting import Crafting
 from roleagent.envs.textcraft.engine.tasks import CraftingTask, task_splits
 from roleagent.envs.textcraft.env import TextCraftEnv
@@ -107,6 +109,11 @@ def test_broken_recipes(content, message):
     with pytest.raises(RecipeError, match=message) as error:
         book_of(content)
     assert "\n" not in str(error.value)
+
+
+def test_a_folder_without_recipes_is_named(tmp_path):
+    with pytest.raises(RecipeError, match=f"{tmp_path.name} has no recipe files"):
+        list(read_folder(tmp_path))
 
 
 # --- the engine -------------------------------------------------------------------------------------------------------
@@ -261,3 +268,16 @@ def test_oracle_and_expert_craft_every_goal(split, textcraft_data):
                 *_, info = env.step(command)
             assert info["won"], task_id
             assert by_expert(env, task_id)[-1][-1]["won"], task_id
+
+
+def test_a_product_has_the_same_tokens_in_its_recipe_and_in_the_goal():
+    """A small policy finds the goal's recipe by comparing tokens."""
+    env = TextCraftEnv(data_dir="generated", worlds=20)
+    texts = [env.reset(seed=seed)[0] for seed in range(40)]
+    tokenizer = train_tokenizer(texts, 2048, ())
+    for text in texts:
+        for line in text.splitlines():
+            if found := re.match(r"craft \d+( .+) using ", line):
+                product = tokenizer.encode(found[1], add_special_tokens=False)
+                whole = tokenizer.encode(line, add_special_tokens=False)
+                assert whole[2 : 2 + len(product)] == product, line

@@ -26,6 +26,11 @@ def judged(name, gold, answer=None, calls=(), state=None):
         ("number", 5, "5 or 6", 0),
         ("number", 5, "version5", 0),
         ("number", 2, "-2", 0),
+        ("number", -5, "\u22125", 1),  # the sign for minus, which models write
+        ("number", 0.5, ".5", 1),
+        ("number", 42195, "42195m", 1),
+        ("number", 3, "3D4", 0),
+        ("number", 1e-7, "0", 0),
     ],
 )
 def test_answers(name, gold, answer, task):
@@ -66,6 +71,23 @@ def test_calls_may_have_any_order_and_none_may_be_right():
     assert judged("calls", gold, calls=[two, one]) == 1
     assert judged("calls", gold, calls=[one, one]) == judged("calls", gold, calls=[one]) == 0
     assert judged("calls", [], answer="I cannot") == 1 and judged("calls", [], calls=[one]) == 0
+
+
+def test_a_refused_call_earns_nothing_and_may_be_corrected():
+
+    @tool
+    def add(a: int) -> int:
+        """Adds."""
+        return a
+
+    gold = [{"add": {"a": [1]}}, {"add": {"a": [2]}}]
+    one, two, wrong = Call("add", {"a": 1}), Call("add", {"a": 2}), Call("add", {"a": "1"})
+    for steps, reward in [([[one, two]], 0.0), ([[one, two], [two]], 1.0), ([[wrong], [one], [two]], 1.0)]:
+        env = ToolEnv([add], [{"id": 1, "prompt": "Go.", "answer": gold}], "calls", "all", max_steps=9)
+        env.reset()
+        for calls in steps:
+            env.step(call_command(calls))
+        assert env.step(answer_command("done"))[1] == reward
 
 
 def test_an_outcome_is_counted_once_and_a_function_may_judge():

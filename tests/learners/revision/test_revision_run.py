@@ -227,6 +227,11 @@ def test_its_failures_are_kept_and_gone_on_from(whole, tmp_path, monkeypatch, ca
     after = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert 0 < after["n"] <= round(before["n"] * (1 - before["success"]))
     assert {f"loops_{length}" for length in range(1, 6)} <= after["behavior"].keys()
+    for path, seed, reason in (
+        ("failures.jsonl", ["--seed", "5"], "another evaluation"),
+        ("later.jsonl", [], "12 episodes of this evaluation are already played"),
+    ):
+        assert evaluate.main([*common, *seed, "--keep-failures", path]) == 2 and reason in capsys.readouterr().err
 
 
 def test_eto_prefers_the_good_path_of_each_pair_and_resumes(config, warm, tmp_path):
