@@ -74,6 +74,11 @@ def model_analyst(config: Config, policy: Policy) -> ModelAnalyst:
     )
 
 
+def simulator_class(kind: str) -> type:
+    """The class of a third party's task simulator; ConfigError if it cannot be loaded or lacks a method."""
+    return load_class(kind, "propose", "update", "initial", "costs", "state_dict", "load_state_dict")
+
+
 def load_class(name: str, *methods: str) -> type:
     """The class that ``module:Class`` names; the working directory is searched first.
 
@@ -220,8 +225,7 @@ def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Genera
     if options.kind == "static":
         return StaticSimulator(grammar, max(1, round(options.static_factor * tasks)), rng)
     if ":" in options.kind:
-        methods = ("propose", "update", "initial", "costs", "state_dict", "load_state_dict")
-        return load_class(options.kind, *methods)(grammar, rng)
+        return simulator_class(options.kind)(grammar, rng)
     return endpoint_simulator(config, grammar)
 
 

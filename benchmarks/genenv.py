@@ -110,6 +110,8 @@ def play_arm(
     base = UniformSampler(env.get_wrapper_attr("task_split"), rng)
     credit = "batch" if arm == "batch" else "task"
     options = {"fresh": 1.0, "replay": 0.0, "credit": credit, "shuffle_rewards": arm == "shuffled"}
+    if arm == "base":
+        options["variation_share"] = 0.0
     sampler = GeneratedSampler(base, grammar, simulator, rng, **options)
     course = Course()
     for _ in range(UPDATES):

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 _ROUNDING = 1e-9
+_LARGEST = 300.0  # exponent of a reward or a weight, whose square is still a number
 
 
 def success_rate(successes: int, attempts: int) -> float:
@@ -75,7 +76,7 @@ class Alignment:
 
     def reward(self, successes: int, attempts: int) -> float:
         """R_env = exp(−β (p̂ − α)²) (Eq. 3), in (0, 1]; with ``debias`` up to exp(β/(4(n − 1)))."""
-        return math.exp(-self.beta * squared_error(successes, attempts, self.alpha, self.debias))
+        return math.exp(min(_LARGEST, -self.beta * squared_error(successes, attempts, self.alpha, self.debias)))
 
     def half_width(self, attempts: int) -> float:
         """The half-width of the band: max(k_min, 1/n)."""
@@ -90,7 +91,7 @@ class Alignment:
         """The weight of a record in the regression: exp(λ R_env) in the band, 0 outside."""
         if not self.in_band(successes, attempts):
             return 0.0
-        return math.exp(self.rwr_lambda * self.reward(successes, attempts))
+        return math.exp(min(_LARGEST, self.rwr_lambda * self.reward(successes, attempts)))
 
 
 def effective_sample_size(weights: Sequence[float]) -> float:

@@ -107,7 +107,7 @@ class GeneratedSampler:
             return []
         situations, wanted = self._situations(count, rng)
         in_band = [self.alignment.in_band(*one.seed_success) if one.seed_task else False for one in situations]
-        taken = {*self.pool.tasks, *self._written}
+        taken = {*self._replayed, *self._written}
         written = self.writer.write(situations, wanted, in_band, self.iteration + 1, rng, taken)
         reason = "" if self._warned or self.pool or self._written else self.writer.unusable()
         if reason:
@@ -147,12 +147,13 @@ class GeneratedSampler:
 
         They are not trained on, and leave no trace in the sampler.
         """
-        found = {}
+        found, before = {}, self.simulator.state_dict()
         for name, simulator in (("initial", self.simulator.initial()), ("present", self.simulator)):
             writer = TaskWriter(self.grammar, simulator, self.writer.attempts, 0, 0.0)
             situations, wanted = self._situations(count, rng)
             written = writer.write(situations, wanted, [False] * len(wanted), 0, rng)
             found[name] = [task.task_id for task in written]
+        self.simulator.load_state_dict(before)  # a list has moved on
         return found
 
     def choices(self) -> Mapping[str, tuple[str, str]]:

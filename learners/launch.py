@@ -7,7 +7,13 @@ import difflib
 import sys
 from collections.abc import Iterator
 
-from roleagent.agents.builders import EnvSplit, check_rollout_backend, endpoint_analyst, endpoint_simulator
+from roleagent.agents.builders import (
+    EnvSplit,
+    check_rollout_backend,
+    endpoint_analyst,
+    endpoint_simulator,
+    simulator_class,
+)
 from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.hf import PolicyError, check_path
 from roleagent.agents.policies.scratch_model import check_size
@@ -119,10 +125,10 @@ def check_simulator(split: EnvSplit) -> None:
         ConfigError, EndpointError: one line that explains what to change.
     """
     config, options = split.config, split.config.simulator
-    if config.simulator_is_model and config.train.stage != "rl":
-        raise ConfigError(
-            f"simulator.kind=model learns in train.stage=rl, not in {config.train.stage}: choose table, base or static"
-        )
+    if config.genenv and config.train.stage != "rl":
+        raise ConfigError(f"genenv=on works in train.stage=rl, not in {config.train.stage}: set genenv=off")
+    if config.genenv and ":" in options.kind:
+        simulator_class(options.kind)
     if config.shares_simulator and options.probe and config.lora.rank:
         raise ConfigError(
             "simulator.probe asks the initial simulator, which an adapter of simulator.weights=shared does not keep: "

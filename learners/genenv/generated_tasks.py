@@ -45,6 +45,7 @@ def generated_sampler(
         simulator: writes the new tasks; None: the configured one that is no model of the run.
     """
     options = run.config.simulator
+    never_learns = options.kind in ("base", "static")  # varying the tasks in the band would be a way to learn
     grammar = grammar_of(split.base, plan_share=options.plan_share)
     if simulator is None:
         simulator = open_simulator(run.config, grammar, len(split.task_split), run.stream(17))
@@ -57,7 +58,7 @@ def generated_sampler(
         fresh=options.fresh,
         replay=options.replay,
         variations=options.variations,
-        variation_share=options.variation_share,
+        variation_share=0.0 if never_learns else options.variation_share,
         attempts=options.attempts,
         novelty=options.novelty,
         window=options.window,

@@ -1,14 +1,14 @@
 """R_env, its band and its weights: what the published code leaves out or gets wrong."""
 
 from itertools import pairwise
-from math import comb
+from math import comb, isfinite
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.curricula.alignment import Alignment, squared_error, success_rate
+from roleagent.curricula.alignment import Alignment, effective_sample_size, squared_error, success_rate
 
 counts = st.integers(1, 64).flatmap(lambda n: st.tuples(st.integers(0, n), st.just(n)))
 rates = st.floats(0.05, 0.95)
@@ -55,6 +55,12 @@ def test_the_order_is_right_in_expectation_at_one_half(p, q, n):
 def test_debias_removes_the_noise_of_few_attempts(p, alpha, n):
     assert mean(lambda k, m: squared_error(k, m, alpha, debias=True), p, n) == pytest.approx((p - alpha) ** 2)
     assert mean(lambda k, m: squared_error(k, m, alpha), p, n) == pytest.approx((p - alpha) ** 2 + p * (1 - p) / n)
+
+
+def test_extreme_options_give_numbers():
+    extreme = Alignment(beta=1e9, rwr_lambda=1e9, debias=True)
+    weights = [extreme.weight(1, 2), extreme.weight(2, 4)]
+    assert all(map(isfinite, (*weights, extreme.reward(2, 4), effective_sample_size(weights))))
 
 
 def test_one_attempt_has_no_signal():

@@ -95,13 +95,13 @@ class SimulatorConfig:
     variation_share: Share = 0.2  # of the new tasks, those that change one field of a recent task in the band
     attempts: Length = 4  # proposals per wanted task, before a base task takes its place
     novelty: Count = 8  # iterations in which the same field values are not accepted twice
-    plan_share: ShareAbove0 = 0.5  # of the environment's max_steps that a task's plan may have
+    plan_share: ShareAbove0 = 0.5  # of the environment's max_steps that a task's plan may have; not in SearchQA, Office
     static_factor: Positive = 5.0  # of kind static: tasks in the list, times the tasks of the split
     update_every: Size = 1  # iterations between two updates of the simulator
     rounds: Count = 12  # of kind model with its own weights: most rounds of its warm start, of 1024 examples each; they
     # end when it writes as base tasks are drawn
     lr: Rate = 3e-4  # of kind model; about 5e-7 for a pretrained one
-    kl: Amount = 0.01  # weight of the distance to the initial simulator
+    kl: Amount = 0.01  # weight of the distance to the initial simulator, of kind model
     max_kl: Amount = 0.05  # nats per token; an update of kind model stops there; 0: no limit
     temperature: Temperature = 1.0  # at which a model samples tasks
     endpoint: EndpointConfig = field(default_factory=EndpointConfig)  # of kind endpoint
