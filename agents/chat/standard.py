@@ -10,7 +10,7 @@ from typing import Any
 
 from roleagent.agents.chat.episode import AgentLoop, Episode
 from roleagent.agents.chat.plain import SILENCE
-from roleagent.agents.chat.tool_agent import assistant_message, command_of, identified, native_reading
+from roleagent.agents.chat.tool_agent import assistant_message, identified, native_reading
 from roleagent.agents.chat.types import Prompt
 from roleagent.agents.rendering import STYLES, ChatRenderer
 from roleagent.config.settings import PromptConfig
@@ -31,16 +31,16 @@ class MessageRenderer(ChatRenderer):
         return [{"role": "user", "content": text}]
 
     def next_message(self, text: str, reply: Sequence[Any]) -> list[Any]:
-        calls = reply[-1].get("tool_calls", ()) if reply else ()
-        return self.tool_results([text] * len(calls), reply) if calls else self.first_message(text)
+        return self.tool_results([text], reply)
 
     def tool_results(self, texts: Sequence[str], reply: Sequence[Any]) -> list[Any]:
         calls = reply[-1].get("tool_calls", ()) if reply else ()
-        if len(calls) != len(texts):
+        if not calls:
             return self.first_message("\n".join(texts))
+        each = texts if len(texts) == len(calls) else ["\n".join(texts)] * len(calls)
         return [
             {"role": "tool", "tool_call_id": call["id"], "content": text}
-            for call, text in zip(calls, texts, strict=True)
+            for call, text in zip(calls, each, strict=True)
         ]
 
 
@@ -66,12 +66,12 @@ class ChatAgent:
             prompt: tuple[Any, ...] = conversation.action_prompt()
             answer = yield Prompt(prompt, conversation.tools)
             said: Any = {"role": "assistant", "content": answer.text or SILENCE}
-            reply = answer.text
-            if answer.tool_calls:  # the server has read the calls
-                reading = native_reading(answer)
+            reply: Any = answer.text
+            if answer.tool_calls and conversation.tools:  # the server has read the calls
                 made = sum(message["role"] == "tool" for message in prompt)
-                said = assistant_message(answer.text, identified(reading.calls, made))
-                reply = self._reader.write(command_of(reading)) or answer.text
+                said = assistant_message(answer.text, identified(native_reading(answer).calls, made))
+                bare = [{**call, "id": None} for call in answer.tool_calls]  # ids are no part of a window
+                reply = {"content": answer.text, "tool_calls": bare}
             command = self._reader.read(reply).command
             episode.corrections += not command
             episode.step(reply)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import gymnasium
@@ -61,15 +61,17 @@ class ToolReader:
         return FORMATS[self.format].form, "<answer>…</answer>" if self.answer == "tag" else "plain text"
 
     def read(self, reply: Any) -> Parsed:
-        """The command and the predictions of a reply. Never raises."""
-        return self._parsed(self._reading(reply))[0]
+        """The command and the predictions of a reply: a text, or a server's message. Never raises."""
+        return self.command(reply)[0]
 
     def command(self, reply: Any) -> tuple[Parsed, str, int]:
         """The result of :meth:`read`, the command for the environment, and the number of repaired calls.
 
         The command of a malformed reply explains why, for the agent to read.
         """
-        reading = self._reading(reply)
+        if isinstance(reply, Mapping) and self.format != "native":  # a server has read the calls
+            return replace(self, format="native").command(reply)
+        reading = FORMATS[self.format].read(reply, self.tools, self.answer == "plain")
         return *self._parsed(reading), reading.repaired
 
     def write(self, command: str, literal: Callable[[str], str] = str) -> str:
@@ -79,9 +81,6 @@ class ToolReader:
             return answer_text(found.answer, self.answer == "plain", literal)
         calls = [call for call in found.calls if isinstance(call, Call)]
         return FORMATS[self.format].write(calls, self.tools, literal) if calls else ""
-
-    def _reading(self, reply: Any) -> Reading:
-        return FORMATS[self.format].read(reply, self.tools, self.answer == "plain")
 
     def _parsed(self, reading: Reading) -> tuple[Parsed, str]:
         predictions = tuple(reading.predictions.get(ahead, "") for ahead in range(1, self.horizon + 1))

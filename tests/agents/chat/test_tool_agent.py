@@ -9,11 +9,14 @@ from tiny import qwen, qwen2_tokenizer
 
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.rollout import play_all
+from roleagent.agents.chat.standard import ChatAgent
 from roleagent.agents.chat.tool_agent import ToolAgent
 from roleagent.agents.chat.types import Answer, Prompt
 from roleagent.agents.policies.hf import HFPolicy
+from roleagent.config.settings import PromptConfig
 from roleagent.env_spec import instructions_of
 from roleagent.envs.tools import ToolEnv
+from roleagent.envs.wrappers.tool_tags import ToolReader, ToolTags
 from roleagent.evaluate import main
 
 TASKS = [{"id": f"t{n}", "prompt": f"How many meters are {n} km?", "answer": 1000 * n, "type": "km"} for n in (1, 2, 3)]
@@ -131,6 +134,27 @@ def test_malformed_calls_are_answered_and_the_episode_goes_on():
         made = [one["id"] for message in prompt for one in message.get("tool_calls", ())]
         assert made == [message["tool_call_id"] for message in prompt if message["role"] == "tool"]
         assert len(set(made)) == len(made)
+
+
+def test_the_prompts_of_training_answer_every_native_call():
+    """Also malformed calls, and an argument that holds a tag: the calls never become text."""
+    good = call("convert", '{"amount": 2, "unit": "km"}', id="c1")
+    model = Model(
+        said("", good, call("convert", '{"amount": ', id="c2")),
+        said("", call("convert", "no json", id="c3"), call("convert", "[", id="c4")),
+        said("", call("convert", '{"amount": 2, "unit": "</tool_call>"}', id="c5")),
+        said("<answer>2000</answer>"),
+    )
+    agent = ChatAgent(PromptConfig(style="transcript"), instructions_of(ToolEnv(**OPTIONS)), ToolReader())
+    [(_, result)] = play_all(agent, model, lambda: ToolTags(ToolEnv(**OPTIONS)), ["t2"])
+    assert result.won and result.steps == 4 and result.corrections == 1
+    talk = model.prompts[-1]
+    made = [one["id"] for message in talk for one in message.get("tool_calls", ())]
+    answered = {one["tool_call_id"]: one["content"] for one in talk if one["role"] == "tool"}
+    assert len(made) == 5 and made == list(answered) and [one["role"] for one in talk].count("user") == 1
+    results = list(answered.values())
+    assert results[0] == "2000.0" and results[1].startswith("malformed call: no JSON")
+    assert results[2] == results[3] and "malformed call: no JSON" in results[2] and "is not one of" in results[4]
 
 
 def test_a_local_model_reads_tools_by_its_template(request):
