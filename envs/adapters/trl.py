@@ -19,7 +19,7 @@ import inspect
 import json
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
-from typing import Any
+from typing import Any, Literal, Union
 
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
@@ -31,13 +31,14 @@ from roleagent.markers import escape_markers
 from roleagent.tools import Call
 
 OVER = "The episode is over."
-_TYPES: dict[Any, type] = {
+_TYPES: dict[Any, Any] = {
     "string": str,
     "integer": int,
     "number": float,
     "boolean": bool,
     "array": list,
     "object": dict,
+    "null": type(None),
 }
 
 
@@ -132,7 +133,8 @@ def _episodes(env_id: str, arguments: Mapping[str, Any], hints: bool) -> Episode
     env = splits()
     tools = [(tool.name, tool.description, json.dumps(tool.parameters)) for tool in env.get_wrapper_attr("tools")]
     if not env.has_wrapper_attr("hints"):  # no view: the environment's own tools
-        about = {"type": "object", "properties": {"text": {"type": "string", "description": "As short as possible."}}}
+        text = {"type": "string", "description": "As short as possible."}
+        about = {"type": "object", "properties": {"text": text}, "required": ["text"]}
         tools.append(("answer", "Give the answer, which ends the task.", json.dumps(about)))
     name = f"{env_id.rpartition('/')[2].partition('-')[0]}Episodes"
     return _class(name, tuple(tools))(splits, hints)
@@ -156,7 +158,7 @@ def _class(name: str, tools: tuple[tuple[str, str, str], ...]) -> type[Episodes]
 def _method(name: str, description: str, schema: Mapping[str, Any]) -> Callable[..., str]:
     """A method as TRL describes it to a model: by its signature and its docstring."""
     properties: Mapping[str, Any] = schema.get("properties", {})
-    required = schema.get("required", list(properties))
+    required = schema.get("required", ())
 
     def method(self: Episodes, *given: Any, **named: Any) -> str:
         values = signature.bind(self, *given, **named).arguments
@@ -165,7 +167,7 @@ def _method(name: str, description: str, schema: Mapping[str, Any]) -> Callable[
             return self._do(answer_command(str(arguments["text"])))
         return self._do(call_command([Call(name, arguments)]))
 
-    kinds = {key: _TYPES.get(str(about.get("type")), str) for key, about in properties.items()}
+    kinds = {key: _kind(about) for key, about in properties.items()}
     order = sorted(properties, key=lambda key: key not in required)
     parameters = [
         inspect.Parameter(
@@ -185,6 +187,17 @@ def _method(name: str, description: str, schema: Mapping[str, Any]) -> Callable[
     method.__annotations__ = {**kinds, "return": str}
     method.__signature__ = signature  # type: ignore[attr-defined]
     return method
+
+
+def _kind(schema: Any) -> Any:
+    """The Python type that TRL describes by this schema."""
+    about = schema if isinstance(schema, Mapping) else {}
+    values, kind = about.get("enum"), about.get("type")
+    if values and all(isinstance(value, str | int | float | None) for value in values):
+        return Literal[tuple(values)]
+    if parts := [{**about, "type": one} for one in kind] if isinstance(kind, list) else about.get("anyOf"):
+        return Union[tuple(map(_kind, parts))]  # noqa: UP007
+    return list[_kind(about["items"])] if kind == "array" and "items" in about else _TYPES.get(kind, Any)
 
 
 def tasks_dataset(env_id: str, *, split: str | None = None, limit: int | None = None, **arguments: Any) -> Any:

@@ -1,6 +1,7 @@
 """Environments as TRL plays them: tools, prompts, rewards; and TRL's own trainer that learns in one."""
 
 import inspect
+import json
 import pickle
 
 import gymnasium
@@ -10,7 +11,7 @@ pytest.importorskip("trl", reason="TRL is not installed: pip install -e '.[test]
 from small_envs import SMALL
 from transformers.utils import get_json_schema
 
-from roleagent.envs.adapters.trl import OVER, environment_factory, tasks_dataset
+from roleagent.envs.adapters.trl import OVER, _class, environment_factory, tasks_dataset
 
 NAMES = {
     "RoleAgent/Toy-v0": {"act"},
@@ -76,6 +77,26 @@ def test_rows_and_hints():
     assert episodes.act("look") == OVER
     shop = environment_factory("RoleAgent/WebShop-v0", **SMALL["RoleAgent/WebShop-v0"])()
     assert "Possible now: search" in shop.reset()
+
+
+def test_a_model_reads_the_tools_own_schemas():
+    properties = {
+        "seats": {"type": ["integer", "null"], "default": None},
+        "tags": {"anyOf": [{"type": "array", "items": {"type": "string"}}, {"type": "null"}]},
+        "day": {"type": "string", "enum": ["Mon", "Tue"]},
+        "note": {},
+    }
+    for required in ({"required": ["day"]}, {}):
+        schema = {"type": "object", "properties": properties, **required}
+        described = get_json_schema(_class("Rooms", (("room", "Books.", json.dumps(schema)),)).room)["function"]
+        found = {key: {**one, "description": ""} for key, one in described["parameters"].pop("properties").items()}
+        assert described["parameters"] == {"type": "object", **required}
+        assert found == {
+            "day": {"type": "string", "enum": ["Mon", "Tue"], "description": ""},
+            "seats": {"type": "integer", "nullable": True, "description": ""},
+            "tags": {"type": "array", "items": {"type": "string"}, "nullable": True, "description": ""},
+            "note": {"description": ""},
+        }
 
 
 def test_an_environment_that_fails_has_no_reward(monkeypatch):
