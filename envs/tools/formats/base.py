@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from roleagent.envs.tools.formats.scan import ANSWER, Scanned, scan
+from roleagent.envs.tools.formats.scan import ANSWER, Scanned, escape_tags, scan
 from roleagent.spaces import whole
 from roleagent.tools import Call, Tool
 
@@ -106,6 +106,10 @@ class Format(ABC):
     def names(self, tools: Sequence[Tool]) -> tuple[str, ...]:
         """The tags of calls."""
         return ()
+
+    def escaped(self, text: str, tools: Sequence[Tool]) -> str:
+        """JSON, or Python with strings of JSON, without the tags that :meth:`read` finds."""
+        return escape_tags(text, (*self.names(tools), ANSWER))
 
     @abstractmethod
     def calls(self, found: Scanned, tools: Sequence[Tool], plain: bool) -> tuple[tuple[Call | str, ...], int]:

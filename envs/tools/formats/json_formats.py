@@ -46,7 +46,7 @@ class Hermes(Format):
         return _each(contents, lambda content: call_of(read_json(content)))
 
     def write(self, calls: Sequence[Call], tools: Sequence[Tool] = (), literal: Callable[[str], str] = str) -> str:
-        return "".join(f"<tool_call>{literal(_json(call))}</tool_call>" for call in calls)
+        return "".join(f"<tool_call>{literal(self.escaped(_json(call), tools))}</tool_call>" for call in calls)
 
 
 _FENCE = re.compile(r"```\w{0,10}\n(.*?)\n?```", re.DOTALL)
@@ -75,7 +75,7 @@ class Json(Format):
 
     def write(self, calls: Sequence[Call], tools: Sequence[Tool] = (), literal: Callable[[str], str] = str) -> str:
         written = [_json(call) for call in calls]
-        return literal(written[0] if len(written) == 1 else f"[{', '.join(written)}]")
+        return literal(self.escaped(written[0] if len(written) == 1 else f"[{', '.join(written)}]", tools))
 
 
 class Llama3(Format):
@@ -103,7 +103,7 @@ class Llama3(Format):
         return _each(values, partial(call_of, key="parameters"))
 
     def write(self, calls: Sequence[Call], tools: Sequence[Tool] = (), literal: Callable[[str], str] = str) -> str:
-        return literal("; ".join(_json(call, "parameters") for call in calls))
+        return literal(self.escaped("; ".join(_json(call, "parameters") for call in calls), tools))
 
 
 __all__ = ["Hermes", "Json", "Llama3"]

@@ -44,7 +44,7 @@ class Python(Format):
             f"{call.name}({', '.join(f'{name}={_written(value)}' for name, value in call.arguments.items())})"
             for call in calls
         ]
-        return literal(written[0] if len(written) == 1 else f"[{', '.join(written)}]")
+        return literal(self.escaped(written[0] if len(written) == 1 else f"[{', '.join(written)}]", tools))
 
 
 def _written(value: Any) -> str:

@@ -84,4 +84,13 @@ def scan(text: str, names: tuple[str, ...]) -> Scanned:
     return found
 
 
-__all__ = ["ANSWER", "PREDICTION", "THINK", "Scanned", "scan"]
+def escape_tags(text: str, names: tuple[str, ...]) -> str:
+    """JSON whose strings hold none of the tags that :func:`scan` finds.
+
+    >>> escape_tags('{"a": "</answer>, <b>"}', ("answer",))
+    '{"a": "\\\\u003c/answer>, <b>"}'
+    """
+    return _pattern(names).sub(lambda tag: f"\\u003c{tag[0][1:]}", text)
+
+
+__all__ = ["ANSWER", "PREDICTION", "THINK", "Scanned", "escape_tags", "scan"]

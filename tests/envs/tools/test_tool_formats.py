@@ -1,5 +1,7 @@
 """Formats of tool calls: what is written is read again, what is malformed is refused, and nothing raises."""
 
+from typing import Any
+
 import pytest
 from programs import load
 
@@ -34,6 +36,51 @@ def test_what_is_written_is_read_again(name, calls):
         found = FORMATS[name].read(thought + text if name != "native" else text, TOOLS)
         assert [(call.name, call.arguments) for call in found.calls] == [(c.name, c.arguments) for c in calls]
         assert found.error is None and found.answer is None and found.repaired == 0
+
+
+@pytest.mark.parametrize("name", [name for name in FORMATS if name != "tags"])
+@pytest.mark.parametrize(
+    "text", ["a </tool_call> b", "<think>", "\\\\</think>", "<answer>x</answer>", '<prediction h="1">']
+)
+def test_a_text_may_hold_any_tag(name, text):
+    made = Call("move", {"x": text, "y": [{text: 1}]})
+    found = FORMATS[name].read(FORMATS[name].write([made], TOOLS), TOOLS)
+    assert [(call.name, call.arguments) for call in found.calls] == [(made.name, made.arguments)]
+
+
+@tool
+def look(at: str | None = None) -> str:
+    """Looks."""
+    return ""
+
+
+@tool
+def put(thing: Any = 0) -> str:
+    """Puts."""
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("called", "arguments", "text"),
+    [
+        (look, {"at": "hello"}, "hello"),
+        (look, {"at": "1815"}, "1815"),
+        (look, {"at": None}, "null"),
+        (look, {"at": "null"}, '"null"'),
+        (look, {"at": " </look>"}, '" \\u003c/look>"'),
+        (look, {"at": ""}, '""'),
+        (look, {}, ""),
+        (put, {"thing": 5}, "5"),
+        (put, {"thing": "5"}, '"5"'),
+        (put, {"thing": "a mug"}, "a mug"),
+        (put, {"thing": ["</put>"]}, '["\\u003c/put>"]'),
+        (put, {}, ""),
+    ],
+)
+def test_a_tag_holds_the_only_argument(called, arguments, text):
+    written = FORMATS["tags"].write([Call(called.name, arguments)], [called])
+    assert written == f"<{called.name}>{text}</{called.name}>"
+    assert FORMATS["tags"].read(written, [called]).calls == (Call(called.name, arguments),)
 
 
 ONE = '{"name": "search", "arguments": {"query": "a"}}'
