@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from roleagent.envs.tools.formats.json_text import write_json
 from roleagent.tools import Call
 
 INVALID = 'That was neither {"calls": [{"name": …, "arguments": {…}}]} nor {"answer": "…"}.'
@@ -88,6 +89,10 @@ def _read_call(value: Any) -> Call | str:
         if isinstance(value.get("error"), str):
             return value["error"]
         if isinstance(name, str) and name and isinstance(arguments, dict):
+            try:
+                write_json(arguments)
+            except ValueError as error:
+                return f"malformed call: {error}"
             return Call(name, arguments, number if isinstance(number, str) else None)
     return 'a call is {"name": …, "arguments": {…}}'
 

@@ -6,7 +6,6 @@ import contextlib
 import copy
 import dataclasses
 import enum
-import json
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -16,6 +15,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
 from referencing import Registry
 
+from roleagent.envs.tools.formats.json_text import read_json
 from roleagent.options import shown
 
 _SCALARS: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
@@ -218,14 +218,17 @@ class ArgumentCheck:
     def coerced(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """The arguments, with texts converted to numbers or booleans where the schema requires these, and how many."""
         found = copy.deepcopy(dict(arguments))
+        errors: list[ValidationError] = []
+        with contextlib.suppress(Exception):  # as in `problem`
+            errors = list(self._validator.iter_errors(found))
         count = 0
-        for error in list(self._validator.iter_errors(found)):
+        for error in errors:
             wanted = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
             if error.validator != "type" or not isinstance(error.instance, str) or not error.absolute_path:
                 continue
-            with contextlib.suppress(ValueError, RecursionError):
-                value = json.loads(error.instance)
-                if any(self._validator.is_type(value, kind) for kind in wanted):
+            with contextlib.suppress(ValueError):
+                value = read_json(error.instance)
+                if isinstance(value, int | float) and any(self._validator.is_type(value, kind) for kind in wanted):
                     *way, last = error.absolute_path
                     holder: Any = found
                     for step in way:

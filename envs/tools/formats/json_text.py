@@ -1,4 +1,4 @@
-"""Reads calls in JSON, strictly and within limits. It raises nothing but ``ValueError``."""
+"""Calls in JSON, strictly and within limits. It raises nothing but ``ValueError``."""
 
 from __future__ import annotations
 
@@ -48,6 +48,34 @@ def read_json(text: str) -> Any:
     if len(values) != 1:
         raise ValueError("no single JSON value")
     return values[0]
+
+
+def read_message(text: str) -> Any:
+    """The value of a JSON text of any length; raises as :func:`read_json`, whose other limits its arguments have."""
+    try:
+        return _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError(f"nested deeper than {DEEPEST} levels") from None
+
+
+def write_json(value: Any) -> str:
+    """A value as JSON text.
+
+    Raises:
+        ValueError: no JSON, NaN or infinity, or too deep; a few words.
+
+    >>> write_json({"a": [1, 2]})
+    '{"a":[1,2]}'
+    """
+    try:
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except TypeError as error:
+        raise ValueError(f"no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(f"nested deeper than {DEEPEST} levels") from None
+    if _too_deep(text):
+        raise ValueError(f"nested deeper than {DEEPEST} levels")
+    return text
 
 
 def read_sequence(text: str, between: str) -> list[Any]:
@@ -123,4 +151,4 @@ def call_of(value: Any, key: str = "arguments") -> tuple[Call, bool]:
     return Call(name.strip(), arguments, number if isinstance(number, str) else None), repaired
 
 
-__all__ = ["DEEPEST", "LONGEST", "call_of", "read_json", "read_sequence"]
+__all__ = ["DEEPEST", "LONGEST", "call_of", "read_json", "read_message", "read_sequence", "write_json"]

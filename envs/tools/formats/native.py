@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from roleagent.envs.tools.formats.base import Format, Malformed, Reading
-from roleagent.envs.tools.formats.json_text import call_of
+from roleagent.envs.tools.formats.json_text import call_of, read_message, write_json
 from roleagent.envs.tools.formats.scan import ANSWER, Scanned, scan
 from roleagent.spaces import whole
 from roleagent.tools import Call, Tool
@@ -61,13 +61,17 @@ def native_calls(calls: Sequence[Call]) -> list[dict[str, Any]]:
 
 
 def _message(reply: Any) -> Mapping[str, Any]:
-    """The message that a text holds; any other text is the content of one."""
+    """The message that a text holds; any other text is the content of one.
+
+    Raises:
+        ValueError: neither, or JSON with a key that occurs twice, NaN or too many levels.
+    """
     if not isinstance(reply, str):
         raise ValueError(f"the reply is not a message but {type(reply).__name__}")
     if reply.lstrip().startswith("{"):
         try:
-            value = json.loads(reply)
-        except (ValueError, RecursionError):
+            value = read_message(reply)
+        except json.JSONDecodeError:
             value = None
         if isinstance(value, dict) and ("tool_calls" in value or "content" in value):
             return value
@@ -80,7 +84,9 @@ def _native_call(value: Any) -> Call | str:
     try:
         if not isinstance(function, Mapping):
             raise ValueError("no function is named")
-        call, _ = call_of({**function, "arguments": function.get("arguments") or {}})
+        arguments = function.get("arguments") or {}
+        text = arguments if isinstance(arguments, str) else write_json(arguments)
+        call, _ = call_of({**function, "arguments": text})
         return Call(call.name, call.arguments, number if isinstance(number, str) else None)
     except ValueError as error:
         return f"malformed call: {error}"

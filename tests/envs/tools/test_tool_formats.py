@@ -89,6 +89,17 @@ LLAMA = '{"name": "f", "parameters": {}}'
 LITERALS = "arguments are literals: texts, numbers, True, False, None, lists and objects"
 
 
+LONG = "16,392 characters where 16,384 are the most"
+
+
+def deep(levels):
+    """A list in a list in a list …"""
+    value = []
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
 def message(**function):
     return {"content": None, "tool_calls": [{"id": "7", "function": function}]}
 
@@ -121,6 +132,15 @@ def message(**function):
         ("tags", '<search>who?</search><move>{"x": 1, "y": 2}</move>', ["search", "move"]),
         ("tags", "<move>1</move>", ["malformed call: the arguments of move are a JSON object"]),
         ("native", message(name="f", arguments="{}"), ["f"]),
+        ("native", message(name="f", arguments={"x": deep(40)}), ["malformed call: nested deeper than 32 levels"]),
+        ("native", message(name="f", arguments={"x": deep(20_000)}), ["malformed call: nested deeper than 32 levels"]),
+        ("native", message(name="f", arguments={"x": "x" * 16384}), [f"malformed call: {LONG}"]),
+        (
+            "native",
+            '{"tool_calls": [{"function": {"name": "f", "arguments": {"a": 1, "a": 2}}}]}',
+            "a key occurs twice",
+        ),
+        ("native", '{"tool_calls": [{"function": {"name": "f", "arguments": {"a": NaN}}}]}', "NaN is no JSON"),
         ("native", message(name="f", arguments="3"), ['malformed call: "arguments" is no object']),
         ("native", message(), ['malformed call: "name" is missing']),
         ("native", "<answer>x</answer>", "x"),

@@ -151,7 +151,11 @@ def test_problems_name_the_path_and_what_was_wanted(arguments, problem):
 
 def test_texts_are_read_as_numbers_only_on_request():
     assert CHECK.coerced({"n": "3", "p": {"x": "1.5"}, "l": ["a"]}) == ({"n": 3, "p": {"x": 1.5}, "l": ["a"]}, 2)
-    assert CHECK.coerced({"n": "three"}) == ({"n": "three"}, 0)
+    for text in ("three", "NaN", "1e999", "[1]", "9" * 5000):
+        assert CHECK.coerced({"n": text, "p": {"x": text}}) == ({"n": text, "p": {"x": text}}, 0)
+    assert CHECK.coerced({"n": "3", "far": 1}) == ({"n": "3", "far": 1}, 0)  # a schema that cannot be read
+    lists = ArgumentCheck({"type": "object", "properties": {"l": {"type": "array"}, "x": {"type": "number"}}})
+    assert lists.coerced({"l": "[1]", "x": "NaN"}) == ({"l": "[1]", "x": "NaN"}, 0)
 
 
 def test_tools_of_a_file_of_a_module_and_of_a_list(tmp_path):
