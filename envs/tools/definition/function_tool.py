@@ -195,7 +195,10 @@ def as_tool(thing: Any) -> Tool:
         SchemaRefused: it has no usable name, description or schema, or cannot be run.
     """
     if isinstance(thing, type):
-        thing = thing()
+        try:
+            thing = thing()
+        except Exception as error:  # whatever a user's class raises
+            raise SchemaRefused(f"the class {thing.__name__} makes no tool: {' '.join(str(error).split())}") from error
     if not hasattr(thing, "execute") and callable(thing):
         return FunctionTool(thing)
     missing = [part for part in ("name", "description", "parameters", "execute") if not hasattr(thing, part)]

@@ -13,9 +13,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError, best_match
+from jsonschema.validators import validator_for
 from referencing import Registry
 
-from roleagent.envs.tools.formats.json_text import read_json
+from roleagent.envs.tools.formats.json_text import read_json, write_json
 from roleagent.options import shown
 
 _SCALARS: dict[Any, str] = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
@@ -45,11 +46,10 @@ def schema_of(kind: Any, seen: tuple[Any, ...] = ()) -> Schema:
     >>> schema_of(list[int] | None)
     {'anyOf': [{'type': 'array', 'items': {'type': 'integer'}}, {'type': 'null'}]}
     """
-    kind = _BARE.get(kind, kind) if isinstance(kind, type) else kind
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, inner = _parts(kind)
     if kind is Any:
         return {}
-    if kind is None or kind in _SCALARS:
+    if kind is None or (isinstance(kind, type) and not inner and kind in _SCALARS):
         return {"type": _SCALARS[type(None) if kind is None else kind]}
     if origin is Annotated:
         words = [word for word in inner[1:] if isinstance(word, str)]
@@ -76,6 +76,13 @@ def schema_of(kind: Any, seen: tuple[Any, ...] = ()) -> Schema:
             raise SchemaRefused(f"{_name(kind)} refers to itself")
         return _object(kind, (*seen, kind))
     raise SchemaRefused(f"{_name(kind)} has no JSON Schema")
+
+
+def _parts(kind: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Origin and arguments of a type; a list, dict or tuple without arguments holds anything."""
+    origin, inner = get_origin(kind), get_args(kind)
+    bare = _BARE.get(origin or kind) if not inner and isinstance(origin or kind, type) else None
+    return (origin, inner) if bare is None else (get_origin(bare), get_args(bare))
 
 
 def _name(kind: Any) -> str:
@@ -134,7 +141,11 @@ def _unwrapped(hint: Any) -> Any:
 def with_default(schema: Schema, default: Any) -> Schema:
     """The schema with a default, where JSON can hold it."""
     value = default.value if isinstance(default, enum.Enum) else default
-    return schema if not isinstance(value, _JSON) else {**schema, "default": value}
+    if isinstance(value, _JSON):
+        with contextlib.suppress(ValueError):
+            write_json(value)
+            return {**schema, "default": value}
+    return schema
 
 
 def converter(kind: Any) -> Callable[[Any], Any] | None:
@@ -143,11 +154,9 @@ def converter(kind: Any) -> Callable[[Any], Any] | None:
     >>> converter(tuple[int, ...])([1, 2])
     (1, 2)
     """
-    origin, inner = get_origin(kind), get_args(kind)
+    origin, inner = _parts(kind)
     if kind in (float, int):
         return lambda value: kind(value) if isinstance(value, int | float) else value
-    if kind is tuple:
-        return tuple
     if origin is Annotated:
         return converter(inner[0])
     if origin in (Union, types.UnionType):
@@ -187,7 +196,8 @@ class ArgumentCheck:
     """Checks the arguments of one tool against its schema.
 
     Args:
-        schema: JSON Schema of type ``object``. References to other documents are not followed.
+        schema: JSON Schema of type ``object``, of the draft that its ``$schema`` names, else 2020-12. References to
+            other documents are not followed.
 
     Raises:
         SchemaRefused: it is no valid schema of an object.
@@ -200,20 +210,22 @@ class ArgumentCheck:
     def __init__(self, schema: Mapping[str, Any]):
         if not isinstance(schema, Mapping) or schema.get("type", "object") != "object":
             raise SchemaRefused("the schema of a tool's arguments must be of type object")
+        named = schema if isinstance(schema.get("$schema"), str) else {}
+        validator: Any = validator_for(named, default=Draft202012Validator)
         try:
-            Draft202012Validator.check_schema(schema)
+            validator.check_schema(schema)
         except SchemaError as error:
             raise SchemaRefused(f"no JSON Schema: {_path(error)}{_line(error.message)}") from None
-        self._validator = Draft202012Validator(schema, registry=Registry())
+        self._validator = validator(schema, registry=Registry())
         self._names = list(schema.get("properties", ()))
 
     def problem(self, arguments: Any) -> str | None:
         """The most relevant problem in one line, with its path; None where the arguments fit. Never raises."""
         try:
             error = best_match(self._validator.iter_errors(arguments))
+            return None if error is None else f"{_path(error)}{self._wording(error)}"
         except Exception as reason:  # a pattern that is no regular expression, a reference that leads nowhere
             return f"the arguments cannot be checked: {_line(f'{type(reason).__name__}: {reason}')}"
-        return None if error is None else f"{_path(error)}{self._wording(error)}"
 
     def coerced(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], int]:
         """The arguments, with texts converted to numbers or booleans where the schema requires these, and how many."""
@@ -226,7 +238,7 @@ class ArgumentCheck:
             wanted = error.validator_value if isinstance(error.validator_value, list) else [error.validator_value]
             if error.validator != "type" or not isinstance(error.instance, str) or not error.absolute_path:
                 continue
-            with contextlib.suppress(ValueError):
+            with contextlib.suppress(ValueError, TypeError):
                 value = read_json(error.instance)
                 if isinstance(value, int | float) and any(self._validator.is_type(value, kind) for kind in wanted):
                     *way, last = error.absolute_path
