@@ -296,7 +296,11 @@ class ToolEnv(TaskSplitEnv):
 
     def _begin(self, tool: Tool) -> Tool:
         begin = getattr(tool, "begin", None)
-        return tool if begin is None else begin(self._episode, self.isolation)
+        if begin is None:
+            return tool
+        begun = begin(self._episode, self.isolation)
+        getattr(begun, "set_timeout", lambda seconds: None)(self.timeout)
+        return begun
 
     def _end_episode(self) -> None:
         if self._episode is not None:

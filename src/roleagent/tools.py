@@ -14,6 +14,10 @@ class ToolError(Exception):
     """A tool refuses a call. The agent reads the message, the call counts as failed, and the episode goes on."""
 
 
+class CallTimeout(ToolError):
+    """A tool got no answer in time: as :class:`ToolError`, and the call counts as a timeout."""
+
+
 class EpisodeError(Exception):
     """The world behind a tool is unusable, such as a server that has died: the episode is an error, not an outcome."""
 
@@ -63,7 +67,8 @@ class Tool(Protocol):
 
     A tool with a server may have ``begin(episode, isolation) -> Tool``, the tool of one episode (``episode`` is an
     integer, the same for all tools of the episode; ``isolation`` is the environment's argument), ``end(episode)``,
-    which follows it, and ``check_ready()``, which raises ``RuntimeError`` or ``OSError`` if it cannot be used now.
+    which follows it, and ``check_ready()``, which raises ``RuntimeError`` or ``OSError`` if it cannot be used now. The
+    tool of an episode may have ``set_timeout(seconds)``, which follows ``begin`` with the environment's timeout.
 
     Attributes:
         name: what a call names.

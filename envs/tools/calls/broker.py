@@ -25,7 +25,7 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from roleagent.envs.tools.calls.workers import EventLoop, Job, Threads
 from roleagent.options import shown
-from roleagent.tools import EpisodeError, Result, Tool, ToolError
+from roleagent.tools import CallTimeout, EpisodeError, Result, Tool, ToolError
 
 Failure = Literal["refused", "error", "timeout"]
 _SAME_ACTION = (OrderEnforcing, PassiveEnvChecker, TimeLimit)  # wrappers that pass the action on as it is
@@ -273,7 +273,8 @@ def _result(value: Any, late: bool, seconds: float) -> CallResult:
     if isinstance(value, EpisodeError):
         return CallResult(Result(text, success=False), "error", seconds, fatal=value)
     if isinstance(value, ToolError):
-        return CallResult(Result(text, success=False), "refused", seconds)
+        failure: Failure = "timeout" if isinstance(value, CallTimeout) else "refused"
+        return CallResult(Result(text, success=False), failure, seconds)
     if late:
         return CallResult(Result(text, success=False), "timeout", seconds)
     reason = " ".join(f"the tool failed: {type(value).__name__}: {text}".split())[:_MOST]

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -33,11 +34,12 @@ class MCPClient:
         address: a command, or a URL of a streamable HTTP server.
         allow: names of tools that may be called although they do not declare themselves read-only.
         only: names of the tools that are offered; None: all that are read-only or allowed.
-        timeout: seconds of a call, > 0.
+        timeout: seconds of a call, > 0; None: the environment's, and 10 outside of one.
         start_timeout: seconds that a server gets to start, > 0.
         cache: a file of results of read-only tools; calls that it has do not reach the server.
         cache_only: no server is started; a call that the cache lacks ends the episode as an error.
-        environment: names of environment variables that a command receives.
+        environment: names of environment variables that a command receives. One text is a list of one, also in
+            ``allow`` and ``only``.
         token: name of the environment variable with the bearer token of a URL.
         transport: opens the connection in place of ``address``.
 
@@ -56,7 +58,7 @@ class MCPClient:
         *,
         allow: Sequence[str] = (),
         only: Sequence[str] | None = None,
-        timeout: float = 10.0,
+        timeout: float | None = None,
         start_timeout: float = 30.0,
         cache: str | None = None,
         cache_only: bool = False,
@@ -64,9 +66,13 @@ class MCPClient:
         token: str | None = None,
         transport: Transport | None = None,
     ):
-        self.server = Server(address, tuple(environment), token, transport)
-        self.timeout, self.start_timeout = timeout, start_timeout
-        self.cache_only = cache_only
+        allow, environment, only = _listed(allow), _listed(environment), None if only is None else _listed(only)
+        self.server = Server(address, environment, token, transport)
+        self.own_timeout, self.timeout = timeout is not None, 10.0 if timeout is None else timeout
+        self.start_timeout, self.cache_only = start_timeout, cache_only
+        for option, names in (("allow", allow), ("only", only or ()), ("environment", environment)):
+            if not all(isinstance(name, str) for name in names):
+                raise self._error(f"{option} is a list of names")
         if problem := self._problem(cache):
             raise self._error(problem)
         try:
@@ -74,7 +80,7 @@ class MCPClient:
             self.name, described = self._describe()
         except (OSError, SessionLost) as error:
             raise self._error(str(error)) from error
-        self.tools, self.refused = self._offered(described, tuple(allow), only)
+        self.tools, self.refused = self._offered(described, allow, only)
         self._shared: Connection | None = None
         self._episodes: dict[int, tuple[Episode, str]] = {}
         self._unchanged: list[Connection] = []
@@ -129,8 +135,11 @@ class MCPClient:
     def _problem(self, cache: str | None) -> str:
         """What does not fit in the arguments; empty: nothing."""
         server = self.server
-        if not (self.timeout > 0 and self.start_timeout > 0):
+        seconds = self.timeout, self.start_timeout
+        if not all(isinstance(one, int | float) and one > 0 for one in seconds):
             return "timeout and start_timeout are seconds, above 0"
+        if not all(isinstance(one, str | None) for one in (cache, server.token)):
+            return "cache is the name of a file, and token that of an environment variable"
         if self.cache_only and not cache:
             return "cache_only needs cache=FILE"
         names = (*server.environment, *([server.token] if server.token else ()))
@@ -200,7 +209,15 @@ class MCPTool:
         self.parameters: Mapping[str, Any] = described.get("inputSchema") or {"type": "object"}
         self.read_only = hints.get("readOnlyHint") is True
         self.network = hints.get("openWorldHint") is not False
-        self.timeout = 2 * (client.timeout + client.start_timeout + CLOSING)
+        self.timeout = self._most(client.timeout)
+
+    def _most(self, seconds: float) -> float:
+        return 2 * (seconds + self.client.start_timeout + CLOSING)
+
+    def set_timeout(self, seconds: float) -> None:
+        """The environment's timeout of a call, for an episode's tool whose server has none of its own."""
+        if self._episode is not None and not self.client.own_timeout:
+            self._episode.timeout, self.timeout = seconds, self._most(seconds)
 
     def begin(self, episode: int, isolation: str) -> MCPTool:
         """The tool in an episode; see :meth:`MCPClient.begin`."""
@@ -229,7 +246,7 @@ class MCPTool:
         """Calls the tool and waits.
 
         Raises:
-            ToolError: the server gave no answer.
+            ToolError: the server gave no answer; if it was late, a :class:`~roleagent.tools.CallTimeout`.
             EpisodeError: that happened three times in a row, or a server died that the episode had changed.
         """
         return asyncio.run(self.start(arguments, state))
@@ -241,10 +258,16 @@ class MCPTool:
         return f"<tool {self.name} of {self.client.name or self.client.server.address}>"
 
 
+def _listed(names: Any) -> tuple[Any, ...]:
+    """A list of names; one text is a list of one."""
+    return tuple(names) if isinstance(names, list | tuple | set | frozenset) else (names,)
+
+
 def load_tools(address: str, **options: Any) -> tuple[MCPTool, ...]:
     """The tools of a server; options are those of :class:`MCPClient`.
 
-    A process has one client for each server and options: environments of a pool offer the same tools.
+    A process has one client for each server and options: environments of a pool offer the same tools. What it does not
+    offer is named once, on standard error.
 
     Raises:
         MCPError: see there.
@@ -257,4 +280,8 @@ def load_tools(address: str, **options: Any) -> tuple[MCPTool, ...]:
 
 @lru_cache
 def _client(pid: int, address: str, options: str) -> MCPClient:
-    return MCPClient(address, **json.loads(options))
+    client = MCPClient(address, **json.loads(options))
+    if client.refused:
+        names = ", ".join(client.refused)
+        print(f"not offered, since they may change something: {names} (allow=[{names}])", file=sys.stderr)
+    return client

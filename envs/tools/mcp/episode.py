@@ -14,7 +14,7 @@ from typing import Any
 from roleagent.envs.tools.calls.workers import EventLoop
 from roleagent.envs.tools.mcp.cache import ResultCache
 from roleagent.envs.tools.mcp.session import CLOSING, Server, Session, SessionLost
-from roleagent.tools import EpisodeError, Result, ToolError
+from roleagent.tools import CallTimeout, EpisodeError, Result, ToolError
 
 FAILURES = 3  # in a row: the episode is an error
 AT_ONCE = 8  # servers that start at the same time
@@ -43,7 +43,7 @@ class Episode:
         cache_only: bool,
     ):
         self.connection = connection
-        self._name, self._own, self._timeout = name, own, timeout
+        self._name, self._own, self.timeout = name, own, timeout
         self._cache, self._cache_only = cache, cache_only
         self._failures, self._changed = 0, False
 
@@ -53,7 +53,7 @@ class Episode:
         A result is cached as long as the episode has called no tool that may change something.
 
         Raises:
-            ToolError: the server gave no answer.
+            ToolError: the server gave no answer; if it was late, a :class:`~roleagent.tools.CallTimeout`.
             EpisodeError: that happened three times in a row, or a server died that the episode had changed.
         """
         cache = self._cache if read_only and not self._changed else None
@@ -72,7 +72,7 @@ class Episode:
         changed, self._changed = self._changed, self._changed or not read_only
         for _ in range(2):
             try:
-                answer = await self.connection.call(tool, arguments, self._timeout)
+                answer = await self.connection.call(tool, arguments, self.timeout)
             except SessionLost as error:
                 self._failures += 1
                 if self._own or error.dead:
@@ -80,7 +80,7 @@ class Episode:
                 if self._failures >= FAILURES or changed:
                     raise EpisodeError(f"{self._name}: {error}") from error
                 if self._failures > 1 or not read_only:
-                    raise ToolError(str(error)) from error
+                    raise (ToolError if error.dead else CallTimeout)(str(error)) from error
             else:
                 self._failures = 0
                 return answer

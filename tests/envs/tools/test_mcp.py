@@ -21,7 +21,7 @@ from roleagent.envs.tools.calls.command import call_command
 from roleagent.envs.tools.definition.load import load_tools as load_all
 from roleagent.envs.tools.mcp import MCPClient, MCPError, load_tools
 from roleagent.envs.tools.mcp.session import Server
-from roleagent.tools import EpisodeError, ToolError
+from roleagent.tools import CallTimeout, EpisodeError, ToolError
 
 SCRIPT = [sys.executable, mcp_server.__file__]
 COMMAND = shlex.join(SCRIPT)
@@ -89,10 +89,14 @@ def test_each_episode_has_a_session_of_its_own():
             assert other["look"]({}).text == seen
 
 
-def test_only_tools_that_read_are_offered(url):
+def test_only_tools_that_read_are_offered(url, capsys):
     client = MCPClient(url)
     assert "put" not in [tool.name for tool in client.tools] and client.refused == ("put",)
-    assert [tool.name for tool in load_tools(url, only=["put"], allow=["put"])] == ["put"]
+    assert [tool.name for tool in load_tools(url, only=["put"], allow="put")] == ["put"]
+    assert capsys.readouterr().err == ""
+    for _ in range(2):
+        assert len(load_tools(url, start_timeout=29)) == 3
+    assert capsys.readouterr().err == "not offered, since they may change something: put (allow=[put])\n"
     with pytest.raises(MCPError, match=r"without readOnlyHint, put may change something: allow=\[put\] permits it"):
         MCPClient(url, only=["put"])
     with pytest.raises(MCPError, match="there is no tool 'throw'; there are add, look, put, misbehave"):
@@ -105,7 +109,7 @@ def test_a_server_that_fails_is_restarted_once_and_then_ends_the_episode(how):
     client = MCPClient("shelf", transport=in_memory(starts), timeout=0.3, allow=["put"])
     reason = "the server gave no answer in 0.3 s" if how == "hang" else "the server has died"
     with episode(client) as tools:
-        with pytest.raises(ToolError, match=reason):
+        with pytest.raises(CallTimeout if how == "hang" else ToolError, match=reason):
             tools["misbehave"]({"how": how})  # two attempts
         assert tools["add"]({"a": 1, "b": 1}).text == "2"  # a success ends the row
         with pytest.raises(ToolError, match=reason):
@@ -172,6 +176,10 @@ def test_a_command_that_dies_is_started_again_and_none_outlives_its_episode(tmp_
         ("x", {"cache_only": True}, "cache_only needs cache=FILE"),
         ("x", {"cache": __file__}, "cannot be used: file is not a database"),
         ("x", {"environment": ["NO_SUCH_NAME"]}, "the environment variable NO_SUCH_NAME is not set"),
+        ("x", {"environment": "NO_SUCH_NAME"}, "the environment variable NO_SUCH_NAME is not set"),
+        ("x", {"timeout": "20"}, "timeout and start_timeout are seconds, above 0"),
+        ("x", {"allow": 3}, "allow is a list of names"),
+        ("x", {"token": 3}, "token that of an environment variable"),
         ("x", {"colour": "red"}, "unexpected keyword argument 'colour'"),
         ("'x", {}, "the command cannot be read: No closing quotation"),
     ],
@@ -236,6 +244,17 @@ def test_an_environment_with_a_server(url):
     pool.close()
     with pytest.raises(MCPError, match="isolation=process needs a command"):
         ToolEnv(tools=f"mcp:{url}", tasks=SERVED, isolation="process")
+
+
+@pytest.mark.parametrize("own", [None, 0.2])
+def test_the_timeout_of_a_call_is_the_server_s_or_else_the_environment_s(own):
+    client = MCPClient("shelf", transport=in_memory([]), timeout=own)
+    env = ToolEnv(tools=client.tools, tasks=SERVED, split="all", timeout=0.3)
+    env.reset()
+    text, *_, info = env.step(call_command([Call("misbehave", {"how": "hang"})]))
+    assert text == f"the server gave no answer in {own or 0.3} s" and info["calls"][0]["error"] == "timeout"
+    assert (info["counters"]["timeouts"], info["counters"]["tool_errors"]) == (1, 0)
+    env.close()
 
 
 def test_a_lost_server_is_an_error_of_its_episode_alone():
