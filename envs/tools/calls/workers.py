@@ -11,7 +11,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import dataclass
@@ -156,9 +156,10 @@ async def _all(jobs: Sequence[Job]) -> None:
 
 
 async def _one(job: Job) -> None:
-    job.started = time.monotonic()
-    task = asyncio.ensure_future(_awaited(job.function))
-    await asyncio.wait([task], timeout=job.timeout)  # wait_for would also wait for the end of a cancelled task
+    task, remaining = asyncio.ensure_future(_awaited(job)), job.timeout
+    while remaining > 0 and not task.done():  # wait_for would also wait for the end of a cancelled task
+        await asyncio.wait([task], timeout=remaining)
+        remaining = job.timeout if job.started is None else job.started + job.timeout - time.monotonic()
     if not task.done():
         job.give_up()
         task.cancel()
@@ -167,5 +168,6 @@ async def _one(job: Job) -> None:
     job.finish(None if error else task.result(), error)
 
 
-async def _awaited(function: Callable[[], Awaitable[Any]]) -> Any:
-    return await function()
+async def _awaited(job: Job) -> Any:
+    job.started = time.monotonic()  # another job may have blocked the loop until now
+    return await job.function()

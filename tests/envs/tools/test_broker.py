@@ -134,6 +134,19 @@ def test_a_call_that_hangs_fails_alone(blocking):
     release.set()
 
 
+def test_a_call_that_waits_for_a_blocked_loop_keeps_its_time():
+    async def block(arguments, state):
+        time.sleep(0.6)
+        return "blocked"
+
+    async def wait(arguments, state):
+        await asyncio.sleep(0.01)
+        return "done"
+
+    calls = [[PreparedCall(tool_of(execute), {}, None, 0.3)] for execute in (block, wait)]
+    assert Broker().run(calls)[1][0].result.text == "done"
+
+
 def test_equal_read_only_calls_run_once():
     def count(arguments, state):
         ran.append(arguments["x"])
