@@ -219,9 +219,12 @@ class Search:
         """Yields the nodes to expand; the children are there when it goes on."""
         options = self.options
         exploration = options.uct if options.selection == "uct" else None
-        start = tree.start
+        start, alone = tree.start, options.simulation == "rollout" and options.width == 1
         while not (tree.error or start.is_leaf or start.exhausted or tree.descents >= options.descents):
             node: Node | None = start
+            if alone:  # without siblings there is nothing to choose: every path begins anew
+                yield from self._simulate(tree, start)
+                node = None
             while node is not None:
                 fresh = not node.expanded
                 if fresh:

@@ -25,7 +25,7 @@ class SearchConfig:
     temperature: Annotated[Number, Field(gt=0, le=100)] = 1.0  # of the replies
     selection: Literal["uct", "random"] = "uct"  # of the child that a descent goes on with
     simulation: Literal["descend", "rollout"] = "descend"  # the chosen child is expanded, too, down to a leaf; or one
-    # reply after another is sampled from it, on a path of its own
+    # reply after another is sampled from it, on a path of its own; with width=1 all paths begin at the root
     side_by_side: Length = 32  # trees that sample together
     head: Annotated[Number, Field(ge=0, lt=1)] = 0.0  # share of an expert's episode that is played before the search
     # begins, for a policy that finds no good leaf; it is shown and not imitated

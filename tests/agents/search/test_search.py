@@ -175,6 +175,16 @@ def test_a_simulation_is_one_unbranched_path_that_selection_does_not_see():
     assert not any(node.simulated for above in tree.nodes for node in above.open_children)
 
 
+def test_rollouts_without_a_tree_begin_anew_each_time():
+    options = ("search.simulation=rollout", "search.width=1", "search.descents=32", "search.depth=4")
+    _, search = opened(explorer(4), *options)
+    trees = search.wave(TASKS, rngs(3))
+    for tree in trees:
+        assert tree.descents == len(tree.leaves()) == len(tree.root.children) == tree.root.visits == 32
+        assert len({node.command for node in tree.root.children}) > 5, "their first replies are independent"
+    assert search.stats.requests == sum(len(tree.nodes) - 1 for tree in trees)
+
+
 def test_one_call_samples_for_all_trees():
     policy = explorer(0)
     _, search = opened(policy, "search.descents=2", "search.depth=4")
