@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from roleagent.agents.analysts.judges import PlaceJudge, ReflectionJudge, StepJudge, revision_lengths
 from roleagent.agents.analysts.model import ModelAnalyst
@@ -13,6 +14,9 @@ from roleagent.commands import Parser, complain, natural, printable, until_pipe_
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.verdicts import Judge
 from roleagent.options import ConfigError
+
+if TYPE_CHECKING:
+    from roleagent.agents.search.tree import Tree
 
 EXAMPLES = """\
 examples:
@@ -64,18 +68,26 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _listed(options: argparse.Namespace) -> Iterator[str]:
-    from roleagent.agents.search.storage import stored_trees
+def _trees(options: argparse.Namespace) -> Iterator[tuple[str, Tree]]:
+    """The trees that were asked for, at least one."""
+    from roleagent.agents.search.storage import iterations_of, stored_trees
 
+    there = iterations_of(options.run)
+    if not there:
+        raise ConfigError(f"{options.run} has no search trees: they come with method=agent_r")
+    if options.iteration and options.iteration not in there:
+        raise ConfigError(f"{options.run} has no iteration {options.iteration}; there are {', '.join(map(str, there))}")
+    return stored_trees(options.run, options.iteration)
+
+
+def _listed(options: argparse.Namespace) -> Iterator[str]:
+    trees = _trees(options)
     yield "tree     nodes  leaves  best  Q     descents  task"
-    found = False
-    for name, tree in stored_trees(options.run, options.iteration):
-        found, leaves = True, tree.leaves()
+    for name, tree in trees:
+        leaves = tree.leaves()
         best = max((leaf.outcome for leaf in leaves), default=0.0)
         numbers = f"{name:<7}{len(tree.nodes):>7}{len(leaves):>8}{best:>6.2f}{tree.root.value or 0.0:>6.2f}"
         yield f"{numbers}{tree.descents:>10}  {printable(tree.error or tree.task.task_id)}"
-    if not found:
-        raise ConfigError(f"{options.run} has no search trees: they come with method=agent_r")
 
 
 def _counts(options: argparse.Namespace) -> Iterator[str]:
@@ -91,9 +103,7 @@ def _counts(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _lengths(options: argparse.Namespace) -> Iterator[str]:
-    from roleagent.agents.search.storage import stored_trees
-
-    trees = [tree for _, tree in stored_trees(options.run, options.iteration)]
+    trees = [tree for _, tree in _trees(options)]
     lost = [tree.trajectory(leaf) for tree in trees for leaf in tree.leaves() if leaf.depth and leaf.outcome <= 0]
     if not lost:
         raise ConfigError(f"the trees of {options.run} have no path with reward 0")

@@ -59,19 +59,23 @@ def read_trees(path: Path) -> list[Tree]:
         raise ConfigError(f"{path} cannot be read as search trees: {error}") from error
 
 
+def iterations_of(run: Path) -> list[int]:
+    """The iterations with search trees, in order."""
+    folders = {path.parent.name for path in run.glob(f"{FOLDER}/iteration-*/wave-*.jsonl.gz")}
+    return sorted(int(name.rpartition("-")[2]) for name in folders)
+
+
 def stored_trees(run: Path, iteration: int | None = None) -> Iterator[StoredTree]:
     """The trees of a run in order; of one iteration, or of all.
 
     Raises:
         ConfigError: a file is damaged.
     """
-    folders = sorted((run / FOLDER).glob("iteration-*"))
-    for folder in folders:
-        of = int(folder.name.rpartition("-")[2])
+    for of in iterations_of(run):
         if iteration not in (None, of):
             continue
         number = 0
-        for path in sorted(folder.glob("wave-*.jsonl.gz")):
+        for path in sorted(wave_file(run, of, 0).parent.glob("wave-*.jsonl.gz")):
             for tree in read_trees(path):
                 number += 1
                 yield StoredTree(f"{of}.{number}", tree)
@@ -148,6 +152,15 @@ def _tree(described: dict[str, Any]) -> Tree:
 
 
 __all__ = [
-    *("FOLDER", "StoredTree", "read_trees", "stored_counts", "stored_trees", "stored_verdicts", "wave_file"),
+    *(
+        "FOLDER",
+        "StoredTree",
+        "iterations_of",
+        "read_trees",
+        "stored_counts",
+        "stored_trees",
+        "stored_verdicts",
+        "wave_file",
+    ),
     "write_trees",
 ]

@@ -372,6 +372,14 @@ def test_the_command_lists_and_shows_trees(run, capsys):
         assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+@pytest.mark.parametrize("verb", ["list", "lengths"])
+def test_the_command_names_the_iterations_that_are_there(verb, run, capsys):
+    assert show_trees([verb, str(run), "--iteration", "7"]) == 2
+    shown = capsys.readouterr()
+    assert not shown.out and shown.err.endswith("has no iteration 7; there are 1\n")
+    assert show_trees([verb, str(run), "--iteration", "1"]) == 0
+
+
 def test_the_command_measures_where_a_judge_cuts_lost_paths(run, capsys):
     lost = [leaf for _, tree in stored_trees(run) for leaf in tree.leaves() if not leaf.outcome]
     assert show_trees(["lengths", str(run), "--judge", "last"]) == 0
