@@ -38,8 +38,7 @@ class PreferenceData(RevisionData):
             leaves = leaves_of(data.tree)
             good, pairs = good_leaves(leaves, self.alpha), make_pairs(data.tree, self.options, self.alpha, rng)
             data.counts.update(
-                trees=1, leaves=len(leaves), good_leaves=len(good), pairs=len(pairs), without_good=not good,
-                without_bad=len(good) == len(leaves),
+                trees=1, leaves=len(leaves), good_leaves=len(good), pairs=len(pairs), **data.solved(leaves, good)
             )  # fmt: skip
             for pair in pairs:
                 self._add_pair(data, pair)

@@ -15,7 +15,7 @@ import numpy as np
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.protocol import Policy
-from roleagent.agents.search.tree import Tree
+from roleagent.agents.search.tree import Node, Tree
 from roleagent.envs.failures.command_noise import verb_of
 from roleagent.failures.verdicts import Judge, Verdict, transition_point
 from roleagent.learners.revision.examples import Example
@@ -63,6 +63,12 @@ class TreeData:
     verdicts: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
+    def solved(self, leaves: Sequence[Node], good: Sequence[Node]) -> dict[str, int]:
+        """Counts whether the tree lacks good or bad leaves; one whose environment failed is counted apart."""
+        if self.tree.error:
+            return {"failed_trees": 1}
+        return {"without_good": not good, "without_bad": len(good) == len(leaves)}
+
     def add_verdict(self, node: int, verdict: Verdict) -> None:
         """Counts a verdict about the action of a node, and keeps it if it is decided."""
         self.counts.update([f"verdict_{verdict.kind}", f"verdict_source_{verdict.source}"])
@@ -74,6 +80,7 @@ class TreeData:
         """The tree's data for a file."""
         return {
             "task": asdict(self.tree.task),
+            "error": self.tree.error,
             "leaves": self.leaves,
             "verdicts": self.verdicts,
             "counts": dict(self.counts),
@@ -132,8 +139,7 @@ class RevisionData:
             good = good_leaves(leaves, self.alpha)
             made = make_pairs(data.tree, self.options, self.alpha, rng) if self.options.share else []
             data.counts.update(
-                trees=1, leaves=len(leaves), good_leaves=len(good), pairs=len(made), without_good=not good,
-                without_bad=len(good) == len(leaves),
+                trees=1, leaves=len(leaves), good_leaves=len(good), pairs=len(made), **data.solved(leaves, good)
             )  # fmt: skip
             pairs += [(data, pair, rng) for pair in made]
         judged = self.judge.judge([self._numbered(data, pair, found) for data, pair, _ in pairs])

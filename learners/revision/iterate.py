@@ -38,7 +38,7 @@ from roleagent.learners.preference import PreferenceData
 from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.examples import Example, read_lines, select, write_lines
 from roleagent.learners.revision.imitation import learn_examples
-from roleagent.learners.revision.metrics import counts_of, idle_mechanisms, sentence_of, shares_of
+from roleagent.learners.revision.metrics import counts_of, failures_of, idle_mechanisms, sentence_of, shares_of
 from roleagent.learners.revision.other_runs import judging_policy, trees_of
 from roleagent.learners.revision.pairs import make_pairs
 from roleagent.learners.run.rank_sampler import RankSampler
@@ -163,8 +163,16 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
 
     Raises:
         ConfigError: the first iteration has none. The policy cannot win then, and another search would cost as much.
+            Or the environment failed in all trees.
     """
     rows = run.ranks.once(lambda: [row for path in _files(run, iteration, "wave") for row in read_lines(path)])
+    if failures := failures_of(rows):
+        if all(row.get("error") for row in rows):
+            raise ConfigError(
+                f"{failures}: repair the environment, remove {_folder(run, iteration)} and "
+                f"{wave_file(run.folder.path, iteration, 0).parent}, and continue with --resume"
+            )
+        run.display.warn(f"iteration {iteration}: {failures}")
     examples, dropped = _selected(run, iteration)
     if run.config.revision.keep == "all":
         examples = [*(one for past in range(1, iteration) for one in _selected(run, past)[0]), *examples]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from roleagent.learners.revision.examples import Example
 
@@ -24,17 +24,18 @@ def shares_of(counts: Mapping[str, float], examples: Sequence[Example]) -> dict[
     """Shares and means of an iteration.
 
     Returns:
-        ``without_good_share`` and ``without_bad_share`` of the trees, ``uct_share`` of the selections,
-        ``false_splice_share`` of the splices; of the revision trajectories ``revision_length``, the mean t′, and
-        ``revision_length_share``, the mean t′/T_b.
+        ``without_good_share`` and ``without_bad_share`` of the trees that did not fail, ``uct_share`` of the
+        selections, ``false_splice_share`` of the splices; of the revision trajectories ``revision_length``, the mean
+        t′, and ``revision_length_share``, the mean t′/T_b.
     """
 
     def share(part: str, whole: str) -> float:
         return counts.get(part, 0) / max(1, counts.get(whole, 0))
 
+    played = max(1, counts.get("trees", 0) - counts.get("failed_trees", 0))
     found = {
-        "without_good_share": share("without_good", "trees"),
-        "without_bad_share": share("without_bad", "trees"),
+        "without_good_share": counts.get("without_good", 0) / played,
+        "without_bad_share": counts.get("without_bad", 0) / played,
         "uct_share": share("search_chosen_by_uct", "search_chosen"),
         "false_splice_share": share("splice_false", "splices"),
     }
@@ -43,6 +44,16 @@ def shares_of(counts: Mapping[str, float], examples: Sequence[Example]) -> dict[
         found["revision_length"] = sum(text["cut"] for text in cut) / len(cut)
         found["revision_length_share"] = sum(text["cut"] / text["bad_steps"] for text in cut) / len(cut)
     return found
+
+
+def failures_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many trees ended with an error of their environment, and the first of these errors; ``""`` without any.
+
+    >>> failures_of([{"error": ""}, {"error": "OSError: no server"}])
+    '1 of 2 trees failed, the first with OSError: no server'
+    """
+    errors = [row["error"] for row in rows if row.get("error")]
+    return f"{len(errors)} of {len(rows)} trees failed, the first with {errors[0]}" if errors else ""
 
 
 def sentence_of(iteration: int, summary: Mapping[str, float]) -> str:
@@ -90,4 +101,4 @@ def _refuted(config: Config, counters: Mapping[str, float]) -> str:
     return f": the world refuted all {splices:.0f} splices{remedy}"
 
 
-__all__ = ["counts_of", "idle_mechanisms", "sentence_of", "shares_of"]
+__all__ = ["counts_of", "failures_of", "idle_mechanisms", "sentence_of", "shares_of"]

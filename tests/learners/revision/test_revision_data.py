@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,11 +15,13 @@ from roleagent.config.revision import RevisionConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.verdicts import UNREAD, Verdict
 from roleagent.learners.batch import ACTION
+from roleagent.learners.preference import PreferenceData
 from roleagent.learners.revision.data import RevisionData
-from roleagent.learners.revision.examples import select
+from roleagent.learners.revision.examples import select, write_lines
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
+from roleagent.learners.revision.iterate import collect
 from roleagent.learners.revision.loss import Member, batches, part_shares, weights_of
-from roleagent.learners.revision.metrics import idle_mechanisms
+from roleagent.learners.revision.metrics import idle_mechanisms, shares_of
 from roleagent.learners.revision.thoughts import THOUGHTS, read_thoughts
 from roleagent.types import Segment
 
@@ -120,6 +123,26 @@ def test_what_cannot_be_an_example_is_dropped(bad, options, counted):
     found, _ = made(GOOD, bad, **options)
     assert parts(found) == ([] if "context" in options else ["good"])
     assert counted.items() <= found.counts.items()
+
+
+def test_failed_trees_are_counted_apart_and_their_error_is_reported(tmp_path):
+    split, policy = kitchen()
+    tree = grow(split, policy, TASK, [GOOD])
+    tree.error = "OSError: no server"
+    for kind in (RevisionData, PreferenceData):
+        [data] = kind(split, policy, PlaceJudge(), None, 0.5).make([tree], [np.random.default_rng(0)])
+        assert data.counts["failed_trees"] == 1 and not data.counts["without_good"] + data.counts["without_bad"]
+    counts = {"trees": 4, "failed_trees": 2, "without_good": 1}
+    assert shares_of(counts, [])["without_good_share"] == 0.5, "of those that did not fail"
+
+    path = tmp_path / "revision/iteration-001/wave-000.jsonl.gz"
+    path.parent.mkdir(parents=True)
+    write_lines(path, [data.to_json()] * 2)
+    run = SimpleNamespace(
+        ranks=SimpleNamespace(once=lambda function: function()), folder=SimpleNamespace(path=tmp_path)
+    )
+    with pytest.raises(ConfigError, match="2 of 2 trees failed, the first with OSError: no server"):
+        collect(run, None, 1)
 
 
 def test_bad_leaves_go_to_the_library_with_the_transition_point():
