@@ -8,6 +8,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+import yaml
 from failures import TOY, failed
 from hypothesis import given
 from hypothesis import strategies as st
@@ -386,6 +387,18 @@ def test_the_report_is_written_whole_beside_the_run(run, tmp_path, capsys):
     assert roleagent(["report", str(run), str(run), "--out", str(out)]) == 0 and out.exists()
     assert roleagent(["report", str(run), "--out", str(tmp_path / "nowhere" / "x.html")]) == 2
     assert "--out" in capsys.readouterr().err
+
+
+def test_the_report_of_agent_r_counts_its_iterations_and_trees(tmp_path, capsys):
+    tree = configuration.to_dict(configuration.load(None, ["method=agent_r", "revision.iterations=3"]))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    rows = [{"stage": "revise", "step": step, "loss": 0.5} for step in range(1, 25)]
+    (tmp_path / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (tmp_path / "revision").mkdir()
+    for number in (1, 2):
+        (tmp_path / f"revision/iteration-{number:03d}.json").write_text(json.dumps({"trees": 48}))
+    assert roleagent(["report", str(tmp_path)]) == 0
+    assert "2 of 3 iterations, 96 trees" in capsys.readouterr().out
 
 
 def test_groups_that_teach_are_groups_with_tokens_first():
