@@ -25,6 +25,7 @@ from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.credit import estimator_config
 from roleagent.learners.model.deepspeed_settings import check_deepspeed
 from roleagent.learners.model.lora import check_rank
+from roleagent.learners.revision.other_runs import check_revision
 from roleagent.learners.run.checkpoints import CheckpointError
 from roleagent.learners.run.distributed import Ranks
 from roleagent.learners.run.run import Run
@@ -85,7 +86,8 @@ def check_run(split: EnvSplit, resume: bool) -> None:
         resume: whether the run exists already, with a model of its own.
 
     Raises:
-        ConfigError, PolicyError, EndpointError, LibraryError, ValueError: one line that explains what to change.
+        ConfigError, CheckpointError, PolicyError, EndpointError, LibraryError, ValueError: one line that explains what
+            to change.
     """
     config = split.config
     imitates = config.warmstart.episodes > 0
@@ -99,6 +101,8 @@ def check_run(split: EnvSplit, resume: bool) -> None:
         raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
     if config.train.stage in ("revise", "eto") and config.env.train_split == config.env.eval_split:
         raise ConfigError("Agent-R imitates the tasks that it searches: set env.eval_split to another split than these")
+    if config.train.stage in ("revise", "eto"):
+        check_revision(config)
     check_lengths(config, split.horizon)
     check_learning(config)
     check_simulator(split)

@@ -9,12 +9,14 @@ from pathlib import Path
 import torch
 
 from roleagent.agents.analysts.judges import judge_name
-from roleagent.agents.builders import EnvSplit
+from roleagent.agents.builders import EnvSplit, load_class
 from roleagent.agents.policies.hf import HFPolicy, own_device
 from roleagent.agents.policies.protocol import Policy, text_reply
-from roleagent.agents.search.storage import stored_trees
+from roleagent.agents.search.storage import iterations_of, stored_trees
 from roleagent.agents.search.tree import Tree
 from roleagent.config import Config, ConfigError
+from roleagent.learners.revision.general import read_conversations
+from roleagent.learners.revision.thoughts import read_thoughts
 from roleagent.learners.run.checkpoints import Checkpoints
 from roleagent.learners.run.folder import read_config
 
@@ -40,11 +42,39 @@ def judging_policy(config: Config, actor: Policy) -> Policy:
 
 @lru_cache(maxsize=1)
 def _newest_policy(run: Path) -> HFPolicy:
-    config, found = read_config(run), Checkpoints(run / "checkpoints").latest()
+    config, found = read_config(run), _checkpoint(run)
+    return Checkpoints.policy(found, torch.Generator(own_device()), config.policy)
+
+
+def _checkpoint(run: Path) -> Path:
+    found = Checkpoints(run / "checkpoints").latest()
     if found is None:
         raise ConfigError(f"the run {run} has no checkpoint to judge with (revision.judge_from)")
     Checkpoints.check(found, "policy/")
-    return Checkpoints.policy(found, torch.Generator(own_device()), config.policy)
+    return found
+
+
+def check_revision(config: Config) -> None:
+    """Refuses files, classes and runs of ``revision`` that cannot be read.
+
+    Raises:
+        ConfigError, CheckpointError: one line that explains what to change.
+    """
+    options = config.revision
+    read_thoughts(options.thoughts)
+    if options.general:
+        read_conversations(options.general)
+    if ":" in options.judge:
+        load_class(options.judge, "judge")
+    if options.judge_from:
+        run = Path(options.judge_from).resolve()
+        read_config(run)
+        _checkpoint(run)
+    for other in options.also:
+        read_config(Path(other))
+        there = iterations_of(Path(other))
+        if missing := next((n for n in range(1, options.iterations + 1) if n not in there), 0):
+            raise ConfigError(f"{other} has no search trees of iteration {missing}: remove it from revision.also")
 
 
 def trees_of(run: str, config: Config, policy: Policy, iteration: int) -> tuple[EnvSplit, list[Tree]]:
@@ -71,4 +101,4 @@ def trees_of(run: str, config: Config, policy: Policy, iteration: int) -> tuple[
     return split, trees
 
 
-__all__ = ["judging_policy", "trees_of"]
+__all__ = ["check_revision", "judging_policy", "trees_of"]

@@ -5,6 +5,7 @@ import pytest
 from tiny import world_of
 from trees import grow, kitchen, note
 
+from roleagent.agents.search.storage import wave_file, write_trees
 from roleagent.agents.search.tree import common_ancestor
 from roleagent.config import ConfigError, load
 from roleagent.config.revision import RevisionConfig
@@ -12,6 +13,7 @@ from roleagent.learners.launch import check_run
 from roleagent.learners.prediction_targets import text_reply
 from roleagent.learners.revision.pairs import good_leaves, has_loop, leaves_of, make_pairs
 from roleagent.learners.revision.splice import continued, replay, search_on, signal_of, splice
+from roleagent.learners.run.checkpoints import CheckpointError
 
 TASK = "bring-egg-table-1"
 GOOD = ["go to basket", "take egg from basket", "go to table", "move egg to table"]
@@ -48,6 +50,31 @@ def rewarded(tree, **rewards):
 def test_the_panel_is_not_searched():
     with pytest.raises(ConfigError, match="another split"):
         check_run(world_of("method=agent_r", "env.eval_split=train"), resume=False)
+
+
+@pytest.mark.parametrize(
+    ("option", "words"),
+    [
+        ("judge=foo:Bar", "cannot load 'foo:Bar'"),
+        ("judge_from={}", "no run folder"),
+        ("judge_from={}/run", "no checkpoint"),
+        ("thoughts={}/empty", "has no thought"),
+        ("general={}/nope", "cannot read"),
+        ("general={}/lines", "line 1"),
+        ("also=[{}]", "no run folder"),
+        ("also=[{}/run]", "no search trees of iteration 2"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_before_the_run(option, words, tmp_path):
+    (tmp_path / "empty").touch()
+    (tmp_path / "lines").write_text("{}\n")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run/config.yaml").write_text("method: agent_r\n")
+    write_trees(wave_file(tmp_path / "run", 1, 0), [])
+    for stage in ("revise", "eto"):
+        split = world_of("method=agent_r", f"train.stage={stage}", f"revision.{option.format(tmp_path)}")
+        with pytest.raises((ConfigError, CheckpointError), match=words):
+            check_run(split, resume=False)
 
 
 def test_alpha_and_beta_are_numbers_of_one_scale():
