@@ -25,7 +25,7 @@ from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.credit import estimator_config
 from roleagent.learners.model.deepspeed_settings import check_deepspeed
 from roleagent.learners.model.lora import check_rank
-from roleagent.learners.revision.other_runs import check_revision
+from roleagent.learners.revision.other_runs import check_revision, searched_tasks
 from roleagent.learners.run.checkpoints import CheckpointError
 from roleagent.learners.run.distributed import Ranks
 from roleagent.learners.run.run import Run
@@ -122,6 +122,28 @@ def check_run(split: EnvSplit, resume: bool) -> None:
             FailureLibrary(config.curriculum.library).close()
 
 
+def check_held_out(split: EnvSplit, held_out: EnvSplit) -> None:
+    """Refuses tasks of the evaluation that Agent-R would search, itself or in a run of ``revision.also``.
+
+    Raises:
+        ConfigError: one line that explains what to change.
+    """
+    config, evaluated = split.config, set(held_out.task_split.task_ids)
+    if config.train.stage not in ("revise", "eto"):
+        return
+    if both := len(evaluated.intersection(split.task_split.task_ids)):
+        raise ConfigError(
+            f"{both} tasks of env.eval_split={config.env.eval_split} are also in "
+            f"env.train_split={config.env.train_split}, and Agent-R imitates the tasks that it searches: choose splits "
+            "without common tasks"
+        )
+    for other in config.revision.also:
+        if both := len(evaluated.intersection(searched_tasks(other, config))):
+            raise ConfigError(
+                f"{other} searched {both} of the tasks that this run is evaluated on: remove it from revision.also"
+            )
+
+
 def check_simulator(split: EnvSplit) -> None:
     """Refuses task simulators that cannot work.
 
@@ -179,4 +201,4 @@ def _check_predictions(config: Config) -> None:
         )
 
 
-__all__ = ["check_learning", "check_run", "exit_status", "open_run"]
+__all__ = ["check_held_out", "check_learning", "check_run", "exit_status", "open_run"]

@@ -55,7 +55,7 @@ def _checkpoint(run: Path) -> Path:
 
 
 def check_revision(config: Config) -> None:
-    """Refuses files, classes and runs of ``revision`` that cannot be read.
+    """Refuses files, classes and runs of ``revision`` that cannot be read, and runs that searched the evaluation split.
 
     Raises:
         ConfigError, CheckpointError: one line that explains what to change.
@@ -71,10 +71,23 @@ def check_revision(config: Config) -> None:
         read_config(run)
         _checkpoint(run)
     for other in options.also:
-        read_config(Path(other))
+        env = read_config(Path(other)).env
+        if (env.id, env.train_split) == (config.env.id, config.env.eval_split):
+            raise ConfigError(f"{other} searched the tasks that this run is evaluated on: remove it from revision.also")
         there = iterations_of(Path(other))
         if missing := next((n for n in range(1, options.iterations + 1) if n not in there), 0):
             raise ConfigError(f"{other} has no search trees of iteration {missing}: remove it from revision.also")
+
+
+def searched_tasks(run: str, config: Config) -> set[str]:
+    """The tasks that another run searched; none if it is of another environment.
+
+    Raises:
+        ConfigError: there is no such run, or its trees are damaged.
+    """
+    if read_config(Path(run)).env.id != config.env.id:
+        return set()
+    return {tree.task.task_id for _, tree in stored_trees(Path(run))}
 
 
 def trees_of(run: str, config: Config, policy: Policy, iteration: int) -> tuple[EnvSplit, list[Tree]]:
@@ -86,11 +99,9 @@ def trees_of(run: str, config: Config, policy: Policy, iteration: int) -> tuple[
         policy: tokenizes.
 
     Raises:
-        ConfigError: there is no such run, it has no trees, or it searched tasks that this run is evaluated on.
+        ConfigError: there is no such run, or it has no trees.
     """
     other = read_config(Path(run))
-    if (other.env.id, other.env.train_split) == (config.env.id, config.env.eval_split):
-        raise ConfigError(f"{run} searched the tasks that this run is evaluated on: remove it from revision.also")
     trees = [tree for _, tree in stored_trees(Path(run), iteration)]
     if not trees:
         raise ConfigError(f"{run} has no search trees of iteration {iteration}: remove it from revision.also")
@@ -101,4 +112,4 @@ def trees_of(run: str, config: Config, policy: Policy, iteration: int) -> tuple[
     return split, trees
 
 
-__all__ = ["check_revision", "judging_policy", "trees_of"]
+__all__ = ["check_revision", "judging_policy", "searched_tasks", "trees_of"]

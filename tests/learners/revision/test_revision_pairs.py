@@ -1,19 +1,22 @@
 """Pairs of good and bad paths, the conditions on their rewards, and splices that the world is asked about."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tiny import world_of
 from trees import grow, kitchen, note
 
 from roleagent.agents.search.storage import wave_file, write_trees
-from roleagent.agents.search.tree import common_ancestor
+from roleagent.agents.search.tree import Node, Tree, common_ancestor
 from roleagent.config import ConfigError, load
 from roleagent.config.revision import RevisionConfig
-from roleagent.learners.launch import check_run
+from roleagent.learners.launch import check_held_out, check_run
 from roleagent.learners.prediction_targets import text_reply
 from roleagent.learners.revision.pairs import good_leaves, has_loop, leaves_of, make_pairs
 from roleagent.learners.revision.splice import continued, replay, search_on, signal_of, splice
 from roleagent.learners.run.checkpoints import CheckpointError
+from roleagent.types import Task
 
 TASK = "bring-egg-table-1"
 GOOD = ["go to basket", "take egg from basket", "go to table", "move egg to table"]
@@ -50,6 +53,21 @@ def rewarded(tree, **rewards):
 def test_the_panel_is_not_searched():
     with pytest.raises(ConfigError, match="another split"):
         check_run(world_of("method=agent_r", "env.eval_split=train"), resume=False)
+
+
+def test_splits_with_common_tasks_are_refused(tmp_path):
+    (tmp_path / "config.yaml").write_text("{method: agent_r, env: {id: RoleAgent/Toy-v0}}\n")
+    split = world_of("method=agent_r", f"revision.also=[{tmp_path}]")
+    ids = split.task_split.task_ids
+    held_out = replace(split, task_split=replace(split.task_split, task_ids=("another", ids[3], ids[5])))
+    with pytest.raises(ConfigError, match=r"2 tasks of .* are also in env"):
+        check_held_out(split, held_out)
+    held_out = replace(split, task_split=replace(split.task_split, task_ids=("another",)))
+    check_held_out(split, held_out)
+    write_trees(wave_file(tmp_path, 1, 0), [Tree(Task("RoleAgent/Toy-v0", "another"), Node())])
+    with pytest.raises(ConfigError, match=f"{tmp_path} searched 1 of the tasks that this run is evaluated on"):
+        check_held_out(split, held_out)
+    check_held_out(world_of("method=grpo"), held_out)
 
 
 @pytest.mark.parametrize(
