@@ -192,10 +192,9 @@ class GeneratedSampler:
         for group, record in zip(tried["fresh"], records, strict=True):
             self._play("fresh", group, reward=record.reward, weight=record.weight)
         replayed = [(self._play("replayed", group), rate(group)) for group in tried["replayed"]]
-        written = [(self.grammar.task_type(task.spec), task.spec.values) for task in self._written.values()]
         own = {
             **self._counts(),
-            **diversity_metrics([*self.grammar.fields], written),
+            **diversity_metrics([*self.grammar.fields], self.writer.readable),
             **self._alignments(tried),
             **replay_metrics(replayed, self.iteration),
             **record_metrics(self.records),
@@ -205,6 +204,7 @@ class GeneratedSampler:
         }
         self._newest = {f"genenv_{name}": float(value) for name, value in own.items()}
         self.writer.counters.clear()
+        self.writer.readable.clear()
         self.writer.passed = {}
         self._written, self._replayed, self._contexts, self._fallback = {}, set(), 0, 0
         return {(base[number], member): found for (number, member), found in reflections.items()}

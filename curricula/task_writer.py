@@ -55,6 +55,8 @@ class TaskWriter:
         events: one line per proposal since they were last cleared (``tasks.jsonl`` of a run folder).
         passed: by task type, the simulator's proposals that passed the checks, and all that were checked, since they
             were last cleared. Repeated tasks are not among them: they are valid, and were accepted before.
+        readable: the task type and the field values of each line that could be read since they were last cleared,
+            accepted or not. Variations are not among them.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class TaskWriter:
         self.counters: Counter[str] = Counter()
         self.events: list[dict[str, Any]] = []
         self.passed: dict[str, tuple[int, int]] = {}
+        self.readable: list[tuple[str, tuple[str, ...]]] = []
         self.accepted: dict[tuple[str, ...], int] = {}  # field values → the iteration that last accepted them
 
     def write(
@@ -144,7 +147,9 @@ class TaskWriter:
         task_type = ""
         try:
             values = () if varied else self._read(line)
-            task_type = "" if varied else self.grammar.task_type(TaskSpec(values))
+            if not varied:
+                task_type = self.grammar.task_type(TaskSpec(values))
+                self.readable.append((task_type, values))
             spec = proposal if varied else self._complete(values, rng)
             verdict = self.grammar.check(spec)
             task_id = self.grammar.task_id(spec)

@@ -50,8 +50,8 @@ CHARTS.splice(CHARTS.findIndex(([, id]) => id === "time"), 0, [
       hint: "0 means that the simulator does not learn.",
     },
     {
-      title: "Tasks that differ",
-      unit: "share of the written tasks",
+      title: "Proposals that differ",
+      unit: "share of the readable proposals",
       ...SHARE,
       lines: of("genenv_distinct_share"),
       hint: "A fall is collapse: the simulator writes the same again and again.",

@@ -238,6 +238,17 @@ def test_the_same_field_values_are_accepted_once_in_some_iterations():
     assert sampler.metrics()["genenv_refused_duplicate"] == 3 * 4
 
 
+def test_a_simulator_that_repeats_itself_is_seen_in_its_proposals():
+    sampler = generated(simulator=Lines(LINE, LINE.replace("egg", "fish")), fresh=1.0, replay=0.0)
+    play(sampler, lambda task_id: 0, size=8)
+    found = sampler.metrics()
+    assert found["genenv_accepted"] == 2  # the accepted tasks always differ
+    assert found["genenv_distinct_share"] == pytest.approx(2 / found["genenv_proposed"])
+    play(sampler, lambda task_id: 0, size=8)
+    found = sampler.metrics()
+    assert found["genenv_accepted"] == 0 and found["genenv_distinct_share"] == 2 / 32
+
+
 def test_variations_change_one_field_of_a_task_in_the_band():
     sampler = generated(simulator=Lines(LINE), fresh=1.0, replay=0.0, variation_share=1.0)
     [first, *_] = play(sampler, lambda task_id: 4 if task_id.startswith("heat") else 0, size=1)
