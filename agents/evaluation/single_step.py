@@ -2,8 +2,9 @@
 
 GenEnv's paper measures ALFWorld in this way. The scripted expert plays a task. At each of its steps the policy reads
 the expert's history, and its command counts if it is exactly the expert's. No command of the policy is played, so
-it never has to recover from a mistake, and a right command that the expert did not choose counts as wrong. The figure
-is no success of episodes, and cannot be compared with one.
+it never has to recover from a mistake, and a right command that the expert did not choose counts as wrong. So does a
+step whose prompt does not fit the context: an episode would end there. The figure is no success of episodes, and cannot
+be compared with one.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class ExpertStep:
-    """One step of the expert, and the prompt on which a policy gives a command."""
+    """One step of the expert, and the prompt on which a policy gives a command; empty if it does not fit."""
 
     task_id: str
     task_type: str
@@ -34,7 +35,7 @@ class ExpertStep:
 
 
 def expert_steps(env_split: EnvSplit, policy: Policy, task_id: str, seed: int) -> list[ExpertStep]:
-    """The expert's steps of a task that the prompt has room for; none if the expert does not win."""
+    """The expert's steps of a task; none if the expert does not win."""
     rollout = env_split.rollout(policy)
     room = policy.context_length - rollout.config.action_tokens
     rng = np.random.default_rng([seed, env_split.task_split.position(task_id)])
@@ -45,8 +46,7 @@ def expert_steps(env_split: EnvSplit, policy: Policy, task_id: str, seed: int) -
     steps: list[ExpertStep] = []
     for turn in episode.turns:
         prompt = conversation.action_prompt()
-        if len(prompt) <= room:
-            steps.append(ExpertStep(task_id, task_type, prompt, turn.action))
+        steps.append(ExpertStep(task_id, task_type, prompt if len(prompt) <= room else (), turn.action))
         reply = tuple(policy.encode(rollout.reader.write(turn.action, policy.literal)))
         conversation.advance((*prompt, *reply), reply, turn.action, turn.observation, turn.info)
     return steps
@@ -69,8 +69,9 @@ def single_step(env_split: EnvSplit, policy: Policy, seed: int, progress: Progre
     policy.reseed(seed)
     for number, task_id in enumerate(task_ids, start=1):
         own = expert_steps(env_split, policy, task_id, seed)
-        for start in range(0, len(own), options.eval_batch):
-            part = own[start : start + options.eval_batch]
+        fitting = [step for step in own if step.prompt_ids]
+        for start in range(0, len(fitting), options.eval_batch):
+            part = fitting[start : start + options.eval_batch]
             requests = [
                 Request(step.prompt_ids, slot, options.action_tokens, rollout.action_stops)
                 for slot, step in enumerate(part)
@@ -79,7 +80,9 @@ def single_step(env_split: EnvSplit, policy: Policy, seed: int, progress: Progre
             given = [rollout.reader.read(policy.decode(reply.token_ids)).command for reply in replies]
             right += [command == step.command for command, step in zip(given, part, strict=True)]
             policy.clear_cache()
-        steps += own
+        long = [step for step in own if not step.prompt_ids]
+        steps += [*fitting, *long]
+        right += [False] * len(long)
         if progress is not None:
             progress(number, len(task_ids))
     if not steps:

@@ -410,6 +410,19 @@ def test_a_single_step_is_right_if_it_is_the_experts_after_the_experts_history(e
     assert found["accuracy"] == pytest.approx(1 - 1 / found["steps"]) and found["interval"][0] < found["accuracy"]
 
 
+def test_a_single_step_that_does_not_fit_the_context_is_wrong():
+    tree = {"env": {"id": "RoleAgent/Toy-v0"}, "prompt": {"style": "transcript"}, "wia": False}
+    env_split, policy = EnvSplit.open(from_dict(tree), "valid", 2), Copyist()
+    own = [step for name in env_split.task_split.task_ids for step in expert_steps(env_split, policy, name, 3)]
+    policy.known = {step.prompt_ids: step.command for step in own}
+    sizes = sorted(len(step.prompt_ids) for step in own)
+    for room, share in ((sizes[-2], 1 - 1 / len(own)), (0, 0)):
+        policy.context_length = room + env_split.config.rollout.action_tokens
+        found = single_step(env_split, policy, 3)
+        assert (found["accuracy"], found["steps"]) == (pytest.approx(share), len(own))
+        assert (found["tasks"], found["left_out"]) == (2, 0)
+
+
 def test_the_prompt_of_an_episode_earns_nothing():
     """GenEnv's published code scores the prompt with the reply: an answer that a prompt shows counts as given there."""
     tree = {"env": {"id": "RoleAgent/Toy-v0"}, "wia": False, "policy": {"context": 4096}}
