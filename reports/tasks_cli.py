@@ -90,8 +90,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator, Situation]:
     """The grammar and the simulator of an environment or of a run, and what the simulator reads."""
-    from numpy.random import default_rng
-
     from roleagent.curricula.simulators import BaseSimulator
     from roleagent.env_spec import spec_of
     from roleagent.envs.make import make
@@ -99,11 +97,11 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator, Situatio
     from roleagent.tasks.grammar import grammar_of
     from roleagent.tasks.simulator import Situation
 
-    rng, run = default_rng(options.seed), Path(options.source)
+    run = Path(options.source)
     if (run / "config.yaml").exists():
         if options.env_arg:
             raise ConfigError("--env-arg is for an environment: a run has its own arguments")
-        return _open_run(run, rng, writes=options.verb == "propose")
+        return _open_run(run, writes=options.verb == "propose")
     if run.is_dir():
         raise ConfigError(f"{run} is no run folder: it has no config.yaml")
     env_id = environment_id(options.source)
@@ -113,7 +111,9 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator, Situatio
     return grammar, BaseSimulator(grammar), Situation({})
 
 
-def _open_run(run: Path, rng: Generator, writes: bool) -> tuple[TaskGrammar, Simulator, Situation]:
+def _open_run(run: Path, writes: bool) -> tuple[TaskGrammar, Simulator, Situation]:
+    from numpy.random import default_rng
+
     from roleagent.agents.builders import make_base, open_simulator
     from roleagent.curricula.simulators import BaseSimulator
     from roleagent.learners.run.folder import read_config
@@ -121,18 +121,22 @@ def _open_run(run: Path, rng: Generator, writes: bool) -> tuple[TaskGrammar, Sim
     from roleagent.tasks.grammar import grammar_of
     from roleagent.tasks.simulator import Situation
 
-    config = replace(read_config(run), genenv=True)
+    config = read_config(run)
+    writes = writes and config.genenv  # a run without GenEnv has no simulator
+    config = replace(config, genenv=True)
     env: Any = make_base(config, config.env.train_split)
     grammar = grammar_of(env, plan_share=config.simulator.plan_share)
     if not writes:
         return grammar, BaseSimulator(grammar), Situation({})
     state = newest_checkpoint(run).get("sampler") or {}
+    situation = _situation(state, config, grammar)
     if config.simulator_is_model:
-        return grammar, _saved_model(run, config, grammar), _situation(state, config, grammar)
-    simulator = open_simulator(config, grammar, len(env.unwrapped.task_split), rng)
+        return grammar, _saved_model(run, config, grammar), situation
+    stream = default_rng([config.seed, 0, 17])  # the run's own: a static list is drawn again
+    simulator = open_simulator(config, grammar, len(env.unwrapped.task_split), stream)
     if state.get("simulator"):
         simulator.load_state_dict(state["simulator"])
-    return grammar, simulator, Situation({})
+    return grammar, simulator, situation
 
 
 def _saved_model(run: Path, config: Config, grammar: TaskGrammar) -> Simulator:

@@ -11,7 +11,7 @@ import yaml
 
 from roleagent.cli import main
 from roleagent.config import Config, from_dict, to_dict
-from roleagent.curricula.simulators import TableSimulator
+from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
 from roleagent.reports.data.load_run import load_run
 from roleagent.reports.data.load_tasks import load_tasks
 from roleagent.reports.data.load_trajectories import RunDataError
@@ -136,6 +136,39 @@ def test_propose_asks_the_simulator_of_a_run_as_it_is_now(tmp_path, capsys):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
     assert shown(capsys, "check", tmp_path, lines[0]).out.startswith("cool-")
     assert "weights of its simulator" in shown(capsys, "propose", tmp_path, status=2).err
+
+
+class Told(BaseSimulator):
+    """A simulator of another module, which repeats what it reads."""
+
+    def __init__(self, grammar, rng):
+        super().__init__(grammar)
+
+    def propose(self, situations, n, rng):
+        return [[f"{one.success} {one.seed_success} {self.grammar.write(one.seed_task)}"] for one in situations]
+
+
+def test_propose_gives_the_simulator_of_a_run_what_it_reads_in_the_run(tmp_path, capsys):
+    config = {"env": {"id": "RoleAgent/Toy-v0"}, "seed": 5, "genenv": True, "simulator": {"kind": "static"}}
+    record = {"weight": 2.4, "task_id": TASK, "successes": 3, "attempts": 8}
+    sampler = {"simulator": {"position": 2}, "success": [{"heat": [3, 8]}], "records": [record]}
+    (tmp_path / "checkpoints" / "step-500003").mkdir(parents=True)
+    saved = {"stage": "train", "step": 3, "sampler": sampler}
+    (tmp_path / "checkpoints" / "step-500003" / "state.json").write_text(json.dumps(saved))
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
+    grammar = grammar_of(gymnasium.make("RoleAgent/Toy-v0", generated_tasks=True))
+    kept = StaticSimulator(grammar, 6, np.random.default_rng([5, 0, 17])).lines
+    lines = [line.partition("  #")[0] for line in shown(capsys, "propose", tmp_path, "--count", 4).out.splitlines()]
+    assert lines == kept[2:]
+    config["simulator"]["kind"] = f"{__name__}:Told"
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
+    assert f"{{'heat': (3, 8)}} (3, 8) {LINE}" in shown(capsys, "propose", tmp_path).out
+
+
+def test_propose_writes_base_tasks_for_a_run_without_a_simulator(tmp_path, capsys):
+    config = {"env": {"id": "RoleAgent/Toy-v0"}, "genenv": False, "simulator": {"kind": "model"}}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
+    assert shown(capsys, "propose", tmp_path).out == shown(capsys, "propose", "Toy").out
 
 
 @pytest.mark.parametrize(
