@@ -193,12 +193,17 @@ def _check(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     from numpy.random import default_rng
 
     grammar, _, _ = _open(options)
-    rng = default_rng(options.seed)
-    for given in options.tasks:
-        for task in sys.stdin if given == "-" else (given,):
-            if task := task.partition("#")[0].strip():
-                text, reason = _checked(grammar, task, rng)
-                yield f"refused ({reason}): {printable(task)[:_WIDTH]}" if reason else text, not reason
+    rng, listed = default_rng(options.seed), frozenset(grammar.env.task_split.task_ids)
+    lines = (line for given in options.tasks for line in (sys.stdin if given == "-" else (given,)))
+    task = ""
+    for task in filter(None, (line.partition("#")[0].strip() for line in lines)):
+        if task in listed:
+            yield f"{printable(task)}: a listed task of the training split", True
+            continue
+        text, reason = _checked(grammar, task, rng)
+        yield f"refused ({reason}): {printable(task)[:_WIDTH]}" if reason else text, not reason
+    if not task:
+        raise ConfigError("no task given")
 
 
 def _checked(grammar: TaskGrammar, task: str, rng: Generator) -> tuple[str, str]:
@@ -233,6 +238,8 @@ def _summary(proposed: int, reasons: Counter[str]) -> str:
 def _show(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     from roleagent.reports.data.load_tasks import load_tasks
 
+    if not (options.run / "config.yaml").exists():
+        raise ConfigError(f"{options.run} is no run folder: it has no config.yaml")
     log = load_tasks(options.run)
     if not log.tasks and not log.refused:
         raise ConfigError(f"{options.run} has no written tasks: they come with genenv=on")

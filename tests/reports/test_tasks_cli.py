@@ -1,6 +1,7 @@
 """``roleagent tasks``: what people see of written tasks."""
 
 import gzip
+import io
 import json
 import shutil
 
@@ -69,7 +70,7 @@ def test_show_lists_what_was_refused_and_why(run, capsys):
 
 
 def test_a_damaged_or_missing_log_is_one_line(run, capsys):
-    assert "genenv=on" in shown(capsys, "show", run / "tasks", status=2).err
+    assert "is no run folder" in shown(capsys, "show", run / "nope", status=2).err
     (run / "tasks" / "iteration-000003.jsonl.gz").write_bytes(b"\x1f\x8bno")
     err = shown(capsys, "show", run, status=2).err
     assert "iteration-000003.jsonl.gz is damaged" in err and err.count("\n") == 1
@@ -77,6 +78,8 @@ def test_a_damaged_or_missing_log_is_one_line(run, capsys):
         (run / "tasks" / "iteration-000003.jsonl.gz").write_bytes(gzip.compress(text.encode()))
         with pytest.raises(RunDataError, match="is damaged"):
             load_tasks(run)
+    shutil.rmtree(run / "tasks")
+    assert "genenv=on" in shown(capsys, "show", run, status=2).err
 
 
 def test_a_report_has_what_was_written(run):
@@ -111,14 +114,25 @@ def test_propose_writes_lines_that_check_reads(capsys):
 
 def test_check_says_why_a_task_is_refused(capsys):
     out = shown(
-        capsys, "check", "Toy", TASK, LINE.replace("heat", "fry"), "heat-egg-counter-3", "\x1b[2J", status=1
+        capsys, "check", "Toy", TASK, LINE.replace("heat", "fry"), "heat-egg-counter-x", "\x1b[2J", status=1
     ).out
     assert out.splitlines()[0] == f"{TASK}: {LINE}"
     assert [line for line in out.splitlines() if line.startswith("refused")] == [
         f"refused (vocabulary): {LINE.replace('heat', 'fry')}",
-        "refused (syntax): heat-egg-counter-3",
+        "refused (syntax): heat-egg-counter-x",
         "refused (syntax): [2J",
     ]
+
+
+def test_check_names_a_listed_task(capsys):
+    listed = gymnasium.make("RoleAgent/Toy-v0").unwrapped.task_split.task_ids[0]
+    assert shown(capsys, "check", "Toy", listed).out == f"{listed}: a listed task of the training split\n"
+
+
+def test_check_wants_a_task(capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.StringIO("\n# a note\n"))
+    for given in ("", "-"):
+        assert "no task given" in shown(capsys, "check", "Toy", given, status=2).err
 
 
 def test_propose_asks_the_simulator_of_a_run_as_it_is_now(tmp_path, capsys):
