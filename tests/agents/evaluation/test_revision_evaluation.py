@@ -10,7 +10,7 @@ from tiny import qwen
 from trees import grow, kitchen, note
 
 from roleagent.agents.evaluation.behavior import behavior_of, loops
-from roleagent.agents.evaluation.revision import Failure, append_failure, read_failures, revise_failures
+from roleagent.agents.evaluation.revision import Failure, append_failure, begin_failures, read_failures, revise_failures
 from roleagent.agents.evaluation.summary import summarize
 from roleagent.learners.run.checkpoints import save_policy
 
@@ -50,6 +50,7 @@ def test_a_failure_is_cut_within_the_episode_and_survives_its_file(world, tmp_pa
     assert cuts == {1, 2, 3}
     assert Failure.of(episode(world, GOOD), np.random.default_rng(0)) is None
     failure = Failure.of(lost, np.random.default_rng(0))
+    begin_failures(path, 0)
     for one in (replace(failure, cut=1), failure):
         append_failure(path, one)
     assert read_failures(path) == [failure]
