@@ -140,7 +140,8 @@ def check_held_out(split: EnvSplit, held_out: EnvSplit) -> None:
     for other in config.revision.also:
         if both := len(evaluated.intersection(searched_tasks(other, config))):
             raise ConfigError(
-                f"{other} searched {both} of the tasks that this run is evaluated on: remove it from revision.also"
+                f"{other} searched the tasks that this run is evaluated on, {both} of them: remove it from "
+                "revision.also"
             )
 
 

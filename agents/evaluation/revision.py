@@ -63,7 +63,7 @@ def _commands(turns: Sequence[Turn]) -> tuple[str, ...]:
 
 
 def begin_failures(path: Path, done: int) -> None:
-    """Creates the file of an evaluation; goes on with it after an interruption.
+    """Creates the file of an evaluation, or continues it after an interruption.
 
     Args:
         done: episodes of the evaluation that were played earlier.

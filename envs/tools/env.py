@@ -267,7 +267,7 @@ class ToolEnv(TaskSplitEnv):
             return ()
         calls = [call_command([Call(call["name"], call.get("arguments", {}))]) for call in self._task.calls]
         answer = self._task.answer
-        answer = (*answer, None)[0] if isinstance(answer, list | tuple) else answer
+        answer = next(iter(answer), None) if isinstance(answer, list | tuple) else answer
         return (*calls, answer_command(str(answer) if isinstance(answer, str | int | float) else "done"))
 
     def task(self, task_id: str) -> ToolTask:

@@ -202,9 +202,9 @@ def check_answer(task: ToolTask, name: str) -> None:
     if name == "calls" and not (isinstance(answer, list | tuple) and all(map(_is_accepted, answer))):
         form = '[{"function": {"parameter": [accepted values]}}]'
         raise ValueError(f"the task {task.id!r} needs calls as answer, {form}, for the judge calls")
-    if name in ("exact_match", "f1", "sub_em", "number") and answer in (None, "", [], ()):
-        raise ValueError(f"the task {task.id!r} has no answer, which the judge {name} needs")
     if name in ("exact_match", "f1", "sub_em", "number"):
+        if answer in (None, "", [], ()):
+            raise ValueError(f"the task {task.id!r} has no answer, which the judge {name} needs")
         kind = "a number" if name == "number" else "a text or a number"
         for one in answer if isinstance(answer, list | tuple) else [answer]:
             usable = isinstance(one, str | int | float) and not isinstance(one, bool)

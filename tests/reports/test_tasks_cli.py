@@ -152,7 +152,7 @@ def test_propose_asks_the_simulator_of_a_run_as_it_is_now(tmp_path, capsys):
     assert "weights of its simulator" in shown(capsys, "propose", tmp_path, status=2).err
 
 
-class Told(BaseSimulator):
+class Recorder(BaseSimulator):
     """A simulator of another module, which repeats what it reads."""
 
     def __init__(self, grammar, rng):
@@ -174,7 +174,7 @@ def test_propose_gives_the_simulator_of_a_run_what_it_reads_in_the_run(tmp_path,
     kept = StaticSimulator(grammar, 6, np.random.default_rng([5, 0, 17])).lines
     lines = [line.partition("  #")[0] for line in shown(capsys, "propose", tmp_path, "--count", 4).out.splitlines()]
     assert lines == kept[2:]
-    config["simulator"]["kind"] = f"{__name__}:Told"
+    config["simulator"]["kind"] = f"{__name__}:Recorder"
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
     assert f"{{'heat': (3, 8)}} (3, 8) {LINE}" in shown(capsys, "propose", tmp_path).out
 

@@ -95,7 +95,7 @@ class SimulatorConfig:
     variation_share: Share = 0.2  # of the new tasks, those that change one field of a recent task in the band
     attempts: Length = 4  # proposals per wanted task, before a base task takes its place
     novelty: Count = 8  # iterations in which the same field values are not accepted twice
-    plan_share: ShareAbove0 = 0.5  # of the environment's max_steps that a task's plan may have; not in SearchQA, Office
+    plan_share: ShareAbove0 = 0.5  # of the environment's max_steps that a task's plan may have; some grammars ignore it
     static_factor: Positive = 5.0  # of kind static: tasks in the list, times the tasks of the split
     update_every: Size = 1  # iterations between two updates of the simulator
     rounds: Count = 12  # of kind model with its own weights: most rounds of its warm start, of 1024 examples each; they

@@ -65,7 +65,7 @@ def test_splits_with_common_tasks_are_refused(tmp_path):
     held_out = replace(split, task_split=replace(split.task_split, task_ids=("another",)))
     check_held_out(split, held_out)
     write_trees(wave_file(tmp_path, 1, 0), [Tree(Task("RoleAgent/Toy-v0", "another"), Node())])
-    with pytest.raises(ConfigError, match=f"{tmp_path} searched 1 of the tasks that this run is evaluated on"):
+    with pytest.raises(ConfigError, match=f"{tmp_path} searched the tasks that this run is evaluated on, 1 of them"):
         check_held_out(split, held_out)
     check_held_out(world_of("method=grpo"), held_out)
 

@@ -201,7 +201,7 @@ def test_trees_of_other_runs_join_the_data(config, whole, warm, tmp_path, capsys
     )
     options += ["env.eval_split=train", "env.train_split=valid", f"revision.also=[{whole}]"]
     assert train.main(["--config", str(config), f"run_dir={folder}-2", *options]) == 2
-    assert "the tasks that this run is evaluated on" in capsys.readouterr().err
+    assert "searched the tasks that this run is evaluated on" in capsys.readouterr().err
 
 
 def test_the_policy_of_another_run_judges(config, whole, warm):
