@@ -267,8 +267,10 @@ class GeneratedSampler:
     def _counts(self) -> dict[str, float]:
         counted = self.writer.counters
         names = ("proposed", "accepted", "repaired", "variations", *(f"refused_{reason}" for reason in REFUSALS))
+        plans = [task.plan_length for task in self._written.values()]
         return {
             **{name: float(counted[name]) for name in names},
+            **({"plan_length": sum(plans) / len(plans)} if plans else {}),
             "wanted": float(len(self._written) + self._fallback),
             "fallback": float(self._fallback),
             "fresh": float(len(self._written)),

@@ -27,6 +27,7 @@ class Written:
         task_id: its id.
         situation: what the simulator had read.
         context: the number of that situation in the iteration.
+        plan_length: commands of the plan that wins it.
         varied: whether it changes one field of the situation's task, instead of being written by the simulator.
     """
 
@@ -34,6 +35,7 @@ class Written:
     task_id: str
     situation: Situation
     context: int
+    plan_length: int
     varied: bool = False
 
 
@@ -169,7 +171,7 @@ class TaskWriter:
         if task_type:
             self._count(task_type, True)
         self.accepted[spec.values] = iteration
-        return Written(spec, task_id, situation, context, varied)
+        return Written(spec, task_id, situation, context, len(verdict.plan), varied)
 
     def _count(self, task_type: str, passed: bool) -> None:
         before = self.passed.get(task_type, (0, 0))

@@ -51,10 +51,8 @@ def main(arguments: Sequence[str]) -> int:
         shown, recorded = len(run["episodes"]), run["episodes_recorded"]
         episodes = f"{shown:,} episodes" if recorded is None else f"{shown:,} of {recorded:,} episodes"
         done, wanted = run["steps"]
-        if run["revisions"]:  # the steps of Agent-R are updates
-            counts = run["revisions"]["counts"]
-            done, wanted = len(counts), max(len(counts), int(run["config"].get("revision.iterations", 0)))
-            episodes = f"{sum(row.get('trees', 0) for row in counts):,} trees"
+        if run["revisions"]:
+            episodes = f"{sum(row.get('trees', 0) for row in run['revisions']['counts']):,} trees"
         print(f"{printable(run['name'])}: {run['state']}, {done} of {wanted} iterations, {episodes}")
         for note in run["notes"]:
             print(printable(f"roleagent report: {run['name']}: {note}"), file=sys.stderr)

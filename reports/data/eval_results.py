@@ -21,8 +21,9 @@ def load_evaluations(run: Path, notes: list[str]) -> dict[str, dict[str, Any]]:
     Args:
         notes: gets a line about each damaged file.
     """
-    names = ["before", *sorted(path.stem for path in run.glob("iteration-*.json")), "after"]
-    found = {name: json_file(run / f"{name}.json", notes) for name in names}
+    between = sorted([*run.glob("iteration-*.json"), *run.glob("revision/after-*.json")])  # one of them is empty
+    paths = [run / "before.json", *between, run / "after.json"]
+    found = {path.stem: json_file(path, notes) for path in paths}
     return {name: summary for name, summary in found.items() if summary and number(summary.get("success")) is not None}
 
 

@@ -63,6 +63,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         notes += filter(None, [not_learning(figures, config)])
     reader = TrajectoryReader(run)
     grown = _growth(run, tree, notes)
+    revisions = _revisions(run, notes)
     told = without_secrets(flat(tree))
     counters = result.get("counters") if not state else state.get("counters")
     return {
@@ -72,7 +73,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "env_id": str(told.get("env.id", "")),
         "seed": int(number(tree.get("seed")) or 0),
         "state": _state(working, tree, trained, state, measured, bool(result), longer),
-        "steps": _steps(tree, continued),
+        "steps": _steps(tree, continued, revisions),
         "seconds": math.fsum(number(row.get("seconds")) or 0.0 for row in continued),
         "config": {name: _shown(value) for name, value in told.items()},
         "differing": _differing(config, told),
@@ -83,7 +84,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "modes": _by_mode(grown, "entries"),
         "mode_failures": _by_mode(grown, "failures"),
         "written_tasks": _written_tasks(run, notes),
-        "revisions": _revisions(run, notes),
+        "revisions": revisions,
         "evaluations": {name: _without_records(summary) for name, summary in measured.items()},
         "gain": measure_gain(measured),
         "counters": dict(counters or {}),
@@ -212,7 +213,11 @@ def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return options if isinstance(options, Mapping) else {}
 
 
-def _steps(tree: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
+def _steps(tree: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], revisions: Revisions | None) -> tuple[int, int]:
+    """Iterations done and wanted. The rows of Agent-R are updates, of which an iteration has many."""
+    if revisions:
+        done = len(revisions["counts"])
+        return done, max(done, int(number(_section(tree, "revision").get("iterations")) or 0))
     done = rows[-1]["step"] if rows else 0
     return done, max(done, _wanted(tree))
 

@@ -20,7 +20,11 @@ const shareOf = (key, whole) => (run) => {
 };
 const evaluated = (pick, between) => (run) =>
   evaluationsOf(run)
-    .map(([, step, summary]) => ({ step, y: pick(summary), interval: between?.(summary) }))
+    .map(([, iteration, summary]) => ({
+      step: stepOf(run, iteration),
+      y: pick(summary),
+      interval: between?.(summary),
+    }))
     .filter((mark) => known(mark.y));
 const layers = (key) => (run) =>
   Object.entries(run[key].values).map(([name, y]) => ({ name, step: run[key].step, y }));

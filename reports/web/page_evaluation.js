@@ -11,6 +11,12 @@ function evaluationsOf(run) {
     .sort((a, b) => rank(a[0]) - rank(b[0]) || a[1] - b[1]);
 }
 
+// Where an iteration is on the axis of the training curves: Agent-R's has a step for each update.
+function stepOf(run, iteration) {
+  const { step, values } = run.training;
+  return values.revision ? (step[values.revision.lastIndexOf(iteration)] ?? 0) : iteration;
+}
+
 function firstAndLast(run) {
   const all = evaluationsOf(run);
   const last = all.filter(([name]) => name !== "before").at(-1);

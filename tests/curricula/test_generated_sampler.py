@@ -81,6 +81,10 @@ def test_a_batch_mixes_fresh_replayed_and_base_tasks():
     reasons = Counter(sampler.choices().get(task_id, ("base",))[0] for task_id in batch)
     assert reasons == {"fresh": 6, "replayed": 3, "base": 3}
     assert all(is_written(task_id) == (task_id in sampler.choices()) for task_id in batch)
+    fresh = [task_id for task_id, (reason, _) in sampler.choices().items() if reason == "fresh"]
+    plans = [len(GRAMMAR.check(GRAMMAR.spec(task_id)).plan) for task_id in fresh]
+    sampler.observe([group(task_id, 4) for task_id in batch])
+    assert sampler.metrics()["genenv_plan_length"] == np.mean(plans)
 
 
 # --- what the published code does not do ------------------------------------------------------------------------------

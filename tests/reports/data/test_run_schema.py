@@ -397,8 +397,11 @@ def test_the_report_of_agent_r_counts_its_iterations_and_trees(tmp_path, capsys)
     (tmp_path / "revision").mkdir()
     for number in (1, 2):
         (tmp_path / f"revision/iteration-{number:03d}.json").write_text(json.dumps({"trees": 48}))
+        (tmp_path / f"revision/after-{number:03d}.json").write_text(json.dumps({"success": 0.5}))
     assert roleagent(["report", str(tmp_path)]) == 0
     assert "2 of 3 iterations, 96 trees" in capsys.readouterr().out
+    data = load_run(tmp_path)
+    assert data["steps"] == (2, 3) and [*data["evaluations"]] == ["after-001", "after-002"]
 
 
 def test_groups_that_teach_are_groups_with_tokens_first():
