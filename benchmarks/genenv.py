@@ -1,4 +1,4 @@
-"""Does a task simulator find tasks at the edge of an agent that stands still? (GenEnv, experiment E1)
+"""Does a task simulator find tasks at the edge of an agent that stands still? (GenEnv)
 
     python benchmarks/genenv.py
     python benchmarks/genenv.py --env toy --seeds 10

@@ -1,4 +1,4 @@
-"""Does a language model, as task simulator, find tasks at the edge of an agent that stands still? (GenEnv, E2)
+"""Does a language model, as task simulator, find tasks at the edge of an agent that stands still? (GenEnv)
 
     python benchmarks/genenv_model.py
     python benchmarks/genenv_model.py --updates 40 --weights own shared
