@@ -237,14 +237,14 @@ def as_line(world: str, mistake: ScriptedFailure) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--analyst", choices=("rule",), default="rule", help="the rules, unless --endpoint, --run or --policy is given")
+    parser.add_argument("--analyst", choices=("rule",), default="rule", help="unless --endpoint, --run or --policy")
     parser.add_argument("--endpoint", help="base URL of an OpenAI-compatible server")
     parser.add_argument("--model", default="", help="its name on the server (default: the only one)")
     parser.add_argument("--run", type=Path, help="run folder: its newest checkpoint in the environment role")
     parser.add_argument("--policy", type=Path, help="folder with a model in Hugging Face's format, likewise")
     parser.add_argument("--n", type=int, default=20, help="episodes per mode (default 20)")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--worlds", default="toy,alfworld,webshop,search,textcraft", help="separated by commas (default: all five)")
+    parser.add_argument("--worlds", default="toy,alfworld,webshop,search,textcraft", help="with commas (default: all)")
     parser.add_argument("--split", default="train", help="that tasks are drawn from (default train)")
     parser.add_argument("--size", default="small", help="of ALFWorld's generated rooms (default small)")
     for name in ("alfworld", "webshop", "search", "textcraft"):

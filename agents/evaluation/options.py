@@ -63,7 +63,7 @@ def evaluation_parser(text: str | None) -> Parser:
         "--data-dir",
         type=Path,
         metavar="DIR",
-        help="official data (default: $ALFWORLD_DATA, $WEBSHOP_DATA, $SEARCHQA_DATA or $TEXTCRAFT_DATA, else generated)",
+        help="official data (default: $ALFWORLD_DATA, $WEBSHOP_DATA, $SEARCHQA_DATA, $TEXTCRAFT_DATA, else generated)",
     )
     where.add_argument(
         "--env-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the environment; repeatable"
