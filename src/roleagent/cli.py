@@ -34,7 +34,7 @@ def play(arguments: Sequence[str]) -> int:
 
 
 def serve(arguments: Sequence[str]) -> int:
-    """Serve an environment over HTTP with the protocol of OpenEnv."""
+    """Serve an environment over HTTP with the protocol of OpenEnv or AgentGym."""
     from roleagent.envs.adapters.serving import main
 
     return main(arguments)
@@ -48,7 +48,7 @@ def report(arguments: Sequence[str]) -> int:
 
 
 def watch(arguments: Sequence[str]) -> int:
-    """Follow a run, in the browser or in this terminal."""
+    """Follow runs in the browser during training."""
     from roleagent.reports.watch import main
 
     return main(arguments)
