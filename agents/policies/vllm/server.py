@@ -8,7 +8,7 @@ its weights: never let it listen on an open network.
 What comes in is JSON, and bytes of numbers by the trainer's broadcast; no object is ever made from what a client sent.
 
 examples:
-    python -m roleagent.agents.policies.vllm.server MODEL --config configs/run.yaml --port 8000 vllm.memory=0.9
+    python -m roleagent.agents.policies.vllm.server MODEL --config run.yaml --port 8000 vllm.memory=0.9
 """
 
 from __future__ import annotations
