@@ -94,13 +94,14 @@ def evaluation_parser(text: str | None) -> Parser:
         "--keep-signals",
         type=Path,
         metavar="FILE",
-        help="writes the episodes in which a local policy revises to FILE, each cut before the first revision signal",
+        help="writes to FILE the episodes with a revision signal of a local policy, each cut before the first one",
     )
     how.add_argument(
         "--cut-failures",
         type=Path,
         metavar="FILE",
-        help="revision test: a local policy goes on from these episodes; of failed ones success is the share recovered",
+        help="revision test: a local policy goes on from the episodes in FILE; for those of --keep-failures, success is "
+        "the share recovered",
     )
     server = parser.add_argument_group("server")
     server.add_argument("--concurrency", type=natural, default=8, metavar="N", help="concurrent episodes (default: 8)")

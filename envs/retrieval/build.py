@@ -241,10 +241,10 @@ def _parser() -> argparse.ArgumentParser:
     parser = Parser(
         "roleagent index build",
         f"{main.__doc__}\n\nFILE holds a passage a line, with id and contents. bm25 and tfidf need nothing; an encoder "
-        "needs its model.\nAn interrupted build goes on where it was.",
+        "needs its model.",
         "roleagent searchqa generate --out qa\nroleagent index build --corpus qa/corpus.jsonl --out qa.index",
     )
-    parser.add_argument("--corpus", type=Path, required=True, metavar="FILE", help="JSON lines, not packed")
+    parser.add_argument("--corpus", type=Path, required=True, metavar="FILE", help="JSON lines, uncompressed")
     parser.add_argument("--out", type=out_folder, required=True, metavar="DIR", help="the folder of the index")
     parser.add_argument(
         "--encoder", default="tfidf", metavar="NAME", help="tfidf (default), e5:PATH; or bm25, lucene: no vectors"

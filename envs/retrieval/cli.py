@@ -41,7 +41,7 @@ def serve(arguments: Sequence[str]) -> int:
         type=from_zero,
         default=2.0,
         metavar="MS",
-        help="milliseconds to wait for company (default: %(default)s)",
+        help="milliseconds to wait for further queries (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
 
