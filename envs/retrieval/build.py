@@ -240,8 +240,8 @@ def _parser() -> argparse.ArgumentParser:
     kinds = ("flat", "hnsw", "ivf-rabitq", "ivf-sq8")
     parser = Parser(
         "roleagent index build",
-        f"{main.__doc__}\n\nFILE holds a passage a line, with id and contents. bm25 and tfidf need nothing; an encoder "
-        "needs its model.",
+        f"{main.__doc__}\n\nFILE holds a passage a line, with id and contents. bm25 needs nothing, tfidf the extra of "
+        "pip install 'roleagent[dense]',\nand an encoder also its model.",
         "roleagent searchqa generate --out qa\nroleagent index build --corpus qa/corpus.jsonl --out qa.index",
     )
     parser.add_argument("--corpus", type=Path, required=True, metavar="FILE", help="JSON lines, uncompressed")
