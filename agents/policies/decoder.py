@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -14,6 +16,8 @@ class Decoder:
 
     def __init__(self, model: PreTrainedModel):
         self.model = model
+        known = inspect.signature(model.base_model.forward).parameters
+        self._cache = "cache" if "cache" in known else "past_key_values"  # the name in earlier versions of transformers
 
     def read(self, cache: SlotCache, tokens: Tensor, starts: Tensor, counts: Tensor | None, reach: int) -> Tensor:
         """Adds tokens to the first rows of the cache; returns the next logits ``(rows, vocabulary)``.
@@ -56,8 +60,8 @@ class Decoder:
             input_ids=tokens,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=cache,
             use_cache=True,
+            **{self._cache: cache},
         ).last_hidden_state
 
     def logits(self, states: Tensor) -> Tensor:

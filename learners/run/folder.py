@@ -236,7 +236,8 @@ _FREE = frozenset(
             "train.keep_checkpoints",
             "train.token_groups",
         ),
-        *("optim.micro_batch_tokens", "deepspeed.activation_checkpointing", "curriculum.endpoint.url"),
+        *("optim.micro_batch_tokens", "deepspeed.activation_checkpointing"),
+        *("curriculum.endpoint.url", "simulator.endpoint.url"),
     }
 )
 _FREE_SECTIONS = ("tracking.", "watchdog.", "vllm.")

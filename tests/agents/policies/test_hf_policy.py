@@ -153,6 +153,11 @@ def test_the_learner_sees_the_probabilities_that_were_sampled(policy, temperatur
     assert torch.allclose(logprobs, batch.columns["sampler"], atol=1e-5)
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
+def test_nothing_that_transformers_will_remove_is_used(policy):
+    assert ask(policy, turns(policy, (4,)))
+
+
 # --- limits -----------------------------------------------------------------------------------------------------------
 
 
