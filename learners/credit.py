@@ -193,30 +193,25 @@ def partial_correlation(x: np.ndarray, y: np.ndarray, given: np.ndarray) -> floa
     return float(np.clip(left[0] @ left[1] / (lengths[0] * lengths[1]), -1.0, 1.0))
 
 
-def last_step_bias(
-    config: EstimatorConfig | None = None, kind: str = "role_agent", horizon: int = 1, score: float = 0.6
-) -> float:
+def last_step_bias(config: EstimatorConfig | None = None, kind: str = "role_agent") -> float:
     """An estimator's reward for a detour: the mean advantage of the detour minus that of finishing, in one state.
 
     Four rollouts reach the same page. One buys there and wins; one leaves the page, comes back, buys and wins; two
-    lose. All scored predictions have the same score, and the state after a purchase is None, as in WebShop. The result
-    should be at most 0: leaving the page only delays the same win.
+    lose. Predictions look one step ahead and have the score 0.6, but for the last of an episode: the state after a
+    purchase is None, as in WebShop. The result should be at most 0: leaving the page only delays the same win.
 
     Args:
         config: the estimator's configuration.
         kind: a name of :data:`~roleagent.learners.advantages.ESTIMATORS`.
-        horizon: steps that predictions look ahead, ≥ 1.
-        score: of every prediction, in [0, 1].
     """
     config, task = config or EstimatorConfig(), Task("", "purchase")
 
     def rollout(states: Sequence[str], won: bool) -> Trajectory:
         turns = []
         for number, state in enumerate(states):
-            known = range(1, min(horizon, len(states) - 1 - number) + 1)  # the state after the last turn is None
-            scores = tuple(PredictionScore(number, ahead, score) for ahead in known)
-            prediction = Prediction((), None, ("?",) * horizon, scores)
-            reward = {"task": float(won and number == len(states) - 1)}
+            last = number == len(states) - 1
+            prediction = Prediction((), None, ("?",), () if last else (PredictionScore(number, 1, 0.6),))
+            reward = {"task": float(won and last)}
             turns.append(Turn((), Completion((), (), "stop"), "", "", state, prediction, reward))
         return Trajectory(task, tuple(turns), True, False, "won" if won else "lost")
 

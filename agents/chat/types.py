@@ -59,12 +59,11 @@ class UnansweredError(Exception):
 
     Attributes:
         reached: whether the server itself reported it.
-        pause: seconds for which it asks to be left alone.
     """
 
-    def __init__(self, why: str, reached: bool, pause: float = 0.0):
+    def __init__(self, why: str, reached: bool):
         super().__init__(why)
-        self.reached, self.pause = reached, pause
+        self.reached = reached
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from roleagent.envs.failures.detectors import is_malformed
 from roleagent.envs.office.goals import Plan, key_of, understand
@@ -53,12 +52,10 @@ class Trace:
 
     Attributes:
         plan: of the goal; None if it is not understood.
-        expected: the right answer or booking, ``None`` if it is not known.
     """
 
     plan: Plan | None
     steps: tuple[Step, ...]
-    expected: Any
 
     def calls(self, *tools: str) -> Iterator[tuple[Step, Call]]:
         """The steps that call some tools, all of them by default."""
@@ -94,8 +91,7 @@ def read_trace(trajectory: Trajectory) -> Trace:
         if call is not None and error is None:
             results[key_of(call)] = turn.observation
         known += f"\n{turn.observation}"
-    report = trajectory.turns[-1].info if trajectory.turns else {}
-    return Trace(plan, tuple(steps), report.get("expected"))
+    return Trace(plan, tuple(steps))
 
 
 __all__ = ["Step", "Trace", "read_trace"]

@@ -28,26 +28,6 @@ def block_rows(vocabulary: int) -> int:
     return max(LEAST_ROWS, BLOCK // vocabulary)
 
 
-def token_logprobs(logits: Tensor, token_ids: Tensor, temperature: float = 1.0, rows: int = 0) -> Tensor:
-    """Log-probability of ``token_ids`` under ``logits`` at a temperature, without a second tensor of logits' size.
-
-    Args:
-        logits: (…, V); row i is the distribution that token i is drawn from, so shift before calling.
-        token_ids: (…), in [0, V).
-        temperature: of the sampling, > 0.
-        rows: worked on at a time; 0: see :func:`block_rows`.
-
-    Returns:
-        (…), float32, differentiable in ``logits``.
-
-    Raises:
-        ValueError: a temperature that is not above 0.
-    """
-    flat = logits.reshape(-1, logits.shape[-1])
-    found, _ = _OfLogits.apply(flat, token_ids.reshape(-1), *_checked(temperature, rows, logits.shape[-1]), False)
-    return found.reshape(token_ids.shape)
-
-
 def head_logprobs(
     hidden: Tensor,
     head: nn.Module,
@@ -56,7 +36,7 @@ def head_logprobs(
     entropy: bool = False,
     rows: int = 0,
 ) -> tuple[Tensor, Tensor]:
-    """As :func:`token_logprobs`, from the hidden states that a head makes logits of; (N, V) logits never exist.
+    """Log-probabilities of tokens, from the hidden states that a head makes logits of; (N, V) logits never exist.
 
     More than one block of logits is computed a second time in the backward pass, and the head's gradient grows block
     by block in one place.
@@ -72,6 +52,9 @@ def head_logprobs(
     Returns:
         (N,) log-probabilities, float32, differentiable in ``hidden`` and the head's weights; and the (N,) entropies
         of the distributions in nats, without gradient, or none of them.
+
+    Raises:
+        ValueError: a temperature that is not above 0.
     """
     weight: Any = head.weight
     if _is_plain(head):
@@ -84,7 +67,7 @@ def head_logprobs(
     temperature, rows = _checked(temperature, rows, getattr(weight, "ds_shape", weight.shape)[0])
 
     def block(states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        return _OfLogits.apply(head(states), targets, temperature, rows, entropy)
+        return _OfLogits.apply(head(states), targets, temperature, entropy)
 
     pairs = list(zip(hidden.split(rows), token_ids.split(rows), strict=True))
     if not torch.is_grad_enabled() or len(pairs) == 1:
@@ -132,28 +115,23 @@ def _slope(logits: Tensor, token_ids: Tensor, normalizer: Tensor, upstream: Tens
 
 
 class _OfLogits(torch.autograd.Function):
-    """Log-probabilities and entropies from logits; keeps one number per row for the backward pass, not the softmax."""
+    """Log-probabilities and entropies of a block; keeps one number per row for the backward pass, not the softmax."""
 
     @staticmethod
     def forward(
-        ctx: Any, logits: Tensor, token_ids: Tensor, temperature: float, rows: int, entropy: bool
+        ctx: Any, logits: Tensor, token_ids: Tensor, temperature: float, entropy: bool
     ) -> tuple[Tensor, Tensor]:
-        pieces = zip(logits.split(rows), token_ids.split(rows), strict=True)
-        columns = zip(*(_read(block, targets, temperature, entropy) for block, targets in pieces), strict=True)
-        logprobs, normalizer, entropies = (torch.cat(parts) for parts in columns)
+        logprobs, normalizer, entropies = _read(logits, token_ids, temperature, entropy)
         ctx.save_for_backward(logits, token_ids, normalizer)
-        ctx.temperature, ctx.rows = temperature, rows
+        ctx.temperature = temperature
         ctx.mark_non_differentiable(entropies)
         return logprobs, entropies
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> Any:
         logits, token_ids, normalizer = ctx.saved_tensors
-        gradient = torch.empty_like(logits)
-        pieces = (tensor.split(ctx.rows) for tensor in (gradient, logits, token_ids, normalizer, upstream[0]))
-        for out, block, targets, log_z, up in zip(*pieces, strict=True):
-            out.copy_(_slope(block, targets, log_z, up, ctx.temperature))
-        return gradient, None, None, None, None
+        slope = _slope(logits, token_ids, normalizer, upstream[0], ctx.temperature)
+        return slope.to(logits.dtype), None, None, None
 
 
 class _OfHead(torch.autograd.Function):
@@ -215,4 +193,4 @@ class _OfHead(torch.autograd.Function):
         return of_hidden, of_weight, of_bias, None, None, None, None, None
 
 
-__all__ = ["block_rows", "head_logprobs", "token_logprobs"]
+__all__ = ["block_rows", "head_logprobs"]

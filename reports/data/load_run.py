@@ -105,11 +105,6 @@ def load_episodes(run: Path, iteration: int) -> list[EpisodeCard]:
     return TrajectoryReader(run).cards(iteration)
 
 
-def iterations_of(run: Path) -> list[int]:
-    """The iterations with recorded episodes, in order."""
-    return list(TrajectoryReader(run).files)
-
-
 def _configuration(run: Path) -> dict[str, Any]:
     try:
         tree = yaml.safe_load((run / "config.yaml").read_text(encoding="utf-8"))

@@ -40,12 +40,10 @@ class Effect(NamedTuple):
     Attributes:
         text: the answer.
         done: whether the command was carried out.
-        recipe: the recipe that was used.
     """
 
     text: str
     done: bool = False
-    recipe: Recipe | None = None
 
 
 class Crafting:
@@ -144,7 +142,7 @@ class Crafting:
                 del self.carried[item]
         self.carried[recipe.product] = self.carried.get(recipe.product, 0) + recipe.count
         self.won = self.won or recipe.product == self.goal
-        return Effect(f"Crafted {recipe.count} {recipe.product}", True, recipe)
+        return Effect(f"Crafted {recipe.count} {recipe.product}", True)
 
 
 def _full_name(text: str) -> str:

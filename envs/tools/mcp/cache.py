@@ -27,7 +27,7 @@ class ResultCache:
     """
 
     def __init__(self, path: str | Path, only: bool = False):
-        self.path, self.only = str(path), only
+        self.path = str(path)
         if only and not Path(path).is_file():
             raise FileNotFoundError(f"there is no cache {path}")
         try:

@@ -25,7 +25,7 @@ from roleagent.files import Lock, at_work
 from roleagent.learners.batch import segments_of
 from roleagent.learners.credit import Credit
 from roleagent.learners.run.trajectory_log import ScoredGroup, groups_with_tokens, token_texts, tokens_of
-from roleagent.reports.data.load_run import iterations_of, load_episodes, load_run
+from roleagent.reports.data.load_run import load_episodes, load_run
 from roleagent.reports.data.load_trajectories import RunDataError, TrajectoryReader
 from roleagent.similarity import lms
 from roleagent.tasks.split import TaskSplit
@@ -69,7 +69,7 @@ def turns_of(cards):
 
 
 def test_the_credit_of_every_turn_adds_up(finished):
-    cards = [card for iteration in iterations_of(finished) for card in load_episodes(finished, iteration)]
+    cards = [card for iteration in TrajectoryReader(finished).files for card in load_episodes(finished, iteration)]
     assert len(cards) == 36
     for turn in turns_of(cards):
         assert turn["advantage"] == pytest.approx(turn["advantage_state"] + 0.5 * turn["advantage_outcome"], abs=2e-4)
@@ -98,7 +98,7 @@ def test_every_prediction_stands_beside_what_came(finished):
 
 
 def test_failures_carry_their_analysis_and_tasks_their_reason(finished):
-    cards = [card for iteration in iterations_of(finished) for card in load_episodes(finished, iteration)]
+    cards = [card for iteration in TrajectoryReader(finished).files for card in load_episodes(finished, iteration)]
     assert {card["won"] for card in cards} == {True, False}
     assert all((card["analysis"] is None) == card["won"] for card in cards)
     filed = FailureLibrary(f"sqlite:///{finished / 'failures.db'}", read_only=True)
