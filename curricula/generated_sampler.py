@@ -284,7 +284,7 @@ class GeneratedSampler:
         return {**self.inner.metrics(), **self._newest}
 
     def take_events(self) -> list[dict[str, Any]]:
-        """What happened to each task since the last call, for ``tasks.jsonl``."""
+        """What happened to each task since the last call, for ``tasks/`` of a run folder."""
         events, self.writer.events = self.writer.events, []
         return events
 

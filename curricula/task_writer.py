@@ -54,7 +54,7 @@ class TaskWriter:
 
     Attributes:
         counters: proposals, and what happened to them, since they were last cleared.
-        events: one line per proposal since they were last cleared (``tasks.jsonl`` of a run folder).
+        events: one line per proposal since they were last cleared (``tasks/`` of a run folder).
         passed: by task type, the simulator's proposals that passed the checks, and all that were checked, since they
             were last cleared. Repeated tasks are not among them: they are valid, and were accepted before.
         readable: the task type and the field values of each line that could be read since they were last cleared,

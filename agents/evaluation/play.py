@@ -2,7 +2,7 @@
 
 The generators named ``*_attempts`` play the missing attempts of an evaluation. An interrupted evaluation ends with the
 same records as an uninterrupted one: repeat r draws its random numbers from the seed s + r and the position in the
-split, never from what was result before.
+split, never from what was played before.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ def policy_attempts(
     keep: Callable[[Trajectory], None] | None = None,
     failures: Mapping[str, Failure] | None = None,
 ) -> Iterator[Record]:
-    """Plays a policy with the standard prompts; a batch with a missing attempt is result whole.
+    """Plays a policy with the standard prompts; a batch with a missing attempt is played whole.
 
     Args:
         keep: is given every played episode.

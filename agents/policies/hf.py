@@ -152,8 +152,7 @@ class HFPolicy:
     Args:
         model: a decoder-only transformer with full attention.
         tokenizer: its tokenizer.
-        generator: source of all sampling; what owns the policy seeds it. It may be
-            on another device than the model.
+        generator: source of all sampling, seeded by the policy's owner; may be on another device than the model.
         context_length: most tokens of prompt and completion; by default what the model was made for.
     """
 

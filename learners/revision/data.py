@@ -50,7 +50,7 @@ class TreeData:
     """What one tree gives.
 
     Attributes:
-        task: of the tree, with its environment.
+        tree: the search tree.
         examples: good and revision trajectories.
         leaves: the distinct leaves: whether each won, and for the failure library the bad ones with their analysis.
         verdicts: kind, reason and source by the number of the node; undecided ones without a reason are left out.

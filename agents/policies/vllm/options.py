@@ -51,7 +51,7 @@ def set_environment(own_processes: bool) -> None:
 def disable_weight_repacking() -> None:
     """Has vLLM on the CPU compute with the weights as they are, in this process.
 
-    oneDNN keeps repacked copies and drops the originals: what is loaded later would not join_store.
+    oneDNN keeps repacked copies and drops the originals: what is loaded later would have no effect.
     """
     if not torch.cuda.is_available():
         from vllm import _custom_ops  # pyright: ignore[reportAttributeAccessIssue] - it may be missing
