@@ -151,6 +151,8 @@ class Conversation(ABC):
         guide: the environment's instructions, if the renderer explains.
     """
 
+    _ids: tuple[int, ...]
+
     def __init__(
         self,
         renderer: Renderer,
@@ -168,7 +170,7 @@ class Conversation(ABC):
 
     @abstractmethod
     def _open(self, observation: str, info: Mapping[str, Any]) -> None:
-        """Takes in what ``reset`` returned."""
+        """Takes in what ``reset`` returned, and writes ``_ids``, the prompt of the first action."""
 
     def _first_message(self, text: str) -> tuple[int, ...]:
         """The instructions, the tools, and a text from outside."""
@@ -176,9 +178,9 @@ class Conversation(ABC):
         text = "\n\n".join(part for part in (head, self.renderer.literal(text)) if part)
         return tuple(self.renderer.first_message(text, self.tools))
 
-    @abstractmethod
     def action_prompt(self) -> tuple[int, ...]:
         """The whole prompt of the next action."""
+        return self._ids
 
     def prediction_prompt(self, action: Completion) -> tuple[int, ...]:
         """The action prompt, the reply that was sampled from it, and x_pre."""
@@ -224,9 +226,6 @@ class Transcript(Conversation):
         listed = commands_of(info) if self.guide.listed and self.renderer.explains else []
         return "\n".join((observation, *listed))
 
-    def action_prompt(self) -> tuple[int, ...]:
-        return self._ids
-
     def advance(self, stream, last_reply, action, observation, info) -> None:
         literal = self.renderer.literal
         results = [literal(call["result"]) for call in info.get("calls", ())] if self.tools else []
@@ -253,9 +252,6 @@ class Window(Conversation):
         lines += [observation, *commands_of(info)]
         self._observation = observation
         self._ids = self._first_message("\n".join(lines))
-
-    def action_prompt(self) -> tuple[int, ...]:
-        return self._ids
 
     def advance(self, stream, last_reply, action, observation, info) -> None:
         self._steps = (*self._steps, (self._observation, action))

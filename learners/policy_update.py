@@ -53,7 +53,9 @@ def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]
         level = config.estimator.gae_level if learner.critic is not None else "token"
         whiten(batch, config.estimator.action_mask, learner.ranks.sum, level)
     cache_logprobs(batch, learner, [[part.segments for part in parts] for parts in passes])
-    of_batch = _batch_weights(learner, batch) if config.optim.minibatch_turns else None
+    of_batch = _weights(
+        learner, batch, range(len(batch.segments)), batch.count_trajectories(range(len(batch.lengths)))
+    )
     policy_metrics: list[dict[str, float]] = []
     critic_metrics: list[dict[str, float]] = []
     try:
@@ -67,7 +69,7 @@ def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]
     except NotFinite as error:
         error.tasks = batch.tasks
         raise
-    shares = world_shares(batch, _batch_weights(learner, batch), learner.ranks.sum)
+    shares = world_shares(batch, of_batch, learner.ranks.sum)
     return {"entropy": 0.0, "logprob_gap": 0.0} | _means(policy_metrics) | _means(critic_metrics) | shares
 
 
@@ -259,20 +261,15 @@ def _importance(tokens: TokenScores, old: torch.Tensor, cap: float) -> torch.Ten
     return torch.where(tokens.token_kind == TEXT, 1.0, weight)
 
 
-def _minibatch_weights(learner: Learner, batch: Batch, part: Minibatch, of_batch: Column | None, count: int) -> Column:
+def _minibatch_weights(learner: Learner, batch: Batch, part: Minibatch, of_batch: Column, count: int) -> Column:
     """Each token's weight within a minibatch.
 
     A trajectory that is spread over minibatches keeps its weights in the whole batch, times the number of minibatches:
     the mean over the minibatches is the objective, however the turns are dealt.
     """
-    if of_batch is not None:
+    if part.groups is None:
         return [of_batch[i] * count for i in part.segments]
-    assert part.groups is not None
     return _weights(learner, batch, part.segments, batch.count_trajectories(part.groups))
-
-
-def _batch_weights(learner: Learner, batch: Batch) -> Column:
-    return _weights(learner, batch, range(len(batch.segments)), batch.count_trajectories(range(len(batch.lengths))))
 
 
 def _weights(learner: Learner, batch: Batch, chosen: Sequence[int], trajectories: int) -> Column:

@@ -107,8 +107,9 @@ def prediction_text(states: Sequence[str | None], policy: Policy) -> str:
 def _beginnings(states: Sequence[str | None], rollout: Rollout, limit: int) -> list[str | None]:
     """The same states, the longest shortened until their prediction has at most ``limit`` tokens."""
     policy, most = rollout.policy, limit
+    encoded = [None if state is None else policy.encode(policy.literal(state)) for state in states]
     while most > 0:
-        cut = [s if s is None else policy.decode(policy.encode(policy.literal(s))[:most]) for s in states]
+        cut = [None if ids is None else policy.decode(ids[:most]) for ids in encoded]
         over = len(policy.encode(prediction_text(cut, policy))) - limit
         if over <= 0:
             return cut
@@ -116,4 +117,4 @@ def _beginnings(states: Sequence[str | None], rollout: Rollout, limit: int) -> l
     return []
 
 
-__all__ = ["draw_turns", "prediction_reply", "prediction_text", "text_reply", "with_true_states"]
+__all__ = ["draw_turns", "prediction_reply", "prediction_text", "with_true_states"]

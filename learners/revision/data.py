@@ -17,7 +17,7 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search.tree import Node, Tree
 from roleagent.envs.failures.command_noise import verb_of
-from roleagent.failures.verdicts import Judge, Verdict, transition_point
+from roleagent.failures.verdicts import Judge, JudgedPath, Verdict, transition_point
 from roleagent.learners.revision.examples import Example
 from roleagent.learners.revision.pairs import (
     Pair,
@@ -134,7 +134,8 @@ class RevisionData:
     def _cuts(self, found: Sequence[TreeData], streams: Sequence[np.random.Generator]) -> list[_Cut]:
         """The pairs of all trees with their transition points. All verdicts are one call of the judge."""
         pairs: list[tuple[TreeData, Pair, np.random.Generator]] = []
-        for data, rng in zip(found, streams, strict=True):
+        paths: list[JudgedPath] = []
+        for place, (data, rng) in enumerate(zip(found, streams, strict=True)):
             leaves = leaves_of(data.tree)
             good = good_leaves(leaves, self.alpha)
             made = make_pairs(data.tree, self.options, self.alpha, rng) if self.options.share else []
@@ -142,7 +143,9 @@ class RevisionData:
                 trees=1, leaves=len(leaves), good_leaves=len(good), pairs=len(made), **data.solved(leaves, good)
             )  # fmt: skip
             pairs += [(data, pair, rng) for pair in made]
-        judged = self.judge.judge([self._numbered(data, pair, found) for data, pair, _ in pairs])
+            for path in (judged_path(data.tree, pair) for pair in made):  # edges of different trees differ
+                paths.append(replace(path, edges=tuple(edge * len(found) + place for edge in path.edges)))
+        judged = self.judge.judge(paths)
         cuts, seen = [], set()
         for (data, pair, rng), verdicts in zip(pairs, judged, strict=True):
             thought = self.thoughts[int(rng.integers(len(self.thoughts)))]
@@ -162,12 +165,6 @@ class RevisionData:
                 bad, good_path = data.tree.trajectory(pair.bad), data.tree.trajectory(pair.good)
                 cuts.append(_Cut(data, pair, bad, good_path, cut, verdict, said))
         return cuts
-
-    def _numbered(self, data: TreeData, pair: Pair, found: Sequence[TreeData]) -> Any:
-        """What the judge is given; the edges of different trees have different numbers."""
-        path = judged_path(data.tree, pair)
-        place = next(number for number, one in enumerate(found) if one is data)
-        return replace(path, edges=tuple(edge * len(found) + place for edge in path.edges))
 
     # --- good trajectories ---
 

@@ -16,9 +16,9 @@ from typing import Any, Literal
 
 import gymnasium
 
+from roleagent.agents.policies.protocol import text_reply
 from roleagent.agents.rollout import Rollout
 from roleagent.envs.wrappers.notes import REVISED, after_note, note_error
-from roleagent.learners.prediction_targets import text_reply
 from roleagent.learners.sft.demonstrations import Demonstration, Step, reset_to
 from roleagent.types import Completion, Trajectory, Turn
 

@@ -49,6 +49,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from os.path import commonprefix
 from typing import Any
 
 from roleagent.agents.policies.protocol import Policy
@@ -232,13 +233,12 @@ def tokens_of(trajectory: Trajectory, policy: Policy, config: Config) -> list[li
     """
     decode: Callable[[Sequence[int]], str] = _decoder(policy)
     predicted = CONTEXT if config.loss.prediction_credit == "none" else PREDICTION
-    masked = config.loss.action_mask and config.estimator.action_mask
+    text_kind = CONTEXT if config.loss.action_mask and config.estimator.action_mask else TEXT
     turns: list[list[Token]] = []
     stream: tuple[int, ...] = ()
     for turn in trajectory.turns:
         continues = bool(stream) and turn.prompt_ids[: len(stream)] == stream
         before = len(stream) if continues else 0
-        text_kind = CONTEXT if masked else TEXT
         read = turn.prompt_ids[before:]
         left_out = max(0, len(read) - MOST_READ)
         reply = turn.completion
@@ -327,7 +327,4 @@ def _beyond(start: str, text: str) -> str:
     >>> _beyond("ab", "abc"), _beyond("ab ", "abc")
     ('c', 'c')
     """
-    shared = 0
-    while shared < min(len(start), len(text)) and start[shared] == text[shared]:
-        shared += 1
-    return text[shared:]
+    return text[len(commonprefix([start, text])) :]

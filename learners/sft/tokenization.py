@@ -12,12 +12,12 @@ import numpy as np
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.policies.protocol import Policy, text_reply
 from roleagent.agents.rollout import Rollout
 from roleagent.config import ConfigError
 from roleagent.envs.failures.command_noise import verb_of
 from roleagent.learners.batch import segments_of
-from roleagent.learners.prediction_targets import draw_turns, prediction_reply, prediction_text, text_reply
+from roleagent.learners.prediction_targets import draw_turns, prediction_reply, prediction_text
 from roleagent.learners.sft.demonstrations import Demonstration
 from roleagent.types import Prediction, Segment, Trajectory, Turn
 

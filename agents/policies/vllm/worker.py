@@ -88,7 +88,7 @@ class Receiver:
 
     def receive_weights(self) -> str:
         """Receives the trainer's weights; returns an error message, or nothing."""
-        return self._received(lambda sent: self.copy_weights(sent))
+        return self._received(self.copy_weights)
 
     def receive_adapter(self, rank: int, alpha: float) -> str:
         """Receives the trainer's adapter; returns an error message, or nothing."""

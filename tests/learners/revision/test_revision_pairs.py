@@ -12,7 +12,7 @@ from roleagent.agents.search.tree import Node, Tree, common_ancestor
 from roleagent.config import ConfigError, load
 from roleagent.config.revision import RevisionConfig
 from roleagent.learners.launch import check_held_out, check_run
-from roleagent.learners.prediction_targets import text_reply
+from roleagent.agents.policies.protocol import text_reply
 from roleagent.learners.revision.pairs import good_leaves, has_loop, leaves_of, make_pairs
 from roleagent.learners.revision.splice import continued, replay, search_on, signal_of, splice
 from roleagent.learners.run.checkpoints import CheckpointError
