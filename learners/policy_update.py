@@ -53,9 +53,7 @@ def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]
         level = config.estimator.gae_level if learner.critic is not None else "token"
         whiten(batch, config.estimator.action_mask, learner.ranks.sum, level)
     cache_logprobs(batch, learner, [[part.segments for part in parts] for parts in passes])
-    of_batch = _weights(
-        learner, batch, range(len(batch.segments)), batch.count_trajectories(range(len(batch.lengths)))
-    )
+    of_batch = _weights(learner, batch, range(len(batch.segments)), batch.count_trajectories(range(len(batch.lengths))))
     policy_metrics: list[dict[str, float]] = []
     critic_metrics: list[dict[str, float]] = []
     try:

@@ -5,9 +5,9 @@ from functools import partial
 from tiny import qwen, world_of
 
 from roleagent.agents.builders import make_wrapped
+from roleagent.agents.policies.protocol import text_reply
 from roleagent.agents.search.tree import Node, Tree
 from roleagent.envs.pool import EnvPool
-from roleagent.agents.policies.protocol import text_reply
 from roleagent.types import Task
 
 SETTINGS = ("method=agent_r", "rollout.action_tokens=80", "policy.context=2000", "curriculum.analyst=rule")

@@ -49,7 +49,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from os.path import commonprefix
 from typing import Any
 
 from roleagent.agents.policies.protocol import Policy
@@ -327,4 +326,7 @@ def _beyond(start: str, text: str) -> str:
     >>> _beyond("ab", "abc"), _beyond("ab ", "abc")
     ('c', 'c')
     """
-    return text[len(commonprefix([start, text])) :]
+    shared = 0
+    while shared < min(len(start), len(text)) and start[shared] == text[shared]:
+        shared += 1
+    return text[shared:]

@@ -7,12 +7,12 @@ import pytest
 from tiny import world_of
 from trees import grow, kitchen, note
 
+from roleagent.agents.policies.protocol import text_reply
 from roleagent.agents.search.storage import wave_file, write_trees
 from roleagent.agents.search.tree import Node, Tree, common_ancestor
 from roleagent.config import ConfigError, load
 from roleagent.config.revision import RevisionConfig
 from roleagent.learners.launch import check_held_out, check_run
-from roleagent.agents.policies.protocol import text_reply
 from roleagent.learners.revision.pairs import good_leaves, has_loop, leaves_of, make_pairs
 from roleagent.learners.revision.splice import continued, replay, search_on, signal_of, splice
 from roleagent.learners.run.checkpoints import CheckpointError
