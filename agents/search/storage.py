@@ -96,7 +96,7 @@ def stored_verdicts(run: Path, name: str) -> dict[int, tuple[str, str, str]]:
     left = int(number)
     for path in sorted((run / "revision" / f"iteration-{int(iteration):03d}").glob("wave-*.jsonl.gz")):
         try:
-            rows = gzip.decompress(path.read_bytes()).decode().splitlines()
+            rows = gzip.decompress(path.read_bytes()).splitlines()
             if left <= len(rows):
                 return {int(node): tuple(said) for node, said in json.loads(rows[left - 1])["verdicts"].items()}
         except (OSError, EOFError, ValueError, KeyError, TypeError) as error:

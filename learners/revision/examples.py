@@ -89,7 +89,7 @@ def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
     """The inverse of :func:`write_lines`."""
-    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).decode("utf-8").splitlines()]
+    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
 
 
 def select(
