@@ -18,7 +18,8 @@ import numpy as np
 import yaml
 
 from roleagent.agents.evaluation import statistics
-from roleagent.agents.evaluation.records import PROTOCOL, Record, differing, read_records
+from roleagent.agents.evaluation.records import PROTOCOL, Record, read_records
+from roleagent.options import differing
 
 _SPLIT_KEYS = ("env_id", "split", "tasks", "digest")
 _IGNORED = ("agent", "batch", "seed", "task_split", *_SPLIT_KEYS)

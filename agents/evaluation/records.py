@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from roleagent.agents.chat.episode import EpisodeResult
 from roleagent.agents.evaluation.behavior import behavior_of
+from roleagent.options import differing
 from roleagent.tasks.split import TaskSplit
 from roleagent.types import Trajectory
 
@@ -238,19 +239,3 @@ def read_records(path: Path) -> tuple[dict[str, Any], list[Record], bool]:
         return dict(header), [Record(**row) for row in rows], len(sound) == len(lines)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not an evaluation file; move it away or name another with --out") from error
-
-
-def differing(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Dotted keys that differ between two nested mappings.
-
-    >>> differing({"seed": 0, "kwargs": {"size": "tiny"}}, {"seed": 0, "kwargs": {"size": "small"}, "batch": 4})
-    ['batch', 'kwargs.size']
-    """
-    found = []
-    for key in sorted({*left, *right}):
-        a, b = left.get(key), right.get(key)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += differing(a, b, f"{prefix}{key}.")
-        elif a != b:
-            found.append(prefix + key)
-    return found

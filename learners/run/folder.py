@@ -37,7 +37,7 @@ import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, to_dict
 from roleagent.files import PARTIAL, make_folder, settle, write_whole
-from roleagent.options import shown
+from roleagent.options import differing, shown
 
 STAGES = {"warmstart": 0, "train": 1, "sft": 1, "revise": 1, "eto": 1}
 """The stages of a run, with their order."""
@@ -65,7 +65,11 @@ class RunFolder:
         if resume:
             if not saved.exists():
                 raise ConfigError(f"{path} holds no run to resume; start it without --resume")
-            changed = _differences(to_dict(read_config(path)), to_dict(config))
+            changed = [
+                name
+                for name in differing(to_dict(read_config(path)), to_dict(config))
+                if name not in _FREE and not name.startswith(_FREE_SECTIONS)
+            ]
             if changed:
                 raise ConfigError(
                     f"{path} was started with another configuration: {', '.join(changed)}; resume with the same one"
@@ -241,14 +245,3 @@ _FREE = frozenset(
     }
 )
 _FREE_SECTIONS = ("tracking.", "watchdog.", "vllm.")
-
-
-def _differences(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[str]:
-    changed = []
-    for key in sorted({*left, *right}):
-        full, a, b = prefix + key, left.get(key), right.get(key)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            changed += _differences(a, b, f"{full}.")
-        elif a != b and full not in _FREE and not full.startswith(_FREE_SECTIONS):
-            changed.append(full)
-    return changed

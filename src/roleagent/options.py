@@ -1,4 +1,7 @@
-"""Errors in a configuration: one line that names the option and, for a misspelled one, the nearest that exists."""
+"""Errors in a configuration: one line that names the option and, for a misspelled one, the nearest that exists.
+
+And :func:`differing`: where two configurations differ.
+"""
 
 from __future__ import annotations
 
@@ -32,3 +35,19 @@ def check_finite(value: Any, key: str) -> None:
     inner = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, list) else ()
     for name, item in inner:
         check_finite(item, f"{key}.{name}")
+
+
+def differing(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Dotted keys that differ between two nested mappings.
+
+    >>> differing({"seed": 0, "kwargs": {"size": "tiny"}}, {"seed": 0, "kwargs": {"size": "small"}, "batch": 4})
+    ['batch', 'kwargs.size']
+    """
+    found = []
+    for key in sorted({*left, *right}):
+        a, b = left.get(key), right.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differing(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(prefix + key)
+    return found
