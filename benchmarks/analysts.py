@@ -237,7 +237,6 @@ def as_line(world: str, mistake: ScriptedFailure) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--analyst", choices=("rule",), default="rule", help="unless --endpoint, --run or --policy")
     parser.add_argument("--endpoint", help="base URL of an OpenAI-compatible server")
     parser.add_argument("--model", default="", help="its name on the server (default: the only one)")
     parser.add_argument("--run", type=Path, help="run folder: its newest checkpoint in the environment role")

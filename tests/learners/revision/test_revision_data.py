@@ -17,7 +17,7 @@ from roleagent.failures.verdicts import UNREAD, Verdict
 from roleagent.learners.batch import ACTION
 from roleagent.learners.preference import PreferenceData
 from roleagent.learners.revision.data import RevisionData
-from roleagent.learners.revision.examples import select, write_lines
+from roleagent.learners.revision.examples import read_lines, select, write_lines
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
 from roleagent.learners.revision.iterate import collect
 from roleagent.learners.revision.loss import Member, batches, part_shares, weights_of
@@ -143,6 +143,12 @@ def test_failed_trees_are_counted_apart_and_their_error_is_reported(tmp_path):
     )
     with pytest.raises(ConfigError, match="2 of 2 trees failed, the first with OSError: no server"):
         collect(run, None, 1)
+
+
+def test_a_line_ends_at_the_line_feed_only(tmp_path):
+    rows = [{"observation": "a\u2028b\x85c\x0bd"}, {"observation": ""}]
+    write_lines(tmp_path / "x.jsonl.gz", rows)
+    assert read_lines(tmp_path / "x.jsonl.gz") == rows
 
 
 def test_bad_leaves_go_to_the_library_with_the_transition_point():
