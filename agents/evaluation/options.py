@@ -100,8 +100,8 @@ def evaluation_parser(text: str | None) -> Parser:
         "--cut-failures",
         type=Path,
         metavar="FILE",
-        help="revision test: a local policy goes on from the episodes in FILE; for those of --keep-failures, success "
-        "is the share recovered",
+        help="revision test: a local policy continues the episodes in FILE; success of those that --keep-failures "
+        "wrote is the share recovered",
     )
     server = parser.add_argument_group("server")
     server.add_argument("--concurrency", type=natural, default=8, metavar="N", help="concurrent episodes (default: 8)")

@@ -210,8 +210,8 @@ def _section(tree: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 def _steps(tree: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], revisions: Revisions | None) -> tuple[int, int]:
     """Iterations done and wanted. The rows of Agent-R are updates, of which an iteration has many."""
-    if revisions:
-        done = len(revisions["counts"])
+    if _section(tree, "train").get("stage") in ("revise", "eto"):
+        done = len(revisions["counts"]) if revisions else 0
         return done, max(done, int(number(_section(tree, "revision").get("iterations")) or 0))
     done = rows[-1]["step"] if rows else 0
     return done, max(done, _wanted(tree))
