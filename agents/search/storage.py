@@ -7,7 +7,6 @@ needed.
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roleagent.agents.search.tree import Node, Tree
-from roleagent.files import make_folder, write_whole
+from roleagent.files import read_json_lines, write_json_lines
 from roleagent.options import ConfigError
 from roleagent.types import Completion, Task
 
@@ -41,9 +40,7 @@ def wave_file(run: Path, iteration: int, wave: int) -> Path:
 
 def write_trees(path: Path, trees: Sequence[Tree]) -> None:
     """Writes a wave."""
-    lines = "".join(f"{json.dumps(_described(tree), default=str)}\n" for tree in trees)
-    make_folder(path.parent)
-    write_whole(path, gzip.compress(lines.encode("utf-8", "replace"), mtime=0))
+    write_json_lines(path, (_described(tree) for tree in trees), default=str)
 
 
 def read_trees(path: Path) -> list[Tree]:
@@ -53,9 +50,8 @@ def read_trees(path: Path) -> list[Tree]:
         ConfigError: the file is damaged; one line.
     """
     try:
-        lines = gzip.decompress(path.read_bytes()).decode().splitlines()
-        return [_tree(json.loads(line)) for line in lines]
-    except (OSError, EOFError, ValueError, KeyError, TypeError, IndexError) as error:
+        return [_tree(row) for row in read_json_lines(path)]
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
         raise ConfigError(f"{path} cannot be read as search trees: {error}") from error
 
 
@@ -96,10 +92,10 @@ def stored_verdicts(run: Path, name: str) -> dict[int, tuple[str, str, str]]:
     left = int(number)
     for path in sorted((run / "revision" / f"iteration-{int(iteration):03d}").glob("wave-*.jsonl.gz")):
         try:
-            rows = gzip.decompress(path.read_bytes()).splitlines()
+            rows = [*read_json_lines(path)]
             if left <= len(rows):
-                return {int(node): tuple(said) for node, said in json.loads(rows[left - 1])["verdicts"].items()}
-        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+                return {int(node): tuple(said) for node, said in rows[left - 1]["verdicts"].items()}
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
         left -= len(rows)
     return {}

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
 from roleagent.config.revision import RevisionConfig
-from roleagent.files import write_whole
 from roleagent.learners.batch import trained_tokens
 from roleagent.types import Segment
 
@@ -80,18 +76,6 @@ def _segment(ids: Sequence[int], runs: Iterable[tuple[int, float, int]]) -> Segm
     )
 
 
-def write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Writes JSON objects, one a line, packed, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-    write_whole(path, gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0))
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The inverse of :func:`write_lines`."""
-    return [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-
-
 def select(
     examples: Sequence[Example], options: RevisionConfig, rng: np.random.Generator
 ) -> tuple[list[Example], Counter[str]]:
@@ -140,4 +124,4 @@ def even(groups: Sequence[int], items: Sequence[int], most: int, rng: np.random.
     return found
 
 
-__all__ = ["Example", "Part", "even", "read_lines", "select", "write_lines"]
+__all__ = ["Example", "Part", "even", "select"]

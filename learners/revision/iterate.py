@@ -33,10 +33,11 @@ from roleagent.agents.search.storage import read_trees, wave_file, write_trees
 from roleagent.agents.search.tree import Tree
 from roleagent.config import ConfigError
 from roleagent.config.revision import RevisionConfig
+from roleagent.files import read_json_lines, write_json_lines
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.preference import PreferenceData
 from roleagent.learners.revision.data import RevisionData
-from roleagent.learners.revision.examples import Example, read_lines, select, write_lines
+from roleagent.learners.revision.examples import Example, select
 from roleagent.learners.revision.imitation import learn_examples
 from roleagent.learners.revision.metrics import counts_of, failures_of, idle_mechanisms, sentence_of, shares_of
 from roleagent.learners.revision.other_runs import judging_policy, trees_of
@@ -153,7 +154,7 @@ def _write_examples(
 ) -> None:
     with run.timer("analysis"):
         found = run.ranks.collect([one.to_json() for one in data.make(trees, streams)])
-    run.ranks.once(lambda: write_lines(path, found))
+    run.ranks.once(lambda: write_json_lines(path, found))
 
 
 def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
@@ -165,7 +166,7 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
         ConfigError: the first iteration has none. The policy cannot win then, and another search would cost as much.
             Or the environment failed in all trees.
     """
-    rows = run.ranks.once(lambda: [row for path in _files(run, iteration, "wave") for row in read_lines(path)])
+    rows = run.ranks.once(lambda: _rows(_files(run, iteration, "wave")))
     if failures := failures_of(rows):
         if all(row.get("error") for row in rows):
             raise ConfigError(
@@ -237,7 +238,7 @@ def _trajectory(task: Task, leaf: Mapping[str, Any], version: int) -> Trajectory
 def _selected(run: Run, iteration: int) -> tuple[list[Example], Counter[str]]:
     """The examples of an iteration, those of other runs included, and how many each filter drops."""
     paths = [*_files(run, iteration, "wave"), *_files(run, iteration, "also")]
-    rows = run.ranks.once(lambda: [row for path in paths for row in read_lines(path)])
+    rows = run.ranks.once(lambda: _rows(paths))
     found = [Example.from_json(one) for row in rows for one in row["examples"]]
     return select(found, run.config.revision, run.stream(24, iteration))
 
@@ -260,6 +261,16 @@ def _spent(run: Run, iteration: int) -> list[dict[str, Any]]:
 
 def _files(run: Run, iteration: int, kind: str) -> list[Path]:
     return sorted(_folder(run, iteration).glob(f"{kind}-*.jsonl.gz"))
+
+
+def _rows(paths: Sequence[Path]) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for path in paths:
+        try:
+            rows += read_json_lines(path)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} is damaged ({error}): remove it, and continue with --resume") from error
+    return rows
 
 
 def _folder(run: Run, iteration: int) -> Path:

@@ -23,7 +23,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 import re
 import shutil
@@ -36,7 +35,7 @@ from typing import Any
 import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, to_dict
-from roleagent.files import PARTIAL, make_folder, settle, write_whole
+from roleagent.files import PARTIAL, make_folder, settle, write_json_lines, write_whole
 from roleagent.options import differing, shown
 
 STAGES = {"warmstart": 0, "train": 1, "sft": 1, "revise": 1, "eto": 1}
@@ -150,11 +149,7 @@ class RunFolder:
         self._write_lines("tasks", iteration, events)
 
     def _write_lines(self, name: str, iteration: int, rows: Iterable[Mapping[str, Any]]) -> None:
-        text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
-        folder = self.path / name
-        folder.mkdir(exist_ok=True)
-        packed = gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0)  # the same bytes whenever
-        write_whole(folder / f"iteration-{iteration:06d}.jsonl.gz", packed)
+        write_json_lines(self.path / name / f"iteration-{iteration:06d}.jsonl.gz", rows)
 
     def rounds(self) -> list[Path]:
         """The files of the warm start's rounds (:mod:`roleagent.learners.sft.dagger`), in order."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from roleagent.files import read_json_lines
 from roleagent.reports.data.load_trajectories import RunDataError
 from roleagent.reports.data.run_schema import Revisions, SplicedPath
 
@@ -53,9 +53,9 @@ def _json(path: Path) -> dict[str, Any]:
 def _revisions(run: Path, iteration: int) -> Iterator[dict[str, Any]]:
     for path in sorted(run.glob(f"revision/iteration-{iteration:03d}/wave-*.jsonl.gz")):
         try:
-            rows = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
-            yield from (one for row in rows for one in row["examples"] if one["part"] == "revision")
-        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            for row in read_json_lines(path):
+                yield from (one for one in row["examples"] if one["part"] == "revision")
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunDataError(f"{path} is damaged: {error}") from error
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from roleagent.files import read_json_lines
 from roleagent.reports.data.load_trajectories import RunDataError
 from roleagent.reports.data.run_schema import FieldValue, Refusal, TaskLife, TaskPlay, WrittenTasks
 
@@ -80,17 +79,11 @@ def load_tasks(run: Path) -> TaskLog:
         if not re.fullmatch(r"iteration-\d+\.jsonl\.gz", file.name):
             continue
         try:
-            for row in _rows(file):
+            for row in read_json_lines(file):
                 _add(log, row)
-        except (OSError, EOFError, ValueError, KeyError, TypeError, RecursionError) as error:
+        except (OSError, ValueError, KeyError, TypeError) as error:
             raise RunDataError(f"{file} is damaged: {' '.join(str(error).split())}") from error
     return log
-
-
-def _rows(file: Path) -> Iterator[dict[str, Any]]:
-    with gzip.open(file, "rt", encoding="utf-8") as lines:
-        for line in lines:
-            yield json.loads(line)
 
 
 def _add(log: TaskLog, row: dict[str, Any]) -> None:

@@ -6,15 +6,13 @@ A run may have a million turns. At most one iteration is in memory, besides the 
 from __future__ import annotations
 
 import contextlib
-import gzip
-import json
 import re
-import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from roleagent.files import read_json_lines
 from roleagent.reports.data.run_schema import Analysis, EpisodeCard, Prediction, TurnCard
 
 MOST_TOKENS = 400_000
@@ -167,12 +165,10 @@ def _complete(file: Path | None) -> Iterator[None]:
 
 def _rows(file: Path) -> Iterator[dict[str, Any]]:
     try:
-        with gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8") as stream:
-            for line in stream:
-                yield json.loads(line)
+        yield from read_json_lines(file)
     except FileNotFoundError:
         return  # a resumed run has removed it
-    except (ValueError, EOFError, OSError, zlib.error) as error:
+    except (OSError, ValueError) as error:
         raise RunDataError(f"{file} is damaged ({' '.join(str(error).split())}); remove it") from error
 
 

@@ -1,4 +1,4 @@
-"""Atomic and durable file writes, checksums and locks.
+"""Atomic and durable file writes, packed JSON lines, checksums and locks.
 
 A rename replaces a name atomically, so a kill leaves the old file or the new one. ``fsync`` protects against a power
 cut: first the content of a file, then the folder with its name.
@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import gzip
 import io
+import json
 import os
 import shutil
 import socket
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -44,6 +47,33 @@ def write_array(path: Path, values: np.ndarray) -> None:
     buffer = io.BytesIO()
     np.save(buffer, values, allow_pickle=False)
     write_whole(path, buffer.getbuffer())
+
+
+def write_json_lines(path: Path, rows: Iterable[Any], default: Callable[[Any], Any] | None = None) -> None:
+    """Writes JSON values, one a line, gzipped, as :func:`write_whole` does: the same bytes whenever.
+
+    Args:
+        path: its folder is made where it is missing.
+        default: makes JSON of a value that is none, as in ``json.dumps``.
+    """
+    text = "".join(f"{json.dumps(row, ensure_ascii=False, default=default)}\n" for row in rows)
+    make_folder(path.parent)
+    write_whole(path, gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0))
+
+
+def read_json_lines(path: Path) -> Iterator[Any]:
+    """Yields what :func:`write_json_lines` wrote; a name without ``.gz`` is a plain file.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is damaged.
+    """
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+            for line in lines:  # not splitlines(), which also ends a line at U+2028 in a text
+                yield json.loads(line)
+    except (EOFError, RecursionError, gzip.BadGzipFile, zlib.error) as error:
+        raise ValueError(f"{error}") from error
 
 
 def make_whole(folder: Path, fill: Callable[[Path], object]) -> None:

@@ -14,10 +14,11 @@ from roleagent.config import ConfigError, load
 from roleagent.config.revision import RevisionConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.verdicts import UNREAD, Verdict
+from roleagent.files import write_json_lines
 from roleagent.learners.batch import ACTION
 from roleagent.learners.preference import PreferenceData
 from roleagent.learners.revision.data import RevisionData
-from roleagent.learners.revision.examples import read_lines, select, write_lines
+from roleagent.learners.revision.examples import select
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
 from roleagent.learners.revision.iterate import collect
 from roleagent.learners.revision.loss import Member, batches, part_shares, weights_of
@@ -136,19 +137,15 @@ def test_failed_trees_are_counted_apart_and_their_error_is_reported(tmp_path):
     assert shares_of(counts, [])["without_good_share"] == 0.5, "of those that did not fail"
 
     path = tmp_path / "revision/iteration-001/wave-000.jsonl.gz"
-    path.parent.mkdir(parents=True)
-    write_lines(path, [data.to_json()] * 2)
+    write_json_lines(path, [data.to_json()] * 2)
     run = SimpleNamespace(
         ranks=SimpleNamespace(once=lambda function: function()), folder=SimpleNamespace(path=tmp_path)
     )
     with pytest.raises(ConfigError, match="2 of 2 trees failed, the first with OSError: no server"):
         collect(run, None, 1)
-
-
-def test_a_line_ends_at_the_line_feed_only(tmp_path):
-    rows = [{"observation": "a\u2028b\x85c\x0bd"}, {"observation": ""}]
-    write_lines(tmp_path / "x.jsonl.gz", rows)
-    assert read_lines(tmp_path / "x.jsonl.gz") == rows
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(ConfigError, match=r"wave-000\.jsonl\.gz is damaged .*: remove it"):
+        collect(run, None, 1)
 
 
 def test_bad_leaves_go_to_the_library_with_the_transition_point():

@@ -16,10 +16,10 @@ from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.search.storage import stored_trees
 from roleagent.config import ConfigError
 from roleagent.config import load as load_config
+from roleagent.files import read_json_lines
 from roleagent.learners import preference
 from roleagent.learners.revision import imitation, iterate
 from roleagent.learners.revision.data import RevisionData
-from roleagent.learners.revision.examples import read_lines
 from roleagent.learners.revision.other_runs import judging_policy
 
 pytestmark = pytest.mark.slow
@@ -63,7 +63,8 @@ def warm(whole):
 
 
 def rows_of(folder, iteration):
-    return [row for path in sorted(folder.glob(f"revision/iteration-{iteration:03d}/*.gz")) for row in read_lines(path)]
+    files = sorted(folder.glob(f"revision/iteration-{iteration:03d}/*.gz"))
+    return [row for path in files for row in read_json_lines(path)]
 
 
 def test_a_run_searches_splices_imitates_and_measures(whole):
@@ -125,7 +126,7 @@ def test_killed_in_every_part_of_an_iteration_it_ends_in_the_same_bits(config, w
     assert set(updates) == {1, 2}
     for name, at in (
         ("write_trees", 2),  # the second wave is searched, and lost
-        ("write_lines", 1),  # its trees are there, and not their examples
+        ("write_json_lines", 1),  # its trees are there, and not their examples
         ("imitation_step", 2),  # all trees are searched, and one update is lost
         ("write_trees", 1),  # the first wave of the second iteration
         ("evaluate_split", 1),  # both iterations have learned; the last evaluation is lost
@@ -189,7 +190,7 @@ def test_trees_of_other_runs_join_the_data(config, whole, warm, tmp_path, capsys
     options = [*warm, "revision.iterations=1", "search.tasks=2", "env.kwargs={max_steps: 9}"]
     assert train.main(["--config", str(config), f"run_dir={folder}", *options, f"revision.also=[{whole}]"]) == 0
     assert len(rows_of(folder, 1)) == 2 + 4
-    joined = read_lines(folder / "revision/iteration-001/also-000.jsonl.gz")
+    joined = read_json_lines(folder / "revision/iteration-001/also-000.jsonl.gz")
     for row, other in zip(joined, rows_of(whole, 1), strict=True):
         assert row["task"] == other["task"]
         good = [[one["steps"] for one in found["examples"] if one["part"] == "good"] for found in (row, other)]
