@@ -10,14 +10,11 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 import numpy as np
-import torch
 from transformers import PreTrainedModel
 
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.learners.loss import MetricSums
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import Adapter
-from roleagent.learners.model.token_logprobs import TokenScores
 from roleagent.learners.preference import learn as learn_preferences
 from roleagent.learners.revision.examples import Example
 from roleagent.learners.revision.general import read_conversations, tokenize_conversations
@@ -25,7 +22,7 @@ from roleagent.learners.revision.loss import AGENT, Member, batches, part_shares
 from roleagent.learners.revision.updates import make_updates
 from roleagent.learners.rl import open_reference
 from roleagent.learners.run.run import Run
-from roleagent.learners.sft.imitation import with_text
+from roleagent.learners.sft.imitation import likelihood_step, with_text
 from roleagent.types import Segment
 
 
@@ -78,11 +75,7 @@ def _load(policy: HFPolicy, weights: PreTrainedModel | Adapter) -> None:
 
 
 def imitation_step(learner: Learner, batch: Sequence[Member], shares: Mapping[str, float]) -> dict[str, float]:
-    """One update towards the examples (Eq. 6).
-
-    Returns:
-        ``loss``, ``grad_norm`` and, per part of the loss, its tokens and their mean negative log-likelihood.
-    """
+    """One update towards the examples (Eq. 6)."""
     config, ranks = learner.config, learner.ranks
     true_text = config.revision.splice != "published" and not config.policy.path
     text_weight = config.warmstart.text_weight if true_text else 0.0
@@ -90,25 +83,10 @@ def imitation_step(learner: Learner, batch: Sequence[Member], shares: Mapping[st
     weights = weights_of(
         members, shares, config.revision.balance, config.loss.prediction_weight, text_weight, ranks.sum
     )
-    names = [*shares]
-    part_of = [np.full(len(segment), names.index(part), np.float64) for part, segment in members]
-    sums = MetricSums()
-
-    def objective(tokens: TokenScores) -> torch.Tensor:
-        loss = -(tokens.columns["weights"] * tokens.logprobs).sum()
-        found = {"loss": loss}
-        for number, name in enumerate(names):
-            chosen = (tokens.columns["part"] == number) & (tokens.columns["weights"] > 0)
-            found |= {name: torch.where(chosen, -tokens.logprobs, 0.0).sum(), f"{name}_tokens": chosen.sum()}
-        sums.add(found)
-        return loss
-
+    numbers = {name: number for number, name in enumerate(shares)}
     segments = [segment for _, segment in members]
-    norm = learner.update(segments, {"weights": weights, "part": part_of}, objective, temperature=1.0)
-    total = sums.over_ranks(ranks)
-    losses = {f"{name}_loss": total[name] / max(1.0, total[f"{name}_tokens"]) for name in names}
-    tokens = {f"{name}_tokens": total[f"{name}_tokens"] for name in names}
-    return {"loss": total["loss"], **losses, **tokens, "grad_norm": norm}
+    parts = [np.full(len(segment), numbers[part]) for part, segment in members]
+    return likelihood_step(learner, segments, weights, parts, {number: name for name, number in numbers.items()})
 
 
 __all__ = ["imitation_step", "learn_examples"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from math import ceil
@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT
+from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Column
 from roleagent.learners.loss import MetricSums, imitation_weights
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.token_logprobs import TokenScores
@@ -122,27 +122,45 @@ def imitation_step(learner: Learner, segments: Sequence[Segment]) -> dict[str, f
     weigh 1 (0 for a step that is not imitated), prediction tokens ``loss.prediction_weight``, and the environment's
     text ``warmstart.text_weight``. Observations repeat names, so a small model learns there to copy them.
     """
-    config, ranks = learner.config, learner.ranks
+    config = learner.config
     weight_of = {ACTION: 1.0, PREDICTION: config.loss.prediction_weight, TEXT: config.warmstart.text_weight}
-    names = {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}
     segments = [with_text(segment) for segment in segments]
-    weights = imitation_weights(segments, weight_of, ranks.sum)
+    weights = imitation_weights(segments, weight_of, learner.ranks.sum)
+    kinds, names = [one.token_kind for one in segments], {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}
+    return likelihood_step(learner, segments, weights, kinds, names)
+
+
+def likelihood_step(
+    learner: Learner, segments: Sequence[Segment], weights: Column, parts: Column, names: Mapping[int, str]
+) -> dict[str, float]:
+    """One update of weighted negative log-likelihood, in nats.
+
+    Args:
+        segments: those of this rank.
+        weights: each token's weight in the loss.
+        parts: the part of the loss that each token belongs to.
+        names: of the parts.
+
+    Returns:
+        ``loss``, ``grad_norm`` and, per part, its tokens with a weight and their mean negative log-likelihood.
+    """
     sums = MetricSums()
 
     def objective(tokens: TokenScores) -> torch.Tensor:
         shares = tokens.columns["weights"]
         loss = -(shares * tokens.logprobs).sum()
         found = {"loss": loss}
-        for kind, name in names.items():
-            chosen = (tokens.token_kind == kind) & (shares > 0)
+        for part, name in names.items():
+            chosen = (tokens.columns["part"] == part) & (shares > 0)
             found |= {name: torch.where(chosen, -tokens.logprobs, 0.0).sum(), f"{name}_tokens": chosen.sum()}
         sums.add(found)
         return loss
 
-    norm = learner.update(segments, {"weights": weights}, objective, temperature=1.0)
-    total = sums.over_ranks(ranks)
+    norm = learner.update(segments, {"weights": weights, "part": parts}, objective, temperature=1.0)
+    total = sums.over_ranks(learner.ranks)
     losses = {f"{name}_loss": total[name] / max(1.0, total[f"{name}_tokens"]) for name in names.values()}
-    return {"loss": total["loss"], **losses, "grad_norm": norm}
+    tokens = {f"{name}_tokens": total[f"{name}_tokens"] for name in names.values()}
+    return {"loss": total["loss"], **losses, **tokens, "grad_norm": norm}
 
 
 def with_text(segment: Segment) -> Segment:
@@ -154,4 +172,4 @@ def with_text(segment: Segment) -> Segment:
     return replace(segment, token_kind=kinds)
 
 
-__all__ = ["CHUNK", "batches", "imitate", "imitation_step", "with_text"]
+__all__ = ["CHUNK", "batches", "imitate", "imitation_step", "likelihood_step", "with_text"]
