@@ -127,7 +127,7 @@ def show_modes(counts: Sequence[ModeCount]) -> None:
         print("* not in the taxonomy: named by the analyst")
     failures, entries = sum(count.failures for count in counts), sum(count.tasks for count in counts)
     modes = len({count.mode for count in counts})
-    print(f"{failures} failed episodes, {entries} entries under {modes} modes")
+    print(f"{failures} failed episodes, {entries} entries under {modes} mode{'s' * (modes != 1)}")
 
 
 def show_growth(rows: Sequence[Mapping[str, Any]]) -> None:
