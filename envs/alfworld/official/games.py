@@ -7,6 +7,7 @@ games that need a movable container or slices, and games not marked as solvable,
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -14,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from roleagent.envs.alfworld.engine.game import GameSource
-from roleagent.envs.alfworld.engine.game_version import task_sentence
+from roleagent.envs.alfworld.engine.game_version import GameVersion, UnknownGameVersion, recognize, task_sentence
 from roleagent.slow_notice import waiting
 
 SPLITS = ("train", "valid_train", "valid_seen", "valid_unseen")
@@ -122,6 +123,16 @@ def read_game(folder: Path, task_id: str) -> GameSource:
         domain=data["pddl_domain"],
         grammar=data["grammar"],
     )
+
+
+def versions(folder: Path) -> set[GameVersion]:
+    """The versions of a split's first, middle and last game, as far as they are known."""
+    games, found = list_games(folder), set[GameVersion]()
+    for place in {0, len(games) // 2, len(games) - 1}:
+        with contextlib.suppress(UnknownGameVersion, ValueError):
+            source = read_game(folder, games[place])
+            found.add(recognize(source.domain, source.grammar))
+    return found
 
 
 def explain_absence(folder: Path, task_id: str) -> None:

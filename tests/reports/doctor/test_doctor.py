@@ -257,6 +257,17 @@ def test_data_folders_with_everything(tmp_path, monkeypatch):
     assert found("TextCraft")[0].grade == "problem"
 
 
+def test_games_of_two_versions_are_noticed(official_games, tmp_path, monkeypatch):
+    """A policy that learned from one version won 8 % of the other's games, and 74 % of its own."""
+    monkeypatch.setenv("ALFWORLD_DATA", str(official_games["current"]))
+    assert "versions" not in found("ALFWorld")[0].text
+    for version, split in (("current", "train"), ("older", "valid_seen")):
+        (tmp_path / split).symlink_to(official.split_folder(official_games[version], "valid_seen"))
+    monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
+    [games] = found("ALFWorld")
+    assert games.grade == "note" and "of two versions" in games.text and "one release" in games.advice
+
+
 # --- a game of each ---------------------------------------------------------------------------------------------------
 
 
