@@ -54,7 +54,7 @@ class Learner(Engine):
         self.simulator: Learner | None = None  # likewise: a task simulator with weights of its own
         self.reference: torch.nn.Module | None = None
         if isinstance(reference, Adapter):
-            self.reference = AdapterSwap(TokenScorer(policy.model), policy.model, reference)
+            self.reference = AdapterSwap(TokenScorer(policy.model), reference)
         elif reference is not None:
             self.reference = TokenScorer(reference).to(self.device)
 

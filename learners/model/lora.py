@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from transformers import PreTrainedModel
 
 from roleagent.config import ConfigError
 from roleagent.config.settings import LoRAConfig
+from roleagent.learners.model.token_logprobs import TokenScorer
+from roleagent.types import Segment
 
 _NAME = "default"  # peft's for the only adapter of a model
 _PREFIX = "base_model.model."  # which peft puts before every name in a file
@@ -168,16 +170,19 @@ class ModuleWeights:
 
 
 class AdapterSwap(torch.nn.Module):
-    """A module that computes with another adapter of its model."""
+    """A scorer that computes with another adapter of its model."""
 
-    def __init__(self, module: torch.nn.Module, model: torch.nn.Module, adapter: Adapter):
+    def __init__(self, scorer: TokenScorer, adapter: Adapter):
         super().__init__()
-        self.module, self.adapter = module, adapter
-        self._model = (model,)  # in a tuple: not a submodule
+        self.scorer, self.adapter = scorer, adapter
+
+    def plan(self, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
+        """The scorer's micro-batches."""
+        return self.scorer.plan(segments, max_tokens)
 
     def forward(self, *arguments: Any, **options: Any) -> Any:
-        with self.adapter.swapped_into(self._model[0]):
-            return self.module(*arguments, **options)
+        with self.adapter.swapped_into(self.scorer.model):
+            return self.scorer(*arguments, **options)
 
 
 def _own_weights(model: torch.nn.Module) -> list[tuple[str, torch.nn.Parameter]]:

@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from roleagent.config import ConfigError, load
 from roleagent.config.settings import LoRAConfig
 from roleagent.learners.model.deepspeed_settings import check_deepspeed, deepspeed_settings
-from roleagent.learners.model.lora import Adapter, adapt, plain_weights
+from roleagent.learners.model.lora import Adapter, AdapterSwap, adapt, plain_weights
 from roleagent.learners.model.micro_batch import collate
 from roleagent.learners.model.optimizer import build_optimizer
 from roleagent.learners.model.token_logprobs import TokenScorer
@@ -240,6 +240,10 @@ def test_another_adapter_is_worn_for_a_while(tmp_path):
     with worn.swapped_into(model):
         assert torch.equal(logprobs(model, batch(0)), own)
     assert torch.equal(logprobs(model, batch(0)), without)
+    reference = AdapterSwap(TokenScorer(model), worn)
+    assert torch.equal(reference(collate(batch(0), 0), 1.0)[0], own)
+    begins_alike = [batch(0)[0]] * 3
+    assert len(reference.plan(begins_alike, len(batch(0)[0]))) == 1, "common beginnings are computed once"
     torch.testing.assert_close(without, logprobs(AutoModelForCausalLM.from_pretrained(base), batch(0)))
 
 
