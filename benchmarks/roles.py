@@ -38,7 +38,6 @@ World-In-Agent:
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import sys
 from collections import defaultdict
@@ -52,6 +51,7 @@ from rich.console import Console
 from rich.table import Table
 
 from roleagent.config import ConfigError, load
+from roleagent.files import read_json_lines
 from roleagent.learners.credit import estimator_config, last_step_bias
 from roleagent.learners.returns import EstimatorConfig, standardize
 
@@ -157,9 +157,8 @@ def advantage_agreement(rows: Rows, folder: Path) -> float | None:
     logged, without = [], []
     for file in sorted((folder / "trajectories").glob("iteration-*.jsonl.gz")):
         groups: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-        with gzip.open(file, "rt", encoding="utf-8") as lines:
-            for episode in map(json.loads, lines):
-                groups[episode["group"]].append(episode)
+        for episode in read_json_lines(file):
+            groups[episode["group"]].append(episode)
         for episodes in groups.values():
             ours = [turn["advantage"] for episode in episodes for turn in episode["turns"]]
             theirs = _gigpo(episodes, config)

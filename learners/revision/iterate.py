@@ -166,7 +166,7 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
         ConfigError: the first iteration has none. The policy cannot win then, and another search would cost as much.
             Or the environment failed in all trees.
     """
-    rows = run.ranks.once(lambda: _rows(_files(run, iteration, "wave")))
+    rows = run.ranks.once(lambda: _rows(run, iteration, "wave"))
     if failures := failures_of(rows):
         if all(row.get("error") for row in rows):
             raise ConfigError(
@@ -237,8 +237,7 @@ def _trajectory(task: Task, leaf: Mapping[str, Any], version: int) -> Trajectory
 
 def _selected(run: Run, iteration: int) -> tuple[list[Example], Counter[str]]:
     """The examples of an iteration, those of other runs included, and how many each filter drops."""
-    paths = [*_files(run, iteration, "wave"), *_files(run, iteration, "also")]
-    rows = run.ranks.once(lambda: _rows(paths))
+    rows = run.ranks.once(lambda: _rows(run, iteration, "wave", "also"))
     found = [Example.from_json(one) for row in rows for one in row["examples"]]
     return select(found, run.config.revision, run.stream(24, iteration))
 
@@ -259,17 +258,15 @@ def _spent(run: Run, iteration: int) -> list[dict[str, Any]]:
     return [run.folder.read_json(name) or {} for name in names]
 
 
-def _files(run: Run, iteration: int, kind: str) -> list[Path]:
-    return sorted(_folder(run, iteration).glob(f"{kind}-*.jsonl.gz"))
-
-
-def _rows(paths: Sequence[Path]) -> list[dict[str, Any]]:
+def _rows(run: Run, iteration: int, *kinds: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for path in paths:
+    for path in (path for kind in kinds for path in sorted(_folder(run, iteration).glob(f"{kind}-*.jsonl.gz"))):
         try:
             rows += read_json_lines(path)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{path} is damaged ({error}): remove it, and continue with --resume") from error
+            again = run.progress.searched < iteration  # later no file of the iteration is made again
+            advice = "remove it, and continue with --resume" if again else "restore it from a copy, or train anew"
+            raise ConfigError(f"{path} is damaged ({error}): {advice}") from error
     return rows
 
 

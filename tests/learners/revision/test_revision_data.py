@@ -139,12 +139,17 @@ def test_failed_trees_are_counted_apart_and_their_error_is_reported(tmp_path):
     path = tmp_path / "revision/iteration-001/wave-000.jsonl.gz"
     write_json_lines(path, [data.to_json()] * 2)
     run = SimpleNamespace(
-        ranks=SimpleNamespace(once=lambda function: function()), folder=SimpleNamespace(path=tmp_path)
+        ranks=SimpleNamespace(once=lambda function: function()),
+        folder=SimpleNamespace(path=tmp_path),
+        progress=SimpleNamespace(searched=0),
     )
     with pytest.raises(ConfigError, match="2 of 2 trees failed, the first with OSError: no server"):
         collect(run, None, 1)
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(ConfigError, match=r"wave-000\.jsonl\.gz is damaged .*: remove it"):
+        collect(run, None, 1)
+    run.progress.searched = 1
+    with pytest.raises(ConfigError, match=r"wave-000\.jsonl\.gz is damaged .*: restore it"):
         collect(run, None, 1)
 
 
