@@ -47,9 +47,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roleagent.agents.evaluation.options import options_of
-from roleagent.commands import pairs, require_train, share_cores
+from roleagent.commands import pairs, require_train, share_cores, stop_quietly
 
 if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for packages
+    stop_quietly("evaluate.py")
     options_of(sys.argv[1:], __doc__)
     require_train("evaluate.py")
     share_cores()
@@ -106,6 +107,10 @@ class Evaluation:
     def open(cls, options: argparse.Namespace) -> Evaluation:
         """Loads what the command line names."""
         target = eval_target(options.agent, options.run, options.model_path, options.base_url)
+        if options.agent_arg and target.plays == STANDARD:
+            raise ConfigError("--agent-arg is for a named agent; change the standard prompts with --set")
+        if options.checkpoint and target.run is None:
+            raise ConfigError("--checkpoint names one of a run: give the run with --agent or --run")
         config = configuration(options, target)
         env_split = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
         cuts = options.cut_failures or options.keep_failures or options.keep_signals
@@ -128,7 +133,7 @@ class Evaluation:
         env_split, target, model, seed = self.env_split, self.target, self.model, self.options.seed
         config, split = env_split.config, env_split.task_split.split
         if model is None:
-            return agent_attempts(env_split, target.plays, missing, seed)
+            return agent_attempts(env_split, target.plays, missing, seed, **pairs(self.options.agent_arg))
         if isinstance(model, Endpoint):
             model.check(config.rollout.eval_temperature)
         if target.plays == STANDARD:

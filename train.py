@@ -20,11 +20,12 @@ from typing import Any
 
 import yaml
 
-from roleagent.commands import require_train, share_cores
+from roleagent.commands import require_train, share_cores, stop_quietly
 from roleagent.learners.run.options import check_command, training_parser
 from roleagent.slow_notice import waiting
 
 if __name__ == "__main__":  # --help and wrong options need no PyTorch
+    stop_quietly("train.py")
     check_command(__doc__, Path(__file__).parent / "configs" / "default.yaml")
     require_train("train.py")
     share_cores()
@@ -71,7 +72,7 @@ def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
     """Runs the warm start, training and the evaluation on held-out tasks; returns the result."""
     split = EnvSplit.open(config, config.env.train_split)
     held_out = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
-    check_held_out(split, held_out)
+    check_held_out(split, held_out, display.warn)
     with open_run(config, split, display, resume) as run:
         if (result := run.finished()) is not None:
             display.say(f"{run.folder.path} is finished; increase train.iterations or train.minutes to continue")
@@ -104,7 +105,8 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
         run.save(imitate(run, policy, segments, epochs, config.train.minutes))
     elif config.train.stage in ("revise", "eto"):
         run.enter(config.train.stage)
-        replayed = [*segments, *data.corrections().segments(policy)]
+        replays = config.train.stage == "revise" and config.revision.replay > 0
+        replayed = [*segments, *data.corrections().segments(policy)] if replays else []
         train_revisions(run, split, held_out, policy, actor, replayed)
     else:
         train_rl(run, split, held_out, policy, actor)
@@ -134,6 +136,7 @@ def train_revisions(
 
         result = evaluate_split(run, held_out, actor, f"revision/after-{iteration:03d}")
         revision.finish(run, learner, result)
+    searcher.close()
 
 
 def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, actor: Policy) -> None:

@@ -20,11 +20,11 @@ from roleagent.config import Config, ConfigError
 from roleagent.config.curriculum import EndpointConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
-from roleagent.env_spec import Instructions, instructions_of, spec_of
+from roleagent.env_spec import Instructions, instructions_of, spec_of, step_limit
 from roleagent.envs.make import make
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, ReplyReader, Tags, ToolTags, read_replies
-from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
+from roleagent.envs.wrappers.predicted_state import default_horizon
 from roleagent.imports import searched_first
 from roleagent.tasks.grammar import TaskGrammar
 from roleagent.tasks.simulator import Simulator
@@ -77,6 +77,11 @@ def model_analyst(config: Config, policy: Policy) -> ModelAnalyst:
 def simulator_class(kind: str) -> type:
     """The class of a third party's task simulator; ConfigError if it cannot be loaded or lacks a method."""
     return load_class(kind, "propose", "update", "initial", "costs", "state_dict", "load_state_dict")
+
+
+def analyst_class(name: str) -> type:
+    """The class of a third party's analyst; ConfigError if it cannot be loaded or lacks a method."""
+    return load_class(name, "reflect", "select", "costs")
 
 
 def load_class(name: str, *methods: str) -> type:
@@ -191,7 +196,7 @@ def open_analyst(config: Config, policy: Policy) -> Analyst:
     if name == "endpoint":
         return endpoint_analyst(config)
     if ":" in name:
-        return load_class(name, "reflect", "select", "costs")()
+        return analyst_class(name)()
     return model_analyst(config, policy)
 
 

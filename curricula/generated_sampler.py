@@ -191,7 +191,7 @@ class GeneratedSampler:
             self.records = [one for one in self.records if one.iteration > self.iteration - self.window]
         for group, record in zip(tried["fresh"], records, strict=True):
             self._play("fresh", group, reward=record.reward, weight=record.weight)
-        replayed = [(self._play("replayed", group), rate(group)) for group in tried["replayed"]]
+        replayed = [(self._play("replayed", group), success_rate(*counts(group))) for group in tried["replayed"]]
         own = {
             **self._counts(),
             **diversity_metrics([*self.grammar.fields], self.writer.readable),
@@ -321,11 +321,6 @@ class GeneratedSampler:
             for key in ("success", "passed")
         )
         self._newest = dict(state["newest"])
-
-
-def rate(group: Group) -> float:
-    """p̂ of a group that was played."""
-    return success_rate(*counts(group))
 
 
 __all__ = ["GeneratedSampler"]

@@ -131,19 +131,16 @@ class TableSimulator(BaseSimulator):
             ``kl``: KL divergence of the table from the initial one, in nats per task.
         """
         scale = len(records) / sum(record.weight for record in records)
+        names = [self.grammar.task_type(self.grammar.spec(record.task_id)) for record in records]
         counted = self._count(
-            [
-                (self.grammar.task_type(self.grammar.spec(record.task_id)), record.values, record.weight * scale)
-                for record in records
-            ]
+            [(name, record.values, record.weight * scale) for name, record in zip(names, records, strict=True)]
         )
         for name in counted:
             if name not in self._types:  # base tasks never have this type
                 self._types[name] = 1e-6
                 self._start[name] = [np.full(len(values), 1 / len(values)) for values in self._fields]
         proposed: dict[str, float] = {}
-        for record in records:
-            name = self.grammar.task_type(self.grammar.spec(record.task_id))
+        for name, record in zip(names, records, strict=True):
             proposed[name] = proposed.get(name, 0.0) + record.weight * record.proposals
         scale = len(records) / sum(proposed.values())
         weights = {name: self.anchor * share + scale * proposed.get(name, 0.0) for name, share in self._types.items()}
@@ -166,8 +163,10 @@ class TableSimulator(BaseSimulator):
 
     def initial(self) -> Simulator:
         """A table as it was before the first update."""
+        total = sum(self._types.values())  # above 1 with types that came later
+        types = {name: share / total for name, share in self._types.items()}
         other = object.__new__(TableSimulator)
-        other.__dict__ |= self.__dict__ | {"types": dict(self._types), "table": dict(self._start)}
+        other.__dict__ |= self.__dict__ | {"types": types, "table": dict(self._start)}
         return other
 
     def _count(self, tasks: Sequence[tuple[str, Sequence[str], float]]) -> dict[str, list[np.ndarray]]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from roleagent.agents.builders import (
     EnvSplit,
+    analyst_class,
     check_rollout_backend,
     endpoint_analyst,
     endpoint_simulator,
@@ -114,6 +115,8 @@ def check_run(split: EnvSplit, resume: bool) -> None:
         check_rank(config.lora.rank, config.policy.path)
     if not config.policy.path:
         check_size(config.policy)
+    if config.aiw and ":" in config.curriculum.analyst:
+        analyst_class(config.curriculum.analyst)
     if config.aiw and config.curriculum.analyst == "endpoint":
         with waiting("the server of curriculum.endpoint.url to answer"):
             endpoint_analyst(config).check()
@@ -122,22 +125,26 @@ def check_run(split: EnvSplit, resume: bool) -> None:
             FailureLibrary(config.curriculum.library).close()
 
 
-def check_held_out(split: EnvSplit, held_out: EnvSplit) -> None:
-    """Refuses tasks of the evaluation that Agent-R would search, itself or in a run of ``revision.also``.
+def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], None]) -> None:
+    """Warns of tasks of the evaluation that are trained on; refuses those that Agent-R would search, itself or in a run
+    of ``revision.also``.
 
     Raises:
         ConfigError: one line that explains what to change.
     """
     config, evaluated = split.config, set(held_out.task_split.task_ids)
-    if config.train.stage not in ("revise", "eto"):
-        return
+    searches = config.train.stage in ("revise", "eto")
     if both := len(evaluated.intersection(split.task_split.task_ids)):
-        raise ConfigError(
+        found = (
             f"{both} tasks of env.eval_split={config.env.eval_split} are also in "
-            f"env.train_split={config.env.train_split}, and Agent-R imitates the tasks that it searches: choose splits "
-            "without common tasks"
+            f"env.train_split={config.env.train_split}"
         )
-    for other in config.revision.also:
+        if searches:
+            raise ConfigError(
+                f"{found}, and Agent-R imitates the tasks that it searches: choose splits without common tasks"
+            )
+        warn(f"{found}: success there is not that on held-out tasks")
+    for other in config.revision.also if searches else ():
         if both := len(evaluated.intersection(searched_tasks(other, config))):
             raise ConfigError(
                 f"{other} searched the tasks that this run is evaluated on, {both} of them: remove it from "
@@ -178,6 +185,13 @@ def check_learning(config: Config) -> None:
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"estimator.kind must be one of {', '.join(ESTIMATORS)}, not {config.estimator.kind!r}{hint}")
     estimator_config(config)
+    compares = config.train.stage == "rl" and ESTIMATORS[config.estimator.kind].compares_outcomes
+    if compares and config.rollout.group_size < 2:
+        alone = ", ".join(name for name, one in ESTIMATORS.items() if not one.compares_outcomes)
+        raise ConfigError(
+            f"estimator.kind={config.estimator.kind} compares the episodes of a group: set rollout.group_size to at "
+            f"least 2, or estimator.kind to one of {alone}"
+        )
     _check_predictions(config)
     if config.loss.importance_cap and config.loss.old_logprobs != "learner":
         raise ConfigError(

@@ -37,9 +37,7 @@ class PreferenceData(RevisionData):
         for data, rng in zip(found, streams, strict=True):
             leaves = leaves_of(data.tree)
             good, pairs = good_leaves(leaves, self.alpha), make_pairs(data.tree, self.options, self.alpha, rng)
-            data.counts.update(
-                trees=1, leaves=len(leaves), good_leaves=len(good), pairs=len(pairs), **data.solved(leaves, good)
-            )  # fmt: skip
+            data.count(leaves, good, pairs)
             for pair in pairs:
                 self._add_pair(data, pair)
         self._add_leaves(found, [])

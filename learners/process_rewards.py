@@ -25,12 +25,11 @@ from functools import partial
 import numpy as np
 
 from roleagent.learners.advantages import has_zero_variance
-from roleagent.learners.returns import Values, returns
+from roleagent.learners.returns import EPSILON, Values, returns
 from roleagent.learners.rewards import Rewards
 from roleagent.types import Group, Trajectory, Turn
 
 PROCESS_TERMS = ("tool", "process")
-EPSILON = 1e-6
 
 
 def weighing(weights: Mapping[str, float]) -> tuple[str, ...]:

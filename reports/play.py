@@ -31,12 +31,10 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from rapidfuzz import fuzz, process
 
-import roleagent  # noqa: F401  (registers the environments)
 from roleagent.commands import Parser, complain, pairs, printable, whole
 from roleagent.env_spec import spec_of
-from roleagent.envs.make import make
+from roleagent.envs.make import environment_id, make
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.envs.wrappers import ToolReader, ToolTags
 from roleagent.reports.play_hints import Guide, columns, meant
@@ -79,26 +77,6 @@ def main(arguments: Sequence[str]) -> int:
         return Game(env, observation, info, np.random.default_rng(options.seed)).play()
     except (gymnasium.error.Error, TypeError, ValueError, OSError, RetrievalError) as error:
         return complain("roleagent play", error)
-
-
-def environment_id(name: str) -> str:
-    """The Gymnasium id of an environment, given in full or by its name alone, in small letters or large.
-
-    >>> environment_id("alfworld")
-    'RoleAgent/ALFWorld-v0'
-
-    Raises:
-        ValueError: there is no such environment; the message names the nearest.
-    """
-    if name in gymnasium.registry or ":" in name:  # "module:Id" is registered by importing the module
-        return name
-    ours = {re.split("/|-v", key)[1].casefold(): key for key in gymnasium.registry if key.startswith("RoleAgent/")}
-    bare = re.sub(r"^.*/|-v\d+$", "", name).casefold()
-    if name.casefold() in ours:
-        return ours[name.casefold()]
-    near = process.extractOne(bare, list(ours), scorer=fuzz.ratio, score_cutoff=60)
-    hint = f" (did you mean {ours[near[0]]}?)" if near else ""
-    raise ValueError(f"there is no environment {name!r}{hint}; there are {', '.join(ours.values())}")
 
 
 def print_tasks(task_split: Any, text: str) -> int:

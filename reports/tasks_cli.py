@@ -92,8 +92,7 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator, Situatio
     """The grammar and the simulator of an environment or of a run, and what the simulator reads."""
     from roleagent.curricula.simulators import BaseSimulator
     from roleagent.env_spec import spec_of
-    from roleagent.envs.make import make
-    from roleagent.reports.play import environment_id
+    from roleagent.envs.make import environment_id, make
     from roleagent.tasks.grammar import grammar_of
     from roleagent.tasks.simulator import Situation
 
@@ -195,13 +194,15 @@ def _check(options: argparse.Namespace) -> Iterator[tuple[str, bool]]:
     grammar, _, _ = _open(options)
     rng, listed = default_rng(options.seed), frozenset(grammar.env.task_split.task_ids)
     lines = (line for given in options.tasks for line in (sys.stdin if given == "-" else (given,)))
+    form = " ".join(f"{name}=…" for name in grammar.fields)
     task = ""
     for task in filter(None, (line.partition("#")[0].strip() for line in lines)):
         if task in listed:
             yield f"{printable(task)}: a listed task of the training split", True
             continue
         text, reason = _checked(grammar, task, rng)
-        yield f"refused ({reason}): {printable(task)[:_WIDTH]}" if reason else text, not reason
+        hint = f"; a task is written as {form}" if reason == "syntax" else ""
+        yield f"refused ({reason}): {printable(task)[:_WIDTH]}{hint}" if reason else text, not reason
     if not task:
         raise ConfigError("no task given")
 

@@ -31,6 +31,7 @@ from roleagent.failures.verdicts import KINDS, Judge, JudgedPath, Verdict, trans
 from roleagent.types import Analyst, Trajectory
 
 _UNDECIDED = "uncertain"
+NO_INSTRUCTIONS = "revision.judge=step needs a model that follows instructions: set policy.path, or rule"
 
 
 class StepJudge:
@@ -152,7 +153,7 @@ def open_judge(config: Config, policy: Policy, rng: np.random.Generator) -> Judg
     name, options = judge_name(config, explains), config.revision
     if name == "step":
         if not explains:
-            raise ConfigError("revision.judge=step needs a model that follows instructions: set policy.path, or rule")
+            raise ConfigError(NO_INSTRUCTIONS)
         temperature, most = config.curriculum.temperature, options.verdict_tokens
         return StepJudge(ModelAnalyst(policy, temperature, most, most, verdict_tokens=most))
     if name == "reflection":
@@ -212,6 +213,7 @@ def revision_lengths(judge: Judge, trajectories: Sequence[Trajectory]) -> dict[s
 
 
 __all__ = [
+    "NO_INSTRUCTIONS",
     *("PlaceJudge", "ReflectionJudge", "StepJudge", "ValueJudge", "judge_name", "measure_judge", "open_judge"),
     "revision_lengths",
 ]

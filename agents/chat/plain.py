@@ -13,9 +13,7 @@ from typing import Any
 from roleagent.agents.chat.episode import AgentLoop, Episode
 from roleagent.agents.chat.types import Answer, Message
 from roleagent.env_spec import ExampleStep, Instructions
-
-MAX_COMMAND = 4096  # characters; a longer one is a model that does not stop
-
+from roleagent.envs.wrappers.tags import MAX_COMMAND
 
 SILENCE = "(nothing)"
 """What stands for an empty reply: some servers refuse empty messages."""

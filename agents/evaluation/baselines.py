@@ -90,12 +90,19 @@ class ExpertAgent:
         return self._last
 
 
-def build_agent(name: str, env: gymnasium.Env, rng: np.random.Generator) -> Agent:
+def build_agent(name: str, env: gymnasium.Env, rng: np.random.Generator, **options: Any) -> Agent:
     """An agent without a model: one of :data:`SCRIPTED`, or ``module:Class``.
 
+    Args:
+        env: the environment that it will play.
+        rng: of its random choices, if it is scripted.
+        options: for ``module:Class``, its arguments.
+
     Raises:
-        ValueError: no such agent, or the environment offers no walkthrough or expert.
+        ValueError: no such agent, it has no such option, or the environment offers no walkthrough or expert.
     """
+    if options and name in SCRIPTED:
+        raise ValueError(f"the agent {name!r} has no option {min(options)!r}; there are none")
     if name == "random":
         return RandomAgent(rng, spec_of(env).load("command_forms") or ())
     if name in SCRIPTED:
@@ -103,7 +110,7 @@ def build_agent(name: str, env: gymnasium.Env, rng: np.random.Generator) -> Agen
         if not offered:
             raise ValueError(f"{env.unwrapped} offers no {name}, so there is no such agent for it")
         return OracleAgent(env) if name == "oracle" else ExpertAgent(make_expert(env, rng))
-    return _built(name)
+    return _built(name, **options)
 
 
 def build_prompting_agent(name: str, env: gymnasium.Env, **options: Any) -> PromptingAgent:

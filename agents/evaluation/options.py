@@ -51,7 +51,7 @@ def evaluation_parser(text: str | None) -> Parser:
     who.add_argument("--model-path", default="", metavar="MODEL", help="model: a Hugging Face folder or hub name")
     who.add_argument("--base-url", default="", metavar="URL", help="model: behind an OpenAI-compatible server")
     who.add_argument("--model", default="", metavar="NAME", help="its name on the server (default: the only one)")
-    who.add_argument("--checkpoint", metavar="NAME", help="of a run, e.g. step-000020 (default: the newest)")
+    who.add_argument("--checkpoint", metavar="NAME", help="of a run, e.g. step-500020 (default: the newest)")
     who.add_argument(
         "--agent-arg", action="append", default=[], metavar="KEY=VALUE", help="argument of the agent, e.g. trials=2"
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -25,6 +25,7 @@ from roleagent.agents.evaluation.revision import Failure, revise_failures
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.envs.pool import EnvPool
+from roleagent.options import shown
 from roleagent.types import Trajectory
 
 if TYPE_CHECKING:  # an agent without a model needs no torch
@@ -76,7 +77,10 @@ def evaluate_agent(env: gymnasium.Env, agent: Agent, task_ids: Iterable[str], re
             episode.begin()
             agent.reset(episode.observation, episode.info)
             while not episode.over:
-                episode.step(agent.act(episode.observation, episode.info))
+                command = agent.act(episode.observation, episode.info)
+                if not isinstance(command, str):
+                    raise ValueError(f"act() of the agent {type(agent).__name__} returned {shown(command)}, not a text")
+                episode.step(command)
         except EnvError as error:
             yield Record.failed(task_id, episode.task_type, str(error), repeat)
         else:
@@ -93,14 +97,19 @@ def evaluate_agent(env: gymnasium.Env, agent: Agent, task_ids: Iterable[str], re
             )
 
 
-def agent_attempts(env_split: EnvSplit, name: str, missing: Set[Attempt], seed: int) -> Iterator[Record]:
+def agent_attempts(
+    env_split: EnvSplit, name: str, missing: Set[Attempt], seed: int, **options: Any
+) -> Iterator[Record]:
     """Plays an agent that gives bare commands; each attempt has its own random numbers.
 
+    Args:
+        options: of the agent (see :func:`roleagent.agents.evaluation.baselines.build_agent`).
+
     Raises:
-        ValueError: there is no such agent (see :func:`roleagent.agents.evaluation.baselines.build_agent`).
+        ValueError: there is no such agent, or it has no such option.
     """
     rng = np.random.default_rng(seed)
-    agent = build_agent(name, env_split.base, rng)
+    agent = build_agent(name, env_split.base, rng, **options)
     places = {task_id: place for place, task_id in enumerate(env_split.task_split.task_ids)}
     for attempt in _in_order(missing, places):
         stream = np.random.default_rng([seed + attempt.repeat, places[attempt.task_id]])

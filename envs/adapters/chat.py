@@ -215,7 +215,7 @@ class ChatEpisode:
             )
         tools = [json.dumps(tool, ensure_ascii=False) for tool in self.info.get("tools", ())]
         described = [escape_markers("\n".join(("The tools:", *tools)), "tool_call", "think")] if tools else []
-        return [instructions_of(env.unwrapped).rules, *described, "\n".join(sentences)]
+        return [instructions_of(env).rules, *described, "\n".join(sentences)]
 
     def _shown(self, text: str) -> str:
         """What the model reads. Its markers are replaced: other trainers recognize special tokens in it."""

@@ -20,8 +20,8 @@ from typing import Any
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
+from roleagent.env_spec import step_limit
 from roleagent.envs.adapters.splits import Splits
-from roleagent.envs.wrappers.predicted_state import step_limit
 
 try:
     from fastapi import HTTPException, WebSocketDisconnect

@@ -109,6 +109,7 @@ class RemoteEnv(gymnasium.Env[str, str]):
             RuntimeError: the environment has failed.
         """
         super().reset(seed=seed)
+        self._over = True  # even if what follows fails
         given = dict(options or {})
         task_id = given.pop("task_id", None)
         if task_id is not None:

@@ -90,7 +90,6 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         ValueError: an argument has no meaning, or an evaluation split is to play generated tasks.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     episode_attributes = ("_source", "_engine", "_text", "_situation", "_steps")
 
     def __init__(
@@ -124,7 +123,6 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         self._source: GameSource | None = None
         self._text = ""
         self._situation = ""  # the last observation that is no failed command's
-        self._steps: int | None = None  # None: reset comes first
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Plays ``options["task_id"]``, or a task of the split drawn with ``np_random``.
@@ -157,9 +155,6 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         if valid:
             self._situation = self._text
         return self._text, float(won), won, truncated, self._info(valid, {"task": float(won)})
-
-    def render(self) -> str | None:  # type: ignore[override]
-        return self._text if self.render_mode == "ansi" else None
 
     def walkthrough(self) -> tuple[str, ...]:
         """Commands that win the current game from its start, computed with full knowledge of the game.

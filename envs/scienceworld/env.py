@@ -53,7 +53,6 @@ class ScienceWorldEnv(TaskSplitEnv):
         gymnasium.error.DependencyNotInstalled: the package or Java is missing.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     observations_repeat = False
     """A replayed episode has the same scores, and not always the same wording."""
 
@@ -88,7 +87,6 @@ class ScienceWorldEnv(TaskSplitEnv):
         self._task_id = self._goal = self._text = self._situation = ""
         self._commands: list[str] = []
         self._score = self._moves = 0
-        self._steps: int | None = None  # None: reset comes first
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Plays ``options["task_id"]``, or a task of the split drawn with ``np_random``.
@@ -130,9 +128,6 @@ class ScienceWorldEnv(TaskSplitEnv):
             self._steps = None
         actions = [] if over else self._actions()
         return self._text, reward, terminated, truncated, self._info(valid, {"task": reward}, actions)
-
-    def render(self) -> str | None:  # type: ignore[override]
-        return self._text if self.render_mode == "ansi" else None
 
     def close(self) -> None:
         """Gives the world's place in its Java machine back; a later reset takes another one."""

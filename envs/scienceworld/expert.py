@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 import gymnasium
 from numpy.random import Generator
 
+from roleagent.env_spec import step_limit
 from roleagent.envs.scienceworld.text import LOST, read_choices, read_place, read_room, understood, way
 
 IDLE = "wait1"
@@ -170,8 +171,7 @@ class ScienceExpert:
 
 def make_expert(env: gymnasium.Env, rng: Generator) -> ScienceExpert:
     """An expert for an environment; it draws nothing."""
-    base = env.unwrapped
-    return ScienceExpert(base.walkthrough, base.max_steps)  # type: ignore[attr-defined]
+    return ScienceExpert(env.unwrapped.walkthrough, step_limit(env))  # type: ignore[attr-defined, arg-type]
 
 
 __all__ = ["IDLE", "ScienceExpert", "make_expert"]

@@ -67,7 +67,6 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
         ValueError: an argument has no meaning, or there are no such data; the message explains what to do.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     episode_attributes = ("_question", "_text", "_situation", "_steps")
 
     def __init__(
@@ -100,7 +99,6 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
         self._question: Question | None = None
         self._text = ""
         self._situation = ""  # the last observation that is no failed command's
-        self._steps: int | None = None  # None: reset comes first
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Asks ``options["task_id"]``, or a question of the split drawn with ``np_random``.
@@ -162,9 +160,6 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
         """
         if isinstance(retriever := self.archive.retriever, HTTPRetriever):
             retriever.check()
-
-    def render(self) -> str | None:  # type: ignore[override]
-        return self._text if self.render_mode == "ansi" else None
 
     def walkthrough(self) -> tuple[str, ...]:
         """Searches for the golden passages, as far as they are known and there are steps, and the golden answer."""

@@ -56,7 +56,6 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         ValueError: an argument has no meaning, or there are no such recipes; the message explains what to do.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     episode_attributes = ("_task_id", "_task", "_game", "_text", "_steps")
 
     def __init__(
@@ -93,7 +92,6 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         self._task: CraftingTask | None = None
         self._game: Crafting | None = None
         self._text = ""
-        self._steps: int | None = None  # None: reset comes first
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Plays ``options["task_id"]``, or a task of the split drawn with ``np_random``.
@@ -123,9 +121,6 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
             self._steps = None
         return self._text, float(won), won, truncated, self._info(effect.done, {"task": float(won)})
 
-    def render(self) -> str | None:  # type: ignore[override]
-        return self._text if self.render_mode == "ansi" else None
-
     def walkthrough(self) -> tuple[str, ...]:
         """Commands that craft the goal from the start, computed with all recipes."""
         if self._task is None:
@@ -139,6 +134,8 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
 
     def _find(self, task_id: str) -> tuple[RecipeBook, str, int]:
         """The book of a task, its name there, and how many distractors it shows."""
+        if full_name(self.book, task_id) in self.book.by_product:  # a recipe folder's names may have "-" and "."
+            return self.book, task_id, self.distractors
         if "-" in task_id:
             name, world, distractors = read_task_id(task_id)
             return open_book(None, self.seed + world), name, distractors

@@ -20,6 +20,7 @@ from dataclasses import replace
 import gymnasium
 import numpy as np
 
+from roleagent.env_spec import step_limit
 from roleagent.envs.textcraft.data.recipes import Recipe
 from roleagent.envs.textcraft.engine.planner import Planner
 from roleagent.envs.textcraft.text import Command, Stock, read_command, read_commands, read_goal
@@ -112,7 +113,7 @@ class CraftingExpert:
 
 def make_expert(env: gymnasium.Env, rng: np.random.Generator) -> CraftingExpert:
     """The expert for an environment; it needs no randomness."""
-    return CraftingExpert(env.unwrapped.max_steps)  # type: ignore[attr-defined]
+    return CraftingExpert(step_limit(env))  # type: ignore[arg-type]
 
 
 __all__ = ["CraftingExpert", "make_expert"]

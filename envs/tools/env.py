@@ -77,7 +77,6 @@ class ToolEnv(TaskSplitEnv):
     """
 
     ENV_ID = "RoleAgent/ToolEnv-v0"
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
 
     def __init__(
         self,
@@ -119,7 +118,6 @@ class ToolEnv(TaskSplitEnv):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._task: ToolTask | None = None
-        self._steps: int | None = None  # None: reset comes first
         self._text = self._situation = ""
         self._episode: int | None = None
         self._offered: dict[str, Tool] = {}
@@ -286,9 +284,6 @@ class ToolEnv(TaskSplitEnv):
         """
         for tool in self._tools.values():
             getattr(tool, "check_ready", lambda: None)()
-
-    def render(self) -> str | None:  # type: ignore[override]
-        return self._text if self.render_mode == "ansi" else None
 
     def close(self) -> None:
         """Ends the episode of tools that have servers."""

@@ -243,11 +243,13 @@ def terms_of(judged: float | Terms) -> dict[str, float]:
     """A judge's result as reward terms.
 
     Raises:
-        ValueError: it is neither a number nor terms with ``task``.
+        ValueError: it is neither a finite number nor terms with ``task``.
     """
     terms = dict(judged) if isinstance(judged, Mapping) else {"task": judged}
-    if "task" not in terms or not all(isinstance(value, int | float) for value in terms.values()):
-        raise ValueError(f"a judge returns a number or terms with 'task', not {judged!r}")
+    if "task" not in terms or not all(
+        isinstance(value, int | float) and math.isfinite(value) for value in terms.values()
+    ):
+        raise ValueError(f"a judge returns a finite number or terms with 'task', not {judged!r}")
     return {name: float(value) for name, value in terms.items()}
 
 

@@ -85,7 +85,6 @@ class NextCallEnv(TaskSplitEnv):
         FileNotFoundError: there are no such data.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     max_steps, max_calls = 1, MOST_CALLS
 
     def __init__(
@@ -100,7 +99,6 @@ class NextCallEnv(TaskSplitEnv):
         self.observation_space = Unicode()
         self.action_space = Unicode()
         self._task: CallTask | None = None
-        self._over = True
         self._text = ""
 
     def open_tasks(self, data_dir: str | None) -> CallTasks:
@@ -129,16 +127,16 @@ class NextCallEnv(TaskSplitEnv):
         super().reset(seed=seed)
         task_id = self.task_split.requested(options, self.np_random)
         self._task = task = self.tasks.by_id[self.task_split.require(task_id)]
-        self._over = False
+        self._steps = 0
         self._text, _ = neutralize(task.prompt)
         return self._text, self._info({}, state=self._text, grouping_state=self._text)
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         """Judges the calls of a reply."""
         task = self._task
-        if self._over or task is None:
+        if self._steps is None or task is None:
             raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
-        self._over = True
+        self._steps = None
         read = read_command(action)
         problem = self.problem(task, read.calls)
         won = problem is None
@@ -160,9 +158,6 @@ class NextCallEnv(TaskSplitEnv):
     def task_type(self, task_id: str) -> str:
         """The category of a task, without asking it."""
         return self.tasks.by_id[task_id].type
-
-    def render(self) -> str | None:  # type: ignore[override]
-        return self._text if self.render_mode == "ansi" else None
 
     def _find_task_split(self, split: str) -> TaskSplit:
         if split not in self.tasks.splits:

@@ -140,6 +140,21 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
             rewards |= {"format": form, "task": rewards["task"] if form == 0 else 0.0}
         return text, reward, terminated, truncated, self._info({**info, "rewards": rewards}, command)
 
+    def snapshot(self) -> tuple[Any, ...]:
+        """The state of the episode (:class:`~roleagent.sharing.Restorable`).
+
+        Raises:
+            NotImplementedError: the environment has no snapshots.
+        """
+        if not self.env.has_wrapper_attr("snapshot"):
+            raise NotImplementedError(f"{self.env.unwrapped} has no snapshots: replay the commands")
+        return self.env.get_wrapper_attr("snapshot")(), self._possible, self._malformed
+
+    def restore(self, snapshot: tuple[Any, ...]) -> None:
+        """Goes back to a snapshot."""
+        inner, self._possible, self._malformed = snapshot
+        self.env.get_wrapper_attr("restore")(inner)
+
     def _read(self, action: Any) -> tuple[Command, str]:
         """An action, and the environment's command in it."""
         read = read_command(action)

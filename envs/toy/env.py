@@ -10,6 +10,7 @@ import math
 import random
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from itertools import product
 from typing import Any
 
@@ -18,7 +19,7 @@ import gymnasium
 from roleagent.sharing import Restorable
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.tasks.grammar import OpenTaskSplit
-from roleagent.tasks.split import TaskSplit
+from roleagent.tasks.split import TaskSplit, TaskSplitEnv
 
 ENV_ID = "RoleAgent/Toy-v0"
 ITEMS = ("apple", "carrot", "egg", "fish", "potato", "tomato")
@@ -48,11 +49,17 @@ def task_split(split: str, shares: Mapping[str, float] | None = None) -> TaskSpl
     >>> len(task_split("train", {"cool": 0.25}))
     351
     """
+    return _task_split(split, tuple((shares or {}).items()))
+
+
+@lru_cache  # copies of an environment share their split
+def _task_split(split: str, shares: tuple[tuple[str, float], ...]) -> TaskSplit:
     if split not in SPLITS:
         raise ValueError(f"unknown split {split!r} of {ENV_ID}; there are {', '.join(SPLITS)}")
-    left = {kind: share * len(SPLITS[split]) * len(PLACES) * len(ITEMS) for kind, share in (shares or {}).items()}
-    if not set(left) <= set(TASK_TYPES) or any(not 0 <= share <= 1 for share in (shares or {}).values()):
-        raise ValueError(f"shares of task types are numbers from 0 to 1 for {', '.join(TASK_TYPES)}, not {shares}")
+    left = {kind: share * len(SPLITS[split]) * len(PLACES) * len(ITEMS) for kind, share in shares}
+    if not set(left) <= set(TASK_TYPES) or any(not 0 <= share <= 1 for _, share in shares):
+        given = dict(shares)
+        raise ValueError(f"shares of task types are numbers from 0 to 1 for {', '.join(TASK_TYPES)}, not {given}")
     names = []
     for number, place, item, kind in product(SPLITS[split], PLACES, ITEMS, TASK_TYPES):
         left[kind] = left.get(kind, math.inf) - 1
@@ -96,7 +103,7 @@ def arrange(task_id: str) -> tuple[dict[str, list[str]], set[str]]:
     return contents, shut
 
 
-class ToyKitchen(Restorable, gymnasium.Env[str, str]):
+class ToyKitchen(Restorable, TaskSplitEnv):
     """Text in, text out; reward 1 on the step that solves the task, else 0.
 
     Args:
@@ -108,7 +115,6 @@ class ToyKitchen(Restorable, gymnasium.Env[str, str]):
         render_mode: ``"ansi"`` renders the last observation.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     episode_attributes = (
         *("_task_id", "_kind", "_item", "_target", "_wanted", "_goal", "_start", "_steps", "_won", "_text"),
         *("_situation", "_contents", "_shut", "_condition", "_here", "_carried"),
@@ -122,9 +128,8 @@ class ToyKitchen(Restorable, gymnasium.Env[str, str]):
         generated_tasks: bool = False,
         render_mode: str | None = None,
     ):
-        self.task_split = task_split(split, shares if split == "train" else None)
-        if generated_tasks:
-            self.task_split = OpenTaskSplit.of(self.task_split, is_generated)
+        self._shares, self._generated_tasks = shares, generated_tasks
+        self.task_split = self._find_task_split(split)
         if max_steps < 1:
             raise ValueError(f"max_steps must be at least 1, not {max_steps}")
         self.max_steps = max_steps
@@ -132,7 +137,6 @@ class ToyKitchen(Restorable, gymnasium.Env[str, str]):
         self.observation_space = Unicode(4096)
         self.action_space = Unicode(4096)
         self._text = ""
-        self._steps: int | None = None  # None: reset comes first
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Plays ``options["task_id"]``, or a task of the split drawn with ``np_random``.
@@ -177,9 +181,6 @@ class ToyKitchen(Restorable, gymnasium.Env[str, str]):
             self._steps = None
         return self._text, reward, self._won, truncated, info
 
-    def render(self) -> str | None:  # type: ignore[override]
-        return self._text if self.render_mode == "ansi" else None
-
     def walkthrough(self) -> tuple[str, ...]:
         """Commands of a shortest solution from the start, computed with full knowledge of the game."""
         if not hasattr(self, "_start"):
@@ -194,6 +195,10 @@ class ToyKitchen(Restorable, gymnasium.Env[str, str]):
     def task_type(self, task_id: str) -> str:
         """The type of a task, without playing it."""
         return task_id.partition("-")[0]
+
+    def _find_task_split(self, split: str) -> TaskSplit:
+        found = task_split(split, self._shares if split == "train" else None)
+        return OpenTaskSplit.of(found, is_generated) if self._generated_tasks else found
 
     def _commands(self) -> dict[str, tuple[str, str]]:
         """What can be done now: command → (verb, its object)."""

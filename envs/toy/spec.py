@@ -11,4 +11,5 @@ SPEC = EnvSpec(
     failure_modes="roleagent.envs.alfworld.failures:FAILURE_MODES",
     command_tools="roleagent.envs.toy.tools:TOOLS",
     task_grammar="roleagent.envs.toy.task_grammar:ToyGrammar",
+    splits=("train", "valid"),
 )

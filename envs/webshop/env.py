@@ -64,7 +64,6 @@ class WebShopEnv(Restorable, TaskSplitEnv):
         ValueError: an argument has no meaning, or there are no such data; the message explains what to do.
     """
 
-    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     episode_attributes = ("_session", "_text", "_steps")
 
     def __init__(
@@ -99,7 +98,6 @@ class WebShopEnv(Restorable, TaskSplitEnv):
         self._observation, self._reward = observation, reward
         self._session: Session | None = None
         self._text = ""
-        self._steps: int | None = None  # None: reset comes first
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Plays ``options["task_id"]``, or a task of the split drawn with ``np_random``.
@@ -130,9 +128,6 @@ class WebShopEnv(Restorable, TaskSplitEnv):
         if session.done or truncated:
             self._steps = None
         return self._text, reward, session.done, truncated, self._info(valid, {"task": reward})
-
-    def render(self) -> str | None:  # type: ignore[override]
-        return self._text if self.render_mode == "ansi" else None
 
     def walkthrough(self) -> tuple[str, ...]:
         """Commands that reach a score of 1 from the start; ``()`` where we know of none (see the oracle)."""

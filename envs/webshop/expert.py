@@ -108,11 +108,7 @@ class ShoppingExpert:
             shown = self.page.text
             visit.read |= button == "features"
         visit.page_words |= words_of(shown)
-        visit.cover = self._cover(visit.page_words)
-
-    def _cover(self, page_words: frozenset[str]) -> float:
-        wanted = self.request.words
-        return len(wanted & page_words) / len(wanted) if wanted else 1.0
+        visit.cover = self.request.cover(visit.page_words)
 
     def _groups(self) -> dict[str, tuple[str, ...]]:
         return self.page.groups(OPTION_NAMES | set(self.request.options))
@@ -122,7 +118,7 @@ class ShoppingExpert:
         hopes = {}
         for place, listing in enumerate(self.page.listings):
             if listing.price < self.request.cap:
-                cover = self._cover(words_of(listing.title))
+                cover = self.request.cover(words_of(listing.title))
                 hope = cover + _UNKNOWN * (1 - cover) - _PLACE * place
                 hopes[listing.asin.lower()] = hope, self.page.number
         return hopes

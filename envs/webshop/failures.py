@@ -62,10 +62,10 @@ def wrong_product_selection(trace: Trace) -> Finding | None:
             )
     if any(flaw(trace) for flaw in _SURE_FLAWS):
         return None
-    cover = trace.cover(trace.bought.page_words)
+    cover = trace.request.cover(trace.bought.page_words)
     for listing in trace.listed.values():
         affordable = listing.price < trace.request.cap
-        if affordable and trace.cover(words_of(listing.title)) >= cover + _WORSE:
+        if affordable and trace.request.cover(words_of(listing.title)) >= cover + _WORSE:
             detail = f"{trace.bought.title!r} was bought although {listing.title!r} was in sight"
             return Finding(
                 trace.bought.opened, detail, "Compare the titles of all results with the request before opening one."
@@ -117,7 +117,7 @@ def _options(trace: Trace) -> list[tuple[str, str, str, int | None]]:
 
 def premature_purchase(trace: Trace) -> Finding | None:
     """A product was bought that had not shown all that was asked for, and its details were not looked at."""
-    if trace.bought is None or trace.bought.read or trace.cover(trace.bought.page_words) >= _CONVINCING:
+    if trace.bought is None or trace.bought.read or trace.request.cover(trace.bought.page_words) >= _CONVINCING:
         return None
     unseen = ", ".join(sorted(trace.request.words - trace.bought.page_words))
     detail = f"{trace.bought.title!r} was bought before anything had been seen of: {unseen}"

@@ -14,4 +14,5 @@ SPEC = EnvSpec(
     task_grammar="roleagent.envs.webshop.task_grammar:ShopGrammar",
     agentgym="roleagent.envs.webshop.agentgym:WebShopFormat",
     data_status="roleagent.envs.webshop.data_status:data_status",
+    splits=("train", "valid", "test"),
 )

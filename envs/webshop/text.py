@@ -89,6 +89,11 @@ class Request(NamedTuple):
         """The words that describe the product."""
         return words_of(self.product)
 
+    def cover(self, page_words: frozenset[str]) -> float:
+        """The share of these words that are among others, in [0, 1]."""
+        wanted = self.words
+        return len(wanted & page_words) / len(wanted) if wanted else 1.0
+
     @property
     def kind(self) -> str:
         """The product type: the words before the first "with" or "for".

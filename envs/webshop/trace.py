@@ -78,11 +78,6 @@ class Trace:
         """The searches in order."""
         return [step for step in self.steps if step.verb == "search" and step.worked]
 
-    def cover(self, page_words: frozenset[str]) -> float:
-        """The share of the request's words that are among these words, in [0, 1]."""
-        wanted = self.request.words
-        return len(wanted & page_words) / len(wanted) if wanted else 1.0
-
 
 def read_trace(trajectory: Trajectory) -> Trace:
     """Follows the shopper through an episode of the observation mode ``text``."""

@@ -10,8 +10,8 @@ from typing import Any
 
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
-from gymnasium.wrappers import TimeLimit
 
+from roleagent.env_spec import step_limit
 from roleagent.envs.tools.calls.broker import PreparedCall, prepared_calls
 from roleagent.similarity import lms
 from roleagent.spaces import Unicode
@@ -63,21 +63,6 @@ def _score_state(
     return scores
 
 
-def step_limit(env: gymnasium.Env) -> int | None:
-    """Most steps of an episode, ≥ 1: the least of the environment's ``max_steps`` and the ``TimeLimit``s around it.
-
-    None where neither is there. A ``TimeLimit`` that is wrapped around ``env`` later is not seen.
-
-    >>> step_limit(gymnasium.make("RoleAgent/Toy-v0", max_episode_steps=10))
-    10
-    """
-    limits = [env.get_wrapper_attr("max_steps")] if env.has_wrapper_attr("max_steps") else []
-    while isinstance(env, gymnasium.Wrapper):
-        limits += [env.get_wrapper_attr("_max_episode_steps")] if isinstance(env, TimeLimit) else []
-        env = env.env
-    return min((limit for limit in limits if limit is not None), default=None)
-
-
 def _load(name: str) -> Callable[[str, str], float]:
     """The function that ``module:function`` names.
 
@@ -114,7 +99,7 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
 
     Args:
         env: any environment; ``info["state"]`` names the state (None: not scored), else a text observation is taken.
-        horizon: H in steps, ≥ 1; None: :func:`default_horizon` of the environment's :func:`step_limit`.
+        horizon: H in steps, ≥ 1; None: :func:`default_horizon` of :func:`~roleagent.env_spec.step_limit`.
         similarity: maps two texts to [0, 1]: a function, or its name as ``module:function``. The environment's ``spec``
             records the name; only a function that cannot be imported keeps the spec from becoming JSON.
 

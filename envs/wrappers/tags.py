@@ -17,8 +17,9 @@ from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
 
+from roleagent.env_spec import step_limit
 from roleagent.envs.wrappers.notes import REVISE, REVISED, after_note, note_error, note_of
-from roleagent.envs.wrappers.predicted_state import default_horizon, step_limit
+from roleagent.envs.wrappers.predicted_state import default_horizon
 from roleagent.spaces import Unicode, whole
 
 Think = Literal["none", "optional", "required"]

@@ -72,7 +72,8 @@ def check_deepspeed(config: Config) -> None:
         ConfigError: one line with what to change.
     """
     options, stage = config.deepspeed, zero_stage(config)
-    imitates = config.warmstart.episodes > 0
+    own_simulator = config.simulator_is_model and not config.shares_simulator  # which has a warm start
+    imitates = config.warmstart.episodes > 0 or config.train.stage == "revise" or own_simulator
     for section in ("warmstart", "optim"):
         if getattr(config, section).optimizer == "muon" and stage > 0 and (section == "optim" or imitates):
             raise ConfigError(

@@ -20,7 +20,7 @@ from roleagent.config import Config
 from roleagent.learners.batch import ACTION, CONTEXT, Column
 from roleagent.learners.model.deepspeed_settings import deepspeed_settings, zero_stage
 from roleagent.learners.model.lr_schedule import rate
-from roleagent.learners.model.micro_batch import MicroBatch, collate, plan_by_length
+from roleagent.learners.model.micro_batch import MicroBatch, collate
 from roleagent.learners.model.optimizer import build_optimizer
 from roleagent.learners.model.token_logprobs import TokenScores, token_scores
 from roleagent.learners.model.zero3 import partition
@@ -114,7 +114,7 @@ class Engine:
             ValueError: no rank has a segment.
             NotFinite: the loss or the gradient is not finite; the weights are unchanged.
         """
-        plan = self._plan(segments, self.module)
+        plan = self.module.plan(segments, self.config.optim.micro_batch_tokens)
         rounds = self.ranks.max(len(plan))
         if not rounds:
             raise ValueError("an update needs at least one segment with trained tokens on some rank")
@@ -165,7 +165,7 @@ class Engine:
         own = asked is self.module
         scorer = self.engine if own else asked
         asked.eval()
-        plan = self._plan(segments, asked)
+        plan = asked.plan(segments, self.config.optim.micro_batch_tokens)
         found = [np.zeros(len(segment)) for segment in segments]
         missing = self.ranks.max(len(plan)) - len(plan) if own and self.stage == 3 else 0
         for chosen in plan:
@@ -178,11 +178,6 @@ class Engine:
         for _ in range(missing):
             scorer(self._idle({}), temperature)
         return found
-
-    def _plan(self, segments: Sequence[Segment], module: torch.nn.Module) -> list[list[int]]:
-        """The micro-batches: the module's own plan, or segments of similar length."""
-        plan = getattr(module, "plan", plan_by_length)
-        return plan(segments, self.config.optim.micro_batch_tokens)
 
     def _collate(self, segments: Sequence[Segment], columns: Columns, chosen: Sequence[int]) -> MicroBatch:
         part = {name: [rows[i] for i in chosen] for name, rows in columns.items()}

@@ -6,6 +6,7 @@ ranks.
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -63,11 +64,13 @@ class TreeData:
     verdicts: dict[int, tuple[str, str, str]] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter)
 
-    def solved(self, leaves: Sequence[Node], good: Sequence[Node]) -> dict[str, int]:
-        """Counts whether the tree lacks good or bad leaves; one whose environment failed is counted apart."""
+    def count(self, leaves: Sequence[Node], good: Sequence[Node], pairs: Sequence[Pair]) -> None:
+        """Counts the tree, its leaves and pairs, and whether it lacks good or bad leaves (unless it failed)."""
+        self.counts.update(trees=1, leaves=len(leaves), good_leaves=len(good), pairs=len(pairs))
         if self.tree.error:
-            return {"failed_trees": 1}
-        return {"without_good": not good, "without_bad": len(good) == len(leaves)}
+            self.counts.update(failed_trees=1)
+        else:
+            self.counts.update(without_good=not good, without_bad=len(good) == len(leaves))
 
     def add_verdict(self, node: int, verdict: Verdict) -> None:
         """Counts a verdict about the action of a node, and keeps it if it is decided."""
@@ -139,9 +142,7 @@ class RevisionData:
             leaves = leaves_of(data.tree)
             good = good_leaves(leaves, self.alpha)
             made = make_pairs(data.tree, self.options, self.alpha, rng) if self.options.share else []
-            data.counts.update(
-                trees=1, leaves=len(leaves), good_leaves=len(good), pairs=len(made), **data.solved(leaves, good)
-            )  # fmt: skip
+            data.count(leaves, good, made)
             pairs += [(data, pair, rng) for pair in made]
             for path in (judged_path(data.tree, pair) for pair in made):  # edges of different trees differ
                 paths.append(replace(path, edges=tuple(edge * len(found) + place for edge in path.edges)))
@@ -199,7 +200,8 @@ class RevisionData:
         search = self.split.config.search
         signals = [signal_of(self.options.form, cut.thought, self.rollout) for cut in cuts]
         asked = [(cut.bad, cut.cut, signal) for cut, signal in zip(cuts, signals, strict=True)]
-        played = search_on(self.rollout, asked, search.width, search.temperature)
+        with contextlib.closing(self.rollout.pool):
+            played = search_on(self.rollout, asked, search.width, search.temperature)
         for cut, signal, episodes in zip(cuts, signals, played, strict=True):
             cut.data.counts.update(searched=1, searched_episodes=len(episodes))
             good = [one for one in episodes if self._recovers(cut, one)]

@@ -39,7 +39,7 @@ def read_conversations(path: str) -> list[Conversation]:
         if line.strip():
             try:
                 found.append(_conversation(json.loads(line)))
-            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
                 raise ConfigError(f"revision.general: line {number} of {path} is no conversation: {error}") from error
     if not found:
         raise ConfigError(f"revision.general: {path} has no conversation")
@@ -48,9 +48,11 @@ def read_conversations(path: str) -> list[Conversation]:
 
 def _conversation(row: Mapping[str, Any]) -> Conversation:
     if "messages" in row:
-        messages = [(_ROLES[one["role"]], str(one["content"])) for one in row["messages"]]
+        messages = [(_ROLES[one["role"]], one["content"]) for one in row["messages"]]
     else:
-        messages = [(_ROLES[one["from"]], str(one["value"])) for one in row["conversations"]]
+        messages = [(_ROLES[one["from"]], one["value"]) for one in row["conversations"]]
+    if not all(isinstance(text, str) for _, text in messages):
+        raise ValueError("a message without text")
     if messages[0][0] == "system":
         (_, system), (role, text), *rest = messages
         messages = [(role, f"{system}\n\n{text}"), *rest]

@@ -53,6 +53,8 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
         name: [segment for one in examples if one.part == name for segment in one.segments] for name in AGENT
     }
     parts["general"] = tokenize_conversations(read_conversations(options.general), policy) if options.general else []
+    if options.general and not parts["general"]:
+        run.display.warn(f"no conversation of revision.general fits into policy.context={policy.context_length}")
     parts["replay"] = replayed
     shares, tokens = part_shares(parts, options), options.batch_tokens or config.warmstart.batch_tokens
     epoch = sum(1 for _ in batches(parts, shares, tokens, run.stream(25, iteration, 0)))

@@ -108,8 +108,8 @@ def search(run: Run, searcher: Search, wave: Wave) -> list[Tree]:
         trees = searcher.wave(task_ids, streams, progress, partial(_pairs, run.config.revision, wave.iteration))
     found = run.ranks.collect(trees)
     spent = run.ranks.gather({name: number - before[name] for name, number in asdict(searcher.stats).items()})
-    run.ranks.once(lambda: write_trees(path, found))
     run.ranks.once(lambda: _write_counts(run, wave, spent))
+    run.ranks.once(lambda: write_trees(path, found))  # last: where they exist, a resumed run searches no more
     return trees
 
 

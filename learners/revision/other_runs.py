@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from roleagent.agents.analysts.judges import judge_name
+from roleagent.agents.analysts.judges import NO_INSTRUCTIONS, judge_name
 from roleagent.agents.builders import EnvSplit, load_class
 from roleagent.agents.policies.hf import HFPolicy, own_device
 from roleagent.agents.policies.protocol import Policy, text_reply
@@ -31,13 +31,17 @@ def judging_policy(config: Config, actor: Policy) -> Policy:
     if not config.revision.judge_from:
         return actor
     policy = _newest_policy(Path(config.revision.judge_from).resolve())
-    name = judge_name(config, bool(getattr(policy.tokenizer, "chat_template", None)))
+    _check_asks(judge_name(config, bool(getattr(policy.tokenizer, "chat_template", None))), config)
+    return policy
+
+
+def _check_asks(name: str, config: Config) -> None:
+    """Refuses a judge that asks no policy, which ``revision.judge_from`` names."""
     if name != "step" and (name, config.curriculum.analyst) != ("reflection", "model"):
         raise ConfigError(
             f"revision.judge_from names a policy, and the judge {name} asks none: set revision.judge=step, or "
             "reflection with curriculum.analyst=model"
         )
-    return policy
 
 
 @lru_cache(maxsize=1)
@@ -66,7 +70,11 @@ def check_revision(config: Config) -> None:
         read_conversations(options.general)
     if ":" in options.judge:
         load_class(options.judge, "judge")
+    if options.judge == "step" and not (config.policy.path or options.judge_from):
+        raise ConfigError(NO_INSTRUCTIONS)
     if options.judge_from:
+        if options.judge != "auto":
+            _check_asks(options.judge, config)
         run = Path(options.judge_from).resolve()
         read_config(run)
         _checkpoint(run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
@@ -32,16 +33,10 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
     policy.reseed(int(run.own_stream(6).integers(2**62)))
     task_ids = run.ranks.share(task_split.task_ids)
     run.display.stage(f"evaluate {name}", len(task_ids))
-    records = list(
-        evaluate_policy(
-            split.rollout(policy),
-            task_ids,
-            options.eval_sampled if sampled else options.eval_temperature,
-            options.eval_batch,
-            lambda done, total: run.advance(done),
-        )
-    )
-    records = run.ranks.collect(records)
+    rollout, temperature = split.rollout(policy), options.eval_sampled if sampled else options.eval_temperature
+    with contextlib.closing(rollout.pool):  # environments may have processes
+        played = evaluate_policy(rollout, task_ids, temperature, options.eval_batch, lambda done, _: run.advance(done))
+        records = run.ranks.collect([*played])
 
     def result() -> dict[str, Any]:
         found = {

@@ -18,7 +18,7 @@ def main(arguments: Sequence[str]) -> int:
         "Write the policy of a run as a plain Hugging Face folder, for any program that loads such folders.\n\n"
         "Needs a run that has left a checkpoint. The run is not changed.",
         "roleagent export runs/toy --out policy\n"
-        "roleagent export runs/toy --out policy-8 --checkpoint 8 --dtype bfloat16",
+        "roleagent export runs/toy --out policy-8 --checkpoint 500008 --dtype bfloat16",
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument("--out", type=out_folder, required=True, metavar="DIR", help="a new folder")

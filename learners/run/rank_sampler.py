@@ -52,10 +52,10 @@ class RankSampler:
             self._run.folder.tasks(self._run.iteration, self._sampler.take_events())
         return Analysis(choices, reflections, self._sampler.metrics())
 
-    def observe_analyzed(self, groups: Sequence[Group], reflections: Sequence[Reflection]) -> dict[str, float]:
-        """As :meth:`observe`, with the analyses of the failed episodes, in their order; returns the metrics."""
+    def observe_analyzed(self, groups: Sequence[Group], reflections: Sequence[Reflection]) -> None:
+        """As :meth:`observe`, with the analyses of the failed episodes, in their order."""
         if self._sampler is None:
-            return {}
+            return
         if isinstance(self._sampler, CurriculumSampler):
             with self._run.timer("analysis"):
                 steps = self._sampler.learn(groups)
@@ -66,7 +66,6 @@ class RankSampler:
                         asked = question == "reflect"
                         answer = reflections if asked else getattr(self._sampler.analyst, question)(*arguments)
         self._run.progress.sampler = self._sampler.state_dict()
-        return self._sampler.metrics()
 
     def probe(self, count: int) -> tuple[dict[str, list[str]], dict[str, float]]:
         """``count`` tasks of the initial and of the present simulator, by name, and what the latter cost.

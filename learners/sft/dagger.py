@@ -7,6 +7,7 @@ the policy's mistakes included.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -77,37 +78,40 @@ def take_turns(
     """
     rollout = replace(split, horizon=0).rollout(policy)
     batch = split.config.rollout.eval_batch
-    envs = [make_base(split.config, split.task_split.split) for _ in range(min(batch, len(task_ids)))]
     played: list[Demonstration] = []
-    for start in range(0, len(task_ids), batch):
-        episodes: list[_Episode] = []
-        for env, task_id in zip(envs, task_ids[start : start + batch], strict=False):
-            task, observation, info = reset_to(env, split.task_split.env_id, task_id)
-            expert: Expert = make_expert(env, rng)
-            expert.reset(info["goal"], observation)
-            episodes.append(_Episode(env, expert, task, observation, info, rollout.open(observation, info)))
-        live = dict(enumerate(episodes))
-        while live:
-            prompts = {slot: episode.conversation.action_prompt() for slot, episode in live.items()}
-            room = policy.context_length - rollout.config.action_tokens
-            live = {slot: episode for slot, episode in live.items() if len(prompts[slot]) <= room}
-            requests = [Request(prompts[i], i, rollout.config.action_tokens, rollout.action_stops) for i in live]
-            replies = policy.generate(requests, temperature)
-            continuing = {}
-            for (slot, episode), reply in zip(live.items(), replies, strict=True):
-                command = expected = episode.expert.act()
-                if rng.random() < POLICY_SHARE:
-                    command = rollout.reader.read(policy.decode(reply.token_ids)).command or expected
-                if episode.step(command, command == expected):
-                    continuing[slot] = episode
-                    ids = tuple(policy.encode(rollout.reader.write(command, policy.literal)))
-                    last = episode.steps[-1]
-                    episode.conversation.advance((*prompts[slot], *ids), ids, command, last.observation, last.info)
-            live = continuing
-        played += [episode.demonstration() for episode in episodes]
-        policy.clear_cache()
-        if progress is not None:
-            progress(len(played), len(task_ids))
+    with contextlib.ExitStack() as stack:
+        envs = [make_base(split.config, split.task_split.split) for _ in range(min(batch, len(task_ids)))]
+        for env in envs:
+            stack.callback(env.close)
+        for start in range(0, len(task_ids), batch):
+            episodes: list[_Episode] = []
+            for env, task_id in zip(envs, task_ids[start : start + batch], strict=False):
+                task, observation, info = reset_to(env, split.task_split.env_id, task_id)
+                expert: Expert = make_expert(env, rng)
+                expert.reset(info["goal"], observation)
+                episodes.append(_Episode(env, expert, task, observation, info, rollout.open(observation, info)))
+            live = dict(enumerate(episodes))
+            while live:
+                prompts = {slot: episode.conversation.action_prompt() for slot, episode in live.items()}
+                room = policy.context_length - rollout.config.action_tokens
+                live = {slot: episode for slot, episode in live.items() if len(prompts[slot]) <= room}
+                requests = [Request(prompts[i], i, rollout.config.action_tokens, rollout.action_stops) for i in live]
+                replies = policy.generate(requests, temperature)
+                continuing = {}
+                for (slot, episode), reply in zip(live.items(), replies, strict=True):
+                    command = expected = episode.expert.act()
+                    if rng.random() < POLICY_SHARE:
+                        command = rollout.reader.read(policy.decode(reply.token_ids)).command or expected
+                    if episode.step(command, command == expected):
+                        continuing[slot] = episode
+                        ids = tuple(policy.encode(rollout.reader.write(command, policy.literal)))
+                        last = episode.steps[-1]
+                        episode.conversation.advance((*prompts[slot], *ids), ids, command, last.observation, last.info)
+                live = continuing
+            played += [episode.demonstration() for episode in episodes]
+            policy.clear_cache()
+            if progress is not None:
+                progress(len(played), len(task_ids))
     return played
 
 

@@ -87,13 +87,13 @@ class SFTData:
         """The data as segments.
 
         Raises:
-            ConfigError: most demonstrations have replies that the policy could not finish.
+            ConfigError: most demonstrations have replies that the policy could not finish, or exceed its context.
             PolicyError: the policy's context has no room for a situation and a task of its simulator.
         """
         config, run = self.run.config, self.run
         simulator = ModelSimulator(policy, self._grammar) if config.simulator_is_model else None
         check_reply_lengths(self.split, policy, self.demonstrations)
-        segments = tokenize(self.split, policy, self.demonstrations, run.stream(7))
+        segments = tokenize(self.split, policy, self.demonstrations, run.stream(7), most_fit=True)
         if self.failures:
             analyst = model_analyst(config, policy)
             examples = self._examples(analyst.prompts)

@@ -27,7 +27,11 @@ own failures (R2), with 1 it expects failure everywhere."""
 
 
 def tokenize(
-    split: EnvSplit, policy: HFPolicy, demonstrations: Sequence[Demonstration], rng: np.random.Generator
+    split: EnvSplit,
+    policy: HFPolicy,
+    demonstrations: Sequence[Demonstration],
+    rng: np.random.Generator,
+    most_fit: bool = False,
 ) -> list[Segment]:
     """Demonstrations as segments; those beyond the policy's context are left out.
 
@@ -36,6 +40,10 @@ def tokenize(
         policy: has the tokenizer.
         demonstrations: the episodes.
         rng: draws the corrupted predictions, and the demonstrations without any prediction.
+        most_fit: whether most demonstrations must fit into the context.
+
+    Raises:
+        ConfigError: they do not; one line with the length of the longest.
     """
     options = split.config.warmstart
     predicting, plain = split.rollout(policy), replace(split, horizon=0).rollout(policy)
@@ -53,8 +61,15 @@ def tokenize(
         step = _predicted_step(demonstration, rng)
         return segments_from(demonstration, plain if step is None else predicting, only=step)
 
-    rows = map(segments, demonstrations)
-    return [segment for row in rows for segment in row if len(segment) <= policy.context_length]
+    rows, limit = [segments(demonstration) for demonstration in demonstrations], policy.context_length
+    longest = [max(map(len, row), default=0) for row in rows]
+    late = sum(length > limit for length in longest)
+    if most_fit and 2 * late > len(rows):
+        raise ConfigError(
+            f"{late} of {len(rows)} demonstrations do not fit into policy.context={limit}: the longest has "
+            f"{max(longest)} tokens"
+        )
+    return [segment for row in rows for segment in row if len(segment) <= limit]
 
 
 def check_reply_lengths(split: EnvSplit, policy: Policy, demonstrations: Sequence[Demonstration]) -> None:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from roleagent.commands import TRAIN, choose, require_train
+from roleagent.commands import TRAIN, choose, require_train, stop_quietly
 
 
 def doctor(arguments: Sequence[str]) -> int:
@@ -143,6 +143,8 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
+    if arguments is None:
+        stop_quietly("roleagent")
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         return choose("roleagent", VERBS, arguments, "Commands besides train.py and evaluate.py.")

@@ -20,6 +20,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import TracebackType
 from typing import Any, NoReturn
 
 import yaml
@@ -119,6 +120,19 @@ def share_cores() -> None:
     """
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+def stop_quietly(program: str) -> None:
+    """Makes Ctrl-C one line and no traceback, wherever the program is; the process still ends by the signal."""
+    show = sys.excepthook
+
+    def stopped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        if issubclass(kind, KeyboardInterrupt):
+            print(f"{program}: stopped", file=sys.stderr)
+        else:
+            show(kind, error, trace)
+
+    sys.excepthook = stopped
 
 
 def complain(program: str, error: Exception | str) -> int:

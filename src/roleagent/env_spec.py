@@ -20,6 +20,7 @@ from pkgutil import resolve_name
 from typing import Any, NamedTuple
 
 import gymnasium
+from gymnasium.wrappers import TimeLimit
 from numpy.random import Generator
 
 from roleagent.types import Expert
@@ -202,7 +203,7 @@ def spec_of(env: gymnasium.Env | str) -> EnvSpec:
 
 def _names_of(env: gymnasium.Env) -> list[str]:
     base: Any = env.unwrapped
-    ids = [spec.id for spec in (env.spec, base.spec) if spec is not None]
+    ids = [] if base.spec is None else [base.spec.id]  # that of a wrapper is the same, and costs a copy
     return [*ids, *([base.task_split.env_id] if hasattr(base, "task_split") else [])]
 
 
@@ -219,13 +220,28 @@ def make_expert(env: gymnasium.Env, rng: Generator) -> Expert:
     return env.get_wrapper_attr("calling_expert")(expert) if env.has_wrapper_attr("calling_expert") else expert
 
 
+def step_limit(env: gymnasium.Env) -> int | None:
+    """Most steps of an episode, ≥ 1: the least of the environment's ``max_steps`` and the ``TimeLimit``s around it.
+
+    None where neither is there. A ``TimeLimit`` that is wrapped around ``env`` later is not seen.
+
+    >>> step_limit(gymnasium.make("RoleAgent/Toy-v0", max_episode_steps=10))
+    10
+    """
+    limits = [env.get_wrapper_attr("max_steps")] if env.has_wrapper_attr("max_steps") else []
+    while isinstance(env, gymnasium.Wrapper):
+        limits += [env.get_wrapper_attr("_max_episode_steps")] if isinstance(env, TimeLimit) else []
+        env = env.env
+    return min((limit for limit in limits if limit is not None), default=None)
+
+
 def instructions_of(env: gymnasium.Env | str) -> Instructions:
-    """The environment's instructions, or :data:`UNKNOWN`; of an environment also the number of its steps."""
+    """The environment's instructions, or :data:`UNKNOWN`; of an environment also its :func:`step_limit`."""
     found = spec_of(env).load("instructions") or UNKNOWN
     if not isinstance(env, str) and env.has_wrapper_attr("instructions"):  # of a view
         found = env.get_wrapper_attr("instructions")
-    most = None if isinstance(env, str) else getattr(env.unwrapped, "max_steps", None)
-    return replace(found, rules=f"{found.rules}\n\nYou have {most} commands.") if isinstance(most, int) else found
+    most = None if isinstance(env, str) else step_limit(env)
+    return replace(found, rules=f"{found.rules}\n\nYou have {most} commands.") if most is not None else found
 
 
 __all__ = [
@@ -241,4 +257,5 @@ __all__ = [
     "register_installed",
     "registered",
     "spec_of",
+    "step_limit",
 ]

@@ -9,9 +9,11 @@ import pytest
 import yaml
 
 import roleagent.compat.alfworld as alfworld
+from roleagent.compat.alfworld import batch
 from roleagent.compat.alfworld.agents.environment import AlfredTWEnv, get_environment
 from roleagent.compat.alfworld.agents.environment.alfred_tw_env import TASK_TYPES
 from roleagent.compat.alfworld.agents.modules import generic
+from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion
 from roleagent.envs.alfworld.engine.parity import JUNK
 from roleagent.envs.alfworld.official.games import list_games, read_game
 
@@ -221,6 +223,34 @@ def test_the_visual_environments_are_refused(name):
     for take in (get_environment, lambda name: getattr(alfworld.agents.environment, name)):
         with pytest.raises(NotImplementedError, match="has the text environment"):
             take(name)
+
+
+def test_a_slot_has_one_textworld_engine(data, config, monkeypatch):
+    """Each keeps a copy of a large library in memory for as long as the process lives."""
+    made = []
+
+    class Engine:
+        admissible_commands, won = ["look"], False
+
+        def __init__(self):
+            made.append(self)
+
+        def load(self, source):
+            return self
+
+        def reset(self):
+            return "You are in the middle of a room.\n\nYour task is to: look."
+
+    def unknown(*_):
+        raise UnknownGameVersion("a game of tomorrow")
+
+    monkeypatch.setattr(batch, "load_game", unknown)
+    monkeypatch.setattr(batch, "TextWorldEngine", Engine)
+    config["general"]["training_method"] = "dqn"
+    env = AlfredTWEnv(config, train_eval=EVAL).init_env(2)
+    for _ in range(3):
+        env.reset()
+    assert len(made) == 2
 
 
 # --- the original -----------------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from programs import ROOT, SMALL, load, overrides
 
 from roleagent import config
 from roleagent.curricula import FailureLibrary
+from roleagent.learners.model.deepspeed_settings import check_deepspeed
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 PUBLISHED = sorted((ROOT / "configs" / "published").rglob("*.yaml"))
@@ -93,6 +94,11 @@ def test_every_published_number_has_its_source(path):
         setting, _, comment = f" {line}".partition(" #")
         if re.search(r"[:{]\s*\"?(?:http\S*:)?-?\d", setting):
             assert re.match(r" (paper|recipe|ours)\b", comment), line
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_every_published_file_has_an_optimizer_that_its_zero_stage_can_run(path):
+    check_deepspeed(config.load(path))
 
 
 def test_the_published_settings_are_the_cited_recipes():

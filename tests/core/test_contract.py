@@ -136,6 +136,18 @@ def test_invalid_commands_change_nothing_and_cost_a_step(env_id):
         env.step("look")
 
 
+@pytest.mark.parametrize("env_id", [*OPTIONS, OFFICE])
+def test_no_episode_goes_on_after_a_reset_that_failed(env_id):
+    env = make(env_id).unwrapped
+    env.reset(seed=1)
+    with pytest.raises(ValueError, match="unknown task id"):
+        env.reset(options={"task_id": "no such task"})
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step("look")
+    env.reset(seed=1)
+    env.step("look")
+
+
 @each_env
 def test_the_last_allowed_step_may_win(env_id):
     task_id, plan = solvable(make(env_id))

@@ -8,6 +8,7 @@ import pytest
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.env_spec import EnvSpec, instructions_of, make_expert, register, registered, spec_of
+from roleagent.envs.make import make
 from roleagent.failures.modes import UNKNOWN, diagnose, failure_modes_of, taxonomy
 from roleagent.types import Expert, Task, Trajectory
 
@@ -42,6 +43,22 @@ def test_wrappers_are_followed_and_nothing_is_guessed():
     assert spec_of(gymnasium.make("CartPole-v1")).load("expert") is None
     with pytest.raises(ValueError, match="CartPole-v1 has no scripted expert"):
         make_expert(gymnasium.make("CartPole-v1"), None)
+
+
+def test_instructions_count_the_steps_that_an_episode_has():
+    env = gymnasium.make("RoleAgent/Toy-v0", max_episode_steps=5)
+    assert instructions_of(env).rules.endswith("You have 5 commands.")
+    assert instructions_of(env.unwrapped).rules.endswith("You have 15 commands.")
+
+
+def test_a_module_that_registers_an_environment_is_found_in_the_working_directory(tmp_path, monkeypatch):
+    (tmp_path / "kitchen_of_mine.py").write_text(
+        "import roleagent\n"
+        "from roleagent.env_spec import EnvSpec\n"
+        "roleagent.register(EnvSpec('Mine/Kitchen-v0', entry_point='roleagent.envs.toy.env:ToyKitchen'))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert make("kitchen_of_mine:Mine/Kitchen-v0", {"max_steps": 3}).unwrapped.max_steps == 3
 
 
 def test_a_wrong_import_string_names_the_environment_and_the_field():

@@ -355,6 +355,17 @@ def test_a_probe_leaves_no_trace():
     assert json.dumps(sampler.state_dict()) == before
 
 
+def test_a_probe_after_a_variation_has_found_a_type_that_base_tasks_never_have():
+    """Base questions have one hop or two, and a changed field can make three of them."""
+    env = gymnasium.make("RoleAgent/SearchQA-v0", data_dir="generated", generated_tasks=True)
+    grammar, rng = grammar_of(env), np.random.default_rng(0)
+    simulator, inner = TableSimulator(grammar, rng), UniformSampler(env.unwrapped.task_split, rng)
+    sampler = GeneratedSampler(inner, grammar, simulator, rng, fresh=1.0, replay=0.0, variation_share=0.5)
+    play(sampler, lambda task_id: 4, 3)
+    assert "three_hop" in simulator.types
+    assert all(len(task_ids) == 8 for task_ids in sampler.probe(8, rng).values())
+
+
 def test_a_probe_does_not_move_on_in_the_static_list():
     simulator = StaticSimulator(GRAMMAR, 60, np.random.default_rng(2))
     sampler = generated(simulator=simulator, fresh=1.0, replay=0.0)

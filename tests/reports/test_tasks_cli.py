@@ -19,6 +19,7 @@ from roleagent.reports.data.load_trajectories import RunDataError
 from roleagent.tasks.grammar import grammar_of
 
 LINE = "kind=heat item=egg place=counter containers=5 closed=2"
+FORM = "a task is written as kind=… item=… place=… containers=… closed=…"
 TASK = "heat-egg-counter-5x2-137"
 
 
@@ -119,8 +120,8 @@ def test_check_says_why_a_task_is_refused(capsys):
     assert out.splitlines()[0] == f"{TASK}: {LINE}"
     assert [line for line in out.splitlines() if line.startswith("refused")] == [
         f"refused (vocabulary): {LINE.replace('heat', 'fry')}",
-        "refused (syntax): heat-egg-counter-x",
-        "refused (syntax): [2J",
+        f"refused (syntax): heat-egg-counter-x; {FORM}",
+        f"refused (syntax): [2J; {FORM}",
     ]
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roleagent.commands import Parser, natural, out_folder
+from roleagent.commands import Parser, complain, natural, out_folder
 from roleagent.envs.alfworld import goals
 from roleagent.envs.alfworld.engine.affordances import SINGLE_PLACES
 from roleagent.envs.alfworld.engine.game import GameSource, display_names
@@ -239,10 +239,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     ids = split_ids(options.split, options.size)[: options.games]
     try:
+        package_texts()  # before a bar begins
         for task_id in track(ids, description="writing games"):
             write_game(generate(task_id), options.out / options.split)
     except (DependencyNotInstalled, OSError) as error:
-        parser.exit(1, f"{error}\n")
+        return complain("roleagent games", error)
     print(f"{len(ids)} games in {options.out / options.split}; play them with ALFWORLD_DATA={options.out}")
     return 0
 

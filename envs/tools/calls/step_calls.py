@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roleagent.envs.tools.calls.broker import CallResult, PreparedCall
@@ -49,7 +49,7 @@ class StepCalls:
         max_calls: that are run; the others are refused.
         coerce: whether texts are read as numbers where the schema wants these.
         counters: events by name.
-        made: the calls that are run.
+        made: the calls that are run, with the arguments that the tools get.
         images: of the results, in the order of the calls.
     """
 
@@ -77,7 +77,7 @@ class StepCalls:
             error, text, arguments = self._check(item, number)
             self._records.append(_Record(item, error, text, runs=error is None))
             if error is None:
-                self.made.append(item)
+                self.made.append(replace(item, arguments=copy.deepcopy(dict(arguments))))  # a tool may change its own
                 ready.append(PreparedCall(self.tools[item.name], arguments, state, timeout))
         return ready
 

@@ -57,7 +57,7 @@ class CurriculumConfig:
     success_factor: Share = 0.5  # what is left of it when all of its group succeeded
     learnability: Switch = True  # whether what was retrieved is drawn by p (1 - p), too; off: as published
     candidates_from: Literal["library", "newest"] = "library"  # drawn over all of it, or its newest entries
-    overlooked: Amount = 0.25  # share of what was retrieved that goes to tasks of the same type, long unplayed
+    overlooked: Share = 0.25  # share of what was retrieved that goes to tasks of the same type, long unplayed
     library: Text = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
     analyst: Text = "model"  # model (the policy itself), rule (detectors), endpoint (a server), or module:Class
     temperature: Temperature = 0.5  # of an analyst that samples

@@ -7,7 +7,17 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
-from roleagent.config.settings import KNOWN_KEYS, Amount, Count, Length, Rate, Share, ShareAbove0, check_name
+from roleagent.config.settings import (
+    KNOWN_KEYS,
+    Amount,
+    Count,
+    Length,
+    Rate,
+    Share,
+    ShareAbove0,
+    ShareBelow1,
+    check_name,
+)
 from roleagent.validation import OFF_IS_NONE, Number, Text
 
 JUDGES = ("auto", "step", "reflection", "rule", "value", "last", "random")
@@ -60,7 +70,7 @@ class RevisionConfig:
     balance: Literal["parts", "tokens"] = "parts"  # each of both has its own mean, or all tokens of agent data have one
     eta: ShareAbove0 = 0.2  # share of agent data in the loss, with general data
     general: Text = ""  # a file of conversations, one JSON object a line; empty: none, and eta is 1
-    replay: Share = 0.2  # share of the loss for the data of the warm start
+    replay: ShareBelow1 = 0.2  # share of the loss for the data of the warm start
     tokens: Count = 0  # most trained tokens of agent data per iteration; 0: all
     loops: Literal["keep", "drop"] = "keep"  # good paths that repeat a state and a command
     epochs: tuple[Annotated[Number, Field(gt=0, le=1000)], ...] = (3.0, 1.0, 1.0)  # by iteration, passes over its data

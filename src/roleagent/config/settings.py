@@ -107,7 +107,7 @@ class WarmStartConfig:
     """Imitation of a scripted expert that sees only the agent's observations."""
 
     episodes: Annotated[Integer, Field(ge=0, le=10**6)] = 1200  # demonstrations
-    epochs: Annotated[Number, Field(ge=0, le=10_000)] = 3.0  # passes over the demonstrations
+    epochs: Annotated[Number, Field(gt=0, le=10_000)] = 3.0  # passes over the demonstrations
     rounds: Annotated[Integer, Field(ge=0, le=100)] = 0  # so often policy and expert take turns in episodes,
     # and the expert's commands are imitated
     round_episodes: Annotated[Integer, Field(ge=1, le=10**6)] = 800  # of each round

@@ -141,15 +141,11 @@ class TaskGrammar(ABC):
         Raises:
             Refused: no other value of any field fits (``inconsistent``).
         """
-        options = [
-            (place, value)
-            for place, values in enumerate(self.fields.values())
-            for value in values
-            if value != spec.values[place]
+        others = [
+            [other for other in values if other != value]
+            for values, value in zip(self.fields.values(), spec.values, strict=True)
         ]
-        by_field: dict[int, list[str]] = {}
-        for place, value in options:
-            by_field.setdefault(place, []).append(value)
+        by_field = {place: values for place, values in enumerate(others) if values}
         while by_field:  # every field alike, however many values it has
             place = list(by_field)[int(rng.integers(len(by_field)))]
             values = by_field[place]
@@ -224,12 +220,10 @@ class TaskGrammar(ABC):
 
     def _replay(self, spec: TaskSpec, plan: Sequence[str]) -> None:
         _, info = self.env.reset(options={"task_id": self.task_id(spec)})
-        ended = False
         for command in plan:
-            if ended:
-                break
             *_, terminated, truncated, info = self.env.step(command)
-            ended = terminated or truncated
+            if terminated or truncated:
+                break
         if not info["won"]:
             raise Refused("unsolvable")
 

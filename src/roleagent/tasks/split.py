@@ -84,7 +84,7 @@ class TaskSplit(Immutable):
 
 
 class TaskSplitEnv(gymnasium.Env[str, str]):
-    """An environment with a task split. Its pickle holds the digest (see :mod:`roleagent.sharing`).
+    """An environment with a task split, whose observations are texts. Its pickle holds the split's digest.
 
     Attributes:
         task_split: the tasks of its split, in their fixed order.
@@ -93,7 +93,18 @@ class TaskSplitEnv(gymnasium.Env[str, str]):
         DataChanged: on loading, where the split has other tasks.
     """
 
+    metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     task_split: TaskSplit
+    _steps: int | None = None  # of this episode; None: reset comes first
+    _text: str  # the last observation
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
+        """Ends the episode, so that none goes on if a reset fails. A subclass calls it first, and begins the next."""
+        self._steps = None
+        return super().reset(seed=seed, options=options)  # type: ignore[return-value]
+
+    def render(self) -> str | None:  # type: ignore[override]
+        return self._text if self.render_mode == "ansi" else None
 
     def _find_task_split(self, split: str) -> TaskSplit:
         """The tasks of a split, by the other attributes."""

@@ -388,6 +388,26 @@ def test_agents_that_cannot_be_built(name, options, words):
         build_prompting_agent(name, maker("Toy")[0](), **options)
 
 
+class Looking:
+    """An agent without a model that has an argument."""
+
+    def __init__(self, word="look"):
+        self.word = word
+
+    def reset(self, observation, info):
+        pass
+
+    def act(self, observation, info):
+        return self.word
+
+
+def test_an_agent_without_a_model_gets_its_arguments():
+    env, rng = maker("Toy")[0](), np.random.default_rng(0)
+    assert build_agent("test_baselines:Looking", env, rng, word="inventory").act("", {}) == "inventory"
+    with pytest.raises(ValueError, match="'random' has no option 'trials'"):
+        build_agent("random", env, rng, trials=2)
+
+
 def test_instructions_end_with_the_step_limit_and_examples_give_nothing_away():
     for world in WORLDS:
         make, task_ids = maker(world, split="train")

@@ -256,6 +256,21 @@ def test_the_command_itself(here):
     assert len((here / result["records"]).read_text().splitlines()) == 7
 
 
+def test_an_agent_that_gives_no_command_is_an_error_and_no_failure(here, capsys, monkeypatch):
+    monkeypatch.syspath_prepend(here)
+    (here / "silent.py").write_text(
+        "class Agent:\n    def reset(self, observation, info): pass\n    def act(self, observation, info): 'look'\n"
+    )
+    line = complaint(capsys, *TOY, "--agent", "silent:Agent")
+    assert line.endswith("act() of the agent Agent returned None, not a text")
+
+
+def test_options_that_would_change_nothing_are_refused(here, capsys):
+    assert "no option 'trials'" in complaint(capsys, *TOY, "--agent", "random", "--agent-arg", "trials=2")
+    assert "named agent" in complaint(capsys, *TOY, "--model-path", here, "--agent-arg", "example=off")
+    assert "names one of a run" in complaint(capsys, *TOY, "--agent", "random", "--checkpoint", "step-000003")
+
+
 @pytest.mark.parametrize("agent", ["random", "expert"])
 def test_an_interrupted_evaluation_ends_as_if_it_had_not_been(here, capsys, agent):
     first = measure(capsys, *TOY, "--agent", agent)

@@ -93,6 +93,21 @@ def test_what_is_no_recipe_of_the_game():
     assert book_of(shaped).by_product["d"][0].text == "craft 1 d using 2 a, 1 c"
 
 
+def test_goals_whose_names_look_like_other_ids(tmp_path):
+    """Minecraft allows "-" and "." in names; in ids of written tasks and of further worlds they mean something."""
+    for number, name in enumerate(["iron-rod", "blast.furnace", *(f"thing_{letter}" for letter in "abcdefghij")]):
+        (tmp_path / f"{number}.json").write_text(json.dumps(recipe(name, "ore")), encoding="utf-8")
+    seen = set()
+    for split in ("train", "valid", "test"):
+        env = gymnasium.make("RoleAgent/TextCraft-v0", data_dir=str(tmp_path), split=split)
+        for task_id in env.unwrapped.task_split.task_ids:
+            env.reset(options={"task_id": task_id})
+            for command in env.unwrapped.walkthrough():
+                *_, info = env.step(command)
+            seen |= {info["task_id"]} if info["won"] else set()
+    assert {"iron-rod", "blast.furnace"} < seen and len(seen) == 12
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -217,6 +217,22 @@ def test_bad_arguments_are_one_line(options, message):
     assert "\n" not in str(error.value)
 
 
+def test_a_judge_of_calls_sees_the_arguments_that_were_used():
+    """Texts were read as numbers, and what a tool does with its arguments afterwards is its own affair."""
+
+    @tool
+    def extend(values: list[int]) -> str:
+        """Extends a list."""
+        values.append(0)
+        return str(values)
+
+    gold = [{"extend": {"values": [[1, 2]]}}]
+    env = ToolEnv([extend], [{"id": "a", "prompt": "Go.", "answer": gold}], judge="calls", split="all", coerce=True)
+    env.reset()
+    assert env.step(call("extend", values=["1", 2]))[0] == "[1, 2, 0]"
+    assert env.step(answer_command("done"))[1] == 1.0
+
+
 def test_no_tool_knows_the_gold_answer():
     seen = []
 

@@ -115,8 +115,8 @@ def test_what_a_judge_must_return(tmp_path):
     path = tmp_path / "mine.py"
     path.write_text("def strict(task, episode):\n    return 1\n", encoding="utf-8")
     assert judge_of(f"{path}:strict")(None, None) == 1
-    for wrong in ({"style": 1}, "yes", {"task": "1"}):
-        with pytest.raises(ValueError, match="a judge returns a number or terms with 'task'"):
+    for wrong in ({"style": 1}, "yes", {"task": "1"}, float("nan"), {"task": 1, "style": float("inf")}):
+        with pytest.raises(ValueError, match="a judge returns a finite number or terms with 'task'"):
             terms_of(wrong)
 
 

@@ -16,6 +16,7 @@ from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.env_spec import UNKNOWN, instructions_of, spec_of
 from roleagent.envs.make import make
 from roleagent.envs.pool import EnvPool
+from roleagent.envs.restoring import Restorer
 from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.definition.command_tools import CommandTool
 from roleagent.envs.tools.views import ToolView
@@ -139,6 +140,25 @@ def test_the_gate_of_the_format(malformed, answered, form):
     for action in plan:
         _, reward, _, _, info = view.step(action)
     assert info["rewards"]["format"] == form and reward == info["rewards"]["task"] == float(form == 0)
+
+
+@pytest.mark.parametrize("replay", [False, True])
+def test_a_view_goes_back_with_its_environment(replay):
+    """What a sibling left behind, malformed replies and listed commands, is not that of the restored state."""
+    view = view_of("Toy", format_gate=True)
+    before = view.reset(options={"task_id": "bring-egg-tray-1"})[1]["admissible_actions"]
+    restorer = Restorer(view, replay)
+    start = restorer.save()
+    _, _, _, _, info = view.step(view.call_of(next(command for command in before if command.startswith("go"))))
+    assert info["admissible_actions"] != before
+    view.step('{"error": "malformed"}')
+    restorer.restore(start, "bring-egg-tray-1", ())
+    assert view._possible == before
+    for action in view.walkthrough():
+        _, reward, _, _, info = view.step(action)
+    assert (info["rewards"]["task"], info["rewards"]["format"], reward) == (1.0, 0.0, 1.0)
+    with pytest.raises(NotImplementedError, match="replay the commands"):
+        ToolView("CartPole-v1").snapshot()
 
 
 def test_failures_in_a_view_are_those_of_the_environment():

@@ -203,10 +203,15 @@ def test_extra_settings_have_the_last_word_and_leave_the_others():
     assert settings["gradient_clipping"] == 7.0 and settings["bf16"] == {"enabled": True}
 
 
+PRETRAINED = ("policy.path=/x", "warmstart.episodes=0", "deepspeed.zero_stage=1")
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["deepspeed.zero_stage=1"], "warmstart.optimizer=muon works on whole matrices"),
+        ([*PRETRAINED, "train.stage=revise"], "warmstart.optimizer=muon works on whole matrices"),
+        ([*PRETRAINED, "genenv=on", "simulator.weights=own"], "warmstart.optimizer=muon works on whole matrices"),
         (["deepspeed.offload_optimizer=on"], "set deepspeed.zero_stage=2"),
         (["deepspeed.zero_stage=2", "warmstart.optimizer=adamw", "deepspeed.offload_parameters=on"], "zero_stage=3"),
         (["deepspeed.extra={gradient_accumulation_steps: 4}"], "cannot set gradient_accumulation_steps"),

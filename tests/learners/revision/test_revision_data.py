@@ -223,9 +223,11 @@ def test_conversations_are_read_in_both_forms_and_answers_have_weight(tmp_path):
     texts = [policy.decode(one.token_ids[one.advantages > 0].tolist()) for one in found]
     assert texts == ["go to table", "lookopen"]
     assert "Be kind.\n\nan egg" in policy.decode(found[0].token_ids.tolist())
-    path.write_text('{"messages": [{"role": "assistant", "content": "first"}]}\n')
-    with pytest.raises(ConfigError, match="line 1"):
-        read_conversations(str(path))
+    answer = {"role": "assistant", "content": None}  # that calls a tool
+    for messages in ([{"role": "assistant", "content": "first"}], [], [{"role": "user", "content": "a"}, answer]):
+        path.write_text(json.dumps({"messages": messages}) + "\n")
+        with pytest.raises(ConfigError, match="line 1"):
+            read_conversations(str(path))
 
 
 def test_thoughts_are_a_users_file_or_our_ten(tmp_path):

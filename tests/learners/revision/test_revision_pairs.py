@@ -50,7 +50,7 @@ def rewarded(tree, **rewards):
     return tree
 
 
-def test_the_panel_is_not_searched():
+def test_the_evaluation_split_is_not_searched():
     with pytest.raises(ConfigError, match="another split"):
         check_run(world_of("method=agent_r", "env.eval_split=train"), resume=False)
 
@@ -61,13 +61,20 @@ def test_splits_with_common_tasks_are_refused(tmp_path):
     ids = split.task_split.task_ids
     held_out = replace(split, task_split=replace(split.task_split, task_ids=("another", ids[3], ids[5])))
     with pytest.raises(ConfigError, match=r"2 tasks of .* are also in env"):
-        check_held_out(split, held_out)
+        check_held_out(split, held_out, pytest.fail)
     held_out = replace(split, task_split=replace(split.task_split, task_ids=("another",)))
-    check_held_out(split, held_out)
+    check_held_out(split, held_out, pytest.fail)
     write_trees(wave_file(tmp_path, 1, 0), [Tree(Task("RoleAgent/Toy-v0", "another"), Node())])
     with pytest.raises(ConfigError, match=f"{tmp_path} searched the tasks that this run is evaluated on, 1 of them"):
-        check_held_out(split, held_out)
-    check_held_out(world_of("method=grpo"), held_out)
+        check_held_out(split, held_out, pytest.fail)
+    check_held_out(world_of("method=grpo"), held_out, pytest.fail)
+
+
+def test_other_stages_only_warn_of_common_tasks():
+    split, said = world_of("method=grpo"), []
+    same = replace(split.task_split, task_ids=split.task_split.task_ids[:3])
+    check_held_out(split, replace(split, task_split=same), said.append)
+    assert len(said) == 1 and said[0].startswith("3 tasks of env.eval_split=")
 
 
 @pytest.mark.parametrize(

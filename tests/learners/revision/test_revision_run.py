@@ -126,6 +126,7 @@ def test_killed_in_every_part_of_an_iteration_it_ends_in_the_same_bits(config, w
     assert set(updates) == {1, 2}
     for name, at in (
         ("write_trees", 2),  # the second wave is searched, and lost
+        ("_write_counts", 1),  # the same: trees are written last, or the counts would be lost
         ("write_json_lines", 1),  # its trees are there, and not their examples
         ("imitation_step", 2),  # all trees are searched, and one update is lost
         ("write_trees", 1),  # the first wave of the second iteration

@@ -8,7 +8,7 @@ import pytest
 from tiny import TEMPLATE, Script, plain, qwen
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.config import load
+from roleagent.config import ConfigError, load
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.wrappers.tags import parse
 from roleagent.learners import batch
@@ -194,6 +194,17 @@ def test_corrupted_predictions_are_answers_to_commands_of_the_same_kind(env):
         }
         drawn = {tuple(always.draw("go to nowhere", ahead)) for _ in range(50)}
         assert len(drawn) > 1 and drawn <= {run for run in runs if len(run) == ahead}
+
+
+def test_demonstrations_beyond_the_context_are_refused_if_they_are_most(env):
+    world = EnvSplit.open(load(overrides=["env.id=RoleAgent/Toy-v0", "wia=off"]), "train")
+    demonstrations = [shown(env, seed=seed) for seed in range(3)]
+    policy = Script(lambda prompt, slot: "")
+    policy.context_length = 20
+    rng = np.random.default_rng(0)
+    assert tokenization.tokenize(world, policy, demonstrations, rng) == []  # of a round of corrections
+    with pytest.raises(ConfigError, match=r"3 of 3 demonstrations do not fit into policy.context=20: the longest has"):
+        tokenization.tokenize(world, policy, demonstrations, rng, most_fit=True)
 
 
 def test_an_epoch_holds_every_segment_once_in_another_order(env):

@@ -148,6 +148,7 @@ class _Slot:
         self._limit, self._shuffle = max_episode_steps, shuffle_numbers
         self._expert = SearchExpert() if expert else None
         self._engine: Engine | None = None
+        self._textworld: TextWorldEngine | None = None  # loads many games: each one keeps a large library in memory
         self._steps = 0
         self._last: Result | None = None
 
@@ -159,7 +160,8 @@ class _Slot:
             game = load_game(folder, task_id)
             self._engine = Simulator(renumbered(game, numbers) if self._shuffle else game)
         except UnknownGameVersion:
-            self._engine = TextWorldEngine().load(load_source(folder, task_id))
+            self._textworld = self._textworld or TextWorldEngine()
+            self._engine = self._textworld.load(load_source(folder, task_id))
         observation = self._engine.reset()
         if self._expert is not None:
             self._expert.reset(load_source(folder, task_id).goal, observation)
