@@ -12,6 +12,7 @@ import gymnasium
 from roleagent.envs.searchqa.scoring import Score
 from roleagent.envs.tools.calls.broker import CallResult, PreparedCall, shared_broker
 from roleagent.envs.tools.calls.command import INVALID, Command, answer_command, call_command, read_command
+from roleagent.envs.tools.calls.shown_text import neutralize
 from roleagent.envs.tools.calls.step_calls import COUNTERS, StepCalls, task_report
 from roleagent.envs.tools.definition.function_tool import function_schema
 from roleagent.envs.tools.definition.load import load_tools
@@ -169,7 +170,8 @@ class ToolEnv(TaskSplitEnv):
         names = task.tools or tuple(self._tools)
         self._offered = {name: self._begin(self._tools[name]) for name in names}
         self._state = copy.deepcopy(dict(task.state or {}))
-        self._text = self._situation = task.prompt
+        self._text, _ = neutralize(task.prompt, tuple(self._offered))  # a data set's text may hold markers
+        self._situation = self._text
         self._steps, self._malformed = 0, 0
         self._made: list[Call] = []
         self._results = None

@@ -281,7 +281,7 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         self._predictions, self.horizon = predictions_of(env, horizon)
         self.revisions = revisions
         self._info: dict[str, Any] = {}
-        self._notes, self._noted = 0, False
+        self._notes, self._noted, self._over = 0, False, True
         self.action_space = Unicode()
 
     @property
@@ -290,8 +290,9 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         return TagReader(self.think, self.action_tag, self.horizon, self.revisions > 0)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self._over = True  # if the reset fails
         observation, info = self.env.reset(seed=seed, options=options)
-        self._info, self._notes, self._noted = {**info, "format_error": None}, 0, False
+        self._info, self._notes, self._noted, self._over = {**info, "format_error": None}, 0, False, False
         return observation, self._info
 
     def snapshot(self) -> tuple[Any, ...]:
@@ -302,17 +303,19 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         """
         if not self.env.has_wrapper_attr("snapshot"):
             raise NotImplementedError(f"{self.env.unwrapped} has no snapshots: replay the commands")
-        return self.env.get_wrapper_attr("snapshot")(), self._info, self._notes, self._noted
+        return self.env.get_wrapper_attr("snapshot")(), self._info, self._notes, self._noted, self._over
 
     def restore(self, snapshot: tuple[Any, ...]) -> None:
         """Goes back to a snapshot."""
-        inner, self._info, self._notes, self._noted = snapshot
+        inner, self._info, self._notes, self._noted, self._over = snapshot
         self.env.get_wrapper_attr("restore")(inner)
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         parsed = self.reader.read(action)
         if parsed.is_note:
             error = note_error(self._notes, self._noted, self.revisions)
+            if self._over:
+                raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
             if error is None:
                 self._notes, self._noted, self._info = self._notes + 1, True, after_note(self._info)
                 return REVISED, 0.0, False, False, {**self._info, "command": parsed.command}
@@ -320,4 +323,5 @@ class Tags(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         inner = {"command": parsed.command, "predictions": parsed.predictions} if self._predictions else parsed.command
         observation, reward, terminated, truncated, info = self.env.step(inner)
         self._info, self._noted = {**info, "format_error": parsed.error}, False
+        self._over = bool(terminated or truncated)
         return observation, reward, terminated, truncated, self._info

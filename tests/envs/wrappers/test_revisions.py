@@ -47,6 +47,15 @@ def test_too_many_notes_are_malformed_and_cost_a_step(replies, errors):
     assert env.step(NOTE)[-1]["revision"], "an episode begins without notes"
 
 
+def test_a_note_after_the_end_needs_a_reset():
+    env, *_ = kitchen(revisions=5)
+    for _ in range(4):
+        *_, truncated, _ = env.step(LOOK)
+    assert truncated
+    with pytest.raises(gymnasium.error.ResetNeeded):
+        env.step(NOTE)
+
+
 def test_a_note_needs_no_thought_before_it():
     assert parse(NOTE, horizon=0, think="required", revise=True).is_note
     assert parse(f"<think>Hm.</think>{NOTE}", horizon=0, think="required", revise=True).is_note
