@@ -226,7 +226,8 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
         summary["usage"] = spending(file.written, options.prices)
         report(display, name, summary, counting, split)
     result = {**file.header, "records": str(file.path), **summary}
-    write_whole(file.path.with_suffix(".result.json"), json.dumps(result, indent=1))
+    stem = file.path.name.removesuffix(".jsonl")  # any other dot is part of the name
+    write_whole(file.path.with_name(f"{stem}.result.json"), json.dumps(result, indent=1))
     return result
 
 

@@ -54,7 +54,7 @@ class EvalRecords:
                 raise ValueError(f"{path.parent} has no after.json: the run has not been measured at its end yet")
         if not path.exists():
             raise ValueError(f"no record file {path}")
-        found = _measured_in_training(path) if path.suffix == ".json" else _measured(path)
+        found = _measured_in_training(path) if path.suffix == ".json" and not _has_header(path) else _measured(path)
         if found.settings.get("protocol", 0) > PROTOCOL:
             raise ValueError(f"{path} was written by a newer roleagent; compare with that one")
         if not any(record.sound for record in found.records):
@@ -62,6 +62,16 @@ class EvalRecords:
         if absent := [name for name, value in found.task_split.items() if value is None]:
             raise ValueError(f"{path} does not say on which tasks it was measured ({', '.join(absent)} missing)")
         return found
+
+
+def _has_header(path: Path) -> bool:
+    """Whether a file begins with the header of a record file, in a line of its own."""
+    try:
+        with path.open(encoding="utf-8") as lines:
+            head = json.loads(lines.readline())
+    except (ValueError, OSError):
+        return False
+    return isinstance(head, dict) and "protocol" in head and "records" not in head
 
 
 def _measured(path: Path) -> EvalRecords:

@@ -48,12 +48,16 @@ def header_of(
     settings: dict[str, Any] = {"temperature": None, "max_tokens": None, "batch": None, "prompt": None}
     if model is not None:
         rollout, local, standard = config.rollout, not isinstance(model, Endpoint), target.plays == STANDARD
+        horizon = env_split.horizon if standard and local else 0
         settings = {
             "temperature": rollout.eval_temperature,
             "max_tokens": rollout.action_tokens,
             "batch": rollout.eval_batch if local else None,
             "prompt": asdict(config.prompt) if standard else None,
-            "horizon": env_split.horizon if standard and local else 0,
+            "horizon": horizon,
+            "prediction_tokens": rollout.prediction_tokens if horizon else None,
+            "context": config.policy.context if local else None,
+            "dtype": config.policy.dtype if local else None,
             "notes": config.revision.notes if standard else 0,
         }
     cut = options.cut_failures

@@ -79,7 +79,9 @@ def _wilson_over_tasks(values: npt.NDArray[np.float64], task: Numbers, most: flo
         return Estimate(0.0, *wilson(0, 0))
     p = float(values.mean())
     variance, tasks = _variance_of_mean(values - p, task)
-    if variance > 1e-15:
+    if tasks < 2:
+        effective = 1.0  # nothing is known of other tasks
+    elif variance > 1e-15:
         effective = p * (1 - p) / variance
     else:  # tasks do not differ; where episodes do not either there is nothing to go by but how many tasks there are
         effective = float(values.size if np.ptp(values) else tasks)

@@ -167,7 +167,7 @@ class SlotCache(Cache):
         return other
 
     def _copy(self, whole: SlotCache, source: Sequence[int], slots: Sequence[int], capacity: int) -> None:
-        tokens = [list(whole.tokens[row]) if row >= 0 else [] for row in source]
+        tokens = [list(whole.tokens[row][:capacity]) if row >= 0 else [] for row in source]
         index = torch.tensor(source, device=self.device).clamp(min=0)
         filled = max(map(len, tokens))
         for store, old in zip(self.stores, whole.stores, strict=True):

@@ -147,7 +147,8 @@ def _differences(plan: Plan, arms: Sequence[Arm], evaluation: Evaluation, measur
             "\nPaired by seed and task. *Over tasks*: bootstrap over tasks for these seeds. *Over seeds*: Student's "
             "interval of the differences by seed, which covers other seeds. *Detectable*: the difference that as many "
             "seeds with this spread would detect with a power of 80 %. *Alone*: episodes that only the first or only "
-            "the second arm solved.\n"
+            "the second arm solved. *McNemar's p*: with one seed; pairs of a task in several seeds depend on each "
+            "other.\n"
         )
 
 

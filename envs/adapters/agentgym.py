@@ -208,7 +208,9 @@ class Server:
                 raise ProtocolError(f"the field action must be a text, not {action!r}")
             if played.done or played.env is None:
                 raise ProtocolError(f"the task of environment {played.number} has finished: reset it")
-            text, reward, terminated, truncated, played.info = played.env.step(self.format.command(action))
+            command = self.format.command(action)
+            played.done = True  # no steps after an error
+            text, reward, terminated, truncated, played.info = played.env.step(command)
             played.text = escape_markers(self.format.text(text))
             played.reward, played.done = float(reward), bool(terminated or truncated)
             return self.format.stepped(played)

@@ -110,7 +110,9 @@ class Session(Environment[Command, Text, State]):
         self._require_open()
         if self._env is None:
             raise gymnasium.error.ResetNeeded("no episode has begun: reset comes before step, on the same connection")
-        text, reward, terminated, truncated, info = self._env.step(action.command)
+        env, self._env = self._env, None  # no steps after an error
+        text, reward, terminated, truncated, info = env.step(action.command)
+        self._env = env
         self._state.step_count += 1
         done = bool(terminated or truncated)
         return Text(text=text, terminated=terminated, truncated=truncated, info=info, reward=float(reward), done=done)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -72,10 +73,11 @@ def _read(value: Any) -> Any:
     if isinstance(value, str):
         try:
             value = ast.literal_eval(value.strip()) if len(value) < 4096 else value
-        except (ValueError, SyntaxError, MemoryError, RecursionError):
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):  # TypeError: {[1]: 2}
             return {"true": True, "false": False}.get(value.strip().lower(), value)
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        return float(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # an integer beyond all floats stays one
+            return float(value)
     return list(value) if isinstance(value, list | tuple) else value
 
 

@@ -10,6 +10,7 @@ texts of source code, which are read as well. An accepted value of a key that is
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Mapping, Sequence
@@ -86,7 +87,8 @@ def _value_problem(
     if source and isinstance(value, str) and kind is not str and value not in accepted:
         value = read_source(value, kind, inner)
     if kind is float and type(value) is int:
-        value = float(value)
+        with contextlib.suppress(OverflowError):  # beyond all floats: of another type
+            value = float(value)
     fits, variable = _type_fits(value, accepted, kind, inner)
     if not fits:
         return f"{name}: {value!r} is not of type {described}"
@@ -135,7 +137,8 @@ def _plain(value: Any) -> Any:
     return plain_text(value) if isinstance(value, str) else value
 
 
-_NUMBER = re.compile(r"-?\d+(\.\d+)?[lLfFdD]?")
+_WHOLE = re.compile(r"-?[0-9]{1,400}[lL]?")
+_NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][-+]?[0-9]+)?[lLfFdD]?")
 _ENTRY = re.compile(r"put\(\s*(\"[^\"]*\"|[^,()]+)\s*,\s*(\"[^\"]*\"|[^()]+)\s*\)")
 _PARTS = re.compile(r"\"[^\"]*\"|'[^']*'|[^,\s][^,]*")
 
@@ -149,8 +152,10 @@ def read_source(text: str, kind: type, inner: type | None = None) -> Any:
     text = text.strip()
     if kind is bool and text in ("true", "false"):
         return text == "true"
-    if kind in (int, float) and _NUMBER.fullmatch(text):
-        return kind(float(text.rstrip("lLfFdD")))
+    if kind is int and _WHOLE.fullmatch(text):
+        return int(text.rstrip("lL"))
+    if kind is float and _NUMBER.fullmatch(text):
+        return float(text.rstrip("lLfFdD"))
     if kind in (list, dict):
         try:
             return json.loads(text)

@@ -24,6 +24,7 @@ from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
 from roleagent.envs.retrieval.registry import ENCODER, INDEX, K1, LEXICAL, B, open_index
 from roleagent.envs.retrieval.serving.batching import limit_threads
+from roleagent.files import Lock
 
 BUILDING = "building"
 STRIDE = 1000  # passages of a lexical index between two signs of progress
@@ -74,8 +75,11 @@ def build_index(
     name = _absolute(name)
     if (out / MANIFEST).exists():
         return _same(Manifest.read(out), name, kind, corpus, settings, out)
-    out.mkdir(parents=True, exist_ok=True)
+    (out / BUILDING).mkdir(parents=True, exist_ok=True)
+    lock = Lock(out / BUILDING) if shard is None else None  # two builds would fill the same files
     try:
+        if (out / MANIFEST).exists():  # another build has made it since
+            return _same(Manifest.read(out), name, kind, corpus, settings, out)
         if kind in LEXICAL:
             manifest = _lexical(corpus, name, out, settings, progress)
         else:
@@ -86,11 +90,15 @@ def build_index(
         raise RetrievalError(
             f"the disk of {out} is full: make room and run the same command again, it goes on where it was"
         ) from error
-    if manifest is not None:
-        manifest.write(out)
-        if not keep_vectors:
-            shutil.rmtree(out / BUILDING, ignore_errors=True)
-    return manifest
+    else:
+        if manifest is not None:
+            manifest.write(out)
+            if not keep_vectors:
+                shutil.rmtree(out / BUILDING, ignore_errors=True)
+        return manifest
+    finally:
+        if lock is not None:
+            lock.release()
 
 
 def _absolute(name: str) -> str:

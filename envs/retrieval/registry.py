@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # FAISS takes a second to load, and not every retriever needs
 K1, B = 1.2, 0.75
 """BM25's parameters for questions over short passages: Lucene's own defaults, and the choice of docs/retrieval.md."""
 LARGEST = 1 << 18  # passages of an index that is built in memory, on the way
+_BETWEEN = re.compile(r"\+(?=(?:bm25|lucene|tfidf)(?:\+|$)|\w+:)")  # a path may hold a plus
 INDEX, ENCODER = "index.faiss", "encoder"  # what a dense index' folder holds besides its manifest
 
 
@@ -44,8 +46,9 @@ def open_retriever(
         return HTTPRetriever(spec)
     if corpus is None:
         raise RetrievalError(f"{spec} needs a corpus")
-    if "+" in spec:
-        return FusedRetriever([open_retriever(part, corpus, folder, threads=threads) for part in spec.split("+")])
+    parts = _BETWEEN.split(spec) if ":" in spec else spec.split("+")
+    if len(parts) > 1:
+        return FusedRetriever([open_retriever(part, corpus, folder, threads=threads) for part in parts])
     word = spec.partition(":")[0]
     if folder is None:
         return _build(spec, corpus, threads)

@@ -74,7 +74,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "seed": int(number(tree.get("seed")) or 0),
         "state": _state(working, tree, trained, state, measured, bool(result), longer),
         "steps": _steps(tree, continued, revisions),
-        "seconds": math.fsum(number(row.get("seconds")) or 0.0 for row in continued),
+        "seconds": _seconds(trained, state),
         "config": {name: _shown(value) for name, value in told.items()},
         "differing": _differing(config, told),
         "warmstart": curve(warmstart, names_in(warmstart)),
@@ -215,6 +215,13 @@ def _steps(tree: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], revisions
         return done, max(done, int(number(_section(tree, "revision").get("iterations")) or 0))
     done = rows[-1]["step"] if rows else 0
     return done, max(done, _wanted(tree))
+
+
+def _seconds(trained: Sequence[Mapping[str, Any]], state: Mapping[str, Any]) -> float:
+    """The seconds of the iterations, or of the stage that takes their place: its updates log none."""
+    if not trained and state.get("stage") in ("sft", "revise", "eto"):
+        return number(state.get("seconds")) or 0.0
+    return math.fsum(number(row.get("seconds")) or 0.0 for row in trained)
 
 
 def _growth(run: Path, tree: Mapping[str, Any], notes: list[str]) -> list[dict[str, Any]]:

@@ -42,12 +42,12 @@ function runPanel(run, place, several) {
     ),
     tile(
       "Wall-clock",
-      duration(run.seconds),
-      run.steps[0] ? `${duration(run.seconds / run.steps[0])} per iteration` : "",
+      run.seconds ? duration(run.seconds) : "–",
+      run.seconds && run.steps[0] ? `${duration(run.seconds / run.steps[0])} per iteration` : "",
     ),
     tile(
       "Alarms",
-      run.alarms.length ? String(run.alarms.length) : run.training.step.length ? "none" : "–",
+      run.alarms.length ? String(run.alarms.length) : run.time.step.length ? "none" : "–",
       "of the watchdog",
     ),
   ];
@@ -68,7 +68,7 @@ function runPanel(run, place, several) {
     el("p", { class: "muted path" }, run.path),
     notes.length
       ? el("div", { class: "warning" }, el("ul", null, notes))
-      : run.training.step.length > 0 &&
+      : run.time.step.length > 0 &&
           el(
             "p",
             { class: "muted" },

@@ -173,7 +173,10 @@ def test_figures_by_hand(programs, arms, tmp_path):
     assert gained["gaps"] == [0.25, 0.25] and gained["over_seeds"] == (0.25, 0.25, 0.25)
     assert gained["detectable"] == 0.0
     assert figures.detectable([0.0, 0.2]) == pytest.approx(0.1 * (12.7062 + 1.3764), rel=1e-4)  # quantiles of tables
-    assert gained["over_tasks"].value == 0.25 and gained["alone"] == (0, 2) and gained["mcnemar"] == 0.5
+    assert gained["over_tasks"].value == 0.25 and gained["alone"] == (0, 2)
+    assert gained["mcnemar"] is None  # two seeds: pairs of the same task are not independent
+    alone = [figures.Arm(arm.name, {0: arm.runs[0]}) for arm in arms]
+    assert figures.difference(*alone, greedy)["mcnemar"] == 1.0
     assert figures.difference(*arms, plan.Evaluation(1.0, repeats=2))["mcnemar"] is None
     assert figures.efficiency(arms[0], 0.5)["steps"] == {0: (150, True), 1: (150, True)}
     assert arms[0].mean("zero_variance_groups").value == 1.5 and arms[0].mean("no such number") is None

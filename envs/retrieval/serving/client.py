@@ -118,7 +118,7 @@ class HTTPRetriever:
                     break
                 time.sleep(nap)
             seconds = min(self._patience, deadline - time.monotonic())
-            if seconds < self._patience / 10:  # no time for an answer
+            if seconds < min(self._patience, self._timeout) / 10:  # no time for an answer
                 break
             attempts += 1
             try:

@@ -38,7 +38,7 @@ from roleagent.envs.webshop.data.store import (
     open_store,
 )
 from roleagent.envs.webshop.engine.goals import shuffled
-from roleagent.files import write_whole
+from roleagent.files import write_array, write_whole
 
 WORK = "build.sqlite"
 CHECKPOINT = 5000  # entries
@@ -198,6 +198,8 @@ _START = {"offset": 0, "entries": 0, "products": 0, "bytes": 0, "skipped": {}, "
 
 def _continued(path: Path, size: int) -> Any:
     """The file, cut to what the last checkpoint knows of, open at its end."""
+    if not size:
+        path.unlink(missing_ok=True)  # processes that mapped the old file keep it
     with path.open("ab") as file:
         file.truncate(size)
     return path.open("ab")
@@ -208,14 +210,14 @@ def _finish(folder: Path, progress: Progress) -> None:
     rows = np.memmap(folder / ROWS, dtype=ROW, mode="r")
     progress("putting in order", 0)
     positions = np.argsort(rows["asin"], kind="stable").astype(np.int32)
-    np.save(folder / POSITIONS, positions)
-    np.save(folder / ASINS, np.ascontiguousarray(rows["asin"][positions]))
+    write_array(folder / POSITIONS, positions)
+    write_array(folder / ASINS, np.ascontiguousarray(rows["asin"][positions]))
     progress("putting in order", 0.3)
-    np.save(folder / ORDER, np.asarray(shuffled(int(rows["combinations"].sum())), dtype=np.int32))
+    write_array(folder / ORDER, np.asarray(shuffled(int(rows["combinations"].sum())), dtype=np.int32))
     progress("putting in order", 0.7)
     shelf = StoreShelf(folder)
     asked = (shelf.read(position) for position in np.flatnonzero(rows["asked"]).tolist())
-    (folder / ATTRIBUTES).write_text(json.dumps(count_attributes(asked)), encoding="utf-8")
+    write_whole(folder / ATTRIBUTES, json.dumps(count_attributes(asked)))
     progress("putting in order", 1)
 
     def documents() -> Iterator[str]:

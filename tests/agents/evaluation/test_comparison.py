@@ -41,6 +41,7 @@ def test_repeats_of_a_task_are_not_new_tasks():
     mixed = rate(np.tile(once, 5), np.repeat(tasks, 5))  # unlike within a task: as good as other tasks
     assert mixed == pytest.approx((0.6, *wilson(30, 50)))
     assert rate([1] * 50, np.repeat(tasks, 5)) == pytest.approx((1.0, *wilson(10, 10)))
+    assert rate([1] * 9 + [0], [0] * 10) == pytest.approx((0.9, *wilson(0.9, 1)))  # of other tasks nothing is known
 
 
 def test_the_interval_holds_what_it_promises():

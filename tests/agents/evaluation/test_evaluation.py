@@ -17,10 +17,14 @@ from tiny import qwen
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.evaluation.baselines import build_agent
+from roleagent.agents.evaluation.comparison import EvalRecords
+from roleagent.agents.evaluation.header import header_of
+from roleagent.agents.evaluation.options import options_of
 from roleagent.agents.evaluation.play import evaluate_agent
 from roleagent.agents.evaluation.records import Record, RecordFile
 from roleagent.agents.evaluation.single_step import expert_steps, single_step
 from roleagent.agents.evaluation.summary import summarize
+from roleagent.agents.evaluation.targets import eval_target
 from roleagent.config import from_dict, to_dict
 from roleagent.config import load as load_config
 from roleagent.tasks.split import TaskSplit, wilson
@@ -254,6 +258,28 @@ def test_the_command_itself(here):
     assert (result["success"], result["n"], result["tasks"]) == (0.0, 6, 6)
     assert "all" in out and "%" in out
     assert len((here / result["records"]).read_text().splitlines()) == 7
+
+
+@pytest.mark.parametrize("given", ["policy.context=512", "policy.dtype=bfloat16", "rollout.prediction_tokens=4"])
+def test_what_changes_how_a_policy_plays_is_in_the_header(given, here):
+    """Else another evaluation's records would count as this one's."""
+    (here / "config.json").write_text("{}")
+    arguments = ["--model-path", str(here), "--env", "RoleAgent/Toy-v0", "--split", "valid", "--set", "wia=on"]
+    headers = []
+    for more in ([], ["--set", given]):
+        options = options_of([*arguments, *more], None)
+        target = eval_target(options.agent, options.run, options.model_path, options.base_url)
+        config = evaluate.configuration(options, target)
+        headers.append(header_of(options, target, EnvSplit.open(config, "valid"), object(), None))
+    assert headers[0] != headers[1]
+
+
+def test_results_of_names_with_dots_stay_apart(here, capsys):
+    for name in ("qwen2.5", "qwen2.7"):
+        measure(capsys, *TOY, "--agent", "random", "--out", name)
+    assert {path.name for path in here.glob("*.result.json")} == {"qwen2.5.result.json", "qwen2.7.result.json"}
+    shutil.copy(here / "qwen2.5", here / "records.json")
+    assert EvalRecords.read(here / "records.json").records
 
 
 def test_an_agent_that_gives_no_command_is_an_error_and_no_failure(here, capsys, monkeypatch):

@@ -53,6 +53,14 @@ def test_replies_of_any_length_equal_those_of_single_requests(context):
         assert (answer.token_ids, answer.finish_reason) == (alone.token_ids, alone.finish_reason)
 
 
+def test_a_slot_that_knows_more_than_its_branches_have_room_for():
+    policy, prompts = qwen(), [(0, ids(20, 1)), (0, ids(20, 2))]
+    wanted = ask(policy, prompts, (5,), 0.0)
+    policy.clear_cache()
+    ask(policy, [(0, ids(240))], (4,), 0.0)
+    assert [one.token_ids for one in ask(policy, prompts, (5,), 0.0)] == [one.token_ids for one in wanted]
+
+
 def test_conversations_go_on_behind_their_branches():
     """What is known of them is used, and stays as it was."""
     policy = qwen()

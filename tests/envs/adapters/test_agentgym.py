@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn", reason="uvicorn is not installed: pip install -e 
 from served import Served
 from small_envs import SMALL
 
-from roleagent.envs.adapters.agentgym import application
+from roleagent.envs.adapters.agentgym import ProtocolError, Server, application
 from roleagent.envs.adapters.serving import main
 
 
@@ -167,6 +167,19 @@ def test_bad_requests_get_one_line_and_full_servers_recover():
         ask(served.url, "create", {})
         with pytest.raises(HTTPError, match="503"):
             ask(served.url, "create", {})
+
+
+def test_no_episode_goes_on_after_its_environment_has_failed(monkeypatch):
+    server = Server("RoleAgent/Toy-v0", {}, 2, None)
+    number = server.create({})["id"]
+    with monkeypatch.context() as patch:
+        patch.setattr("roleagent.envs.toy.env.ToyKitchen.step", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            server.step({"id": number, "action": "look"})
+    with pytest.raises(ProtocolError, match="reset it"):
+        server.step({"id": number, "action": "look"})
+    server.reset({"id": number, "data_idx": 0})
+    assert not server.step({"id": number, "action": "look"})["done"]
 
 
 def test_task_numbers_can_follow_agentgyms_own_files(tmp_path, capsys):

@@ -105,21 +105,23 @@ def described(kind, required=("x",), **more):
     ("kind", "more", "accepted", "right", "wrong"),
     [
         ("integer", {}, [5], [5], [5.0, "5 ", True, 6, None]),
-        ("float", {}, [5.0], [5, 5.0], ["five", 6]),
+        ("float", {}, [5.0], [5, 5.0], ["five", 6, 10**400]),
         ("string", {}, ["April 1, 2024"], ["april 1 2024", "April 1,2024"], ["April 2", 1]),
         ("boolean", {}, [True], [True], [1, "yes", False]),
         ("array", {"items": {"type": "integer"}}, [[1, 2]], [[1, 2]], [[2, 1], [1, "2"], [1], 1]),
         ("array", {"items": {"type": "dict"}}, [[{"k": [1, 2]}]], [[{"k": 2}]], [[{"k": 3}], [{}], [{"k": 1, "j": 1}]]),
         ("dict", {}, [{"k": ["A b"], "j": [1, ""]}], [{"k": "a-b"}, {"k": "ab", "j": 1}], [{"k": "c"}, {"j": 1}]),
         ("integer", {}, ["width"], ["width"], [5]),  # the name of a variable
-        ("long", {}, [5], ["5L", 5], ["5LL", 6]),
+        ("long", {}, [5], ["5L", 5], ["5LL", 6, "5.7", "5" * 5000]),
+        ("long", {}, [2**53 + 1], ["9007199254740993L"], ["9007199254740992L"]),
+        ("double", {}, [0.001], ["1e-3", "0.001"], ["1e-2"]),
         ("Array", {"items": {"type": "String"}}, [["a", "b"]], ['new String[]{"a", "b"}', ["a", "b"]], ['{"a"}']),
         ("HashMap", {}, [{"k": ["v"]}], [{"k": "v"}, 'new HashMap<>() {{ put("k", "v"); }}'], ["{}", 1]),
     ],
 )
 def test_bfcls_types_and_values(kind, more, accepted, right, wrong):
     def problem(value):
-        call, source = Call("a_f", {"x": value}), kind in ("long", "Array", "HashMap")
+        call, source = Call("a_f", {"x": value}), kind in ("long", "double", "Array", "HashMap")
         return problem_of([call], described(kind, **more), [{"a.f": {"x": accepted}}], source)
 
     assert [problem(value) for value in right] == [None] * len(right)
@@ -136,6 +138,7 @@ def test_optional_arguments_and_orders():
 
 def test_api_banks_values():
     assert same_value("[{'name': 'blood', 'value': '120/80'}]", [{"name": "blood", "value": "120/80"}])
+    assert not same_value("{[1]: 2}", "x") and not same_value(10**400, 1.0) and same_value(10**400, 10**400)
     assert same_value("true", True) and not same_value("1", True) and not same_value("2023-01-02", "2023-01-03")
 
 

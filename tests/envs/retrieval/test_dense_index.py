@@ -186,6 +186,7 @@ def test_no_such_retriever(corpus, monkeypatch):
         ("bm25+", "'' is no encoder"),
         ("bm25+word2vec", "'word2vec' is no encoder"),
         ("e5:/nowhere", "/nowhere holds no encoder"),
+        ("bm25+e5:/no/c++/e5", r"/no/c\+\+/e5 holds no encoder"),
     ):
         with pytest.raises(RetrievalError, match=message):
             open_retriever(spec, corpus)

@@ -20,6 +20,7 @@ from roleagent.envs.retrieval.dense.tfidf import TfidfEncoder
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
 from roleagent.envs.retrieval.registry import open_index, open_retriever
+from roleagent.files import Lock
 
 PASSAGES, CHUNK = 300, 20
 WORDS = re.findall(
@@ -128,6 +129,18 @@ def test_a_finished_build_is_left_alone(corpus, tmp_path):
             build_index(corpus, *arguments, tmp_path / "index", **settings)
     with pytest.raises(RetrievalError, match="was built over 300 passages"):
         build_index(other_corpus(corpus), "tfidf", tmp_path / "index")
+
+
+@pytest.mark.parametrize("name", ["bm25", "tfidf"])
+def test_one_build_at_a_time(corpus, tmp_path, name):
+    """A second one would fill the same files."""
+    out = tmp_path / "index"
+    (out / BUILDING).mkdir(parents=True)
+    lock = Lock(out / BUILDING)
+    with pytest.raises(BlockingIOError, match="is at work in"):
+        build_index(corpus, name, out)
+    lock.release()
+    assert build_index(corpus, name, out).passages == PASSAGES and not (out / BUILDING).exists()
 
 
 def other_corpus(corpus):

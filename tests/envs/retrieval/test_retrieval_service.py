@@ -340,6 +340,9 @@ def test_the_client_is_a_retriever(echo):
     assert client.name == echo.url
     assert pickle.loads(pickle.dumps(client)).retrieve(["a"]) == client.retrieve(["a"])
     assert HTTPRetriever(f"{echo.url}/retrieve").retrieve(["a"]) == client.retrieve(["a"])
+    assert HTTPRetriever(echo.url, timeout=0.9).retrieve(["a"]) == client.retrieve(
+        ["a"]
+    )  # less than a tenth of patience
 
 
 def test_connections_are_kept(echo, monkeypatch):

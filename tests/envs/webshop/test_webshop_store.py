@@ -155,6 +155,19 @@ def test_a_store_of_other_input_is_refused_and_built_anew(data, name):
         assert len(load_catalogue(data)) == PRODUCTS
 
 
+def test_a_shop_that_is_open_keeps_its_products_when_the_store_is_built_anew(data):
+    """Equally many products of equal sizes, in another order: what is read is the file that was opened."""
+    build.build_store(data)
+    before = load_catalogue(data)
+    known = [(before[place].asin, before.asins[place]) for place in range(len(before))]
+    items = json.loads((data / "items_shuffle.json").read_text())
+    (data / "items_shuffle.json").write_text(json.dumps(items[::-1]))
+    build.build_store(data)
+    assert [(before[place].asin, before.asins[place]) for place in range(len(before))] == known
+    load_anew.cache_clear()
+    assert [product.asin for product in load_catalogue(data)] != [asin for asin, _ in known]
+
+
 def test_a_store_elsewhere_still_checks_its_input(data, tmp_path):
     build.build_store(data, tmp_path / "big" / "shop")
     assert load_catalogue(data).folder is None

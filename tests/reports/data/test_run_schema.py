@@ -25,7 +25,7 @@ from roleagent.files import Lock, at_work
 from roleagent.learners.batch import segments_of
 from roleagent.learners.credit import Credit
 from roleagent.learners.run.trajectory_log import ScoredGroup, groups_with_tokens, token_texts, tokens_of
-from roleagent.reports.data.load_run import load_episodes, load_run
+from roleagent.reports.data.load_run import _seconds, load_episodes, load_run
 from roleagent.reports.data.load_trajectories import RunDataError, TrajectoryReader
 from roleagent.similarity import lms
 from roleagent.tasks.split import TaskSplit
@@ -251,6 +251,12 @@ def test_a_run_says_what_it_is_doing(run):
     assert not at_work(run) and load_run(run)["state"] == "stopped"
     (run / ".lock").write_text("999999999 on nowhere")
     assert at_work(run)  # another machine's, who knows
+
+
+def test_a_stage_whose_updates_log_no_times_has_those_of_its_checkpoint():
+    assert _seconds([], {"stage": "sft", "seconds": 1234.0}) == 1234.0
+    assert _seconds([], {"stage": "warmstart", "seconds": 5.0}) == 0.0
+    assert _seconds([{"seconds": 2.0}, {"seconds": 3.5}], {"stage": "train", "seconds": 9.0}) == 5.5
 
 
 def test_the_gain_is_that_of_the_same_tasks(run):
