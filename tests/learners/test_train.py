@@ -52,8 +52,10 @@ def test_every_mechanism_did_something(finished):
         assert counters[name] > 0, (name, counters)
     for row in metrics(finished[0], "train"):
         assert {"prediction_correlation", "prediction_information", "failure_recall"} <= set(row)
-    # Three groups of three that end alike three times: the watchdog says so of a run this small.
-    warnings = [line for line in finished[1].splitlines() if "warning" in line and "zero variance" not in line]
+    # Three groups of three that end alike three times: the watchdog says so of a run this small. It learns its tasks by
+    # heart, and is measured on them.
+    expected = ("zero variance", "are also in env.train_split")
+    warnings = [line for line in finished[1].splitlines() if "warning" in line and not any(e in line for e in expected)]
     assert not warnings
     assert counters["curriculum_self_retrievals_total"] == 0
     assert counters["curriculum_reflections_fallback"] < counters["curriculum_failures"]  # the policy analyses itself

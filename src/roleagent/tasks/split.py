@@ -96,7 +96,7 @@ class TaskSplitEnv(gymnasium.Env[str, str]):
     metadata = {"render_modes": ["ansi"], "render_fps": 1}  # noqa: RUF012
     task_split: TaskSplit
     _steps: int | None = None  # of this episode; None: reset comes first
-    _text: str  # the last observation
+    _text = ""  # the last observation
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Ends the episode, so that none goes on if a reset fails. A subclass calls it first, and begins the next."""
