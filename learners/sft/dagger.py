@@ -80,9 +80,8 @@ def take_turns(
     batch = split.config.rollout.eval_batch
     played: list[Demonstration] = []
     with contextlib.ExitStack() as stack:
-        envs = [make_base(split.config, split.task_split.split) for _ in range(min(batch, len(task_ids)))]
-        for env in envs:
-            stack.callback(env.close)
+        made = (make_base(split.config, split.task_split.split) for _ in range(min(batch, len(task_ids))))
+        envs = [stack.enter_context(contextlib.closing(env)) for env in made]  # closed even if a later one fails
         for start in range(0, len(task_ids), batch):
             episodes: list[_Episode] = []
             for env, task_id in zip(envs, task_ids[start : start + batch], strict=False):

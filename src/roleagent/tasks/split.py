@@ -99,7 +99,7 @@ class TaskSplitEnv(gymnasium.Env[str, str]):
     _text = ""  # the last observation
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
-        """Ends the episode, so that none goes on if a reset fails. A subclass calls it first, and begins the next."""
+        """Ends the episode, so that none continues if a reset fails. A subclass calls it first, then begins another."""
         self._steps = None
         return super().reset(seed=seed, options=options)  # type: ignore[return-value]
 
