@@ -15,6 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,7 @@ from roleagent.learners.run.run import Run
 from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.imitation import imitate
 from roleagent.learners.tracking.display import Display
+from roleagent.learners.tracking.time_plan import time_plan
 from roleagent.types import Segment
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
@@ -75,7 +77,7 @@ def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
     check_held_out(split, held_out, display.warn)
     with open_run(config, split, display, resume) as run:
         if (result := run.finished()) is not None:
-            display.say(f"{run.folder.path} is finished; increase train.iterations or train.minutes to continue")
+            display.say(f"{run.folder.path} is finished; increase train.iterations to continue")
             return result
         return run_stages(run, split, held_out)
 
@@ -89,8 +91,9 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     segments = data.tokenize(policy)
 
     if run.progress.stage == "warmstart":
-        epochs, minutes = config.warmstart.epochs, config.warmstart.minutes
-        learner = imitate(run, policy, segments, epochs, minutes, data.corrections())
+        planned = config.train.stage == "rl" and segments
+        plan = partial(time_plan, config, policy, segments, len(held_out.task_split)) if planned else None
+        learner = imitate(run, policy, segments, config.warmstart.epochs, data.corrections(), plan)
         policy.version = 0
         run.enter("train")
         run.save(learner)
@@ -98,11 +101,11 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     actor = open_actor(run, policy)
 
     results = evaluate_stage(run, held_out, actor, "before")
-    if config.train.stage == "sft":  # the control: imitation for as long as RL would take, or of as many tokens
+    if config.train.stage == "sft":  # the control: imitation of as many tokens as reinforcement would train
         run.enter("sft")
         segments += data.corrections().segments(policy)
-        epochs = config.train.tokens / max(1, trained_tokens(segments)) if config.train.tokens else 1e4
-        run.save(imitate(run, policy, segments, epochs, config.train.minutes))
+        epochs = config.train.tokens / max(1, trained_tokens(segments))
+        run.save(imitate(run, policy, segments, epochs))
     elif config.train.stage in ("revise", "eto"):
         run.enter(config.train.stage)
         replays = config.train.stage == "revise" and config.revision.replay > 0

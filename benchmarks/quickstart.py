@@ -6,7 +6,7 @@
 
 Every seed is a run of ``train.py`` in its own folder under ``--out``. The same command skips finished runs and resumes
 others. ``--controls`` adds two runs from the same warm start: one with advantages shuffled over the batch's turns, and
-one that continues the imitation for as many minutes. Neither should gain as much as the real run.
+one that continues the imitation for as many trained tokens. Neither should gain as much as the real run.
 
 ``before``, ``after`` and the gains are success rates on the held-out split and their differences, as fractions (a gain
 of 0.05 is 5 points), at the training temperature, and also greedy if the run measures both. ``invalid_share`` is the
@@ -48,9 +48,9 @@ def measure(file: Path, overrides: Sequence[str], out: Path, seed: int, controls
     figures = success_of(result) | {"invalid_share": result["invalid"]}
     figures |= {key: result[key] for key in ("minutes", "peak_mb")}
     if controls:
-        minutes = run.reinforcement_minutes()
+        tokens = run.reinforced_tokens()
         figures["shuffled_gain"] = run.control("shuffled", "train.shuffle_advantages=true").finish()["gain"]
-        figures["sft_gain"] = run.control("sft", "train.stage=sft", f"train.minutes={minutes:.4f}").finish()["gain"]
+        figures["sft_gain"] = run.control("sft", "train.stage=sft", f"train.tokens={tokens}").finish()["gain"]
     return figures
 
 

@@ -134,7 +134,7 @@ SMALL = (
     *("method=ppo", "aiw=off", "env.kwargs={calls: [1], max_steps: 3}", "env.eval_tasks=4", "policy.vocabulary=800"),
     *("policy.hidden_size=32", "policy.layers=1", "policy.heads=2", "policy.kv_heads=1", "policy.mlp_size=64"),
     *("warmstart.episodes=100", "warmstart.epochs=3", "rollout.num_groups=4", "rollout.group_size=3"),
-    *("rollout.eval_sampled=0", "train.iterations=1", "train.minutes=0"),
+    *("rollout.eval_sampled=0", "train.iterations=1"),
 )
 
 

@@ -94,8 +94,8 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     imitates = config.warmstart.episodes > 0
     if imitates and not spec_of(split.base).expert:
         raise ConfigError(f"{config.env.id} has no expert to imitate: set policy.path and warmstart.episodes=0")
-    if config.train.stage == "sft" and not (config.train.minutes or config.train.tokens):
-        raise ConfigError("train.stage=sft needs a budget: set train.minutes or train.tokens")
+    if config.train.stage == "sft" and not config.train.tokens:
+        raise ConfigError("train.stage=sft needs a budget: set train.tokens")
     if config.train.stage == "sft" and not imitates:
         raise ConfigError("train.stage=sft imitates demonstrations: set warmstart.episodes")
     if not imitates and not config.policy.path:

@@ -213,7 +213,7 @@ def update_policy(run: Run, learner: Learner, batch: Batch, actor: Policy) -> di
     options = run.config.train
     with run.timer("update"):
         actor.offload()
-        learner.share = run.share_of(run.iteration - 1, options.iterations, options.minutes)
+        learner.share = (run.iteration - 1) / options.iterations
         orders = [run.own_stream(8, run.iteration, epoch) for epoch in range(run.config.optim.epochs)]
         return policy_update.update(learner, batch, orders)
 

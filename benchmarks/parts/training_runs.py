@@ -102,10 +102,11 @@ class Run:
             if path != self.start():
                 shutil.rmtree(path)
 
-    def reinforcement_minutes(self) -> float:
-        """Wall-clock minutes of all iterations."""
+    def reinforced_tokens(self) -> int:
+        """Sampled tokens that all updates of the iterations trained, in every pass."""
         rows = map(json.loads, (self.folder / "metrics.jsonl").read_text().splitlines())
-        return sum(row["seconds"] for row in rows if row["stage"] == "train") / 60
+        steps = self.config.optim.minibatches * self.config.optim.epochs
+        return round(sum(row.get("tokens", 0.0) for row in rows if row["stage"] == "train") * steps)
 
     def control(self, name: str, *options: str) -> Run:
         """A run with other options that starts from this one's warm start."""

@@ -204,7 +204,7 @@ def update_simulator(run: Run, training: SimulatorTraining | None, actor: Policy
             return {}
         actor.offload()
         options, learner = run.config.train, training.learner
-        learner.share = run.share_of(run.iteration - 1, options.iterations, options.minutes)
+        learner.share = (run.iteration - 1) / options.iterations
         metrics = learn(training, records, run.config, run.stream(25, run.iteration))
         learner.sync_policy()
         if training.shared:

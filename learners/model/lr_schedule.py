@@ -2,7 +2,7 @@
 
 Two things decide it. Over the first updates it grows to its full height, so that the optimizer's averages are of
 something before they move anything (``optim.warmup_steps``); over the whole stage it follows ``optim.schedule``. The
-share of a stage that is done is the caller's to say: it may be counted in updates, iterations or minutes.
+share of a stage that is done is the caller's to say: it may be counted in updates or iterations.
 """
 
 from __future__ import annotations

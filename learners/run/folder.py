@@ -230,7 +230,7 @@ _FREE = frozenset(
         *(
             "run_dir",
             "train.iterations",
-            "train.minutes",
+            "train.tokens",
             "train.checkpoint_every",
             "train.keep_checkpoints",
             "train.token_groups",

@@ -1,4 +1,4 @@
-"""The iterations of the RL stage: budget, log, checkpoints and watchdog."""
+"""The iterations of the RL stage: log, checkpoints and watchdog."""
 
 from __future__ import annotations
 
@@ -31,15 +31,12 @@ class Iterations:
         self._run, self._learner, self._actor = run, learner, actor
         self._watchdog = open_watchdog(run)
         self._begun = 0.0
-        run.begin(run.config.train.iterations, run.config.train.minutes)
+        run.begin(run.config.train.iterations)
 
     def __iter__(self) -> Iterator[int]:
-        """The numbers of the iterations, until ``train.iterations``, ``train.minutes`` or the watchdog ends them."""
+        """The numbers of the iterations, until ``train.iterations`` or the watchdog ends them."""
         run, options = self._run, self._run.config.train
         while run.progress.step < options.iterations:
-            if options.minutes and run.seconds > 60 * options.minutes:
-                run.display.say(f"the budget of {options.minutes:g} minutes is spent")
-                break
             self._begun, run.timer = time.monotonic(), Timer()
             yield run.iteration
             if run.ranks.once(lambda: run.config.watchdog.stop and bool(self._watchdog.alarms)):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -17,7 +16,6 @@ import torch
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, own_device
 from roleagent.config import Config, ConfigError
 from roleagent.files import Lock, damage, make_folder, make_whole, write_checksums
-from roleagent.learners.model.cores import Cores
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.lora import adapt
 from roleagent.learners.run.checkpoints import Checkpoints, Progress, Stage, save_policy
@@ -65,8 +63,6 @@ class Run:
         elif resume:
             display.say(f"{self.folder.path} has no checkpoint yet: the run starts from the beginning")
         self.timer = Timer()
-        # With a budget the clock decides anyway how much is learned; other runs repeat exactly.
-        self._cores = Cores(fixed=not (config.warmstart.minutes or config.train.minutes))
         self.tracking = Tracking(config, self.folder, display.warn, quiet=not ranks.first)
         self._started = time.monotonic()
 
@@ -182,16 +178,14 @@ class Run:
             self.progress.stage, self.progress.step, self.progress.seconds = stage, 0, 0.0
             self._started = time.monotonic()
 
-    def begin(self, total: int, minutes: float = 0.0) -> None:
-        """Shows the present stage, of ``total`` steps or ``minutes`` (0: no limit), and resumes its clock."""
+    def begin(self, total: int) -> None:
+        """Shows the present stage, of ``total`` steps, and resumes its clock."""
         self._started = time.monotonic() - self.progress.seconds
-        self.show(total, minutes)
-        self._cores.adapt()
+        self.show(total)
 
-    def show(self, total: int, minutes: float) -> None:
+    def show(self, total: int) -> None:
         """As :meth:`begin` without the clock, after another stage was shown."""
-        limit = self._started + 60 * minutes - time.monotonic() if minutes else math.inf
-        self.display.stage(self.progress.stage, total, self.progress.step, limit)
+        self.display.stage(self.progress.stage, total, self.progress.step)
 
     @property
     def iteration(self) -> int:
@@ -206,13 +200,6 @@ class Run:
         """
         return self.ranks.once(lambda: time.monotonic() - self._started)
 
-    def share_of(self, done: int, total: int, minutes: float = 0.0) -> float:
-        """The share of the present stage that is done, by steps or by minutes (0: no limit), whichever is larger.
-
-        Every rank must ask.
-        """
-        return max(done / total, self.seconds / (60 * minutes) if minutes else 0.0)
-
     def log(self, metrics: Mapping[str, Any], **shown: Any) -> None:
         """Logs the metrics of the present step; ``shown`` are for the display."""
         if self.ranks.first:
@@ -223,12 +210,10 @@ class Run:
     def advance(self, done: int, **shown: Any) -> None:
         """Shows the progress of the stage."""
         self.display.advance(done, **shown)
-        self._cores.adapt()
 
     def inner(self, name: str, done: int, total: int) -> None:
         """Shows progress within a step of the stage."""
         self.display.inner(name, done, total)
-        self._cores.adapt()
 
     def save(self, learner: Learner) -> None:
         """Writes a checkpoint of the policy and the progress."""
@@ -249,7 +234,6 @@ class Run:
         def result() -> dict[str, Any] | None:
             enough = done.stage == "train" and done.step >= options.iterations
             enough |= done.stage in ("revise", "eto") and done.revisions >= self.config.revision.iterations
-            enough |= done.stage in ("train", "sft") and 0 < 60 * options.minutes < done.seconds
             after = self.folder.read_json("after.json") if enough else None
             return self.folder.read_json("result.json") if after and after["policy_version"] == done.version else None
 

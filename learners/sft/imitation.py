@@ -1,10 +1,10 @@
-"""Supervised fine-tuning: updates towards demonstrations, for some epochs or minutes."""
+"""Supervised fine-tuning: updates towards demonstrations, for some epochs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from itertools import count, islice
 from math import ceil
 
 import numpy as np
@@ -28,21 +28,20 @@ def imitate(
     policy: HFPolicy,
     segments: Sequence[Segment],
     epochs: float,
-    minutes: float,
     corrections: Corrections | None = None,
+    plan: Callable[[int], Mapping[str, float]] | None = None,
 ) -> Learner:
-    """Supervised updates for some epochs or minutes, whichever ends first; continues a resumed stage.
+    """Supervised updates for some epochs; continues a resumed stage.
 
-    The ranks go through the same batches and share the segments of each: the updates are those of a single rank. On a
-    slow machine there is time for fewer rounds of ``corrections``, and the learning rate follows the clock.
+    The ranks go through the same batches and share the segments of each: the updates are those of a single rank.
 
     Args:
         run: in the stage of the updates. It is checkpointed every :data:`CHUNK` updates.
         policy: is trained.
         segments: the demonstrations.
         epochs: passes over the segments.
-        minutes: wall-clock budget; 0: no limit.
         corrections: rounds that follow, each played by the policy of that moment.
+        plan: from the number of updates to the estimated seconds of the run's stages, for the display.
 
     Returns:
         the learner; close it before another one trains the policy.
@@ -57,17 +56,16 @@ def imitate(
     rounds = corrections.rounds if corrections else 0
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
-    run.begin(total, minutes)
-    pool, before, cost, late = [*segments], 0, 0.0, run.share_of(0, 1, minutes)
+    if plan:
+        run.display.plan(plan(total))
+    run.begin(total)
+    pool, before = [*segments], 0
     for part in range(rounds + 1):  # the demonstrations, then the rounds
         # Endless epochs of the demonstrations, and one epoch of each round.
         order = (batch for number in count() for batch in batches(segments, config.batch_tokens, run.stream(2, number)))
         updates, start, end = first, 0.0, first / total
-        began = late
         if part and corrections:
             if part > len(corrections.started):
-                if began + cost / 2 > 1:  # no time to learn from another round
-                    break
                 learner.sync_policy()
                 corrections.play(part, policy)
             before = corrections.started[part - 1]
@@ -80,24 +78,16 @@ def imitate(
             start, end = end + (part - 1) * each / total, end + part * each / total
         if corrections and part < len(corrections.started):  # a resumed run is beyond it
             continue
-        for number, batch in enumerate(order, start=1):
+        for number, batch in enumerate(islice(order, updates), start=1):
             if before + number <= run.progress.step:  # a resumed run has done it
                 continue
-            late = run.share_of(0, 1, minutes)
-            if number > updates or late > 1:
-                break
-            learner.share = max(start + (end - start) * number / updates, late)
+            learner.share = start + (end - start) * number / updates
             metrics = imitation_step(learner, run.ranks.share(batch))
             run.progress.step = before + number
             if run.progress.step % 10 == 0:
                 run.log(metrics, **{"imitation loss": metrics["loss"]})
             if run.progress.step % CHUNK == 0:
                 run.save(learner)
-        cost = late - began if part else 0.0
-    played = len(corrections.started) if corrections else 0
-    if run.progress.stage == "warmstart" and (late > 1 or played < rounds):
-        place = f"in round {played} of {rounds}" if played else f"after {run.progress.step} of {total} updates"
-        run.display.warn(f"the warm start's budget of {minutes:g} minutes ended it {place}")
     return learner
 
 

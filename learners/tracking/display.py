@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
 import time
+from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -39,7 +39,8 @@ class Display:
         self._stage: Any = None
         self._inner: Any = None
         self._name, self._spoken = "", 0.0
-        self._begun, self._limit = 0, math.inf
+        self._begun = 0
+        self._plan: Mapping[str, float] = {}
         self._live = Live(self._render(), console=self.console, refresh_per_second=4, transient=False)
 
     def __enter__(self) -> Display:
@@ -53,21 +54,26 @@ class Display:
             self._live.update(self._render(), refresh=True)
             self._live.stop()
 
-    def stage(self, name: str, total: int, done: int = 0, limit: float = math.inf) -> None:
+    def plan(self, seconds: Mapping[str, float]) -> None:
+        """Announces the estimated seconds of the coming stages, by name and in order."""
+        self._plan = seconds
+        each = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
+        self.say(f"about {duration(sum(seconds.values()))} in all on this machine: {each}")
+
+    def stage(self, name: str, total: int, done: int = 0) -> None:
         """Begins a stage of ``total`` steps.
 
         Args:
             name: of the stage.
             total: steps of the stage.
             done: steps done before.
-            limit: seconds after which it ends in any case.
         """
         for task in (self._stage, self._inner):
             if task is not None:
                 self._progress.remove_task(task)
         self._inner = None
         self._stage = self._progress.add_task(name, total=total, completed=done)
-        self._name, self._begun, self._limit = name, done, limit
+        self._name, self._begun = name, done
         self._refresh()
 
     def advance(self, done: int, **numbers: Any) -> None:
@@ -85,12 +91,15 @@ class Display:
             self.console.print(f"{self._name} {done}/{int(total or 0)}{self._left(done)}  {shown}", soft_wrap=True)
 
     def _left(self, done: int) -> str:
-        """The estimated time left in the stage."""
+        """The estimated time left in the stage, and in the run if it is planned."""
         stage = self._progress.tasks[-1]
         if done <= self._begun or done >= (total := stage.total or 0):
             return ""
-        spent = stage.elapsed or 0.0
-        return f", {duration(max(0.0, min(spent * (total - done) / (done - self._begun), self._limit - spent)))} left"
+        left = (stage.elapsed or 0.0) * (total - done) / (done - self._begun)
+        names = [*self._plan]
+        later = names[names.index(self._name) + 1 :] if self._name in self._plan else []
+        in_all = f", {duration(left + sum(self._plan[name] for name in later))} in all" if later else ""
+        return f", {duration(left)} left{in_all}"
 
     def inner(self, name: str, done: int, total: int) -> None:
         """Reports progress within a step of the stage."""

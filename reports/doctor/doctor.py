@@ -109,6 +109,7 @@ def checks(quick: bool, full: bool, end: float) -> dict[str, list[tuple[str, Che
     found: dict[str, list[tuple[str, Check]]] = {
         "packages": [("python", installed.python), ("packages", installed.packages), ("command", installed.command)],
         "machine": [
+            ("processor", machine.processor),
             ("cores", machine.cores),
             ("memory", machine.memory),
             ("disk", machine.disk),

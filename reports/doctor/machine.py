@@ -90,6 +90,23 @@ def cores(variables: Mapping[str, str] = os.environ) -> Iterator[Finding]:
         yield Finding("threads", "good", f"OMP_NUM_THREADS={threads}" if threads else "one per core")
 
 
+def processor() -> Finding:
+    """The instructions for matrix products, and what this processor lacks of them."""
+    about = [line.split(":", 1) for line in _read(Path("/proc/cpuinfo")).splitlines() if ":" in line]
+    found = {flag for name, value in about if name.strip() in ("flags", "Features") for flag in value.split()}
+    if not found:
+        return Finding("processor", "note", "this system does not report its instructions")
+    if not found & {"avx2", "asimd"}:
+        return Finding("processor", "note", "no AVX2: training works here, several times more slowly than elsewhere")
+    if found & {"avx512_bf16", "amx_bf16", "bf16"}:
+        return Finding("processor", "good", "fast products in float32 and bfloat16")
+    return Finding(
+        "processor",
+        "good",
+        "fast products in float32; no AVX512_BF16 or AMX, so bfloat16 is many times slower: keep policy.dtype=float32",
+    )
+
+
 def memory() -> Finding:
     """Free memory."""
     lines = dict(line.split(":", 1) for line in _read(Path("/proc/meminfo")).splitlines() if ":" in line)

@@ -46,11 +46,17 @@ OFF_IS_NONE = BeforeValidator(_choice)
 _STANDARD: dict[Any, Any] = {bool: Switch, int: Integer, float: Number, str: Text}
 
 
-def validated(cls: type[Options], tree: Mapping[str, Any], renamed: Mapping[str, str] | None = None) -> Options:
+def validated(
+    cls: type[Options],
+    tree: Mapping[str, Any],
+    renamed: Mapping[str, str] | None = None,
+    removed: Mapping[str, str] | None = None,
+) -> Options:
     """An instance of a pydantic dataclass, whose fields may be such dataclasses in turn.
 
     Args:
         renamed: keys that were renamed, with their new names, for the error's hint.
+        removed: keys that are gone, with what replaces them.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong type or outside its range.
@@ -65,6 +71,8 @@ def validated(cls: type[Options], tree: Mapping[str, Any], renamed: Mapping[str,
     first = next((one for one in found if one["type"] in _UNKNOWN), found[0])
     if first["type"] in _UNKNOWN:
         key = ".".join(map(str, first["loc"]))
+        if removed and key in removed:
+            raise ConfigError(f"{key} was removed; {removed[key]}")
         raise ConfigError(f"unknown key {shown(key)}{_nearest(key, cls, renamed or {})}")
     raise ConfigError(_line(first, tree, ""))
 

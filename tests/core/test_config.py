@@ -5,7 +5,7 @@ from operator import attrgetter
 import pytest
 import yaml
 
-from roleagent.config import RENAMED, Config, ConfigError, from_dict, load, to_dict
+from roleagent.config import REMOVED, RENAMED, Config, ConfigError, from_dict, load, to_dict
 
 
 def refusal(*overrides, path=None):
@@ -157,3 +157,11 @@ def test_an_old_name_is_refused_with_the_new_one(old, new):
     assert refusal(f"{old}=1") == f"unknown key {old!r}; it is called {new!r} now"
     section, _, name = new.partition(".")
     load(overrides=[f"{new}={getattr(getattr(Config(), section), name)}"])
+
+
+@pytest.mark.parametrize("name", sorted(REMOVED))
+def test_an_option_that_is_gone_is_refused_with_what_replaces_it(name, tmp_path):
+    section, _, key = name.partition(".")
+    (tmp_path / "old.yaml").write_text(f"{section}: {{{key}: 5}}\n")
+    for found in (refusal(f"{name}=5"), refusal(path=tmp_path / "old.yaml")):
+        assert found == f"{name} was removed; {REMOVED[name]}"

@@ -19,7 +19,7 @@ TREE = {
     "warmstart": {"episodes": 100, "epochs": 9.0, "batch_tokens": 400, "shares": {"book": 1.0, "meet": 1.0}},
     "env": {"eval_tasks": 4, "kwargs": {"calls": [1], "max_steps": 3}},
     "rollout": {"num_groups": 4, "group_size": 3, "eval_sampled": 0},
-    "train": {"iterations": 2, "minutes": 0.0},
+    "train": {"iterations": 2},
 }
 
 

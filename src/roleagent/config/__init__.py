@@ -68,6 +68,12 @@ RENAMED = {
 }
 """Options that were renamed, with their new names: the old ones are refused by them."""
 
+REMOVED = {
+    "train.minutes": "a run does fixed work on every machine: set train.iterations (train.tokens of train.stage=sft)",
+    "warmstart.minutes": "a run does fixed work on every machine: set warmstart.episodes, epochs and rounds",
+}
+"""Options that are gone, with what replaces them."""
+
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class Config:
@@ -254,7 +260,7 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
         near = difflib.get_close_matches(str(method)[:100], METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {shown(method)}{hint}")
-    return validated(Config, merged(METHODS[method], tree), RENAMED)
+    return validated(Config, merged(METHODS[method], tree), RENAMED, REMOVED)
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -119,7 +119,6 @@ class WarmStartConfig:
     optimizer: Literal["adamw", "muon"] = "muon"  # muon: matrices by Muon, the rest by AdamW
     lr: Rate = 1e-2  # peak
     batch_tokens: Size = 2500  # tokens per update
-    minutes: Amount = 0.0  # stop earlier than `epochs` and `rounds` after this long; 0: no limit
     failures: Annotated[Number, Field(ge=0, le=100)] = 0.25  # per demonstration an episode failed on purpose:
     # curriculum.analyst=model learns from it
     failure_weight: Amount = 0.3  # of a token of an analysis in the loss, relative to an action token
@@ -259,8 +258,7 @@ class TrainConfig:
     """The length of a run, its checkpoints and logs."""
 
     iterations: Count = 30  # of reinforcement
-    minutes: Amount = 0.0  # wall-clock budget for the RL stage; 0: no limit
-    tokens: Count = 0  # budget of train.stage=sft: trained tokens of the expert's commands; 0: no limit
+    tokens: Count = 0  # of train.stage=sft: trained tokens of the expert's commands
     evaluate_every: Count = 0  # iterations; 0: only before and after
     checkpoint_every: Size = 1  # iterations
     keep_checkpoints: Size = 2  # how many, the newest

@@ -167,7 +167,7 @@ def test_two_processes_play_the_tasks_that_one_would(config, whole, tmp_path):
         (["env.id=RoleAgent/ToolEnv-v0"], "no task grammar"),
         (["simulator.fresh=0.8", "simulator.replay=0.3"], "their sum must be at most 1"),
         (["simulator.relabel=on"], "not kind=table"),
-        (["simulator.kind=model", "train.stage=sft", "train.minutes=1"], "works in train.stage=rl, not in sft"),
+        (["simulator.kind=model", "train.stage=sft", "train.tokens=1"], "works in train.stage=rl, not in sft"),
         (["simulator.kind=table", "train.stage=revise"], "works in train.stage=rl, not in revise"),
         (["simulator.kind=nowhere:Simulator"], "cannot load 'nowhere:Simulator'"),
         (["simulator.kind=model", "policy.context=96"], "no room for a situation and a task"),

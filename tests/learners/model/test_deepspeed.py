@@ -20,7 +20,7 @@ from roleagent.config.settings import LoRAConfig
 from roleagent.learners.model.deepspeed_settings import check_deepspeed, deepspeed_settings
 from roleagent.learners.model.lora import Adapter, AdapterSwap, adapt, plain_weights
 from roleagent.learners.model.micro_batch import collate
-from roleagent.learners.model.optimizer import build_optimizer
+from roleagent.learners.model.optimizer import Muon, build_optimizer
 from roleagent.learners.model.token_logprobs import TokenScorer
 from roleagent.learners.model.zero3 import enable_activation_checkpointing
 
@@ -235,6 +235,27 @@ def test_muon_has_the_matrices_between_embeddings_and_head(tied):
         *("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
     }
     assert ("lm_head.weight" in others) == (not tied) and "model.embed_tokens.weight" in others
+
+
+def test_muon_takes_torchs_steps_in_float32():
+    """torch orthogonalizes in bfloat16, so its steps agree to about two digits; directions agree much better."""
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(6, 4), (4, 6), (4, 4), (6, 4), (5, 5)]
+    ours, theirs = ([torch.nn.Parameter(torch.ones(shape)) for shape in shapes] for _ in range(2))
+    options = {"lr": 0.1, "weight_decay": 0.01, "adjust_lr_fn": "match_rms_adamw"}
+    mine, reference = Muon(ours, **options), torch.optim.Muon(theirs, **options)
+    for _ in range(3):
+        for own, other in zip(ours, theirs, strict=True):
+            own.grad = torch.randn(own.shape, generator=generator)
+            other.grad = own.grad.clone()
+        mine.step()
+        reference.step()
+    for own, other in zip(ours, theirs, strict=True):
+        moved, expected = own.detach() - 1, other.detach() - 1
+        assert torch.nn.functional.cosine_similarity(moved.flatten(), expected.flatten(), 0) > 0.999
+        torch.testing.assert_close(moved, expected, rtol=0.05, atol=0.01)
+    assert mine.state_dict()["state"].keys() == reference.state_dict()["state"].keys()
+    assert all(one.dtype == torch.float32 for state in mine.state.values() for one in state.values())
 
 
 def test_another_adapter_is_worn_for_a_while(tmp_path):

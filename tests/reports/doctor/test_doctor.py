@@ -66,7 +66,7 @@ def test_checks_that_fail_are_findings(monkeypatch, capsys):
     def strange(*_, **__):
         raise PermissionError("[odd] machine\nof two lines")
 
-    for name in ("cores", "memory", "disk", "models", "java", "variables_that_hurt"):
+    for name in ("processor", "cores", "memory", "disk", "models", "java", "variables_that_hurt"):
         monkeypatch.setattr(machine, name, strange)
     monkeypatch.setattr(installed, "packages", lambda: sys.exit("no metadata"))
     assert main(["doctor", "--quick"]) == 0
@@ -145,6 +145,22 @@ def test_no_check_is_waited_for_beyond_the_end_and_heavy_ones_come_last():
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("flags", "grade", "said"),
+    [
+        ("flags : fpu avx avx2 fma", "good", "no AVX512_BF16 or AMX, so bfloat16 is many times slower"),
+        ("flags : avx2 avx512f avx512_bf16", "good", "fast products in float32 and bfloat16"),
+        ("flags : fpu sse4_2 avx", "note", "no AVX2"),
+        ("Features : fp asimd bf16", "good", "float32 and bfloat16"),
+        ("model name : unknown", "note", "does not report"),
+    ],
+)
+def test_what_a_processor_lacks(flags, grade, said, monkeypatch):
+    monkeypatch.setattr(machine, "_read", lambda path: f"processor : 0\n{flags}\n")
+    found = machine.processor()
+    assert found.grade == grade and said in found.text
 
 
 @pytest.mark.parametrize(
