@@ -6,7 +6,6 @@ import errno
 import shutil
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -220,7 +219,7 @@ class Run:
         self.progress.seconds, self.progress.version = self.seconds, learner.policy.version
         number = self.progress.step + (0 if self.progress.stage == "warmstart" else _AFTER_WARM_START)
         self.ranks.once(self.folder.settle)
-        self.latest = self.checkpoints.save(number, learner, asdict(self.progress))
+        self.latest = self.checkpoints.save(number, learner, vars(self.progress))
 
     def restore(self, learner: Learner) -> None:
         """Loads the last checkpoint of the present stage into a learner; nothing at the stage's start."""

@@ -49,6 +49,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 from roleagent.agents.policies.protocol import Policy
@@ -263,9 +264,14 @@ def tokens_of(trajectory: Trajectory, policy: Policy, config: Config) -> list[li
 
 
 def _decoder(policy: Policy) -> Callable[[Sequence[int]], str]:
-    """The text of tokens, special ones and the end of a reply included."""
+    """The text of tokens, special ones and the end of a reply included. An episode repeats most of its pairs."""
     tokenizer = policy.tokenizer
-    return lambda ids: tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    @cache
+    def decode(ids: tuple[int, ...]) -> str:
+        return tokenizer.decode([*ids], skip_special_tokens=False, clean_up_tokenization_spaces=False)
+
+    return lambda ids: decode(tuple(ids))
 
 
 def token_texts(ids: Sequence[int], decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> list[str]:
@@ -290,14 +296,11 @@ def token_texts(ids: Sequence[int], decode: Callable[[Sequence[int]], str], befo
 
 
 def _stepwise(ids: Sequence[int], decode: Callable[[Sequence[int]], str], before: Sequence[int]) -> list[str]:
-    """Every token decoded behind the one before it; the same pair is decoded once."""
-    known: dict[tuple[tuple[int, ...], tuple[int, ...]], str] = {}
+    """Every token decoded behind the one before it."""
     behind, pending, pieces = tuple(before), (), []
     for number, token in enumerate(ids, start=1):
         pending = (*pending, token)
-        text = known.get((behind, pending))
-        if text is None:
-            text = known[behind, pending] = _beyond(decode(behind), decode((*behind, *pending)))
+        text = _beyond(decode(behind), decode((*behind, *pending)))
         if text.endswith(_HALF) and number < len(ids) and len(pending) < 8:
             pieces.append("")
         else:
