@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from ssl import create_default_context
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
 from openai import APIConnectionError, APIStatusError, APITimeoutError, AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 
+from roleagent.agents.chat.error_body import IN_BODY, message_in, says_overlong, use_status_of_body
 from roleagent.agents.chat.types import (
     Answer,
     EndpointError,
@@ -24,7 +27,8 @@ from roleagent.markers import escape_markers, map_texts
 KEYS = ("ROLEAGENT_API_KEY", "OPENAI_API_KEY")
 """Environment variables that may hold the server's key; the first that is set counts."""
 _TRANSIENT = (408, 409, 425, 429)  # and 5xx: a later attempt may be answered
-_OVERLONG = re.compile(r"context[ _](?:length|size|window)|prompt is too long", re.IGNORECASE)
+_REFUSED = (400, 413, 422)
+_SHORT = 40  # characters of a message that asks whether a conversation was too long
 _SET_KEY = f"set {' or '.join(KEYS)}"
 _BASE_URL = "is the base URL right? It often ends in /v1"
 
@@ -33,7 +37,7 @@ class ChatServer:
     """The server behind a URL.
 
     The key is the first of :data:`KEYS` that is set in the environment. It is sent to this server only and never shown.
-    The environment also sets proxies and certificates (``HTTPS_PROXY``, ``SSL_CERT_FILE``, …).
+    The environment also sets proxies and certificates (``HTTPS_PROXY``, ``NO_PROXY``, ``SSL_CERT_FILE``, …).
 
     Args:
         base_url: e.g. ``http://127.0.0.1:8000/v1``.
@@ -41,7 +45,7 @@ class ChatServer:
         count: is called with numbers of :class:`~roleagent.agents.chat.types.Spending` as they become known.
 
     Raises:
-        EndpointError: the URL or the key is malformed.
+        EndpointError: the URL or the key is malformed, or the environment's proxy cannot be used.
     """
 
     def __init__(self, base_url: str, timeout: float, count: Callable[..., None]):
@@ -51,7 +55,7 @@ class ChatServer:
             api_key=key or "EMPTY",  # the package requires one; a server without keys ignores it
             base_url=self.url,
             timeout=Timeout(timeout, connect=min(timeout, 10.0)),
-            http_client=DefaultAsyncHttpxClient(follow_redirects=False),
+            http_client=_http_client(self.url),
         )
         self._timeout, self._count = timeout, count
         self._renamed: dict[str, str] = {}  # parameters that this server calls otherwise; "": it has none
@@ -72,7 +76,7 @@ class ChatServer:
 
         Raises:
             EndpointError: the server cannot be used as configured.
-            RefusedError: it will not answer this conversation.
+            RefusedError: it will not answer this conversation; an :class:`OverlongError` where a shorter one would do.
             UnansweredError: it did not answer.
         """
         sent: Any = [map_texts(_sendable, message) for message in messages]
@@ -82,23 +86,16 @@ class ChatServer:
         for _ in range(3):  # both parameters may have to change
             named = {self._renamed.get(name, name): value for name, value in options.items()}
             named.pop("", None)
-            self._count(requests=1)
+            ask = partial(self._ask, create, model=model, **named)
             try:
-                reply = await create(model=model, messages=sent, **named)
+                return await ask(sent)
             except (APIStatusError, APIConnectionError) as error:
-                self._count_retries(error.request)
-                if isinstance(error, APIStatusError) and self._adapts(error, named):
-                    continue
+                if isinstance(error, APIStatusError):
+                    if self._adapts(error, named):
+                        continue
+                    if await self._is_overlong(error, ask, sent):
+                        raise OverlongError(self._named(error)) from None
                 raise await self._problem(error, model) from None
-            self._count_retries(reply.http_request)
-            answer = self._read(reply.http_response, messages)
-            self._count(
-                cut=int(answer.finish_reason == "length"),
-                prompt_tokens=answer.prompt_tokens,
-                completion_tokens=answer.completion_tokens,
-                estimated=int(answer.estimated),
-            )
-            return answer
         raise RefusedError(f"{self.url} accepts neither these parameters nor their other names")
 
     async def models(self) -> list[str]:
@@ -116,6 +113,50 @@ class ChatServer:
             return [str(model["id"]) for model in reply.http_response.json()["data"]]
         except (ValueError, KeyError, TypeError):
             raise UnansweredError(f"{self.url}/models holds no list of models", reached=True) from None
+
+    async def _ask(self, create: Any, messages: Sequence[Message], **options: Any) -> Answer:
+        """The answer to one request, counted."""
+        self._count(requests=1)
+        try:
+            reply = await create(messages=messages, **options)
+        except (APIStatusError, APIConnectionError) as error:
+            self._count_retries(error.request)
+            raise
+        self._count_retries(reply.http_request)
+        answer = self._read(reply.http_response, messages)
+        self._count(
+            cut=int(answer.finish_reason == "length"),
+            prompt_tokens=answer.prompt_tokens,
+            completion_tokens=answer.completion_tokens,
+            estimated=int(answer.estimated),
+        )
+        return answer
+
+    async def _is_overlong(
+        self, error: APIStatusError, ask: Callable[[Sequence[Message]], Awaitable[Answer]], sent: Sequence[Message]
+    ) -> bool:
+        """Whether a shorter conversation would be answered.
+
+        Where neither the status nor the words say so, the server is asked: it was the length if the same messages are
+        answered with a few characters each, and refused with other text of at least as many tokens.
+        """
+        status = error.status_code
+        words = f"{error.code} {error.type} {message_in(error.body)}"
+        if status == 413 or (status in (*_REFUSED, 500) and says_overlong(words)):
+            return True
+        short = [{**message, "content": message["content"][:_SHORT]} for message in sent]
+        if status not in _REFUSED or short == sent:
+            return False
+        filled = [{**message, "content": "a b " * -(-len(message["content"].encode()) // 4)} for message in sent]
+        try:
+            await ask(short)
+        except (APIStatusError, APIConnectionError, RefusedError):
+            return False
+        try:
+            await ask(filled)
+        except (APIStatusError, APIConnectionError, RefusedError) as again:
+            return isinstance(again, APIStatusError) and again.status_code in _REFUSED
+        return False
 
     def _read(self, response: Any, messages: Sequence[Message]) -> Answer:
         """The answer in a response."""
@@ -170,8 +211,13 @@ class ChatServer:
         if status in (404, 405) or 300 <= status < 400:
             return EndpointError(f"{where}: {_BASE_URL}")
         if status in _TRANSIENT or status >= 500:
-            return UnansweredError(f"HTTP {status}{said}", reached=True)
-        return (OverlongError if _OVERLONG.search(f"{error.code} {said}") else RefusedError)(f"HTTP {status}{said}")
+            return UnansweredError(self._named(error), reached=True)
+        return RefusedError(self._named(error))
+
+    def _named(self, error: APIStatusError) -> str:
+        """An error in a line: its status and the server's message."""
+        kind = error.response.extensions.get(IN_BODY, f"HTTP {error.status_code}")
+        return f"{kind}{self._message_of(error.body)}"
 
     async def _not_found(self, model: str) -> str:
         try:
@@ -181,9 +227,7 @@ class ChatServer:
 
     def _message_of(self, body: Any) -> str:
         """The server's error message, in brackets."""
-        body = body.get("error", body) if isinstance(body, dict) else body
-        said = body.get("message") or body.get("detail") if isinstance(body, dict) else body
-        return f" ({line})" if said and (line := self._one_line(said)) else ""
+        return f" ({line})" if (line := self._one_line(message_in(body))) else ""
 
     def _one_line(self, text: Any) -> str:
         """A text in one line, without control characters and without the key, which some servers repeat."""
@@ -204,6 +248,27 @@ def listed(names: Sequence[str], most: int = 8) -> str:
     """
     more = [f"{len(names) - most} more"] if len(names) > most else []
     return " and ".join([", ".join(map(repr, names[:most])), *more]) if names else "none"
+
+
+def _http_client(url: str) -> Any:
+    """An HTTP client for one server, with the proxy that the environment has for it.
+
+    Left to itself the client opens every proxy of the environment: one that cannot be used would stop it, even where
+    ``NO_PROXY`` names the server.
+    """
+    parts, proxies = urlsplit(url), getproxies()
+    proxy = None if proxy_bypass(parts.netloc) else proxies.get(parts.scheme) or proxies.get("all")
+    proxy = f"http://{proxy}" if proxy and "://" not in proxy else proxy
+    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    verify = create_default_context(cafile=file, capath=folder) if file or folder else True
+    make = partial(DefaultAsyncHttpxClient, trust_env=False, verify=verify, follow_redirects=False)
+    try:
+        return make(proxy=proxy, event_hooks={"response": [use_status_of_body]})
+    except Exception as error:  # the proxy's URL is not shown: it may hold a password
+        solution = "pip install socksio" if isinstance(error, ImportError) else "correct its variable"
+        raise EndpointError(
+            f"the environment's proxy for {parts.hostname} cannot be used: {solution}, or set NO_PROXY={parts.hostname}"
+        ) from None
 
 
 def _checked_url(base_url: str) -> str:

@@ -3,6 +3,7 @@
 import logging
 import pickle
 import re
+import sys
 import time
 import warnings
 
@@ -11,7 +12,7 @@ from failures import failed, story
 from fake_openai import KEY, MODEL, error, in_turn, message, serving
 
 from roleagent.agents.analysts.endpoint import EndpointAnalyst
-from roleagent.agents.chat.endpoint import KEYS, Endpoint, EndpointError, Spending
+from roleagent.agents.chat.endpoint import KEYS, OVERLONG, Endpoint, EndpointError, Spending
 from roleagent.types import Failure, Reflection
 
 
@@ -129,6 +130,37 @@ def test_an_answer_that_cannot_be_read_leaves_its_question_unanswered(body):
             assert texts(ask(endpoint, "a", "b")) == [None, "yes"]
 
 
+ERRORS_IN_BODIES = [
+    {"error": {"code": 502, "message": "upstream"}},
+    {"error": {"code": "429", "message": "slow down"}, "choices": []},
+    {"error": "overloaded"},
+    {"object": "error", "message": "busy", "code": 503},
+    {"id": "1", "choices": []},
+    {"id": "1", "choices": None},
+    {"id": "1", "choices": [{"finish_reason": "stop"}]},
+    message("", "error"),
+    {"choices": [{**message("half an ans")["choices"][0], "error": {"code": 504, "message": "timeout"}}]},
+]
+
+
+@pytest.mark.parametrize("body", ERRORS_IN_BODIES, ids=lambda body: str(body)[:40])
+def test_an_error_that_comes_with_http_200_is_an_error(body):
+    with serving(in_turn(body, "yes")) as fake:
+        endpoint = opened(fake)
+        assert texts(ask(endpoint, "well?")) == ["yes"]
+        assert (endpoint.settle().requests, len(fake.asked)) == (2, 2)
+
+
+def test_the_code_of_an_error_that_comes_with_http_200_says_what_it_is():
+    def coded(code, words):
+        return {"error": {"code": code, "message": words}}
+
+    with serving(coded(400, "prompt is too long")) as fake, pytest.warns(UserWarning, match="is error 400 .prompt is"):
+        assert ask(opened(fake), "well?")[0].finish_reason == OVERLONG and len(fake.asked) == 1
+    with serving(coded(402, "pay")) as fake, pytest.raises(EndpointError, match="no credit"):
+        ask(opened(fake), "well?")
+
+
 def test_a_slow_answer_is_given_up_and_asked_for_again():
     with serving(in_turn("hang", "hang", "yes")) as fake:
         endpoint = opened(fake, timeout=0.5)
@@ -178,6 +210,60 @@ def test_a_question_that_is_refused_is_asked_once():
         endpoint = opened(fake, concurrency=1)
         assert texts(ask(endpoint, "long", "short", "long")) == [None, "yes", None]
         assert endpoint.settle() == Spending(3, 0, 2, 0, 7, 3, 0, pytest.approx(0, abs=1e9))
+
+
+TOO_LONG = [
+    (400, "This model's maximum context length is 4096 tokens."),  # OpenAI, DeepSeek, OpenRouter
+    (400, "The decoder prompt (length 5000) is longer than the maximum model length of 4096."),  # vLLM
+    (400, "max_tokens is too large: 512. This model's maximum context length is 4096 tokens"),
+    (422, "Input validation error: `inputs` tokens + `max_new_tokens` must be <= 4096. Given: 5000 `inputs` tokens"),
+    (422, "Input validation error: `inputs` must have less than 1024 tokens. Given: 5000"),  # TGI
+    (400, "The sum of prompt length (5000.0), query length (0) and max_tokens (20) should not exceed max_num_tokens"),
+    (400, "The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."),  # Gemini
+    (400, "This model's maximum prompt length is 131072 but the request contains 537812 tokens."),  # xAI
+    (400, "ValidationException: Input is too long for requested model."),  # Bedrock
+    (400, "too many tokens: total number of tokens in the prompt cannot exceed 4081 - received 5000"),  # Cohere
+    (400, "litellm.ContextWindowExceededError: BadRequestError"),
+    (400, "request (5000 tokens) exceeds the available context size (4096 tokens), try increasing it"),  # llama.cpp
+    (400, "Your request exceeded model token limit: 8192"),  # Moonshot
+    (400, "Range of input length should be [1, 30720]"),  # DashScope
+    (413, "no"),
+    (500, "Context size has been exceeded."),
+]
+
+
+@pytest.mark.parametrize(("status", "words"), TOO_LONG, ids=lambda value: str(value)[:30])
+def test_a_conversation_that_is_too_long_is_recognized_by_status_or_words(status, words):
+    with serving(error(status, words)) as fake, pytest.warns(UserWarning, match="stayed unanswered"):
+        endpoint = opened(fake, retries=0)
+        (answer,) = ask(endpoint, "well?")
+        assert answer.finish_reason == OVERLONG and len(fake.asked) == 1
+
+
+@pytest.mark.parametrize("words", ["E1261", "No.", ""])
+def test_a_conversation_that_is_refused_in_other_words_is_too_long_if_its_length_decides(words):
+    """The server refuses long text, whichever it is, and takes short text."""
+
+    def reply(body, number):
+        return error(400, words) if sum(len(m["content"].split()) for m in body["messages"]) > 50 else "yes"
+
+    with serving(reply) as fake, pytest.warns(UserWarning, match="HTTP 400"):
+        endpoint = opened(fake, concurrency=1)
+        long, short = ask(endpoint, "go on " * 100, "well?")
+        assert (long.finish_reason, short.text) == (OVERLONG, "yes")
+        assert endpoint.settle().requests == len(fake.asked) == 4
+
+
+@pytest.mark.parametrize(
+    "words", ["blocked by the content filter", "max_tokens is too large: 50. There are at most 40"]
+)
+def test_a_conversation_that_is_refused_for_another_reason_is_not_too_long(words):
+    def reply(body, number):
+        return error(400, words) if body["max_tokens"] > 40 or "bad" in body["messages"][0]["content"] else "yes"
+
+    with serving(reply) as fake, pytest.warns(UserWarning, match=words[:20]):
+        filtered = ask(opened(fake), "a long way to " * 9 + "bad words", max_tokens=20)
+        assert filtered == ask(opened(fake), "a long way to go " * 9) == [None]
 
 
 def test_parameters_that_newer_models_call_otherwise():
@@ -243,6 +329,31 @@ def test_what_is_no_url(url):
     with pytest.raises(EndpointError, match=r"http://127\.0\.0\.1:8000/v1") as caught:
         Endpoint(url, MODEL)
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "proxy", ["socks5://me:secret@127.0.0.1:9", "socks://127.0.0.1:9", "http://[::", "127.0.0.1:x"]
+)
+@pytest.mark.parametrize("name", ["ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy"])
+def test_a_proxy_that_cannot_be_used_is_one_line_and_none_of_a_server_without_it(name, proxy, monkeypatch):
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv(name, proxy)
+    with serving() as fake:
+        assert texts(ask(opened(fake), "well?")) == ["yes"]  # NO_PROXY names it
+    monkeypatch.setenv("NO_PROXY", "127.0.0.2")
+    with pytest.raises(
+        EndpointError, match=r"proxy for 127.0.0.1 cannot be used: .* or set NO_PROXY=127.0.0.1"
+    ) as caught:
+        Endpoint("http://127.0.0.1:1/v1", MODEL)
+    assert "secret" not in str(caught.value) and ("socksio" in str(caught.value)) == proxy.startswith("socks5")
+
+
+def test_a_proxy_of_the_environment_is_used(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "")
+    with serving(models=(MODEL,)) as proxy:
+        monkeypatch.setenv("ALL_PROXY", proxy.url.removeprefix("http://").removesuffix("/v1"))
+        with pytest.raises(EndpointError, match="HTTP 404"):  # it knows no such path: that of a proxy is a URL
+            Endpoint("http://127.0.0.1:1/v1", MODEL).check()
 
 
 @pytest.mark.parametrize("ending", ["", "/", "/chat/completions", "/chat/completions/"])
