@@ -68,8 +68,7 @@ class ChatAgent:
             said: Any = {"role": "assistant", "content": answer.text or SILENCE}
             reply: Any = answer.text
             if answer.tool_calls and conversation.tools:  # the server has read the calls
-                made = sum(message["role"] == "tool" for message in prompt)
-                said = assistant_message(answer.text, identified(native_reading(answer).calls, made))
+                said = assistant_message(answer.text, identified(native_reading(answer).calls, prompt))
                 bare = [{**call, "id": None} for call in answer.tool_calls]  # ids are no part of a window
                 reply = {"content": answer.text, "tool_calls": bare}
             command = self._reader.read(reply).command

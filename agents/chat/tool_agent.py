@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from roleagent.agents.chat.episode import AgentLoop, Episode
@@ -46,7 +47,7 @@ class ToolAgent:
         while not episode.over:
             answer = yield Prompt(messages, episode.info["tools"])
             reading = self.read(answer)
-            calls = identified(reading.calls, sum(message["role"] == "tool" for message in messages))
+            calls = identified(reading.calls, messages)
             said = without_thoughts(answer.text) if answer.tool_calls or not calls else ""
             messages.append(assistant_message(said, calls))
             episode.corrections += reading.error is not None
@@ -119,16 +120,35 @@ def _search(tools: Sequence[Any], question: str) -> str:
     raise ValueError("the agent rag needs a tool whose name contains 'search' and that needs one argument")
 
 
-def identified(calls: Sequence[Call | str], made: int) -> list[Call]:
-    """Calls with ids, as the protocol requires; malformed ones have the name ``malformed``."""
-    return [
-        Call("malformed", {}, f"call_{number}") if isinstance(call, str) else _with_id(call, f"call_{number}")
-        for number, call in enumerate(calls, start=made)
-    ]
+def identified(calls: Sequence[Call | str], messages: Sequence[Message]) -> list[Call]:
+    """Calls with ids of their own, as the protocol requires; malformed ones have the name ``malformed``.
+
+    A server's id stays where neither the conversation nor another call has it. A new one has nine letters and digits,
+    which every server takes.
+
+    Args:
+        calls: of the newest reply.
+        messages: of the conversation so far.
+
+    >>> identified([Call("look", {}, "a"), Call("look", {}, "a"), "malformed call"], [])[1:]
+    [Call(name='look', arguments={}, id='call00000'), Call(name='malformed', arguments={}, id='call00001')]
+    """
+    used = {call["id"] for message in messages for call in message.get("tool_calls", ())}
+    found: list[Call] = []
+    for call in calls:
+        call = Call("malformed", {}) if isinstance(call, str) else call
+        own = (
+            call.id
+            if call.id and call.id.strip() and call.id not in used
+            else next(new for new in _new_ids() if new not in used)
+        )
+        found.append(Call(call.name, call.arguments, own))
+        used.add(own)
+    return found
 
 
-def _with_id(call: Call, number: str) -> Call:
-    return call if call.id else Call(call.name, call.arguments, number)
+def _new_ids() -> Iterator[str]:
+    return (f"call{number:05d}" for number in count())
 
 
 def assistant_message(text: str, calls: Sequence[Call]) -> Message:

@@ -121,6 +121,29 @@ def test_calls_of_a_text_and_of_a_server_are_the_same(reply):
     assert json.loads(made["tool_calls"][0]["function"]["arguments"]) == {"amount": 2, "unit": "km"}
 
 
+@pytest.mark.parametrize("ids", [("", "", ""), (None, 3, "  "), ("call_0",) * 3, ("call00000", None, "call00000")])
+@pytest.mark.parametrize("agent", [("--agent", "plain"), (*TRANSCRIPT, "--set", "prompt.tool_format=native")])
+def test_ids_that_a_server_repeats_or_leaves_out_become_ids_of_their_own(here, capsys, agent, ids):
+    """Within a reply and over a conversation, which a real server refuses otherwise."""
+
+    def reply(body, number):
+        if sum(one["role"] == "assistant" for one in body["messages"]) == 2:
+            return "<answer>2000</answer>"
+        made = [call("convert", '{"amount": 2, "unit": "km"}', id=one) for one in ids]
+        return message(None, "tool_calls", tool_calls=made)
+
+    (here / "tasks.jsonl").write_text(json.dumps(TASKS[1]))
+    given = {"tools": OPTIONS["tools"], "tasks": "tasks.jsonl", "judge": "number", "max_calls": 3}
+    with serving(reply) as fake:
+        where = ("--base-url", fake.url, "--env", "RoleAgent/ToolEnv-v0", "--split", "all")
+        options = [part for name, value in given.items() for part in ("--env-arg", f"{name}={value}")]
+        assert evaluated(capsys, *agent, *where, *options)["success"] == 1.0
+    last = fake.asked[-1]["messages"]
+    made = [one["id"] for turn in last for one in turn.get("tool_calls", ())]
+    assert made == [turn["tool_call_id"] for turn in last if turn["role"] == "tool"]
+    assert len(made) == len(set(made)) == 6 and all(isinstance(one, str) and one.strip() for one in made)
+
+
 def test_malformed_calls_are_answered_and_the_episode_goes_on():
     broken = (
         said('<tool_call>{"name": "convert"'),  # cut off: no answer
