@@ -293,9 +293,9 @@ def application(
         try:
             return JSONResponse(await run_in_threadpool(call, *given))
         except ProtocolError as error:
-            return JSONResponse({"error": str(error)}, error.status or server.format.error_status)
+            return JSONResponse({"error": _encodable(error)}, error.status or server.format.error_status)
         except Exception as error:  # of the environment: no outcome of the task
-            message = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            message = f"{type(error).__name__}: {' '.join(_encodable(error).split())}"
             return JSONResponse({"error": message}, max(500, server.format.error_status))
 
     async def posted(request: Request, call: Callable[[Mapping[str, Any]], Any]) -> JSONResponse:
@@ -306,8 +306,8 @@ def application(
                 return JSONResponse({"error": f"a request has at most {BODY} bytes"}, 413)
         try:
             fields = json.loads(body or b"{}")
-        except ValueError as error:
-            return JSONResponse({"error": f"the body is no JSON: {error}"}, 422)
+        except (ValueError, RecursionError) as error:
+            return JSONResponse({"error": f"the body is no JSON: {_encodable(error)}"}, 422)
         if not isinstance(fields, dict):
             return JSONResponse({"error": "the body must be a JSON object"}, 422)
         return await answer(call, fields)
@@ -339,6 +339,11 @@ def application(
             *(Route(f"/{name}", get(name)) for name in server.format.pages),
         ]
     )
+
+
+def _encodable(error: Exception) -> str:
+    """An error's text, without halves of surrogate pairs, which a client's text may hold."""
+    return str(error).encode("utf-8", "replace").decode()
 
 
 __all__ = ["Played", "Server", "WireFormat", "application"]

@@ -12,6 +12,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Sequence
+from hashlib import blake2b
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any
 from urllib.parse import urlsplit
@@ -127,7 +128,7 @@ class HTTPRetriever:
             except _Busy as busy:
                 why = f"{server.url}: {busy}"
                 server.rests_until = time.monotonic() + self._pause
-            except (OSError, HTTPException, ValueError) as error:
+            except (OSError, HTTPException, ValueError, RecursionError) as error:
                 why = f"{server.url}: {_reason(error, seconds)}"
                 server.rests_until = time.monotonic() + self._rest
             else:
@@ -235,8 +236,7 @@ class _Server:
 
 def _hits(answer: Any, queries: int, k: int) -> list[list[Hit]]:
     try:
-        result = answer["result"]
-        hits = [[Hit(passage_of(item["document"]), float(item["score"])) for item in items[:k]] for items in result]
+        hits = [[_hit(item) for item in items[:k]] for items in answer["result"]]
     except (KeyError, TypeError, ValueError, AttributeError):
         raise ValueError("the answer holds no passages") from None
     if len(hits) != queries:
@@ -244,10 +244,23 @@ def _hits(answer: Any, queries: int, k: int) -> list[list[Hit]]:
     return hits
 
 
+def _hit(item: Any) -> Hit:
+    """One found passage: ``{"document": …, "score": …}``, or the document alone.
+
+    Servers that ask the web give neither scores nor ids: passages keep their order, and are named by their text.
+    """
+    document = item.get("document", item)
+    if document.get("id") is None:
+        written = json.dumps(document, sort_keys=True).encode()
+        document = {**document, "id": blake2b(written, digest_size=8).hexdigest()}
+    score = item.get("score")
+    return Hit(passage_of(document), 0.0 if score is None else float(score))
+
+
 def _reason(error: Exception, seconds: float) -> str:
     if isinstance(error, TimeoutError):
         return f"no answer within {seconds:.1f} s"
-    if isinstance(error, json.JSONDecodeError):
+    if isinstance(error, json.JSONDecodeError | RecursionError):
         return "the answer is not JSON"
     text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
     return " ".join(text.split())[:200]
@@ -257,7 +270,7 @@ def _error(answer: bytes) -> str:
     """The server's reason, in a line."""
     try:
         said = json.loads(answer)["error"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return ""
     return f" ({' '.join(str(said).split())[:200]})"
 

@@ -345,6 +345,22 @@ def test_the_client_is_a_retriever(echo):
     )  # less than a tenth of patience
 
 
+@pytest.mark.parametrize(
+    "found",
+    [
+        [{"document": {"contents": '"Lokma"\nFried dough.'}}, {"document": {"contents": "Tea."}}],  # of the web
+        [{"document": {"title": "Lokma", "text": "Fried dough."}, "score": None}, {"document": {"contents": "Tea."}}],
+        [{"contents": '"Lokma"\nFried dough.'}, {"contents": "Tea."}],  # return_scores is not known to every server
+        [{"id": 7, "contents": '"Lokma"\nFried dough.'}, {"id": "8", "contents": "Tea."}],
+    ],
+)
+def test_passages_without_scores_and_ids_are_passages(found):
+    with answering(reply(json.dumps({"result": [found, found]}))) as url:
+        first, again = HTTPRetriever(url, retries=0).retrieve(["a", "b"])
+    assert [(hit.passage.title, hit.passage.text) for hit in first] == [("Lokma", "Fried dough."), ("", "Tea.")]
+    assert first == again and len({hit.passage.id for hit in first}) == 2
+
+
 def test_connections_are_kept(echo, monkeypatch):
     opened = []
     connect = http.client.HTTPConnection.connect
@@ -366,6 +382,7 @@ def test_a_refused_query_is_not_tried_again(echo):
     ("sent", "why"),
     [
         (reply("Internal error: out of memory"), "the answer is not JSON"),
+        (reply("[" * 100_000), "the answer is not JSON"),
         (reply('{"error": "out of memory"}'), "the answer holds no passages"),
         (reply('{"result": "out of memory"}'), "the answer holds no passages"),
         (reply('{"result": [["out of memory"]]}'), "the answer holds no passages"),
