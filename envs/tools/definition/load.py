@@ -87,7 +87,7 @@ def _served(address: str, options: dict[str, Any]) -> Iterable[Tool]:
         from roleagent.envs.tools.mcp import load_tools as load_served
     except DependencyNotInstalled as error:
         raise ToolsNotFound(str(error)) from error
-    return [as_tool(tool) for tool in load_served(address, **options)]
+    return load_served(address, **options)
 
 
 def _is_tool(value: Any, module: ModuleType) -> bool:

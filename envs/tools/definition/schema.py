@@ -6,6 +6,7 @@ import contextlib
 import copy
 import dataclasses
 import enum
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -197,7 +198,8 @@ class ArgumentCheck:
 
     Args:
         schema: JSON Schema of type ``object``, of the draft that its ``$schema`` names, else 2020-12. References to
-            other documents are not followed.
+            other documents are not followed. Patterns are those of ECMAScript: one that Python cannot compile, such as
+            ``\\p{L}``, is not checked.
 
     Raises:
         SchemaRefused: it is no valid schema of an object.
@@ -213,10 +215,13 @@ class ArgumentCheck:
         named = schema if isinstance(schema.get("$schema"), str) else {}
         validator: Any = validator_for(named, default=Draft202012Validator)
         try:
-            validator.check_schema(schema)
+            checked = _without_foreign_patterns(schema)
+            validator.check_schema(checked)
         except SchemaError as error:
             raise SchemaRefused(f"no JSON Schema: {_path(error)}{_line(error.message)}") from None
-        self._validator = validator(schema, registry=Registry())
+        except RecursionError:
+            raise SchemaRefused("the schema has too many levels") from None
+        self._validator = validator(checked, registry=Registry())
         self._names = list(schema.get("properties", ()))
 
     def problem(self, arguments: Any) -> str | None:
@@ -264,6 +269,38 @@ class ArgumentCheck:
             others = ", ".join(shown(name) for name in list(value) if name not in known)
             return f"there is no argument {others}; there are {', '.join(known) or 'none'}"
         return _line(error.message)
+
+
+def _without_foreign_patterns(schema: Any) -> Any:
+    """The schema without patterns that Python cannot compile.
+
+    >>> _without_foreign_patterns({"type": "string", "pattern": r"^\\p{L}+$", "minLength": 2})
+    {'type': 'string', 'minLength': 2}
+    """
+    if isinstance(schema, list | tuple):
+        return [_without_foreign_patterns(one) for one in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    kept = {
+        name: value if name in ("const", "enum", "default", "examples") else _without_foreign_patterns(value)
+        for name, value in schema.items()
+        if name != "pattern" or not isinstance(value, str) or _compiles(value)
+    }
+    patterns = kept.get("patternProperties")
+    if isinstance(patterns, Mapping) and not all(map(_compiles, patterns)):  # any name may be one of them
+        kept["patternProperties"] = {name: one for name, one in patterns.items() if _compiles(name)}
+        kept = {
+            name: one for name, one in kept.items() if name not in ("additionalProperties", "unevaluatedProperties")
+        }
+    return kept
+
+
+def _compiles(pattern: str) -> bool:
+    try:
+        re.compile(pattern)
+    except (re.error, RecursionError, OverflowError):
+        return False
+    return True
 
 
 def _path(error: ValidationError | SchemaError) -> str:

@@ -13,6 +13,8 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
+from roleagent.envs.tools.definition.function_tool import as_tool
+from roleagent.envs.tools.definition.schema import SchemaRefused
 from roleagent.envs.tools.mcp.cache import ResultCache
 from roleagent.envs.tools.mcp.episode import Connection, Episode, background_loop, list_tools
 from roleagent.envs.tools.mcp.session import CLOSING, Server, SessionLost, Transport
@@ -47,6 +49,7 @@ class MCPClient:
         name: the server's name.
         tools: what is offered.
         refused: names of tools that are not offered because they may change something.
+        unusable: why tools are not offered whose description cannot be used, by name.
 
     Raises:
         MCPError: the server does not start or has no usable tools, or an argument does not fit.
@@ -80,6 +83,7 @@ class MCPClient:
             self.name, described = self._describe()
         except (OSError, SessionLost) as error:
             raise self._error(str(error)) from error
+        self.unusable: dict[str, str] = {}
         self.tools, self.refused = self._offered(described, allow, only)
         self._shared: Connection | None = None
         self._episodes: dict[int, tuple[Episode, str]] = {}
@@ -170,9 +174,17 @@ class MCPClient:
         self, described: Sequence[Mapping[str, Any]], allow: Sequence[str], only: Sequence[str] | None
     ) -> tuple[tuple[MCPTool, ...], tuple[str, ...]]:
         """The tools that an agent may call, and the names of those that it may not."""
-        tools = [MCPTool(self, one) for one in described]
+        tools: list[MCPTool] = []
+        for one in described:
+            try:
+                as_tool(tool := MCPTool(self, one))
+                tools.append(tool)
+            except SchemaRefused as error:
+                self.unusable[str(one["name"])] = str(error)
         names = [tool.name for tool in tools]
         for name in (*allow, *(only or ())):
+            if name in self.unusable:
+                raise self._error(self.unusable[name])
             if name not in names:
                 raise self._error(f"there is no tool {name!r}; there are {', '.join(names) or 'none'}")
         wanted = [tool for tool in tools if only is None or tool.name in only]
@@ -182,7 +194,7 @@ class MCPClient:
             listed = ", ".join(refused)
             raise self._error(f"without readOnlyHint, {listed} may change something: allow=[{listed}] permits it")
         if not offered:
-            raise self._error("it has no tools")
+            raise self._error(next(iter(self.unusable.values()), "it has no tools"))
         return offered, refused
 
 
@@ -284,4 +296,6 @@ def _client(pid: int, address: str, options: str) -> MCPClient:
     if client.refused:
         names = ", ".join(client.refused)
         print(f"not offered, since they may change something: {names} (allow=[{names}])", file=sys.stderr)
+    for problem in client.unusable.values():
+        print(f"not offered: {problem}", file=sys.stderr)
     return client

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
+from pydantic import ValidationError
 
 try:
     import mcp
@@ -118,12 +119,17 @@ class Session:
         """The server's tools, as the protocol writes them.
 
         Raises:
-            SessionLost: see there.
+            SessionLost: see there; or the list does not follow the protocol.
         """
         found: list[dict[str, Any]] = []
         more: dict[str, Any] = {}
         for _ in range(PAGES):
-            page = _plain(await self._request(self.start_timeout, "list_tools", **more))
+            try:
+                page = _plain(await self._request(self.start_timeout, "list_tools", **more))
+            except SessionLost:
+                raise
+            except Exception as error:  # of the server, or of the SDK, which checks what it sends
+                raise SessionLost(f"its list of tools cannot be read: {_line(error)}", dead=False) from error
             found += page.get("tools", ())
             if not page.get("nextCursor"):
                 break
@@ -191,7 +197,7 @@ class Session:
         self._errors = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 - read after the session's end
         async with AsyncExitStack() as stack:
             read, write, *_ = await stack.enter_async_context(self.server.connect(self._errors))
-            client = await stack.enter_async_context(mcp.ClientSession(read, write))
+            client = await stack.enter_async_context(mcp.ClientSession(_ToolLists(read), write))
             about = _plain(await client.initialize())
             self.name = str(about.get("serverInfo", {}).get("name", ""))
             ready.set_result(client)
@@ -206,6 +212,39 @@ class Session:
         return f" ({lines[-1][:200]})" if lines else ""
 
 
+class _ToolLists:
+    """A read stream in which every tool has a schema of an object.
+
+    The SDK 2 refuses all of a server's tools if one lacks the schema, or its ``type``; servers leave both out.
+    """
+
+    def __init__(self, stream: Any):
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> _ToolLists:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._stream.__aexit__(*error)
+
+    def __aiter__(self) -> _ToolLists:
+        return self
+
+    async def __anext__(self) -> Any:
+        item = await self._stream.__anext__()
+        message = getattr(item, "message", None)
+        result = getattr(getattr(message, "root", message), "result", None)  # SDK 1 has a root
+        listed = result.get("tools") if isinstance(result, dict) else None
+        for tool in listed if isinstance(listed, list) else ():
+            if isinstance(tool, dict) and isinstance(schema := tool.get("inputSchema") or {}, dict):
+                tool["inputSchema"] = {"type": "object", **schema}
+        return item
+
+
 def _plain(answer: Any) -> dict[str, Any]:
     """An answer of the SDK as the protocol's JSON, which is the same in all its versions."""
     return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -215,4 +254,7 @@ def _line(error: BaseException) -> str:
     """The first error of a group, in one line."""
     while inner := getattr(error, "exceptions", ()):  # Python 3.10 has no class for these groups
         error = inner[0]
+    if isinstance(error, ValidationError):  # its own text has several lines
+        found = error.errors(include_url=False, include_input=False)[0]
+        return f"{'.'.join(map(str, found['loc']))}: {found['msg']}"[:300]
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]

@@ -1,6 +1,7 @@
 """Tools of MCP servers: real servers of the SDK, over stdio, over HTTP, and such as hang, die or are not there."""
 
 import itertools
+import json
 import shlex
 import sys
 import time
@@ -188,6 +189,76 @@ def test_a_server_that_cannot_be_used_is_one_line(address, options, problem):
     with pytest.raises(MCPError, match=problem) as error:
         load_tools(address, **options)
     assert "\n" not in str(error.value) and str(error.value).startswith("MCP server ")
+
+
+LISTING = """
+import json, sys
+tools = json.loads(sys.argv[1])
+for line in sys.stdin:
+    asked = json.loads(line)
+    about = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
+    about |= {"serverInfo": {"name": "x", "version": "1"}}
+    found = {"initialize": about, "tools/list": {"tools": tools}}.get(asked["method"])
+    result = {"content": [{"type": "text", "text": json.dumps(asked.get("params", {}).get("arguments"))}]}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": found or result}), flush=True)
+"""
+
+
+def listing(*tools):
+    """The address of a server that lists these tools as they are, and answers a call with its arguments."""
+    return shlex.join([sys.executable, "-c", LISTING, json.dumps(tools)])
+
+
+def listed(name, **schema):
+    return {"name": name, "description": "One.", "inputSchema": schema, "annotations": {"readOnlyHint": True}}
+
+
+GOOD = listed("good", type="object", properties={"a": {"type": "integer"}})
+LETTERS = {"type": "string", "pattern": r"^\p{L}+$"}
+
+
+def test_a_schema_that_python_or_the_sdk_would_refuse_is_used_as_far_as_it_goes():
+    bare = {"name": "bare", "annotations": {"readOnlyHint": True}}
+    named = {"patternProperties": {r"^\p{L}+$": {"type": "integer"}}, "additionalProperties": False}
+    tools = load_tools(
+        listing(GOOD, listed("words", type="object", properties={"a": LETTERS}), listed("untyped"), bare)
+    )
+    assert [tool.name for tool in tools] == ["good", "words", "untyped", "bare"]
+    assert tools[1].parameters["properties"]["a"] == LETTERS and tools[2].parameters["type"] == "object"
+    env = ToolEnv(
+        tools=f"mcp:{listing(listed('words', type='object', properties={'a': LETTERS}), listed('n', **named))}",
+        tasks=SERVED,
+        split="all",
+        max_steps=9,
+    )
+    env.reset()
+    for name, given, fits in (("words", {"a": "été"}, True), ("words", {"a": 3}, False), ("n", {"é": 1}, True)):
+        _, _, _, _, info = env.step(call_command([Call(name, given)]))
+        assert (info["calls"][0]["error"] is None) == fits
+    env.close()
+
+
+def test_a_tool_whose_schema_is_none_is_left_out_and_named(capsys):
+    tool = listed("bad", type="object", properties={"a": {"type": "text"}})
+    problem = "the tool bad: no JSON Schema: "
+    assert [one.name for one in load_tools(listing(GOOD, tool))] == ["good"]
+    assert capsys.readouterr().err.startswith(f"not offered: {problem}")
+    for options in ({"only": ["bad"]}, {"allow": ["bad"]}):
+        with pytest.raises(MCPError, match=f"^MCP server .*: {problem}"):
+            load_tools(listing(GOOD, tool), **options)
+    with pytest.raises(MCPError, match=problem):
+        load_tools(listing(tool))
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [{"title": "no name"}, {"name": 3}, {"name": "x", "inputSchema": "none"}, "tool", listed("bad", properties=3)],
+)
+def test_a_list_of_tools_that_is_none_is_one_line_with_the_server_s_name(tool):
+    with pytest.raises(MCPError, match=r"^MCP server .*: its list of tools cannot be read: tools") as error:
+        load_tools(listing(GOOD, tool))
+    assert "\n" not in str(error.value) and "pydantic" not in str(error.value)
 
 
 def test_cached_results_are_replayed_without_a_server(tmp_path):
