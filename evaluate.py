@@ -133,7 +133,8 @@ class Evaluation:
         env_split, target, model, seed = self.env_split, self.target, self.model, self.options.seed
         config, split = env_split.config, env_split.task_split.split
         if model is None:
-            return agent_attempts(env_split, target.plays, missing, seed, **pairs(self.options.agent_arg))
+            agents = self.options.concurrency
+            return agent_attempts(env_split, target.plays, missing, seed, agents, **pairs(self.options.agent_arg))
         if isinstance(model, Endpoint):
             model.check(config.rollout.eval_temperature)
         if target.plays == STANDARD:

@@ -28,7 +28,11 @@ PROMPTING = ("plain", "react", "reflexion", "rag")
 
 
 class Agent(Protocol):
-    """An agent that plays a base environment with bare commands."""
+    """An agent that plays a base environment with bare commands.
+
+    ``--concurrency`` agents play at the same time, each in a thread of its own. A class that cannot do so, because its
+    instances share something, has the attribute ``thread_safe = False``.
+    """
 
     def reset(self, observation: str, info: Mapping[str, Any]) -> None:
         """Begins an episode."""
@@ -158,6 +162,18 @@ def prompts(name: str) -> bool:
     if name in (*SCRIPTED, *PROMPTING):
         return name in PROMPTING
     return _has(_named(name), "play")
+
+
+def is_thread_safe(name: str) -> bool:
+    """Whether agents of that name, without a model, may act in several threads at once. Scripted ones gain nothing.
+
+    Raises:
+        ValueError: ``module:Class`` cannot be imported, or is not an agent.
+
+    >>> is_thread_safe("random")
+    False
+    """
+    return name not in SCRIPTED and bool(getattr(_named(name), "thread_safe", True))
 
 
 def _built(name: str, **options: Any) -> Any:

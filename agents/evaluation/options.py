@@ -103,8 +103,15 @@ def evaluation_parser(text: str | None) -> Parser:
         help="revision test: a local policy continues the episodes in FILE; success of those that --keep-failures "
         "wrote is the share recovered",
     )
+    how.add_argument(
+        "--concurrency",
+        type=natural,
+        default=8,
+        metavar="N",
+        help="episodes at the same time with a server, or with your own agent, which then acts in N threads "
+        "(default: 8)",
+    )
     server = parser.add_argument_group("server")
-    server.add_argument("--concurrency", type=natural, default=8, metavar="N", help="concurrent episodes (default: 8)")
     server.add_argument(
         "--timeout",
         type=positive,

@@ -7,19 +7,22 @@ split, never from what was played before.
 
 from __future__ import annotations
 
+import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 
-from roleagent.agents.builders import EnvSplit
+from roleagent.agents.builders import EnvSplit, make_base
 from roleagent.agents.chat.episode import EnvError, Episode, PromptingAgent
 from roleagent.agents.chat.models import ChatModel
 from roleagent.agents.chat.rollout import play_all
-from roleagent.agents.evaluation.baselines import Agent, build_agent
+from roleagent.agents.evaluation.baselines import Agent, build_agent, is_thread_safe
 from roleagent.agents.evaluation.records import Attempt, Record, measures
 from roleagent.agents.evaluation.revision import Failure, revise_failures
 from roleagent.agents.policies.protocol import Policy
@@ -77,41 +80,128 @@ def evaluate_agent(env: gymnasium.Env, agent: Agent, task_ids: Iterable[str], re
             episode.begin()
             agent.reset(episode.observation, episode.info)
             while not episode.over:
-                command = agent.act(episode.observation, episode.info)
-                if not isinstance(command, str):
-                    raise ValueError(f"act() of the agent {type(agent).__name__} returned {shown(command)}, not a text")
-                episode.step(command)
+                episode.step(_act(agent, episode.observation, episode.info))
         except EnvError as error:
             yield Record.failed(task_id, episode.task_type, str(error), repeat)
         else:
-            yield Record(
-                task_id,
-                episode.task_type,
-                episode.won,
-                episode.reward,
-                episode.steps,
-                episode.stop_reason,
-                repeat=repeat,
-                invalid=episode.invalid,
-                metrics=measures(episode.info),
-            )
+            yield _record(episode, repeat)
+
+
+def play_in_threads(
+    build: Callable[[], Agent], make: Callable[[], gymnasium.Env], attempts: Sequence[Attempt], threads: int
+) -> Iterator[Record]:
+    """Plays every attempt once, each of the threads with an agent of its own; yields records as episodes finish.
+
+    Only agents run in the threads. Environments stay in the thread that iterates, so they need not be thread-safe.
+
+    Args:
+        build: builds an agent; called in its thread.
+        make: builds a base environment.
+        attempts: what to play.
+        threads: episodes at the same time, ≥ 1.
+    """
+    pool, waiting = EnvPool(make), deque(attempts)
+    live: dict[int, tuple[Attempt, Episode]] = {}
+    asked: list[SimpleQueue[tuple[bool, str, Any] | None]] = [SimpleQueue() for _ in range(threads)]
+    answers: SimpleQueue[tuple[int, Any]] = SimpleQueue()  # the thread, and its agent's command or error
+
+    def work(number: int) -> None:
+        try:
+            agent = build()
+            while (situation := asked[number].get()) is not None:
+                first, observation, info = situation
+                if first:
+                    agent.reset(observation, info)
+                answers.put((number, _act(agent, observation, info)))
+        except BaseException as error:
+            answers.put((number, error))
+
+    def begin(number: int) -> Iterator[Record]:
+        """Begins the next attempt; yields the records of those that cannot begin."""
+        while waiting:
+            attempt = waiting.popleft()
+            episode = Episode(pool, number, attempt.task_id)
+            try:
+                episode.begin()
+            except EnvError as error:
+                yield Record.failed(attempt.task_id, episode.task_type, str(error), attempt.repeat)
+            else:
+                live[number] = attempt, episode
+                asked[number].put((True, episode.observation, episode.info))
+                return
+
+    for number in range(threads):
+        threading.Thread(target=work, args=(number,), name=f"agent-{number}", daemon=True).start()
+    try:
+        for number in range(threads):
+            yield from begin(number)
+        while live:
+            number, command = answers.get()
+            if isinstance(command, BaseException):
+                raise command
+            attempt, episode = live[number]
+            try:
+                episode.step(command)
+            except EnvError as error:
+                record = Record.failed(attempt.task_id, episode.task_type, str(error), attempt.repeat)
+            else:
+                if not episode.over:
+                    asked[number].put((False, episode.observation, episode.info))
+                    continue
+                record = _record(episode, attempt.repeat)
+            del live[number]
+            yield record
+            yield from begin(number)
+    finally:
+        for queue in asked:
+            queue.put(None)
+        pool.close()
+
+
+def _act(agent: Agent, observation: str, info: Mapping[str, Any]) -> str:
+    command = agent.act(observation, info)
+    if not isinstance(command, str):
+        raise ValueError(f"act() of the agent {type(agent).__name__} returned {shown(command)}, not a text")
+    return command
+
+
+def _record(episode: Episode, repeat: int) -> Record:
+    return Record(
+        episode.task_id,
+        episode.task_type,
+        episode.won,
+        episode.reward,
+        episode.steps,
+        episode.stop_reason,
+        repeat=repeat,
+        invalid=episode.invalid,
+        metrics=measures(episode.info),
+    )
 
 
 def agent_attempts(
-    env_split: EnvSplit, name: str, missing: Set[Attempt], seed: int, **options: Any
+    env_split: EnvSplit, name: str, missing: Set[Attempt], seed: int, concurrency: int = 1, /, **options: Any
 ) -> Iterator[Record]:
-    """Plays an agent that gives bare commands; each attempt has its own random numbers.
+    """Plays an agent that gives bare commands; each attempt of a scripted one has its own random numbers.
 
     Args:
+        concurrency: episodes at the same time, of ``module:Class`` unless it has ``thread_safe = False``.
         options: of the agent (see :func:`roleagent.agents.evaluation.baselines.build_agent`).
 
     Raises:
         ValueError: there is no such agent, or it has no such option.
     """
     rng = np.random.default_rng(seed)
-    agent = build_agent(name, env_split.base, rng, **options)
+    build = partial(build_agent, name, env_split.base, rng, **options)
     places = {task_id: place for place, task_id in enumerate(env_split.task_split.task_ids)}
-    for attempt in _in_order(missing, places):
+    attempts = _in_order(missing, places)
+    threads = min(concurrency, len(attempts)) if is_thread_safe(name) else 1
+    if threads > 1:
+        make = partial(make_base, env_split.config, env_split.task_split.split)
+        yield from play_in_threads(build, make, attempts, threads)
+        return
+    agent = build()
+    for attempt in attempts:
         stream = np.random.default_rng([seed + attempt.repeat, places[attempt.task_id]])
         rng.bit_generator.state = stream.bit_generator.state
         yield from evaluate_agent(env_split.base, agent, [attempt.task_id], attempt.repeat)
@@ -203,5 +293,6 @@ __all__ = [
     "chat_attempts",
     "evaluate_agent",
     "evaluate_policy",
+    "play_in_threads",
     "policy_attempts",
 ]

@@ -291,6 +291,66 @@ def test_an_agent_that_gives_no_command_is_an_error_and_no_failure(here, capsys,
     assert line.endswith("act() of the agent Agent returned None, not a text")
 
 
+WAITING = """
+import threading, time
+import numpy as np
+from roleagent.agents.evaluation.baselines import RandomAgent
+
+class Agent(RandomAgent):
+    acting, most, threads = 0, 0, set()
+    lock = threading.Lock()
+    {attribute}
+
+    def __init__(self, seed=0):
+        super().__init__(np.random.default_rng(seed))
+        self.made = threading.get_ident()
+
+    def reset(self, observation, info):
+        self.task = info["task_id"]
+
+    def act(self, observation, info):
+        assert info["task_id"] == self.task and threading.get_ident() == self.made
+        with self.lock:
+            Agent.acting += 1
+            Agent.most = max(Agent.most, Agent.acting)
+            Agent.threads.add(self.made)
+        time.sleep(0.01)
+        Agent.acting -= 1
+        return super().act(observation, info)
+"""
+
+
+@pytest.mark.parametrize(
+    ("attribute", "options", "threads"), [("", (), 4), ("thread_safe = False", (), 1), ("", ("--concurrency", "1"), 1)]
+)
+def test_agents_of_ones_own_act_side_by_side_unless_they_are_not_safe(here, capsys, attribute, options, threads):
+    module = f"waiting_{threads}{len(options)}"
+    (here / f"{module}.py").write_text(WAITING.format(attribute=attribute))
+    where = ("--env", "RoleAgent/Toy-v0", "--split", "valid", "--tasks", "12", "--agent-arg", "seed=3")
+    command = [*where, "--agent", f"{module}:Agent", "--concurrency", "4", *options, "--out", "x.jsonl"]
+    assert evaluate.main(command) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    agent = sys.modules[module].Agent
+    assert (result["n"], result["errors"], len(agent.threads)) == (12, 0, threads)
+    assert (agent.most > 1) == (threads > 1)
+
+
+@pytest.mark.parametrize("place", ["__init__", "reset", "act"])
+def test_an_error_of_an_agent_in_a_thread_is_the_evaluation_s(here, capsys, place):
+    source = (
+        WAITING.format(attribute="")
+        + f"""
+class Failing(Agent):
+    def {place}(self, *given, **named):
+        raise ValueError("no key is set")
+"""
+    )
+    (here / f"failing_{place}.py").write_text(source)
+    command = ["--env", "RoleAgent/Toy-v0", "--split", "valid", "--agent", f"failing_{place}:Failing"]
+    assert evaluate.main(command) == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "evaluate.py: no key is set"
+
+
 def test_options_that_would_change_nothing_are_refused(here, capsys):
     assert "no option 'trials'" in complaint(capsys, *TOY, "--agent", "random", "--agent-arg", "trials=2")
     assert "named agent" in complaint(capsys, *TOY, "--model-path", here, "--agent-arg", "example=off")
