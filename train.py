@@ -42,7 +42,7 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search.search import Search
 from roleagent.config import Config, load, to_dict
 from roleagent.learners.batch import trained_tokens
-from roleagent.learners.launch import check_held_out, exit_status, open_run
+from roleagent.learners.launch import check_held_out, exit_status, open_run, size_warm_start
 from roleagent.learners.revision import iterate as revision
 from roleagent.learners.rl import (
     dynamic_sampling,
@@ -75,6 +75,8 @@ def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
     split = EnvSplit.open(config, config.env.train_split)
     held_out = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
     check_held_out(split, held_out, display.warn)
+    split = size_warm_start(split, display.say)
+    config = split.config
     with open_run(config, split, display, resume) as run:
         if (result := run.finished()) is not None:
             display.say(f"{run.folder.path} is finished; increase train.iterations to continue")

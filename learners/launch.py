@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from roleagent.agents.builders import (
     EnvSplit,
@@ -30,6 +31,7 @@ from roleagent.learners.revision.other_runs import check_revision, searched_task
 from roleagent.learners.run.checkpoints import CheckpointError
 from roleagent.learners.run.distributed import Ranks
 from roleagent.learners.run.run import Run
+from roleagent.learners.sft.demonstrations import sized
 from roleagent.learners.tracking.display import Display
 from roleagent.learners.tracking.trackers import check_trackers
 from roleagent.learners.watchdog import Collapse, dump_nan_batch
@@ -55,6 +57,20 @@ def open_run(config: Config, split: EnvSplit, display: Display, resume: bool) ->
         ranks.once(lambda: check_run(split, resume))
         with Run(config, ranks, display, resume) as run, run.tracking, dump_nan_batch(run):
             yield run
+
+
+def size_warm_start(split: EnvSplit, say: Callable[[str], None]) -> EnvSplit:
+    """The training tasks with a warm start of their size (:func:`roleagent.learners.sft.demonstrations.sized`).
+
+    Args:
+        say: receives a line if the warm start becomes smaller.
+    """
+    given, tasks = split.config.warmstart, len(split.task_split)
+    warmstart = sized(given, tasks)
+    if warmstart != given:
+        rounds = f" and {given.rounds} rounds of {warmstart.round_episodes} episodes" if given.rounds else ""
+        say(f"the warm start fits {tasks} tasks: {warmstart.episodes} demonstrations{rounds}")
+    return replace(split, config=replace(split.config, warmstart=warmstart))
 
 
 def exit_status(error: BaseException, name: str) -> int:

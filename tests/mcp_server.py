@@ -16,8 +16,8 @@ except ImportError:  # SDK 1.x
 READS = ToolAnnotations.model_validate({"readOnlyHint": True, "openWorldHint": False})
 
 
-def build(name="shelf", die=lambda: os._exit(1)):
-    """A server with a shelf that it keeps in memory, and a tool that ends it."""
+def build(name="shelf", die=lambda: os._exit(1), clears=False):
+    """A server with a shelf that it keeps in memory, a tool that ends it, and one that clears the shelf if wanted."""
     server, shelf = MCPServer(name), []
 
     @server.tool(annotations=READS)
@@ -46,6 +46,16 @@ def build(name="shelf", die=lambda: os._exit(1)):
         if how == "raise":
             raise ValueError("it does not work")
         return "x" * 3_000_000 if how == "much" else how
+
+    if clears:
+
+        @server.tool()
+        def clear() -> str:
+            """Clears the shelf, unless something sticks to it."""
+            if "glue" in shelf:
+                raise ValueError("it sticks")
+            shelf.clear()
+            return "done"
 
     return server
 

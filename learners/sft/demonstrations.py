@@ -7,8 +7,9 @@ them is imitated.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import gymnasium
@@ -17,11 +18,17 @@ import numpy as np
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.rendering import TextRecorder, Transcript, Window
 from roleagent.config import ConfigError
+from roleagent.config.settings import WarmStartConfig
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.wrappers.tags import ReplyReader
 from roleagent.learners.tracking.display import Display
 from roleagent.types import Completion, Task
+
+PER_TASK = 40
+"""Most episodes of a training task in a warm start: more of them repeat each other."""
+_TIMED = 3
+"""Episodes whose time says how long all of them take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +53,11 @@ class Demonstration:
     observation: str
     info: dict[str, Any]
     steps: tuple[Step, ...]
+
+    @property
+    def shown(self) -> tuple[str, ...]:
+        """Everything that is said in it, in order."""
+        return (self.observation, *(text for step in self.steps for text in (step.command, step.observation)))
 
     @property
     def states(self) -> list[str | None]:
@@ -110,8 +122,26 @@ def _without(text: str, tags: Sequence[str]) -> str:
     return text
 
 
+def sized(config: WarmStartConfig, tasks: int) -> WarmStartConfig:
+    """The warm start with at most :data:`PER_TASK` episodes per training task, those of its rounds included.
+
+    >>> from roleagent.config.settings import WarmStartConfig
+    >>> few = sized(WarmStartConfig(episodes=2000, rounds=12, round_episodes=600), tasks=46)
+    >>> few.episodes, few.rounds, few.round_episodes
+    (400, 12, 120)
+    """
+    share = PER_TASK * tasks / max(1, config.episodes + config.rounds * config.round_episodes)
+    if share >= 1:
+        return config
+    each = max(1, int(share * config.round_episodes))
+    return replace(config, episodes=max(1, int(share * config.episodes)), round_episodes=each)
+
+
 def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: Display) -> list[Demonstration]:
     """``warmstart.episodes`` episodes of the expert on training tasks; with the same ``rng`` the same on every rank.
+
+    A task of which an episode came a second time is not played again: its further demonstrations are drawn from the
+    episodes that it has.
 
     Raises:
         ConfigError: the expert wins too rarely.
@@ -121,7 +151,9 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
     order = rng.permutation(len(split.task_split))
     display.stage("demonstrations", config.episodes)
     chosen: list[Demonstration] = []
-    attempts = 0
+    won: dict[str, list[Demonstration]] = {}  # by task
+    repeated: set[str] = set()
+    attempts, began = 0, time.monotonic()
     least = min((share for share in config.shares.values() if share > 0), default=1.0)
     while len(chosen) < config.episodes:
         if attempts * least >= 3 * config.episodes:
@@ -129,13 +161,30 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
                 f"the expert won only {len(chosen)} of {attempts} tasks: set warmstart.episodes=0 and policy.path"
             )
         task_id = split.task_split.task_ids[order[attempts % len(order)]]
-        demonstration = demonstrate(split.base, task_id, config.noise, slips, rng)
+        earlier = won.setdefault(task_id, [])
+        if task_id in repeated:
+            demonstration: Demonstration | None = earlier[int(rng.integers(len(earlier)))]
+        else:
+            demonstration = demonstrate(split.base, task_id, config.noise, slips, rng)
+            if demonstration is not None:
+                repeated |= {task_id} if any(demonstration.shown == one.shown for one in earlier) else set()
+                earlier.append(demonstration)
         attempts += 1
+        if attempts == _TIMED:
+            _say_cost((time.monotonic() - began) / _TIMED, len(order), config.episodes, display)
         if demonstration is not None and _is_chosen(demonstration, config.shares, rng):
             chosen.append(demonstration)
         if attempts % 20 == 0:
             display.advance(len(chosen))
     return chosen
+
+
+def _say_cost(seconds: float, tasks: int, episodes: int, display: Display) -> None:
+    """Says how long the demonstrations take, where that is more than a minute."""
+    least, most = (seconds * number / 60 for number in (min(tasks, episodes), episodes))
+    if most > 1:
+        minutes = f"{least:.0f} to {most:.0f} minutes" if round(least) < round(most) else f"{most:.0f} minutes"
+        display.say(f"an episode of the expert takes {seconds:.1f} s: demonstrations take {minutes}")
 
 
 def _is_chosen(demonstration: Demonstration, shares: Mapping[str, float], rng: np.random.Generator) -> bool:

@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -43,6 +44,8 @@ class MCPClient:
         environment: names of environment variables that a command receives. One text is a list of one, also in
             ``allow`` and ``only``.
         token: name of the environment variable with the bearer token of a URL.
+        reset: name of the tool, without arguments, that undoes whatever an episode has done. The session then serves
+            the next episode. The tool is not offered.
         transport: opens the connection in place of ``address``.
 
     Attributes:
@@ -50,6 +53,7 @@ class MCPClient:
         tools: what is offered.
         refused: names of tools that are not offered because they may change something.
         unusable: why tools are not offered whose description cannot be used, by name.
+        start_seconds: that the server took to start and to list its tools.
 
     Raises:
         MCPError: the server does not start or has no usable tools, or an argument does not fit.
@@ -67,22 +71,25 @@ class MCPClient:
         cache_only: bool = False,
         environment: Sequence[str] = (),
         token: str | None = None,
+        reset: str | None = None,
         transport: Transport | None = None,
     ):
         allow, environment, only = _listed(allow), _listed(environment), None if only is None else _listed(only)
         self.server = Server(address, environment, token, transport)
         self.own_timeout, self.timeout = timeout is not None, 10.0 if timeout is None else timeout
-        self.start_timeout, self.cache_only = start_timeout, cache_only
+        self.start_timeout, self.cache_only, self.reset = start_timeout, cache_only, reset
         for option, names in (("allow", allow), ("only", only or ()), ("environment", environment)):
             if not all(isinstance(name, str) for name in names):
                 raise self._error(f"{option} is a list of names")
         if problem := self._problem(cache):
             raise self._error(problem)
+        began = time.monotonic()
         try:
             self.cache = ResultCache(cache, cache_only) if cache else None
             self.name, described = self._describe()
         except (OSError, SessionLost) as error:
             raise self._error(str(error)) from error
+        self.start_seconds = time.monotonic() - began
         self.unusable: dict[str, str] = {}
         self.tools, self.refused = self._offered(described, allow, only)
         self._shared: Connection | None = None
@@ -94,9 +101,10 @@ class MCPClient:
 
         Args:
             isolation: ``episode``: a session that no other episode uses, and in which earlier ones have only called
-                read-only tools. ``session``: a new session; a command then runs once per episode. ``process``: the
-                same, and refuses a URL, whose server may keep a state that all sessions share. ``shared``: one session
-                for all episodes; an episode can then see what another one did.
+                read-only tools, or whose changes the tool ``reset`` has undone. ``session``: a new session; a command
+                then runs once per episode. ``process``: the same, and refuses a URL, whose server may keep a state that
+                all sessions share. ``shared``: one session for all episodes; an episode can then see what another one
+                did.
 
         Raises:
             MCPError: the isolation does not fit.
@@ -112,7 +120,7 @@ class MCPClient:
     def _connection(self, isolation: str) -> Connection:
         if isolation == "episode" and self._unchanged:
             return self._unchanged.pop()
-        connection = Connection(self.server, self.start_timeout)
+        connection = Connection(self.server, self.start_timeout, self.reset)
         if isolation == "shared":
             connection = self._shared = self._shared or connection
         return connection
@@ -128,7 +136,7 @@ class MCPClient:
         """Ends an episode and its own session, unless another episode can use it; a command ends in the background."""
         if number in self._episodes:
             episode, isolation = self._episodes.pop(number)
-            if isolation == "episode" and episode.unchanged:
+            if isolation == "episode" and episode.leave():
                 self._unchanged.append(episode.connection)
             else:
                 episode.close()
@@ -142,8 +150,8 @@ class MCPClient:
         seconds = self.timeout, self.start_timeout
         if not all(isinstance(one, int | float) and one > 0 for one in seconds):
             return "timeout and start_timeout are seconds, above 0"
-        if not all(isinstance(one, str | None) for one in (cache, server.token)):
-            return "cache is the name of a file, and token that of an environment variable"
+        if not all(isinstance(one, str | None) for one in (cache, server.token, self.reset)):
+            return "cache is the name of a file, token that of an environment variable, and reset that of a tool"
         if self.cache_only and not cache:
             return "cache_only needs cache=FILE"
         names = (*server.environment, *([server.token] if server.token else ()))
@@ -182,12 +190,12 @@ class MCPClient:
             except SchemaRefused as error:
                 self.unusable[str(one["name"])] = str(error)
         names = [tool.name for tool in tools]
-        for name in (*allow, *(only or ())):
+        for name in (*allow, *(only or ()), *([self.reset] if self.reset else ())):
             if name in self.unusable:
                 raise self._error(self.unusable[name])
             if name not in names:
                 raise self._error(f"there is no tool {name!r}; there are {', '.join(names) or 'none'}")
-        wanted = [tool for tool in tools if only is None or tool.name in only]
+        wanted = [tool for tool in tools if (only is None or tool.name in only) and tool.name != self.reset]
         offered = tuple(tool for tool in wanted if tool.read_only or tool.name in allow)
         refused = tuple(tool.name for tool in wanted if tool not in offered)
         if refused and (only is not None or not offered):
@@ -296,6 +304,14 @@ def _client(pid: int, address: str, options: str) -> MCPClient:
     if client.refused:
         names = ", ".join(client.refused)
         print(f"not offered, since they may change something: {names} (allow=[{names}])", file=sys.stderr)
+    if not (client.server.is_url or client.reset or client.cache_only) and any(
+        not tool.read_only for tool in client.tools
+    ):
+        print(
+            f"{client.name or address} starts in {client.start_seconds:.1f} s, again for each episode that changes "
+            "something; reset=TOOL names a tool that undoes the changes instead",
+            file=sys.stderr,
+        )
     for problem in client.unusable.values():
         print(f"not offered: {problem}", file=sys.stderr)
     return client

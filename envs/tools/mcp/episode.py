@@ -86,10 +86,12 @@ class Episode:
                 return answer
         raise AssertionError("the second failure raises")
 
-    @property
-    def unchanged(self) -> bool:
-        """Whether all calls were read-only, and the last one was answered."""
-        return not self._changed and not self._failures
+    def leave(self) -> bool:
+        """Whether another episode can use the session: the last call was answered, and changes can be undone."""
+        if self._failures or (self._changed and self.connection.reset is None):
+            return False
+        self.connection.changed = self._changed
+        return True
 
     def close(self) -> None:
         """Ends the episode's own session; a command ends in the background."""
@@ -98,20 +100,38 @@ class Episode:
 
 
 class Connection:
-    """A session that starts when it is needed, again after each restart. Its methods run in the background loop."""
+    """A session that starts when it is needed, again after each restart. Its methods run in the background loop.
 
-    def __init__(self, server: Server, start_timeout: float):
-        self.server, self._start_timeout = server, start_timeout
+    Attributes:
+        reset: the tool that undoes the changes of an episode; None: there is none.
+        changed: whether it must be called before the next call.
+    """
+
+    def __init__(self, server: Server, start_timeout: float, reset: str | None = None):
+        self.server, self.reset, self._start_timeout = server, reset, start_timeout
+        self.changed = False
         self._session: Session | None = None
         self._pid = os.getpid()
 
     async def call(self, name: str, arguments: Mapping[str, Any], timeout: float) -> dict[str, Any]:
         """Calls a tool; raises as :meth:`Session.call`."""
+        if self.changed:
+            await self._undo(timeout)
         if self._session is None or self._pid != os.getpid():  # a fork has the parent's session, but not its thread
             self._pid = os.getpid()
             self._session = Session(self.server, self._start_timeout, _starting(self._pid))
             _open.add(self._session)
         return await self._session.call(name, arguments, timeout)
+
+    async def _undo(self, timeout: float) -> None:
+        """Calls the tool ``reset``; the session is restarted where that fails."""
+        self.changed = False
+        assert self.reset is not None
+        if self._session is not None and self._pid == os.getpid():
+            with suppress(SessionLost):
+                if not (await self._session.call(self.reset, {}, timeout)).get("isError"):
+                    return
+        await self.restart()
 
     async def restart(self) -> None:
         """Ends the session; the next call starts another."""

@@ -106,7 +106,8 @@ class PromptConfig:
 class WarmStartConfig:
     """Imitation of a scripted expert that sees only the agent's observations."""
 
-    episodes: Annotated[Integer, Field(ge=0, le=10**6)] = 1200  # demonstrations
+    episodes: Annotated[Integer, Field(ge=0, le=10**6)] = 1200  # demonstrations; with few tasks less,
+    # so that no task has more than 40 of them and of the rounds' episodes
     epochs: Annotated[Number, Field(gt=0, le=10_000)] = 3.0  # passes over the demonstrations
     rounds: Annotated[Integer, Field(ge=0, le=100)] = 0  # so often policy and expert take turns in episodes,
     # and the expert's commands are imitated

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import shlex
 import sys
 import time
@@ -42,14 +43,14 @@ def url():
         yield found
 
 
-def in_memory(starts):
+def in_memory(starts, **options):
     """A transport to a server in this process, which counts its starts."""
 
     @asynccontextmanager
     async def connect():
         starts.append(1)
         async with create_client_server_memory_streams() as (client, (read, write)), anyio.create_task_group() as group:
-            server = mcp_server.build(die=write.close)
+            server = mcp_server.build(die=write.close, **options)
             inner = getattr(server, "_lowlevel_server", None) or server._mcp_server
             group.start_soon(inner.run, read, write, inner.create_initialization_options())
             yield client
@@ -137,6 +138,28 @@ def test_a_session_in_which_an_episode_only_read_serves_the_next():
         with episode(client, isolation) as tools:
             assert tools["look"]({}).text == "empty"
         assert len(starts) == expected
+
+
+def test_a_changed_session_is_reset_for_the_next_episode_where_the_server_can():
+    starts = []
+    client = MCPClient("shelf", transport=in_memory(starts, clears=True), allow=["put"], reset="clear")
+    assert [tool.name for tool in client.tools] == ["add", "look", "put", "misbehave"] and client.refused == ()
+    for thing, expected in (("egg", 2), ("pan", 2), ("glue", 2), ("cup", 3), ("jar", 3)):
+        with episode(client) as tools:
+            assert tools["look"]({}).text == "empty"
+            tools["put"]({"thing": thing})
+            assert tools["look"]({}).text == thing
+        assert len(starts) == expected  # the list of tools, one session, and another after the reset that failed
+    with pytest.raises(MCPError, match="there is no tool 'undo'"):
+        MCPClient("shelf", transport=in_memory(starts), reset="undo")
+
+
+def test_a_command_that_starts_for_each_episode_is_said_with_its_time(capsys):
+    load_tools(COMMAND, allow="put")
+    line = r"shelf starts in \d+\.\d s, again for each episode that changes something; reset=TOOL names a tool .*\n"
+    assert re.fullmatch(line, capsys.readouterr().err)
+    load_tools(COMMAND, only=["add"])
+    assert "again for each" not in capsys.readouterr().err
 
 
 def test_one_episode_does_not_end_a_shared_session_of_others():

@@ -1,5 +1,8 @@
 """What a training run with tools needs: demonstrations, a configuration, and one line for what is wrong with files."""
 
+import json
+from types import SimpleNamespace
+
 import gymnasium
 import numpy as np
 import pytest
@@ -9,6 +12,8 @@ from roleagent.config import ConfigError, load
 from roleagent.env_spec import make_expert
 from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.expert import GIVEN_UP
+from roleagent.learners.launch import size_warm_start
+from roleagent.learners.sft import demonstrations
 from roleagent.learners.sft.demonstrations import Demonstration, Step
 from roleagent.learners.sft.tokenization import check_reply_lengths
 from roleagent.tools import Call
@@ -89,3 +94,72 @@ def test_replies_that_the_policy_could_not_finish_are_refused():
     check_reply_lengths(split, Letters(), [short, long])
     with pytest.raises(ConfigError, match=r"2 of 3 demonstrations .* rollout.action_tokens=40: the longest has \d+"):
         check_reply_lengths(split, Letters(), [short, long, long])
+
+
+def split_of(tmp_path, count, *overrides):
+    """A split of ``count`` tasks, each of which one call solves."""
+    plan = [{"name": "convert", "arguments": {"amount": 1, "unit": "km"}}]
+    rows = [{"id": f"t{n}", "prompt": f"How far is {n}?", "answer": 1000, "calls": plan} for n in range(count)]
+    (tmp_path / f"{count}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    kwargs = (f"env.kwargs.tasks={tmp_path}/{count}.jsonl", "env.kwargs.tools=roleagent.envs.tools.examples")
+    given = ["env.id=RoleAgent/ToolEnv-v0", "env.train_split=all", "env.kwargs.judge=number", *kwargs, *overrides]
+    return EnvSplit.open(load(overrides=given), "all")
+
+
+class Said:
+    """A display that keeps what it is given."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, line):
+        self.lines.append(line)
+
+    def stage(self, *given):
+        pass
+
+    advance = stage
+
+
+def collected(split, monkeypatch, seconds=0.0):
+    """Demonstrations, how many episodes were played for them, and what was said."""
+    plays, said, inner = [], Said(), demonstrations.demonstrate
+    clock = iter(range(10**6))
+
+    def counted(*arguments):
+        plays.append(arguments[1])
+        return inner(*arguments)
+
+    monkeypatch.setattr(demonstrations, "demonstrate", counted)
+    if seconds:
+        monkeypatch.setattr(demonstrations, "time", SimpleNamespace(monotonic=lambda: 3 * seconds * next(clock)))
+    found = demonstrations.collect_demonstrations(split, np.random.default_rng(0), said)
+    monkeypatch.undo()
+    return found, plays, said.lines
+
+
+def test_demonstrations_are_not_played_more_often_than_they_differ(tmp_path, monkeypatch):
+    split = split_of(tmp_path, 8, "warmstart.episodes=200", "warmstart.noise=0")
+    found, plays, _ = collected(split, monkeypatch)
+    assert (len(found), len(plays)) == (200, 16)  # each task a second time, which was the same
+    assert len({one.shown for one in found}) == 8
+    again, _, _ = collected(split, monkeypatch)
+    assert [one.shown for one in again] == [one.shown for one in found]
+    found, plays, _ = collected(split_of(tmp_path, 8, "warmstart.episodes=200", "warmstart.noise=0.3"), monkeypatch)
+    assert 16 < len(plays) < 100 and len({one.shown for one in found}) > 8
+
+
+def test_what_demonstrations_cost_is_said_before_most_of_them_are_played(tmp_path, monkeypatch):
+    _, _, lines = collected(split_of(tmp_path, 40, "warmstart.episodes=1200"), monkeypatch, seconds=2.0)
+    assert lines == ["an episode of the expert takes 2.0 s: demonstrations take 1 to 40 minutes"]
+
+
+def test_a_warm_start_is_sized_by_its_tasks(tmp_path):
+    said = []
+    sizes = ("warmstart.episodes=2000", "warmstart.rounds=12", "warmstart.round_episodes=600")
+    few = size_warm_start(split_of(tmp_path, 46, *sizes), said.append)
+    assert (few.config.warmstart.episodes, few.config.warmstart.round_episodes) == (400, 120)
+    assert said == ["the warm start fits 46 tasks: 400 demonstrations and 12 rounds of 120 episodes"]
+    assert size_warm_start(few, said.append).config == few.config  # a resumed run
+    many = split_of(tmp_path, 400, *sizes)
+    assert size_warm_start(many, said.append).config == many.config and len(said) == 1
