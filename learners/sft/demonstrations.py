@@ -167,7 +167,8 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
         else:
             demonstration = demonstrate(split.base, task_id, config.noise, slips, rng)
             if demonstration is not None:
-                repeated |= {task_id} if any(demonstration.shown == one.shown for one in earlier) else set()
+                if any(demonstration.shown == one.shown for one in earlier):
+                    repeated.add(task_id)
                 earlier.append(demonstration)
         attempts += 1
         if attempts == _TIMED:
