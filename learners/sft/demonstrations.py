@@ -28,7 +28,7 @@ from roleagent.types import Completion, Task
 PER_TASK = 40
 """Most episodes of a training task in a warm start: more of them repeat each other."""
 _TIMED = 3
-"""Episodes whose time says how long all of them take."""
+"""Episodes from whose time that of all of them is estimated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,11 +181,11 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
 
 
 def _say_cost(seconds: float, tasks: int, episodes: int, display: Display) -> None:
-    """Says how long the demonstrations take, where that is more than a minute."""
-    least, most = (seconds * number / 60 for number in (min(tasks, episodes), episodes))
+    """Shows how long the demonstrations take at these seconds per episode, where that may be two minutes or more."""
+    least, most = (max(1, round(seconds * number / 60)) for number in (min(tasks, episodes), episodes))
     if most > 1:
-        minutes = f"{least:.0f} to {most:.0f} minutes" if round(least) < round(most) else f"{most:.0f} minutes"
-        display.say(f"an episode of the expert takes {seconds:.1f} s: demonstrations take {minutes}")
+        minutes = f"{least} to {most}" if least < most else most
+        display.say(f"an episode of the expert takes {seconds:.1f} s: demonstrations take {minutes} minutes")
 
 
 def _is_chosen(demonstration: Demonstration, shares: Mapping[str, float], rng: np.random.Generator) -> bool:

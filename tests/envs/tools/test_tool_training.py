@@ -98,8 +98,8 @@ def test_replies_that_the_policy_could_not_finish_are_refused():
 
 def split_of(tmp_path, count, *overrides):
     """A split of ``count`` tasks, each of which one call solves."""
-    plan = [{"name": "convert", "arguments": {"amount": 1, "unit": "km"}}]
-    rows = [{"id": f"t{n}", "prompt": f"How far is {n}?", "answer": 1000, "calls": plan} for n in range(count)]
+    calls = [[{"name": "convert", "arguments": {"amount": n, "unit": "km"}}] for n in range(count)]
+    rows = [{"id": f"t{n}", "prompt": f"Is {n} far?", "answer": 1000 * n, "calls": calls[n]} for n in range(count)]
     (tmp_path / f"{count}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     kwargs = (f"env.kwargs.tasks={tmp_path}/{count}.jsonl", "env.kwargs.tools=roleagent.envs.tools.examples")
     given = ["env.id=RoleAgent/ToolEnv-v0", "env.train_split=all", "env.kwargs.judge=number", *kwargs, *overrides]
