@@ -127,7 +127,7 @@ def test_a_server_that_fails_is_restarted_once_and_then_ends_the_episode(how):
 
 def test_a_session_in_which_an_episode_only_read_serves_the_next():
     starts = []
-    client = MCPClient("shelf", transport=in_memory(starts), timeout=0.3, allow=["put"])
+    client = MCPClient("shelf", transport=in_memory(starts), allow=["put"])
     for isolation, first, expected in (
         ("episode", ("look", {}), 2),  # the list of tools, and one session for both episodes
         ("session", ("look", {}), 2 + 2),
