@@ -295,7 +295,7 @@ def calls_in_words(messages: Sequence[Message], results: bool = False) -> list[M
     """The same conversation with calls in the texts of replies.
 
     Args:
-        results: whether results keep the role of tools; otherwise the user says them.
+        results: whether results keep the role of tools; otherwise they are the user's.
     """
     said: list[Message] = []
     for message in messages:

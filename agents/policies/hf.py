@@ -112,7 +112,7 @@ class HFPolicy:
     """A causal language model as a policy (see :class:`~roleagent.agents.policies.protocol.Policy`).
 
     Args:
-        model: a decoder-only transformer; :func:`~roleagent.agents.policies.model_check.check_model` says which.
+        model: a decoder-only transformer (:func:`~roleagent.agents.policies.model_check.check_model`).
         tokenizer: its tokenizer.
         generator: source of all sampling, seeded by the policy's owner; may be on another device than the model.
         context_length: most tokens of prompt and completion; by default what the model was made for.

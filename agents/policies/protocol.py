@@ -119,4 +119,3 @@ class Policy(Protocol):
     def offload(self) -> None:
         """Frees memory for the learner's update until the next call of ``generate`` or ``sync``."""
         ...
-

@@ -2,6 +2,7 @@
 
 import json
 
+import gymnasium
 import pytest
 from tiny import Script, qwen, qwen2_tokenizer
 
@@ -14,7 +15,8 @@ from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.tools import ToolEnv, tool
-from roleagent.envs.wrappers import Tags, ToolTags, read_replies
+from roleagent.envs.wrappers import PredictedState, ToolTags, read_replies
+from roleagent.envs.wrappers.tags import TagReader
 
 START, END = "<|im_start|>", "<|im_end|>"
 BEGIN = f"{{% if add_generation_prompt %}}{START}assistant\n{{% endif %}}"
@@ -25,9 +27,8 @@ ALTERNATE = (
     "{{ raise_exception('Conversation roles must alternate') }}{% endif %}" + TURN + "{% endfor %}" + BEGIN
 )
 ANY_ROLE = "{% for m in messages %}" + TURN + "{% endfor %}" + BEGIN
-KNOWN_ROLES = (
-    "{% for m in messages %}{% if m.role in ('system', 'user', 'assistant') %}" + TURN + "{% endif %}{% endfor %}" + BEGIN
-)
+KNOWN = "{% if m.role in ('system', 'user', 'assistant') %}"
+KNOWN_ROLES = "{% for m in messages %}" + KNOWN + TURN + "{% endif %}{% endfor %}" + BEGIN
 LONG_IDS = (
     "{% for m in messages %}{% for c in m.tool_calls %}{% if c.id | length != 9 %}{{ raise_exception('ids') }}"
     "{% endif %}{% endfor %}{% if m.role == 'tool' and m.tool_call_id | length != 9 %}{{ raise_exception('ids') }}"
@@ -41,8 +42,9 @@ ONE_CALL = LONG_IDS.replace(
 )
 TEXT_ARGUMENTS = (
     "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}{% for c in m.tool_calls %}"
-    f"{START}call\n{{{{ c.function.name + ' ' + c.function.arguments }}}}{END}\n{{% endfor %}}{{% else %}}" + TURN
-) + "{% endif %}{% endfor %}" + BEGIN
+    f"{START}call\n{{{{ c.function.name + ' ' + c.function.arguments }}}}{END}\n{{% endfor %}}{{% else %}}"
+    f"{TURN}{{% endif %}}{{% endfor %}}{BEGIN}"
+)
 THINKS = ANY_ROLE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
 TEMPLATES = {
     "alternate": ALTERNATE,
@@ -89,10 +91,12 @@ def test_a_prompting_agent_sees_tools_calls_and_results_with_every_template(kind
     ]
     for count in (2, 5, 7, 9):
         text = policy.tokenizer.decode(PolicyChatModel(policy).prompt(Prompt(messages[:count], TOOLS)))
-        shown = ["Rules.", "find", "Finds rooms.", "near", "Which room?"]
-        shown += ["sea", "hill", "Room One", "Room Two", "Hm.", "malformed", "lake", "Room Three"][: 2 * (count - 2)]
-        places = [text.rindex(one) for one in shown[5:]]
+        later = ["sea", "hill", "Room One", "Room Two", "Hm.", "malformed", "lake", "Room Three"][
+            : (count - 1) // 2 * 2
+        ]
+        shown = ["Rules.", "find", "Finds rooms.", "near", "Which room?", *later]
         assert all(one in text for one in shown), text
+        places = [text.rindex(one) for one in later]
         assert places == sorted(places) or kind == "one call"
         assert text.endswith("assistant\n")
         assert "'near'" not in text and '\\"near' not in text, "arguments are JSON, once"
@@ -132,7 +136,7 @@ def test_a_template_that_shows_no_conversation_is_refused_in_one_line(template):
     policy = policy_of(template)
     with pytest.raises(PolicyError, match="does not show the messages"):
         PolicyChatModel(policy)
-    with pytest.raises(ValueError, match="chat template (refuses|rewrites)"):
+    with pytest.raises(ValueError, match=r"chat template (refuses|rewrites)"):
         ChatRenderer(policy)
 
 
@@ -146,19 +150,12 @@ CLOSED = f"{CUT} I look.</think>\n\n<action>go to stove</action>"
 def test_a_reply_that_was_cut_within_its_thought_is_no_action(mark):
     closing = f"{mark[0]}/{mark[1:]}"
     renderer = ChatRenderer(policy_of(THINKS.replace("<think>", mark)))
-    encode, reader = renderer._policy.encode, Tags(ToyLike()).reader
+    encode, reader = renderer._policy.encode, TagReader(horizon=0)
     cut = renderer.read(encode(CUT))
     assert reader.read(cut).command == "" and without_thoughts(cut) == ""
     whole = renderer.read(encode(CLOSED.replace("</think>", closing)))
     assert reader.read(whole).command == "go to stove" and without_thoughts(whole).endswith("</action>")
     assert renderer.opening == mark
-
-
-class ToyLike:
-    """What the wrapper looks at of an environment."""
-
-    action_space = metadata = spec = None
-    unwrapped = property(lambda self: self)
 
 
 @pytest.mark.parametrize("template", [ANY_ROLE, THINKS.replace("<think>\n", "<think>\n\n</think>\n\n")])
@@ -192,18 +189,19 @@ def test_written_replies_close_the_thought_that_the_template_opened():
 def test_a_rollout_plays_no_action_of_a_thought(predictions):
     """Also with thoughts before the predictions."""
     policy = policy_of(THINKS)
-    replies = Script(lambda prompt, slot: "So.</think><prediction h=\"1\">x</prediction>" if "Write down" in prompt
-                     .rsplit(START, 2)[1] else (CUT if prompt.count(START) < 3 else CLOSED))  # fmt: skip
+
+    def reply(prompt, slot):
+        if "Write down" in prompt.rsplit(START, 2)[1]:
+            return 'So.</think><prediction h="1">x</prediction>'
+        return CUT if prompt.count(START) < 3 else CLOSED
+
+    replies = Script(reply)
     names = ("tokenizer", "end_ids", "eos_id", "encode", "decode", "literal", "single_token")
     vars(replies).update({name: getattr(policy, name) for name in names})
-    import gymnasium
-
-    from roleagent.envs.wrappers import PredictedState
-
     make = lambda: read_replies(PredictedState(gymnasium.make("RoleAgent/Toy-v0", max_steps=2), 1))  # noqa: E731
     prompt, limits = PromptConfig(predictions=predictions), RolloutConfig(action_tokens=200, prediction_tokens=80)
     rollout = Rollout(replies, EnvPool(make), "RoleAgent/Toy-v0", prompt, limits, 1)
-    [group] = rollout.play(["boil-egg-1"], 1, 0.0)
+    [group] = rollout.play(["bring-egg-table-1"], 1, 0.0)
     first, second = group.trajectories[0].turns
     assert first.info["format_error"] == "<think> is never closed" and not first.action
     assert second.info["format_error"] is None and second.action == "go to stove"

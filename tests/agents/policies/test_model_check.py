@@ -1,4 +1,4 @@
-"""Models that look at a window, count positions or scale logits on their own are refused, not sampled from as others."""
+"""Models that look at a window, count positions or scale logits on their own are refused."""
 
 import pytest
 import torch
@@ -116,13 +116,14 @@ def test_a_model_that_is_read_as_it_reads_itself_is_taken(name):
 def test_the_check_reads_few_tokens_and_leaves_no_trace(monkeypatch):
     model, read = windowed("Mistral", 4096), []
     monkeypatch.setattr(model_check, "LONGEST", 64)
-    model.register_forward_pre_hook(lambda module, args, kwargs: read.append(kwargs["input_ids"].numel()), with_kwargs=True)
+    count = lambda module, args, kwargs: read.append(kwargs["input_ids"].numel())  # noqa: E731
+    model.model.register_forward_pre_hook(count, with_kwargs=True)
     model.train()
     state = torch.get_rng_state()
     with pytest.raises(PolicyError, match="window of 4096"):
         check_model(model, 8192)
     check_model(model, 4096)
-    assert sum(read) <= 4 * model_check.SHORT
+    assert sum(read) <= 2 * 6 * model_check.SHORT  # of both checks
     assert model.training and torch.equal(torch.get_rng_state(), state)
     assert not any(parameter.grad is not None for parameter in model.parameters())
 
@@ -140,5 +141,5 @@ def test_a_gguf_file_is_refused_in_one_line(tmp_path, name):
     if name == "folder":
         path.mkdir()
     (path / "model.gguf" if name == "folder" else path).write_bytes(b"GGUF")
-    with pytest.raises(PolicyError, match="GGUF is a format of llama.cpp: name the folder"):
+    with pytest.raises(PolicyError, match=r"GGUF is a format of .*: name the folder"):
         HFPolicy.from_path(path, torch.Generator())
