@@ -275,7 +275,10 @@ class Rollout:
         if prediction is None:
             return text
         predicted = self.renderer.read(prediction.token_ids)
-        return text + (_THOUGHT.sub("", predicted) if self.renderer.opening else predicted)
+        if not self.renderer.opening:
+            return text + predicted
+        cut = text.startswith("<think>") and "</think>" not in text
+        return text + "</think>" * cut + _THOUGHT.sub("", predicted)
 
     def _record(
         self,

@@ -16,6 +16,7 @@ from roleagent.agents.policies.vllm.policy import VLLMPolicy
 from roleagent.agents.rendering import STYLES
 from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import PromptConfig, RolloutConfig
+from roleagent.env_spec import UNKNOWN
 from roleagent.learners.run.checkpoints import save_policy
 from roleagent.types import Completion
 
@@ -26,7 +27,7 @@ PHI = (
 NAMES = ("<|endoftext|>", "<|end|>", "<|other|>")
 
 
-def policy_of(words, named=None, context=512):
+def policy_of(words, named=None, context=4096):
     """A policy of random weights for a tokenizer; ``named`` are the end tokens of its generation configuration."""
     torch.manual_seed(0)
     config = LlamaConfig(
@@ -121,14 +122,14 @@ def test_sampling_ends_at_any_of_them(phi):
 
 
 def test_a_checkpoint_keeps_the_end_tokens(phi, tmp_path):
-    """Also where the configuration for generation has settings of sampling, which transformers refuses to write."""
-    policy = policy_of(phi.tokenizer, sorted(phi.end_ids))
-    policy.model.generation_config.temperature = 0.6
-    save_policy(policy, tmp_path)
-    again = HFPolicy.from_path(tmp_path, torch.Generator())
-    assert again.end_ids == phi.end_ids and again.eos_id == phi.eos_id
-    written = json.loads((tmp_path / "generation_config.json").read_text())
-    assert frozenset(written["eos_token_id"]) == phi.end_ids
+    """Also beside settings of sampling, as published configurations have them."""
+    save_policy(policy_of(phi.tokenizer, sorted(phi.end_ids)), tmp_path / "one")
+    path = tmp_path / "one" / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "temperature": 0.6}))
+    loaded = HFPolicy.from_path(tmp_path / "one", torch.Generator())
+    save_policy(loaded, tmp_path / "two")
+    again = HFPolicy.from_path(tmp_path / "two", torch.Generator())
+    assert loaded.end_ids == again.end_ids == phi.end_ids and again.eos_id == phi.eos_id
 
 
 # --- tokenizers of Llama 2's kind -------------------------------------------------------------------------------------
@@ -180,7 +181,7 @@ def test_a_transcript_has_the_tokens_of_the_whole_text(template, scheme, ended):
     policy = policy_of(llama2_tokenizer(template, scheme))
     renderer, words = ChatRenderer(policy), policy.tokenizer
     transcript = STYLES["transcript"](renderer, 0, "none", "a kitchen", {}, 0)
-    head = renderer.instructions(0, "none", "", "")
+    head = renderer.instructions(0, "none", UNKNOWN.rules, UNKNOWN.form)
     reply = [*renderer.write("<action>take egg</action>"), *([policy.eos_id] if ended else [])]
     transcript.advance((*transcript.action_prompt(), *reply), reply, "take egg", "You see egg.", {})
     contents = ("user", f"{head}\n\na kitchen"), ("assistant", "<action>take egg</action>"), ("user", "You see egg.")
