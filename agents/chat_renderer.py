@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any
 
 from jinja2 import TemplateError
 
 from roleagent.agents.analysts.prompts import PromptKind
-from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.chat_template import ChatTemplate, Message, tools_in_words
+from roleagent.agents.policies.protocol import INSIDE, Policy
 from roleagent.envs.wrappers.tags import COMMAND_FORM, THOUGHTS, prediction_forms
 from roleagent.markers import map_texts
-
-Message = dict[str, Any]
 
 
 class ChatRenderer:
@@ -31,8 +29,14 @@ class ChatRenderer:
     _MESSAGE = "\u241fMessage\u241f"
 
     def __init__(self, policy: Policy):
-        self._policy = policy
-        rendered = self._render([*self._example(), {"role": "user", "content": self._MESSAGE}])
+        self._policy, self._template = policy, ChatTemplate(policy.tokenizer)
+        try:
+            rendered = self._template.raw([*self._example(), {"role": "user", "content": self._MESSAGE}])
+        except (TemplateError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"the tokenizer's chat template refuses a conversation ({error}); remove the template from the "
+                "tokenizer's folder to prompt in plain lines"
+            ) from error
         if any(rendered.count(text) != 1 for text in (self._FIRST, self._REPLY, self._MESSAGE)):
             raise ValueError(
                 "the tokenizer's chat template rewrites or repeats messages, so that conversations cannot be kept "
@@ -42,46 +46,47 @@ class ChatRenderer:
     def _example(self) -> list[Message]:
         return [{"role": "user", "content": self._FIRST}, {"role": "assistant", "content": self._REPLY}]
 
-    def _render(self, messages: list[Message], tools: Sequence[Mapping[str, Any]] = ()) -> str:
-        text = self._policy.tokenizer.apply_chat_template(
-            messages, tools=list(tools) or None, tokenize=False, add_generation_prompt=True
-        )
-        assert isinstance(text, str)
-        return text
+    def _after_reply(self, messages: Sequence[Message], reply: Sequence[int]) -> list[int]:
+        rest = self._template.raw([*self._example(), *messages]).partition(self._REPLY)[2]
+        if not reply or reply[-1] not in self._policy.end_ids:
+            return self._policy.encode(rest, INSIDE)
+        # A reply with an end token needs no other; a turn's end may have blanks before it.
+        end, turn = self._text(reply[-1]), self._text(self._policy.eos_id)
+        said = next((mark for mark in (end, turn) if rest.lstrip().startswith(mark)), None)
+        if said is not None and (said == end or turn in self._template.turn_end):
+            rest = rest.lstrip().removeprefix(said)
+        return self._policy.encode(rest, end)
 
-    @cached_property
-    def tool_role(self) -> str:
-        """``"tool"``, or ``"user"`` if the template has no role for tools."""
-        try:
-            rendered = self._render([*self._example(), *self._results([self._MESSAGE])])
-        except (TemplateError, TypeError, ValueError):
-            return "user"
-        return "tool" if self._MESSAGE in rendered else "user"
+    def _text(self, token: int) -> str:
+        return self._policy.tokenizer.convert_ids_to_tokens(token)
 
-    @staticmethod
-    def _results(texts: Sequence[str]) -> list[Message]:
-        # Some templates ask for an id of nine characters.
-        return [{"role": "tool", "content": text, "tool_call_id": f"{n:09}"} for n, text in enumerate(texts)]
+    @property
+    def opening(self) -> str:
+        """The tag that prompts leave open, such as ``<think>``; ``""`` where there is none."""
+        return self._template.opening
 
-    def _after_reply(self, messages: list[Message], reply: Sequence[int]) -> list[int]:
-        ids = self._policy.encode(self._render([*self._example(), *messages]).partition(self._REPLY)[2])
-        # A reply with the stop token already has its end token.
-        return ids[1:] if reply and ids and reply[-1] == ids[0] else ids
+    def read(self, reply: Sequence[int]) -> str:
+        return self._template.read(self._policy.decode(reply))
+
+    def write(self, text: str) -> list[int]:
+        return self._policy.encode(self._template.written(text), INSIDE)
 
     def literal(self, text: str) -> str:
         return self._policy.literal(text)
 
     def first_message(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         offered = [map_texts(self.literal, tool) for tool in tools]
-        return self._policy.encode(self._render([{"role": "user", "content": text}], offered))
+        if offered and not self._template.form.tools:
+            text, offered = f"{text}\n\n{tools_in_words(offered)}", []
+        return self._policy.encode(self._template.raw([{"role": "user", "content": text}], offered))
 
     def next_message(self, text: str, reply: Sequence[int]) -> list[int]:
         return self._after_reply([{"role": "user", "content": text}], reply)
 
     def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
-        if self.tool_role == "user":
+        if not self._template.form.results:
             return self.next_message("\n".join(texts), reply)
-        return self._after_reply(self._results(texts), reply)
+        return self._after_reply(self._template.results(texts), reply)
 
     def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
         alone = "Do not think aloud." if form else "Reply with nothing but the command."

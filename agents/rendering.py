@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from roleagent.agents.analysts.prompts import PromptKind
 from roleagent.agents.chat_renderer import ChatRenderer
-from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.policies.protocol import INSIDE, Policy
 from roleagent.agents.policies.scratch_model import ANSWER_TOKENS, PREDICT, SIMULATE
 from roleagent.env_spec import UNKNOWN, Instructions
 from roleagent.types import Completion
@@ -40,9 +40,21 @@ class Renderer(Protocol):
 
     Attributes:
         explains: whether prompts contain instructions.
+        opening: the tag that prompts leave open, such as ``<think>``; ``""`` where there is none.
     """
 
     explains: bool
+
+    @property
+    def opening(self) -> str: ...
+
+    def read(self, reply: Sequence[int]) -> str:
+        """The text of a sampled reply, with what the prompt has opened."""
+        ...
+
+    def write(self, text: str) -> list[int]:
+        """The tokens of a reply that is written, without an end token."""
+        ...
 
     def literal(self, text: str) -> str:
         """A text from outside; special tokens in it are not recognized."""
@@ -83,6 +95,7 @@ class _Unexplained:
     """Renderers of models that are trained on the environment: their prompts have no instructions."""
 
     explains = False
+    opening = ""
 
     def instructions(self, horizon: int, think: str, rules: str, form: str) -> str:
         return ""
@@ -95,14 +108,17 @@ class PlainRenderer(_Unexplained):
     """Plain lines, for models without a chat template."""
 
     def __init__(self, policy: Policy):
-        self._encode, self.literal = policy.encode, policy.literal
+        self._encode, self.literal, self.read = policy.encode, policy.literal, policy.decode
+
+    def write(self, text: str) -> list[int]:
+        return self._encode(text, INSIDE)
 
     def first_message(self, text: str, tools: Sequence[ToolSchema] = ()) -> list[int]:
         return self._encode(f"{text}\n")
 
     def next_message(self, text: str, reply: Sequence[int]) -> list[int]:
         # The prediction request is one special token; an observation has its own line.
-        return self._encode(text if text == PREDICT else f"\n{text}\n")
+        return self._encode(text if text == PREDICT else f"\n{text}\n", INSIDE)
 
     def tool_results(self, texts: Sequence[str], reply: Sequence[int]) -> list[int]:
         return self.next_message("\n".join(texts), reply)
@@ -116,6 +132,12 @@ class TextRecorder(_Unexplained):
 
     def __init__(self) -> None:
         self.texts: list[str] = []
+
+    def read(self, reply: Sequence[int]) -> str:
+        return ""
+
+    def write(self, text: str) -> list[int]:
+        return self.first_message(text)
 
     def literal(self, text: str) -> str:
         return text

@@ -7,6 +7,7 @@ all episodes if no later prompt contains them, else in a second call per turn. W
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
@@ -30,6 +31,8 @@ from roleagent.types import (
     Turn,
     grouping_state,
 )
+
+_THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
 
 class Rollout:
@@ -69,13 +72,20 @@ class Rollout:
         # Prompts that only grow are the beginnings of one text, so their questions can be asked together, afterwards.
         self._predicts_later = bool(horizon) and (prompt.style, prompt.predictions) == ("transcript", "detached")
         # With one horizon its closing tag ends the reply; with several the model itself ends the reply.
-        self.prediction_stops = self._stops("</prediction>") if horizon == 1 else frozenset({policy.eos_id})
+        self.prediction_stops = self._stops("</prediction>") if horizon == 1 else policy.end_ids
 
     def _stops(self, *closing_tags: str) -> frozenset[int]:
-        """Tokens that end a reply: closing tags that are one token, and always the end token."""
+        """Tokens that end a reply: closing tags that are one token, and always the end tokens."""
         inline = self.horizon and self.prompt.predictions == "inline"
         tokens = () if inline else map(self.policy.single_token, closing_tags)
-        return frozenset({self.policy.eos_id, *(token for token in tokens if token is not None)})
+        return self.policy.end_ids | {token for token in tokens if token is not None}
+
+    def text_reply(self, text: str, stops: frozenset[int]) -> Completion:
+        """A text as a completion that ends in a stop token; its log-probabilities are 0."""
+        ids = self.renderer.write(text)
+        if not ids or ids[-1] not in stops:
+            ids.append(self.policy.eos_id)
+        return Completion(tuple(ids), (0.0,) * len(ids), "stop")
 
     def open(self, observation: str, info: dict[str, Any]) -> Conversation:
         """A conversation in the configured style, after ``reset``."""
@@ -156,7 +166,10 @@ class Rollout:
             predicted = self._predict(acting, actions, temperature)
         with self.watch("environment"):
             scored = self.pool.scoring_seconds
-            replies = [self._reply(*parts) for parts in zip(actions, predicted, strict=True)]
+            replies = [
+                self._reply(action, followup and followup[1])
+                for action, followup in zip(actions, predicted, strict=True)
+            ]
             indices = [episode.index for episode in acting]
             outcomes = self.pool.step_many(dict(zip(indices, replies, strict=True)))
             for episode, prompt, action, followup, text in zip(
@@ -235,8 +248,8 @@ class Rollout:
             with self.watch("prediction"):
                 for number, reply in replies.items():
                     turn = episode.turns[number]
-                    text = self.policy.decode(turn.completion.token_ids) + self.policy.decode(reply.token_ids)
-                    prediction = Prediction(episode.asked[number], reply, self.reader.read(text).predictions)
+                    texts = self.reader.read(self._reply(turn.completion, reply)).predictions
+                    prediction = Prediction(episode.asked[number], reply, texts)
                     episode.turns[number] = replace(turn, prediction=prediction)
             with self.watch("scoring"):
                 self._score(episode)
@@ -256,10 +269,16 @@ class Rollout:
             for score in scores:
                 episode.scores.setdefault(steps[score.turn], []).append(score)
 
-    def _reply(self, action: Completion, followup: tuple[tuple[int, ...], Completion] | None) -> str:
-        """The reply as text, with a follow-up prediction appended."""
-        text = self.policy.decode(action.token_ids)
-        return text if followup is None else text + self.policy.decode(followup[1].token_ids)
+    def _reply(self, action: Completion, prediction: Completion | None) -> str:
+        """The reply as text, with a follow-up prediction appended. Thoughts about the prediction are no part of it."""
+        text = self.renderer.read(action.token_ids)
+        if prediction is None:
+            return text
+        predicted = self.renderer.read(prediction.token_ids)
+        if not self.renderer.opening:
+            return text + predicted
+        cut = text.startswith("<think>") and "</think>" not in text
+        return text + "</think>" * cut + _THOUGHT.sub("", predicted)
 
     def _record(
         self,

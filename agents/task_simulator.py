@@ -182,7 +182,7 @@ class ModelSimulator:
         self._start, self._records = start, ()
         self.renderer = renderer_of(policy)
         closing = policy.single_token(TASK_TAGS[1])
-        self._stops = frozenset({policy.eos_id} | ({closing} if closing is not None else set()))
+        self._stops = policy.end_ids | ({closing} if closing is not None else set())
         longest = TaskSpec(tuple(max(values, key=self._measure) for values in grammar.fields.values()))
         self.limit = len(self.answer(longest.values)) + _SLACK + (_REMARKS if self.renderer.explains else 0)
         needed = len(self._tokens_of(Situation({}, longest))) + self.limit
@@ -213,7 +213,7 @@ class ModelSimulator:
     def answer(self, values: Sequence[str]) -> list[int]:
         """A task in tokens, with the token that ends the reply."""
         line = self.grammar.write(TaskSpec(tuple(values)))
-        ids = self.policy.encode(write_tasks([self.policy.literal(line)]))
+        ids = self.renderer.write(write_tasks([self.policy.literal(line)]))
         return ids if ids[-1] in self._stops else [*ids, self.policy.eos_id]
 
     def segment(self, situation: Situation, values: Sequence[str], weight: float = 1.0) -> Segment:
@@ -232,7 +232,7 @@ class ModelSimulator:
             requests = [Request(prompt, slot, self.limit, self._stops) for slot, prompt in enumerate(prompts)]
             for completion in self.policy.generate(requests, self.temperature):
                 self._tokens += len(completion.token_ids)
-                reply = self.policy.decode(completion.token_ids)
+                reply = self.renderer.read(completion.token_ids)
                 [line, *_] = [*read_tasks(reply, completion.finish_reason == "length"), ""]
                 lines.append(line)
             self.policy.clear_cache()

@@ -117,14 +117,14 @@ def measure_world(name: str, trees: int, count: int, seed: int) -> dict[str, flo
 class RandomCommands:
     """A policy that knows the kitchen's commands and draws them; its tokens are bytes."""
 
-    version, context_length, eos_id = 0, 1 << 20, 256
+    version, context_length, eos_id, end_ids = 0, 1 << 20, 256, frozenset({256})
 
     def __init__(self, seed: int):
         self.tokenizer = SimpleNamespace(chat_template=None)
         self._rng = np.random.default_rng(seed)
         self._names = (*CONTAINERS, *PLACES, *(tool for tool, _ in TOOLS.values()))
 
-    def encode(self, text: str) -> list[int]:
+    def encode(self, text: str, after: str = "") -> list[int]:
         return list(text.encode())
 
     def decode(self, token_ids: Sequence[int]) -> str:

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from roleagent.agents.policies.protocol import Policy, text_reply
+from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.types import Completion, Trajectory
 
@@ -87,11 +87,11 @@ def prediction_reply(states: Sequence[str | None], rollout: Rollout, limit: int,
         None if no state is known or none fits.
     """
     text = prediction_text(states, rollout.policy)
-    reply = text_reply(text, rollout.policy, rollout.prediction_stops)
+    reply = rollout.text_reply(text, rollout.prediction_stops)
     if len(reply.token_ids) > limit:
         beginnings = _beginnings(states, rollout, int(_SHORTENED * limit)) if shorten else []
         text = prediction_text(beginnings, rollout.policy)
-        reply = text_reply(text, rollout.policy, rollout.prediction_stops)
+        reply = rollout.text_reply(text, rollout.prediction_stops)
     return reply if text else None
 
 

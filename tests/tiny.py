@@ -127,7 +127,8 @@ class Script:
         self.context_length = context
         self.reply = reply
         self.prompts = []
-        self.tokenizer, self.eos_id = self._inner.tokenizer, self._inner.eos_id
+        self.tokenizer = self._inner.tokenizer
+        self.end_ids, self.eos_id = self._inner.end_ids, self._inner.eos_id
         self.encode, self.decode = self._inner.encode, self._inner.decode
         self.literal, self.single_token = self._inner.literal, self._inner.single_token
 

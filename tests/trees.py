@@ -5,7 +5,6 @@ from functools import partial
 from tiny import qwen, world_of
 
 from roleagent.agents.builders import make_wrapped
-from roleagent.agents.policies.protocol import text_reply
 from roleagent.agents.search.tree import Node, Tree
 from roleagent.envs.pool import EnvPool
 from roleagent.types import Task
@@ -33,7 +32,7 @@ def grow(split, policy, task_id, paths):
         pool.reset(0, task_id)
         for place, command in enumerate(path, start=1):
             text, prompt = rollout.reader.write(command, policy.literal), conversation.action_prompt()
-            reply = text_reply(text, policy, rollout.action_stops)
+            reply = rollout.text_reply(text, rollout.action_stops)
             found = pool.step(0, text)
             child = next((one for one in node.children if one.command == command), None)
             if child is None:

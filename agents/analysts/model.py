@@ -131,9 +131,9 @@ class ModelAnalyst(LanguageAnalyst):
         return tuple(self.renderer.analyst_prompt(question, kind))
 
     def stops(self, kind: PromptKind) -> frozenset[int]:
-        """Tokens that end an answer: its closing tag where that is one token, and always the end token."""
+        """Tokens that end an answer: its closing tag where that is one token, and always the end tokens."""
         closing = self.policy.single_token(CLOSING[kind])
-        return frozenset({self.policy.eos_id} | ({closing} if closing is not None else set()))
+        return self.policy.end_ids | ({closing} if closing is not None else set())
 
     def answer(self, questions: Sequence[str], kind: PromptKind) -> list[str]:
         started = time.perf_counter()
@@ -146,7 +146,7 @@ class ModelAnalyst(LanguageAnalyst):
             ]
             completions = self.policy.generate(requests, self.temperature)
             self._tokens += sum(len(completion.token_ids) for completion in completions)
-            replies += [self.policy.decode(completion.token_ids) for completion in completions]
+            replies += [self.renderer.read(completion.token_ids) for completion in completions]
             self.policy.clear_cache()
         self._seconds += time.perf_counter() - started
         return replies

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
-
-from jinja2 import TemplateError
+from typing import Protocol
 
 from roleagent.agents.chat.types import OVERLONG, Answer, Message
-from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.chat_template import ChatTemplate, calls_in_words, with_tools
+from roleagent.agents.policies.protocol import Policy, PolicyError
 from roleagent.markers import escape_markers, map_texts
 from roleagent.similarity import common_prefix
 from roleagent.types import Completion, Request
@@ -73,6 +72,9 @@ class PolicyChatModel:
     Args:
         policy: continues token sequences.
         concurrency: most conversations in one batch.
+
+    Raises:
+        PolicyError: the chat template does not show conversations.
     """
 
     lockstep = True
@@ -81,7 +83,13 @@ class PolicyChatModel:
         if concurrency < 1:
             raise ValueError(f"concurrency must be positive, not {concurrency}")
         self.policy, self.concurrency = policy, concurrency
-        self._template = bool(getattr(policy.tokenizer, "chat_template", None))
+        has_template = bool(getattr(policy.tokenizer, "chat_template", None))
+        self._template = ChatTemplate(policy.tokenizer) if has_template else None
+        if self._template is not None and not self._template.shows_turns:
+            raise PolicyError(
+                "the tokenizer's chat template does not show the messages of user and assistant; remove the template "
+                "from the tokenizer's folder to prompt in plain paragraphs"
+            )
         self._slots: dict[int, tuple[tuple[str, ...], list[int]]] = {}  # slot: key and tokens
         self._next = 0
 
@@ -103,27 +111,20 @@ class PolicyChatModel:
             {**self._calls(message), "role": message["role"], "content": self._content(message)} for message in messages
         ]
         tools = [map_texts(self.policy.literal, tool) for tool in getattr(messages, "tools", ())]
-        if not self._template:
-            return self.policy.encode(plain_prompt(_in_words(encodable, tools)))
-        try:
-            return self.policy.encode(self._render(encodable, tools))
-        except TemplateError:  # Gemma's and others reject system messages
-            return self.policy.encode(self._render(_without_system(encodable), tools))
-
-    def _render(self, messages: Sequence[Message], tools: list[Any]) -> str:
-        text = self.policy.tokenizer.apply_chat_template(
-            list(messages), tools=tools or None, tokenize=False, add_generation_prompt=True
-        )
-        assert isinstance(text, str)
-        return text
+        if self._template is not None:
+            return self.policy.encode(self._template.render(encodable, tools))
+        said = calls_in_words(with_tools(encodable, tools) if tools else encodable)
+        return self.policy.encode(plain_prompt(said))
 
     def _calls(self, message: Message) -> Message:
-        """What a message has besides role and text; templates want a call's arguments as an object."""
+        """What a message has besides role and text, with the arguments of calls as objects."""
         if "tool_calls" not in message:
             return {name: value for name, value in message.items() if name == "tool_call_id"}
-        functions = [call["function"] for call in message["tool_calls"]]
-        made = [{"name": one["name"], "arguments": json.loads(one["arguments"])} for one in functions]
-        return {"tool_calls": [{"type": "function", "function": map_texts(self.policy.literal, one)} for one in made]}
+        made = []
+        for call in message["tool_calls"]:
+            function = {"name": call["function"]["name"], "arguments": json.loads(call["function"]["arguments"])}
+            made.append({"id": call.get("id"), "function": map_texts(self.policy.literal, function)})
+        return {"tool_calls": made}
 
     def _content(self, message: Message) -> str:
         role, text = message["role"], message["content"]
@@ -139,7 +140,7 @@ class PolicyChatModel:
         fits = [place for place, prompt in enumerate(prompts) if len(prompt) < self.policy.context_length]
         keys = [_key(messages) for messages in conversations]
         slots = self._assign_slots([(keys[place], prompts[place]) for place in fits])
-        stops = frozenset({self.policy.eos_id})
+        stops = self.policy.end_ids
         requests = [
             Request(tuple(prompts[place]), slot, max_tokens, stops) for place, slot in zip(fits, slots, strict=True)
         ]
@@ -152,7 +153,9 @@ class PolicyChatModel:
 
     def _answer(self, request: Request, completion: Completion) -> Answer:
         text, finish = self.policy.decode(completion.token_ids), completion.finish_reason
-        if not self._template:
+        if self._template is not None:
+            text = self._template.read(text)
+        else:
             text, found, _ = text.partition(_TURN)
             finish = "stop" if found else finish
         return Answer(text.strip(), finish, len(request.prompt_ids), len(completion.token_ids), estimated=False)
@@ -192,21 +195,6 @@ def plain_prompt(messages: Sequence[Message]) -> str:
     return "\n\n".join([*said, f"{_NAMES['assistant']}:"])
 
 
-def _in_words(messages: Sequence[Message], tools: Sequence[Any]) -> list[Message]:
-    """The same conversation without a role for tools: the first message lists them, calls and results are texts."""
-    said: list[Message] = []
-    for message in messages:
-        calls = [json.dumps(call["function"], ensure_ascii=False) for call in message.get("tool_calls", ())]
-        text = message["content"] + "".join(f"<tool_call>{call}</tool_call>" for call in calls)
-        said.append({"role": "user" if message["role"] == "tool" else message["role"], "content": text})
-    if tools:
-        listed = "\n".join(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)
-        form = '<tool_call>{"name": …, "arguments": {…}}</tool_call>'
-        text = f"{said[0]['content']}\n\nTools:\n{listed}\n\nA call is {form}"
-        said[0] = {**said[0], "content": text}
-    return said
-
-
 def _key(messages: Sequence[Message]) -> tuple[str, ...]:
     """What identifies a growing conversation: all up to the user's first paragraph.
 
@@ -216,14 +204,6 @@ def _key(messages: Sequence[Message]) -> tuple[str, ...]:
     place = next((place for place, message in enumerate(messages) if message["role"] == "user"), 0)
     said = [message["content"] for message in messages[: place + 1]]
     return (*said[:-1], said[-1].partition("\n\n")[0]) if said else ()
-
-
-def _without_system(messages: Sequence[Message]) -> list[Message]:
-    """The same conversation with the system message at the head of the first user message."""
-    first, *rest = messages
-    if first["role"] != "system" or not rest:
-        return list(messages)
-    return [{"role": "user", "content": f"{first['content']}\n\n{rest[0]['content']}"}, *rest[1:]]
 
 
 __all__ = ["ChatModel", "PolicyChatModel", "plain_prompt"]

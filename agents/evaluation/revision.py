@@ -19,7 +19,7 @@ import numpy as np
 
 from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.agents.evaluation.records import Record
-from roleagent.agents.policies.protocol import Policy, text_reply
+from roleagent.agents.policies.protocol import Policy
 from roleagent.envs.pool import EnvPool
 from roleagent.files import make_folder
 from roleagent.types import Completion, Trajectory, Turn
@@ -130,7 +130,7 @@ def revise_failures(
         return env
 
     def reply(command: str) -> Completion:
-        return text_reply(rollout.reader.write(command, policy.literal), policy, rollout.action_stops)
+        return rollout.text_reply(rollout.reader.write(command, policy.literal), rollout.action_stops)
 
     rollout.pool = EnvPool(make, len(failures))
     openings = [[reply(command) for command in failure.commands[: failure.cut]] for failure in failures]

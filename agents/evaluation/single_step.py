@@ -47,7 +47,7 @@ def expert_steps(env_split: EnvSplit, policy: Policy, task_id: str, seed: int) -
     for turn in episode.turns:
         prompt = conversation.action_prompt()
         steps.append(ExpertStep(task_id, task_type, prompt if len(prompt) <= room else (), turn.action))
-        reply = tuple(policy.encode(rollout.reader.write(turn.action, policy.literal)))
+        reply = tuple(rollout.renderer.write(rollout.reader.write(turn.action, policy.literal)))
         conversation.advance((*prompt, *reply), reply, turn.action, turn.observation, turn.info)
     return steps
 
@@ -77,7 +77,7 @@ def single_step(env_split: EnvSplit, policy: Policy, seed: int, progress: Progre
                 for slot, step in enumerate(part)
             ]
             replies = policy.generate(requests, options.eval_temperature)
-            given = [rollout.reader.read(policy.decode(reply.token_ids)).command for reply in replies]
+            given = [rollout.reader.read(rollout.renderer.read(reply.token_ids)).command for reply in replies]
             right += [command == step.command for command, step in zip(given, part, strict=True)]
             policy.clear_cache()
         long = [step for step in own if not step.prompt_ids]

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +20,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, P
 
 from roleagent.agents.policies.branches import generate_branches
 from roleagent.agents.policies.decoder import Decoder
+from roleagent.agents.policies.encoding import TextEncoder, named_ends
 from roleagent.agents.policies.kv_cache import SlotCache
+from roleagent.agents.policies.model_check import check_model
 from roleagent.agents.policies.protocol import PolicyError, Weights
 from roleagent.agents.policies.sampling import generate_replies
 from roleagent.slow_notice import waiting
 from roleagent.types import Completion, Request
 
-_CUT = "\udfff"  # where a text is cut for the tokenizer: half of a character, which no tokenizer takes
-_HALVES = re.compile("[\ud800-\udfff]")
+_GGUF = "GGUF is a format of llama.cpp: name the folder of the model's original weights (safetensors)"
 _ALIGNMENT = 64  # bytes; of the memory that torch allocates
 
 
@@ -48,25 +47,6 @@ def reason_of(error: Exception) -> str:
     """
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
-
-
-def _check_model(model: PreTrainedModel) -> None:
-    """Refuses what would be sampled from as another model than it is.
-
-    Raises:
-        PolicyError: it names the part of the model that is not supported.
-    """
-    config = model.config
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
-    if kinds != {"full_attention"}:
-        raise PolicyError(
-            f"the local policy needs full attention in every layer, but this model has {', '.join(sorted(kinds))}"
-        )
-    if config._attn_implementation not in ("sdpa", "eager"):
-        raise PolicyError(f"the local policy needs attention by sdpa or eager, not {config._attn_implementation}")
-    for name in ("logits_scaling", "logit_scale", "final_logit_softcapping"):
-        if getattr(config, name, None) not in (None, 1):
-            raise PolicyError(f"this model changes its logits ({name}), which learner and sampler do not")
 
 
 def check_path(path: str | Path) -> None:
@@ -92,9 +72,13 @@ def _is_here(path: str | Path) -> bool:
     Raises:
         OSError, ValueError: there is no such model.
     """
+    if os.path.isfile(path):
+        raise OSError(_GGUF if str(path).endswith(".gguf") else "it is a file: name the model's folder")
     if not os.path.isdir(path):
         return not _hub_answers(str(path))
     if not os.path.exists(os.path.join(path, "config.json")):
+        if any(name.endswith(".gguf") for name in os.listdir(path)):
+            raise OSError(_GGUF)
         raise OSError("the folder has no config.json; a run's models are in its checkpoints/…/policy")
     return True
 
@@ -124,33 +108,11 @@ def _hub_answers(name: str) -> bool:
     return True
 
 
-def _beginnings_of_marks(tokenizer: PreTrainedTokenizerBase) -> re.Pattern[str]:
-    """Finds the first character of every special token in a text, those that overlap included.
-
-    Tokenizers also match added tokens that are not declared special. Some of them are marks of a chat
-    (``<｜User｜>``, ``<tool_call>``), others are plain text (runs of blanks, words): marks stand in brackets.
-    """
-    added = [token.content for token in tokenizer.added_tokens_decoder.values()]
-    bracketed = {text for text in added if (text[:1], text[-1:]) in (("<", ">"), ("[", "]"))}
-    special = {token.content for token in tokenizer.added_tokens_decoder.values() if token.special}
-    rests: dict[tuple[str, str], list[str]] = {}  # by how they begin: some tokenizers have thousands of marks
-    for mark in sorted(bracketed | special | set(tokenizer.all_special_tokens)):
-        if len(mark) > 1:
-            rests.setdefault((re.escape(mark[0]), re.escape(mark[1])), []).append(re.escape(mark[2:]))
-    found = (f"{first}(?={second}(?:{'|'.join(rest)}))" for (first, second), rest in rests.items())
-    return re.compile("|".join(found) or r"(?!)")
-
-
-def _tokenized(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    pieces = text.split(_CUT)
-    return [token for piece in pieces for token in tokenizer.encode(piece, add_special_tokens=False)]
-
-
 class HFPolicy:
     """A causal language model as a policy (see :class:`~roleagent.agents.policies.protocol.Policy`).
 
     Args:
-        model: a decoder-only transformer with full attention.
+        model: a decoder-only transformer (:func:`~roleagent.agents.policies.model_check.check_model`).
         tokenizer: its tokenizer.
         generator: source of all sampling, seeded by the policy's owner; may be on another device than the model.
         context_length: most tokens of prompt and completion; by default what the model was made for.
@@ -169,15 +131,11 @@ class HFPolicy:
         self.version = 0
         limit = int(getattr(model.config, "max_position_embeddings", 4096))
         self.context_length = min(context_length or limit, limit)
-        _check_model(model)
-        if tokenizer.eos_token_id is None:
-            raise PolicyError("the policy's tokenizer has no end token (eos_token): nothing would end a reply")
-        # A group's episodes see much of the same, and every prediction is asked for in the same words.
-        self._encoded = lru_cache(4096)(lambda text: _tokenized(tokenizer, text))
-        self._marks = _beginnings_of_marks(tokenizer)
-        known = tokenizer.added_tokens_decoder.items()
-        # Tokens that are found in the normalized text may not stand in the text itself.
-        self._normalized = {number for number, token in known if token.normalized and self._marks.match(token.content)}
+        texts = TextEncoder(tokenizer, named_ends(model))
+        self.end_ids, self.eos_id = texts.end_ids, texts.eos_id
+        self.encode, self.decode = texts.encode, texts.decode
+        self.literal, self.single_token = texts.literal, texts.single_token
+        check_model(model, self.context_length)
         self._cache: SlotCache | None = None
 
     @classmethod
@@ -216,37 +174,6 @@ class HFPolicy:
     def device(self) -> torch.device:
         """The device of the model."""
         return self.model.device
-
-    @property
-    def eos_id(self) -> int:
-        """The token that ends a reply."""
-        return int(self.tokenizer.eos_token_id)  # type: ignore[arg-type]
-
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, none added. Special tokens are recognized, but not in its :meth:`literal` parts."""
-        return list(self._encoded(text))
-
-    def literal(self, text: str) -> str:
-        """A text from outside for :meth:`encode`, alone or within a longer text: its special tokens are plain letters.
-
-        A text without special tokens is returned unchanged, so that its token ids are what they are anyway.
-        """
-        text = _HALVES.sub("", text)
-        cut = self._marks.sub(rf"\g<0>{_CUT}", text)
-        return _CUT.join(text) if self._normalized and not self._normalized.isdisjoint(self._encoded(cut)) else cut
-
-    def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids. Tags may be special tokens, so special tokens stay, but for the end of the reply."""
-        end = self.eos_id
-        ids = [token for token in token_ids if token != end]
-        text = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-        assert isinstance(text, str)
-        return text
-
-    def single_token(self, text: str) -> int | None:
-        """The id of a text that is one token, else None."""
-        ids = self.encode(text)
-        return ids[0] if len(ids) == 1 else None
 
     def clear_cache(self) -> None:
         """Drops all cached conversations: after an update of the weights, or to free memory."""

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+INSIDE = "\n"
+"""Stands for any text before another one (:meth:`Policy.encode`): no tokenizer joins it to what follows."""
+
+
 class PolicyError(RuntimeError):
     """A model that cannot be loaded or used; the message is one line."""
 
@@ -64,12 +68,21 @@ class Policy(Protocol):
         ...
 
     @property
-    def eos_id(self) -> int:
-        """The token that ends a reply."""
+    def end_ids(self) -> frozenset[int]:
+        """The tokens that end a reply: all that the tokenizer, the model or the chat template names."""
         ...
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids of a text, special tokens in it recognized, none added."""
+    @property
+    def eos_id(self) -> int:
+        """The one of them that ends a written reply."""
+        ...
+
+    def encode(self, text: str, after: str = "") -> list[int]:
+        """Token ids of a text, special tokens in it recognized, none added.
+
+        Args:
+            after: what the text follows: an end token, :data:`INSIDE` for another text, or nothing.
+        """
         ...
 
     def literal(self, text: str) -> str:
@@ -77,7 +90,7 @@ class Policy(Protocol):
         ...
 
     def decode(self, token_ids: Sequence[int]) -> str:
-        """The text of token ids, special tokens included, the end token left out."""
+        """The text of token ids, special tokens included, end tokens left out."""
         ...
 
     def single_token(self, text: str) -> int | None:
@@ -106,11 +119,3 @@ class Policy(Protocol):
     def offload(self) -> None:
         """Frees memory for the learner's update until the next call of ``generate`` or ``sync``."""
         ...
-
-
-def text_reply(text: str, policy: Policy, stops: frozenset[int]) -> Completion:
-    """A text as a completion that ends in a stop token; its log-probabilities are 0."""
-    ids = policy.encode(text)
-    if not ids or ids[-1] not in stops:
-        ids.append(policy.eos_id)
-    return Completion(tuple(ids), (0.0,) * len(ids), "stop")

@@ -16,7 +16,7 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit, make_wrapped
-from roleagent.agents.policies.protocol import Policy, text_reply
+from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import Conversation
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.search.tree import Node, Tree
@@ -204,7 +204,7 @@ class Search:
             world.restart()
             for command in commands[: min(int(self.options.head * len(commands)), self.options.depth - 1)]:
                 reply, prompt = reader.write(command, policy.literal), self._conversation(node).action_prompt()
-                said = text_reply(reply, policy, self.rollout.action_stops)
+                said = self.rollout.text_reply(reply, self.rollout.action_stops)
                 child = Node(parent=node, command=command, reply=reply, prompt_ids=prompt, completion=said)
                 world.play(node, child)
                 child.info = {**child.info, "given": True}
@@ -286,7 +286,7 @@ class Search:
         node, prompt = expansion.node, self._conversation(expansion.node).action_prompt()
         by_command: dict[str, Node] = {}
         for completion in completions:
-            reply = self.rollout.policy.decode(completion.token_ids)
+            reply = self.rollout.renderer.read(completion.token_ids)
             command = self.rollout.reader.read(reply).command
             if command in by_command:
                 by_command[command].multiplicity += 1

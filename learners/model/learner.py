@@ -18,7 +18,7 @@ from roleagent.config import Config
 from roleagent.learners.model.deepspeed_settings import zero_stage
 from roleagent.learners.model.engine import Engine
 from roleagent.learners.model.lora import Adapter, AdapterSwap, plain_weights
-from roleagent.learners.model.token_logprobs import TokenScorer
+from roleagent.learners.model.token_logprobs import TokenScorer, check_scorer
 from roleagent.learners.model.zero3 import copy_on_cpu, enable_activation_checkpointing, gather_into
 
 
@@ -34,6 +34,9 @@ class Learner(Engine):
         lr: peak learning rate.
         reference: of the KL penalty: a model, or an adapter of the policy's model; None for no penalty.
         optimizer: ``"adamw"`` or ``"muon"``.
+
+    Raises:
+        PolicyError: the learner would not score the model's tokens as the model does.
     """
 
     def __init__(
@@ -45,6 +48,7 @@ class Learner(Engine):
         optimizer: str = "adamw",
     ):
         pad = int(policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
+        check_scorer(policy.model, policy.context_length)
         trained = copy_on_cpu(policy.model) if zero_stage(config) == 3 else policy.model
         if config.deepspeed.activation_checkpointing:
             enable_activation_checkpointing(trained)

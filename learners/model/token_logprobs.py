@@ -9,12 +9,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from roleagent.agents.policies.model_check import evaluating, plain_logits, text_for, tolerance
+from roleagent.agents.policies.protocol import PolicyError
+from roleagent.learners.batch import ACTION, CONTEXT
 from roleagent.learners.model.logprobs import head_logprobs
-from roleagent.learners.model.micro_batch import MicroBatch, plan_by_length
+from roleagent.learners.model.micro_batch import MicroBatch, collate, plan_by_length
 from roleagent.learners.model.prefix_sharing import can_share, distinct_states, plan_by_prefix
 from roleagent.types import Segment
 
@@ -76,6 +80,33 @@ def hidden_states(body: PreTrainedModel, batch: MicroBatch) -> Tensor:
 def plan_for(model: PreTrainedModel, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
     """Numbers of segments, micro-batch by micro-batch: by common prefix, or by length if the model cannot share."""
     return (plan_by_prefix if can_share(model) else plan_by_length)(segments, max_tokens)
+
+
+def check_scorer(model: PreTrainedModel, context_length: int) -> None:
+    """Refuses a model whose tokens the learner would score differently from its own ``forward``.
+
+    Args:
+        model: whole, and where it computes.
+        context_length: most tokens of a text.
+
+    Raises:
+        PolicyError: it names the model.
+    """
+    text, count = text_for(model, context_length), 8
+    ids = np.array(text.tolist())
+    kinds = np.where(np.arange(len(ids)) >= len(ids) - count, ACTION, CONTEXT)
+    # The second row ends earlier, and shares its tokens with the first.
+    segments = [Segment(ids[:end], kinds[:end], np.zeros(end), np.zeros(end)) for end in (len(ids), len(ids) - 2)]
+    with evaluating(model), torch.no_grad():
+        found, _ = TokenScorer(model)(collate(segments, 0).to(model.device), 1.0)
+        logits = plain_logits(model, text, count + 1)[:-1]
+    known = logits.log_softmax(-1).gather(1, text[-count:, None])[:, 0]
+    apart = float(((found - torch.cat([known, known[:-2]])).abs() / logits.std().clamp(min=1e-6)).max())
+    if apart > tolerance(model):
+        raise PolicyError(
+            f"the learner cannot train {type(model).__name__}: it gives tokens other probabilities than the model's "
+            f"own forward (they are {apart:.2g} of the logits' spread apart); choose a model with full attention"
+        )
 
 
 def token_scores(batch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> TokenScores:

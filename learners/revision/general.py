@@ -71,7 +71,7 @@ def tokenize_conversations(conversations: Sequence[Conversation], policy: HFPoli
         for (_, question), (_, answer) in zip(conversation[::2], conversation[1::2], strict=True):
             text = policy.literal(question)
             asked = [*renderer.next_message(text, ids)] if ids else [*renderer.first_message(text)]
-            said = [*policy.encode(policy.literal(answer)), policy.eos_id]
+            said = [*renderer.write(policy.literal(answer)), policy.eos_id]
             if len(ids) + len(asked) + len(said) > policy.context_length:
                 break
             ids += [*asked, *said]

@@ -11,7 +11,7 @@ import torch
 from roleagent.agents.analysts.judges import NO_INSTRUCTIONS, judge_name
 from roleagent.agents.builders import EnvSplit, load_class
 from roleagent.agents.policies.hf import HFPolicy, own_device
-from roleagent.agents.policies.protocol import Policy, text_reply
+from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search.storage import iterations_of, stored_trees
 from roleagent.agents.search.tree import Tree
 from roleagent.config import Config, ConfigError
@@ -114,9 +114,9 @@ def trees_of(run: str, config: Config, policy: Policy, iteration: int) -> tuple[
     if not trees:
         raise ConfigError(f"{run} has no search trees of iteration {iteration}: remove it from revision.also")
     split = EnvSplit.open(replace(config, env=other.env), other.env.train_split)
-    stops = replace(split, horizon=0).rollout(policy).action_stops
+    rollout = replace(split, horizon=0).rollout(policy)
     for node in (node for tree in trees for node in tree.nodes if node.parent is not None):
-        node.completion = text_reply(node.reply, policy, stops)
+        node.completion = rollout.text_reply(node.reply, rollout.action_stops)
     return split, trees
 
 

@@ -16,7 +16,6 @@ from typing import Any, Literal
 
 import gymnasium
 
-from roleagent.agents.policies.protocol import text_reply
 from roleagent.agents.rollout import Rollout
 from roleagent.envs.wrappers.notes import REVISED, after_note, note_error
 from roleagent.learners.sft.demonstrations import Demonstration, Step, reset_to
@@ -126,7 +125,7 @@ def signal_of(form: str, thought: str, rollout: Rollout) -> Step | None:
     if form == "none":
         return None
     said = "" if rollout.prompt.think == "none" else f"<think>{rollout.policy.literal(thought)}</think>"
-    reply = text_reply(said + rollout.reader.write(WAIT, rollout.policy.literal), rollout.policy, rollout.action_stops)
+    reply = rollout.text_reply(said + rollout.reader.write(WAIT, rollout.policy.literal), rollout.action_stops)
     return Step(WAIT, True, WAITED, {}, reply)
 
 
@@ -158,7 +157,7 @@ def reply_of(step: Step, rollout: Rollout) -> Completion:
     """The reply of a step: the one that was sampled, or the one that its command is read from."""
     if step.reply is not None:
         return step.reply
-    return text_reply(rollout.reader.write(step.command, rollout.policy.literal), rollout.policy, rollout.action_stops)
+    return rollout.text_reply(rollout.reader.write(step.command, rollout.policy.literal), rollout.action_stops)
 
 
 def continued(env: gymnasium.Env, trajectory: Trajectory, cut: int, has_signal: bool) -> Splice:

@@ -145,7 +145,7 @@ def tokenize_examples(analyst: ModelAnalyst, examples: Sequence[AnalystExample],
     found, policy = [], analyst.policy
     for example in examples:
         prompt = analyst.prompt(example.question, example.kind)
-        answer = policy.encode(_VALUE.sub(lambda line: line[1] + policy.literal(line[2]), example.answer))
+        answer = analyst.renderer.write(_VALUE.sub(lambda line: line[1] + policy.literal(line[2]), example.answer))
         if answer[-1] not in analyst.stops(example.kind):
             answer.append(policy.eos_id)
         if len(answer) > analyst.limits[example.kind]:

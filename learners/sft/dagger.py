@@ -100,10 +100,11 @@ def take_turns(
                 for (slot, episode), reply in zip(live.items(), replies, strict=True):
                     command = expected = episode.expert.act()
                     if rng.random() < POLICY_SHARE:
-                        command = rollout.reader.read(policy.decode(reply.token_ids)).command or expected
+                        said = rollout.renderer.read(reply.token_ids)
+                        command = rollout.reader.read(said).command or expected
                     if episode.step(command, command == expected):
                         continuing[slot] = episode
-                        ids = tuple(policy.encode(rollout.reader.write(command, policy.literal)))
+                        ids = tuple(rollout.renderer.write(rollout.reader.write(command, policy.literal)))
                         last = episode.steps[-1]
                         episode.conversation.advance((*prompts[slot], *ids), ids, command, last.observation, last.info)
                 live = continuing

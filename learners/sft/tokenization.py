@@ -12,7 +12,7 @@ import numpy as np
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.agents.policies.protocol import Policy, text_reply
+from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.config import ConfigError
 from roleagent.envs.failures.command_noise import verb_of
@@ -159,16 +159,16 @@ def segments_from(
         if step.reply is not None:
             action = step.reply
         elif horizon and inline:
-            action = text_reply(action_text + prediction_text(ahead, policy), policy, rollout.action_stops)
+            action = rollout.text_reply(action_text + prediction_text(ahead, policy), rollout.action_stops)
         else:
-            action = text_reply(action_text, policy, rollout.action_stops)
+            action = rollout.text_reply(action_text, rollout.action_stops)
         stream, last = (*prompt, *action.token_ids), action.token_ids
         if horizon and not inline and only in (None, number):
             asked = conversation.prediction_prompt(action)
             wrong = corrupted_predictions.draw(step.command, len(ahead)) if corrupted_predictions is not None else None
             limit = rollout.config.prediction_tokens
             answer = prediction_reply(ahead if wrong is None else wrong, rollout, limit, shorten=detached)
-            answer = answer or text_reply("", policy, rollout.prediction_stops)
+            answer = answer or rollout.text_reply("", rollout.prediction_stops)
             prediction = Prediction(asked, answer, ()) if wrong is None else None
             if not detached:
                 stream, last = (*asked, *answer.token_ids), answer.token_ids

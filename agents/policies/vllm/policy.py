@@ -57,7 +57,8 @@ class VLLMPolicy:
 
     def __init__(self, engine: Engine, policy: HFPolicy, rank: int = 0, alpha: float = 1.0):
         self.tokenizer, self.context_length = policy.tokenizer, policy.context_length
-        self.eos_id, self.encode, self.decode = policy.eos_id, policy.encode, policy.decode
+        self.end_ids, self.eos_id = policy.end_ids, policy.eos_id
+        self.encode, self.decode = policy.encode, policy.decode
         self.literal, self.single_token = policy.literal, policy.single_token
         self.version = -1  # of weights that it does not have
         self._engine, self._rank, self._alpha = engine, rank, alpha

@@ -166,7 +166,7 @@ def test_a_rollout_gives_results_the_role_of_tools(policy):
     make = lambda: ToolTags(ToolEnv([look], [task], split="all"), FORMATS[policy.kind], horizon=0)  # noqa: E731
     call, _ = written(policy, [{"name": "look", "arguments": {"q": "mug"}}])
     replies = Script(lambda prompt, slot: "<answer>x</answer>" if prompt.count('"mug"') else call)
-    names = ("tokenizer", "eos_id", "encode", "decode", "literal", "single_token")
+    names = ("tokenizer", "end_ids", "eos_id", "encode", "decode", "literal", "single_token")
     vars(replies).update({name: getattr(policy, name) for name in names})
     env, limits = make(), RolloutConfig(action_tokens=300)
     rollout = Rollout(replies, EnvPool(make), "RoleAgent/ToolEnv-v0", PromptConfig(), limits, 0, GUIDE, env.reader)
@@ -191,7 +191,6 @@ def test_a_rollout_gives_results_the_role_of_tools(policy):
 def test_a_template_without_a_role_for_tools_has_results_of_the_user(template):
     words = qwen2_tokenizer(template)
     renderer = ChatRenderer(HFPolicy(qwen(context=512).model, words, qwen().generator, 512))
-    assert renderer.tool_role == "user"
     assert renderer.tool_results(["a pan", "a mug"], ()) == renderer.next_message("a pan\na mug", ())
 
 

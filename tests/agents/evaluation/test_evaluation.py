@@ -452,13 +452,13 @@ def test_a_damaged_run_is_one_line(here, capsys, trained, damage):
 class Copyist:
     """A policy of bytes. It says the expert's command on the prompts that it was shown, and else nothing of use."""
 
-    version, context_length, eos_id = 0, 1 << 20, 256
+    version, context_length, eos_id, end_ids = 0, 1 << 20, 256, frozenset({256})
     tokenizer = SimpleNamespace(chat_template=None)
 
     def __init__(self):
         self.known = {}
 
-    def encode(self, text):
+    def encode(self, text, after=""):
         return list(text.encode())
 
     def decode(self, token_ids):

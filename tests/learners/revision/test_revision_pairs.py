@@ -7,7 +7,6 @@ import pytest
 from tiny import world_of
 from trees import grow, kitchen, note
 
-from roleagent.agents.policies.protocol import text_reply
 from roleagent.agents.search.storage import wave_file, write_trees
 from roleagent.agents.search.tree import Node, Tree, common_ancestor
 from roleagent.config import ConfigError, load
@@ -241,7 +240,7 @@ def test_a_false_splice_is_searched_on_from_the_true_state(world, monkeypatch):
     def generate(requests, temperature):
         asked.append(len(requests))
         text = rollout.reader.write(next(way))
-        return [text_reply(text, policy, rollout.action_stops) for _ in requests]
+        return [rollout.text_reply(text, rollout.action_stops) for _ in requests]
 
     monkeypatch.setattr(policy, "generate", generate)
     [[episode]] = search_on(rollout, [(bad, 3, signal)], 1, 1.0)

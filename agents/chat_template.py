@@ -1,0 +1,341 @@
+"""A tokenizer's chat template, and conversations in the form that it takes and shows.
+
+Templates differ in what they accept: a system message, arguments of calls as objects or as text, several calls in one
+message, a role for results. Some leave out tools, calls or results without an error. When a template is opened, a
+conversation with a tool, a call and its result is rendered (:attr:`ChatTemplate.form`). What the template does not show
+is written in words.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from jinja2 import TemplateError
+
+from roleagent.envs.tools.formats import FORMATS
+from roleagent.similarity import common_prefix
+from roleagent.tools import Call
+
+Message = Mapping[str, Any]
+_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
+_HERMES = FORMATS["hermes"]
+_MARK = re.compile(r"[<\[](/?)([A-Za-z][\w:]*)[>\]]")
+_THOUGHT = re.compile(r"think|thought|reason", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What a template takes and shows.
+
+    Attributes:
+        system: whether a system message.
+        tools: whether the argument ``tools``.
+        calls: how calls are shown, with their results: the arguments as ``"object"`` or ``"text"``; ``""``: not at all.
+        silence: the content of a message that has calls and no text.
+        several: whether several calls in one message.
+        results: whether results in the role of tools, behind a reply whose calls are in its text.
+    """
+
+    system: bool
+    tools: bool
+    calls: str = ""
+    silence: str | None = ""
+    several: bool = False
+    results: bool = False
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer.
+
+    Args:
+        tokenizer: has a chat template.
+    """
+
+    _texts = _FIRST, _REPLY, _NEXT = "qzvFirst", "qzvReply", "qzvNext"
+
+    def __init__(self, tokenizer: Any):
+        self._apply = tokenizer.apply_chat_template
+
+    def raw(self, messages: Sequence[Message], tools: Sequence[Any] = (), prompt: bool = True) -> str:
+        """What the template makes of messages as they are.
+
+        Args:
+            prompt: whether the beginning of a reply follows.
+
+        Raises:
+            TemplateError: the template refuses them.
+        """
+        text = self._apply(list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt)
+        assert isinstance(text, str)
+        return text
+
+    def render(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
+        """The prompt of a conversation, in the form that the template takes.
+
+        Args:
+            messages: the arguments of calls are objects.
+            tools: that are offered.
+        """
+        form, said = self.form, list(messages)
+        if tools and not form.tools:
+            said, tools = with_tools(said, tools), ()
+        if form.calls:
+            said = _as_shown(said if form.several else _one_call_each(said), form)
+        else:
+            said = calls_in_words(said, form.results)
+        return self.raw(_joined(said if form.system else _without_system(said)), tools)
+
+    @cached_property
+    def form(self) -> Form:
+        """What the template takes and shows."""
+        system, user = {"role": "system", "content": "qzvSystem"}, {"role": "user", "content": self._FIRST}
+        takes_system = self._shows([system, user], (), "qzvSystem", self._FIRST)
+        head = [system, user] if takes_system else [user]
+        offered, names = [_tool("qzvTool")], ("qzvTool", "qzvAbout", "qzvName")
+        tools = all(self._shows(messages, offered, *names, self._FIRST) for messages in (head, [user]))
+        offered = offered if tools else []
+        for calls, silence in (("object", ""), ("object", None), ("text", ""), ("text", None)):
+            if self._shows_calls(head, offered, calls, silence, 1):
+                several = self._shows_calls(head, offered, calls, silence, 2)
+                return Form(takes_system, tools, calls, silence, several, self._shows_results())
+        # A template that prints any role has none for tools.
+        return Form(takes_system, tools, results=tools and self._shows_results())
+
+    def _shows_results(self) -> bool:
+        texts = ("qzvResult0", "qzvResult1")
+        try:
+            rendered = self.raw([*self._example, *self.results(texts)])
+        except _ERRORS:
+            return False
+        return all(text in rendered.partition(self._REPLY)[2] for text in texts)
+
+    @property
+    def shows_turns(self) -> bool:
+        """Whether the messages of user and assistant are shown."""
+        return self._shows([*self._example, {"role": "user", "content": self._NEXT}], (), *self._texts)
+
+    @staticmethod
+    def results(texts: Sequence[str]) -> list[Message]:
+        """Results of calls in the role of tools. Some templates want an id of nine letters."""
+        return [{"role": "tool", "content": text, "tool_call_id": f"{n:09}"} for n, text in enumerate(texts)]
+
+    @property
+    def _example(self) -> list[Message]:
+        return [{"role": "user", "content": self._FIRST}, {"role": "assistant", "content": self._REPLY}]
+
+    def _shows(self, messages: Sequence[Message], tools: Sequence[Any], *texts: str) -> bool:
+        try:
+            rendered = self.raw(messages, tools)
+        except _ERRORS:
+            return False
+        return all(text in rendered for text in texts)
+
+    def _shows_calls(
+        self, head: Sequence[Message], tools: Sequence[Any], calls: str, silence: str | None, count: int
+    ) -> bool:
+        """Whether a reply with so many calls and their results are shown, at the end and within a conversation."""
+        names, values, results = ([f"qzv{kind}{n}" for n in range(count)] for kind in ("Tool", "Value", "Result"))
+        made = [{"id": name, "function": {"name": name, "arguments": {"qzvName": value}}}
+                for name, value in zip(names, values, strict=True)]  # fmt: skip
+        found = [{"role": "tool", "tool_call_id": name, "content": text}
+                 for name, text in zip(names, results, strict=True)]  # fmt: skip
+        said: list[Message] = [*head, {"role": "assistant", "content": "", "tool_calls": made}, *found]
+        said = _as_shown(said, Form(True, True, calls, silence))
+        later = [{"role": "assistant", "content": self._REPLY}, {"role": "user", "content": self._NEXT}]
+        wanted = (*names, *values, *results)
+        if not self._shows(said, tools, *wanted) or not self._shows([*said, *later], tools, *wanted, self._NEXT):
+            return False
+        # Python's way to write an object, or JSON within JSON: the other kind of arguments is meant.
+        return re.search(r"""'qzvName'|\\+"qzvName""", self.raw(said, tools)) is None
+
+    @cached_property
+    def turn_end(self) -> str:
+        """The text between a reply and whatever follows it; ``""`` where the next message follows at once."""
+        try:
+            last = self.raw(self._example, prompt=False)
+            inner = self.raw([*self._example, {"role": "user", "content": self._NEXT}])
+        except _ERRORS:
+            return ""
+        last, inner = (text.partition(self._REPLY)[2] for text in (last, inner))
+        return last[: common_prefix(last, inner)]
+
+    @cached_property
+    def opening(self) -> str:
+        """The tag that a prompt leaves open, such as ``<think>``; ``""`` where there is none.
+
+        A tag that is also open before the replies of a conversation's past belongs to the turn.
+        """
+        try:
+            prompt = self.raw(self._example[:1]).partition(self._FIRST)[2]
+            past = self.raw(self._example, prompt=False).partition(self._FIRST)[2].partition(self._REPLY)[0]
+        except _ERRORS:
+            return ""
+        before = _open_marks(past)
+        mine = [mark for mark in _open_marks(prompt) if mark not in before or _THOUGHT.search(mark)]
+        return mine[-1] if mine else ""
+
+    @cached_property
+    def _lead(self) -> str:
+        """The blanks between a prompt and the past reply to it."""
+        try:
+            prompt, past = self.raw(self._example[:1]), self.raw(self._example, prompt=False)
+        except _ERRORS:
+            return ""
+        between = past.removeprefix(prompt).partition(self._REPLY)[0] if past.startswith(prompt) else ""
+        return between if between.isspace() else ""
+
+    def read(self, reply: str) -> str:
+        """A sampled reply as a whole: with the tag that the prompt has opened. Thoughts are in ``<think>``.
+
+        A thought that was cut off stays open, so that nothing in it is an action. An empty one is none.
+        """
+        if not _THOUGHT.search(self.opening):
+            return self.opening + reply
+        thought, closed, rest = reply.partition(_closing(self.opening))
+        if closed and not thought.strip():
+            return rest
+        return f"<think>{thought}</think>{rest}" if closed else f"<think>{thought}"
+
+    def written(self, reply: str) -> str:
+        """A whole reply as it follows the prompt; the inverse of :meth:`read`."""
+        if not self.opening:
+            return self._lead + reply
+        begun = "<think>" if _THOUGHT.search(self.opening) else self.opening
+        if reply.startswith(begun):
+            return reply.removeprefix(begun).replace("</think>", _closing(self.opening), begun == "<think>")
+        return f"\n{_closing(self.opening)}\n\n{reply}"
+
+
+def _tool(name: str) -> dict[str, Any]:
+    described = {"type": "string", "description": "qzvAbout"}
+    parameters = {"type": "object", "properties": {"qzvName": described}, "required": ["qzvName"]}
+    return {"type": "function", "function": {"name": name, "description": "qzvAbout", "parameters": parameters}}
+
+
+def _open_marks(text: str) -> list[str]:
+    """The tags of a text that are not closed.
+
+    >>> _open_marks("<a><think>no</think>[INST][/INST]<think>")
+    ['<a>', '<think>']
+    """
+    marks: dict[str, str] = {}
+    for found in _MARK.finditer(text):
+        marks.pop(found[2], None)
+        if not found[1]:
+            marks[found[2]] = found[0]
+    return list(marks.values())
+
+
+def _closing(mark: str) -> str:
+    """The closing tag of an opening one.
+
+    >>> _closing("<think>"), _closing("[THINK]")
+    ('</think>', '[/THINK]')
+    """
+    return f"{mark[0]}/{mark[1:]}"
+
+
+def _as_shown(messages: Sequence[Message], form: Form) -> list[Message]:
+    """The same conversation with ids of nine letters, as Mistral's templates want, and calls in the template's form.
+
+    A result has the name of its tool, which some templates show.
+    """
+    said: list[Message] = []
+    waiting: list[tuple[Any, dict[str, Any]]] = []  # calls without a result, by their own ids
+    count = 0
+    for message in messages:
+        if message.get("tool_calls"):
+            waiting = []
+            for call in message["tool_calls"]:
+                function = call["function"]
+                if form.calls == "text":
+                    function = {**function, "arguments": json.dumps(function["arguments"], ensure_ascii=False)}
+                made = {"id": f"call{count:05}", "type": "function", "function": function}
+                waiting.append((call.get("id"), made))
+                count += 1
+            calls = [made for _, made in waiting]
+            message = {**message, "content": message["content"] or form.silence, "tool_calls": calls}
+        elif message["role"] == "tool" and waiting:
+            call = _taken(waiting, message)
+            message = {**message, "tool_call_id": call["id"], "name": call["function"]["name"]}
+        said.append(message)
+    return said
+
+
+def _one_call_each(messages: Sequence[Message]) -> list[Message]:
+    """The same conversation with one call in a message, each before its result."""
+    said: list[Message] = []
+    waiting: list[tuple[Any, Message]] = []
+    for message in messages:
+        if message["role"] == "tool" and waiting:
+            said += [_taken(waiting, message), message]
+            continue
+        calls = message.get("tool_calls") or ()
+        waiting = [
+            (call.get("id"), {**message, "content": "" if place else message["content"], "tool_calls": [call]})
+            for place, call in enumerate(calls)
+        ]
+        said += [] if calls else [message]
+    return said
+
+
+def _taken(waiting: list[tuple[Any, Any]], result: Message) -> Any:
+    """Takes out the call that a result answers: that of its id, else the first."""
+    ids = [number for number, _ in waiting]
+    number = result.get("tool_call_id")
+    return waiting.pop(ids.index(number) if number in ids else 0)[1]
+
+
+def calls_in_words(messages: Sequence[Message], results: bool = False) -> list[Message]:
+    """The same conversation with calls in the texts of replies.
+
+    Args:
+        results: whether results keep the role of tools; otherwise they are the user's.
+    """
+    said: list[Message] = []
+    for message in messages:
+        functions = [call["function"] for call in message.get("tool_calls") or ()]
+        calls = _HERMES.write([Call(one["name"], one["arguments"]) for one in functions])
+        role = "user" if message["role"] == "tool" and not results else message["role"]
+        said.append({"role": role, "content": (message["content"] or "") + calls})
+    return said
+
+
+def tools_in_words(tools: Sequence[Mapping[str, Any]]) -> str:
+    """Tools for a prompt, a line each."""
+    return "\n".join(["Tools:", *(json.dumps(tool["function"], ensure_ascii=False) for tool in tools)])
+
+
+def with_tools(messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]) -> list[Message]:
+    """The same conversation, whose first message lists the tools and the form of a call."""
+    first, *rest = messages
+    text = f"{first['content']}\n\n{tools_in_words(tools)}\n\nA call is {_HERMES.form}"
+    return [{**first, "content": text}, *rest]
+
+
+def _without_system(messages: Sequence[Message]) -> list[Message]:
+    """The same conversation with the system message as a first message of the user."""
+    return [{**one, "role": "user"} if one["role"] == "system" else one for one in messages]
+
+
+def _joined(messages: Sequence[Message]) -> list[Message]:
+    """The same conversation in turns: neighboring messages of the user are one.
+
+    >>> _joined([{"role": "user", "content": "a"}, {"role": "user", "content": "b"}])
+    [{'role': 'user', 'content': 'a\\n\\nb'}]
+    """
+    said: list[Message] = []
+    for message in messages:
+        if said and message["role"] == said[-1]["role"] == "user":
+            said[-1] = {**said[-1], "content": f"{said[-1]['content']}\n\n{message['content']}"}
+        else:
+            said.append(message)
+    return said
+
+
+__all__ = ["ChatTemplate", "Form", "calls_in_words", "tools_in_words", "with_tools"]

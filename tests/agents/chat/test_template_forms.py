@@ -1,0 +1,215 @@
+"""Chat templates that refuse or leave out tools, calls, results or system messages, and those that open a thought."""
+
+import json
+
+import gymnasium
+import pytest
+from tiny import Script, qwen, qwen2_tokenizer
+
+from roleagent.agents.chat.models import PolicyChatModel
+from roleagent.agents.chat.plain import without_thoughts
+from roleagent.agents.chat.types import Prompt
+from roleagent.agents.chat_renderer import ChatRenderer
+from roleagent.agents.policies.hf import HFPolicy, PolicyError
+from roleagent.agents.rollout import Rollout
+from roleagent.config.settings import PromptConfig, RolloutConfig
+from roleagent.envs.pool import EnvPool
+from roleagent.envs.tools import ToolEnv, tool
+from roleagent.envs.wrappers import PredictedState, ToolTags, read_replies
+from roleagent.envs.wrappers.tags import TagReader
+
+START, END = "<|im_start|>", "<|im_end|>"
+BEGIN = f"{{% if add_generation_prompt %}}{START}assistant\n{{% endif %}}"
+TURN = f"{START}{{{{ m.role }}}}\n{{{{ m.content }}}}{END}\n"
+CALLS = "{% for c in m.tool_calls %}<tool_call>{{ c.function.name }} {{ c.function.arguments | tojson }}{% endfor %}"
+ALTERNATE = (
+    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+    "{{ raise_exception('Conversation roles must alternate') }}{% endif %}" + TURN + "{% endfor %}" + BEGIN
+)
+ANY_ROLE = "{% for m in messages %}" + TURN + "{% endfor %}" + BEGIN
+KNOWN = "{% if m.role in ('system', 'user', 'assistant') %}"
+KNOWN_ROLES = "{% for m in messages %}" + KNOWN + TURN + "{% endif %}{% endfor %}" + BEGIN
+LONG_IDS = (
+    "{% for m in messages %}{% for c in m.tool_calls %}{% if c.id | length != 9 %}{{ raise_exception('ids') }}"
+    "{% endif %}{% endfor %}{% if m.role == 'tool' and m.tool_call_id | length != 9 %}{{ raise_exception('ids') }}"
+    "{% endif %}{% if m.role == 'user' and loop.index0 < 2 %}[TOOLS]{{ tools | tojson }}[/TOOLS]{% endif %}"
+    f"{START}{{{{ m.role }}}}\n{{{{ m.content }}}}{CALLS}{END}\n{{% endfor %}}" + BEGIN
+)
+ONE_CALL = LONG_IDS.replace(
+    "{% for m in messages %}",
+    "{% for m in messages %}{% if m.tool_calls | length > 1 %}{{ raise_exception('single calls') }}{% endif %}",
+    1,
+)
+TEXT_ARGUMENTS = (
+    "{% for m in messages %}{% if m.role == 'assistant' and m.content is none %}{% for c in m.tool_calls %}"
+    f"{START}call\n{{{{ c.function.name + ' ' + c.function.arguments }}}}{END}\n{{% endfor %}}{{% else %}}"
+    f"{TURN}{{% endif %}}{{% endfor %}}{BEGIN}"
+)
+THINKS = ANY_ROLE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+TEMPLATES = {
+    "alternate": ALTERNATE,
+    "any role": ANY_ROLE,
+    "known roles": KNOWN_ROLES,
+    "long ids": LONG_IDS,
+    "one call": ONE_CALL,
+    "text arguments": TEXT_ARGUMENTS,
+}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "find",
+            "description": "Finds rooms.",
+            "parameters": {"type": "object", "properties": {"near": {"type": "string"}}},
+        },
+    }
+]
+
+
+def policy_of(template, context=4096):
+    return HFPolicy(qwen(context=context).model, qwen2_tokenizer(template), qwen().generator, context)
+
+
+def call(number, near):
+    return {"id": number, "function": {"name": "find", "arguments": json.dumps({"near": near})}}
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+def test_a_prompting_agent_sees_tools_calls_and_results_with_every_template(kind):
+    """One and several calls, a malformed reply, and ids that are reused, missing or short."""
+    policy = policy_of(TEMPLATES[kind])
+    messages = [
+        {"role": "system", "content": "Rules."},
+        {"role": "user", "content": "Which room?"},
+        {"role": "assistant", "content": "", "tool_calls": [call("a", "sea"), call("b", "hill")]},
+        {"role": "tool", "tool_call_id": "a", "content": "Room One"},
+        {"role": "tool", "tool_call_id": "b", "content": "Room Two"},
+        {"role": "assistant", "content": "Hm."},
+        {"role": "user", "content": "That is malformed."},
+        {"role": "assistant", "content": "", "tool_calls": [call("a", "lake")]},
+        {"role": "tool", "tool_call_id": "a", "content": "Room Three"},
+    ]
+    for count in (2, 5, 7, 9):
+        text = policy.tokenizer.decode(PolicyChatModel(policy).prompt(Prompt(messages[:count], TOOLS)))
+        later = ["sea", "hill", "Room One", "Room Two", "Hm.", "malformed", "lake", "Room Three"][
+            : (count - 1) // 2 * 2
+        ]
+        shown = ["Rules.", "find", "Finds rooms.", "near", "Which room?", *later]
+        assert all(one in text for one in shown), text
+        places = [text.rindex(one) for one in later]
+        assert places == sorted(places) or kind == "one call"
+        assert text.endswith("assistant\n")
+        assert "'near'" not in text and '\\"near' not in text, "arguments are JSON, once"
+
+
+@tool
+def look(near: str) -> str:
+    """Looks for rooms.
+
+    Args:
+        near: what.
+    """
+    return f"Room {near}"
+
+
+@pytest.mark.parametrize("kind", TEMPLATES)
+@pytest.mark.parametrize("style", ["transcript", "window"])
+def test_a_rollout_sees_tools_and_results_with_every_template(kind, style):
+    policy = policy_of(TEMPLATES[kind])
+    task = {"id": "a", "prompt": "Which room?", "answer": "x"}
+    make = lambda: ToolTags(ToolEnv([look], [task], split="all"), horizon=0)  # noqa: E731
+    said = iter(['<tool_call>{"name": "look", "arguments": {"near": "sea"}}</tool_call>', "<answer>x</answer>"])
+    replies = Script(lambda prompt, slot: next(said))
+    names = ("tokenizer", "end_ids", "eos_id", "encode", "decode", "literal", "single_token")
+    vars(replies).update({name: getattr(policy, name) for name in names})
+    limits, prompt = RolloutConfig(action_tokens=300), PromptConfig(style=style)
+    rollout = Rollout(replies, EnvPool(make), "RoleAgent/ToolEnv-v0", prompt, limits, 0, reader=make().reader)
+    [group] = rollout.play(["a"], 1, 0.0)
+    assert group.trajectories[0].stop_reason == "won"
+    first, last = replies.prompts
+    assert all(text in first for text in ("look", "Looks for rooms.", "near", "Which room?"))
+    assert "Room sea" in last and last.endswith("assistant\n")
+
+
+@pytest.mark.parametrize("template", ["{{ messages[0].content[0].text }}", "{{ raise_exception('no') }}", "x"])
+def test_a_template_that_shows_no_conversation_is_refused_in_one_line(template):
+    policy = policy_of(template)
+    with pytest.raises(PolicyError, match="does not show the messages"):
+        PolicyChatModel(policy)
+    with pytest.raises(ValueError, match=r"chat template (refuses|rewrites)"):
+        ChatRenderer(policy)
+
+
+# --- thoughts that the template opens ---------------------------------------------------------------------------------
+
+CUT = "the reply must be written as <action>look</action>, and <tool_call>{}</tool_call>, but first"
+CLOSED = f"{CUT} I look.</think>\n\n<action>go to stove</action>"
+
+
+@pytest.mark.parametrize("mark", ["<think>", "<thinking>", "<seed:think>", "[THINK]"])
+def test_a_reply_that_was_cut_within_its_thought_is_no_action(mark):
+    closing = f"{mark[0]}/{mark[1:]}"
+    renderer = ChatRenderer(policy_of(THINKS.replace("<think>", mark)))
+    encode, reader = renderer._policy.encode, TagReader(horizon=0)
+    cut = renderer.read(encode(CUT))
+    assert reader.read(cut).command == "" and without_thoughts(cut) == ""
+    whole = renderer.read(encode(CLOSED.replace("</think>", closing)))
+    assert reader.read(whole).command == "go to stove" and without_thoughts(whole).endswith("</action>")
+    assert renderer.opening == mark
+
+
+@pytest.mark.parametrize("template", [ANY_ROLE, THINKS.replace("<think>\n", "<think>\n\n</think>\n\n")])
+def test_a_template_that_opens_no_thought_leaves_replies_alone(template):
+    renderer = ChatRenderer(policy_of(template))
+    assert renderer.opening == "" and renderer.read(renderer._policy.encode(CUT)) == CUT
+
+
+def test_a_call_that_the_template_opens_is_read_and_written():
+    renderer = ChatRenderer(policy_of(THINKS.replace("<think>", "<tool_call>")))
+    policy, reader = renderer._policy, ToolTags(ToolEnv([look], [{"id": "a", "prompt": "x", "answer": "x"}])).reader
+    written = '<tool_call>{"name": "look", "arguments": {"near": "sea"}}</tool_call>'
+    ids = renderer.write(written)
+    assert policy.decode(ids) == written.removeprefix("<tool_call>") and renderer.read(ids) == written
+    assert reader.read(renderer.read(ids)).error is None
+    assert reader.read(renderer.read(ids[:-1])).error == "<tool_call> is never closed"
+
+
+def test_written_replies_close_the_thought_that_the_template_opened():
+    """Demonstrations would teach to act within a thought, and be read as malformed where they begin an episode."""
+    renderer = ChatRenderer(policy_of(THINKS))
+    ids = renderer.write("<action>look</action>")
+    assert renderer._policy.decode(ids) == "\n</think>\n\n<action>look</action>"
+    assert renderer.read(ids).strip() == "<action>look</action>"
+    thought = "<think>A desk.</think><action>look</action>"
+    assert renderer._policy.decode(renderer.write(thought)) == thought.removeprefix("<think>")
+    assert renderer.read(renderer.write(thought)) == thought
+
+
+@pytest.mark.parametrize("predictions", ["followup", "detached"])
+def test_a_rollout_plays_no_action_of_a_thought(predictions):
+    """Also with thoughts before the predictions."""
+    policy = policy_of(THINKS)
+
+    def reply(prompt, slot):
+        if "Write down" in prompt.rsplit(START, 2)[1]:
+            return 'So.</think><prediction h="1">x</prediction>'
+        return CUT if prompt.count(START) < 3 else CLOSED
+
+    replies = Script(reply)
+    names = ("tokenizer", "end_ids", "eos_id", "encode", "decode", "literal", "single_token")
+    vars(replies).update({name: getattr(policy, name) for name in names})
+    make = lambda: read_replies(PredictedState(gymnasium.make("RoleAgent/Toy-v0", max_steps=2), 1))  # noqa: E731
+    prompt = PromptConfig(predictions=predictions, think="optional")
+    limits = RolloutConfig(action_tokens=200, prediction_tokens=80)
+    rollout = Rollout(replies, EnvPool(make), "RoleAgent/Toy-v0", prompt, limits, 1)
+    [group] = rollout.play(["bring-egg-table-1"], 1, 0.0)
+    first, second = group.trajectories[0].turns
+    assert first.info["format_error"] in ("<think> is never closed", "no <action> block") and not first.action
+    assert second.info["format_error"] is None and second.action == "go to stove"
+    assert [turn.prediction.texts for turn in (first, second)] == [("x",), ("x",)]
+
+
+def test_a_prompting_agent_plays_no_action_of_a_thought():
+    speaker = PolicyChatModel(Script(lambda prompt, slot: CUT, chat_template=THINKS))
+    [answer] = speaker.chat([[{"role": "user", "content": "Go."}]], max_tokens=300, temperature=0.0)
+    assert answer.text.startswith("<think>") and without_thoughts(answer.text) == ""
