@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roleagent.commands import Parser, complain, natural, pairs, printable, until_pipe_closes, whole
-from roleagent.options import ConfigError
+from roleagent.options import ConfigError, user_path
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -96,7 +96,7 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator, Situatio
     from roleagent.tasks.grammar import grammar_of
     from roleagent.tasks.simulator import Situation
 
-    run = Path(options.source)
+    run = user_path(options.source)
     if (run / "config.yaml").exists():
         if options.env_arg:
             raise ConfigError("--env-arg is for an environment: a run has its own arguments")

@@ -233,7 +233,7 @@ def read_records(path: Path) -> tuple[dict[str, Any], list[Record], bool]:
         ValueError: not a record file.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = path.read_text(encoding="utf-8-sig").splitlines(keepends=True)
         sound = [line for line in lines if line.endswith("\n")]
         header, *rows = [json.loads(line) for line in sound]
         return dict(header), [Record(**row) for row in rows], len(sound) == len(lines)

@@ -95,7 +95,7 @@ def read_failures(path: Path) -> list[Failure]:
         ValueError: the file has none, or cannot be read as failures.
     """
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
         found = [Failure(str(row["task_id"]), tuple(map(str, row["commands"])), int(row["cut"])) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"cannot read {path} as failed episodes: {error}") from error

@@ -12,6 +12,7 @@ from huggingface_hub import try_to_load_from_cache
 
 from roleagent.agents.evaluation.baselines import PROMPTING, SCRIPTED, prompts
 from roleagent.config import ConfigError
+from roleagent.options import home_expanded, user_path
 
 STANDARD = "prompts"
 """The agent that uses the prompts of training (:mod:`roleagent.agents.rendering`)."""
@@ -55,6 +56,7 @@ def eval_target(agent: str | None, run: Path | None = None, model: str = "", url
     Raises:
         ConfigError, ValueError: no such agent or folder, or a missing or superfluous model.
     """
+    model = home_expanded(model)
     given = [name for name, value in (("--run", run), ("--model-path", model), ("--base-url", url)) if value]
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} name two models; give one")
@@ -85,7 +87,7 @@ def eval_target(agent: str | None, run: Path | None = None, model: str = "", url
 
 def _folder(agent: str) -> Path | None:
     """The folder of a run or model that ``agent`` names; None if it names none."""
-    path = Path(agent).expanduser()
+    path = user_path(agent)
     if path.is_dir():
         if not any((path / name).exists() for name in ("config.yaml", "config.json")):
             raise ConfigError(f"{path} is neither a run folder (no config.yaml) nor a model (no config.json)")

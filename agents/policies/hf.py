@@ -25,6 +25,7 @@ from roleagent.agents.policies.decoder import Decoder
 from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.agents.policies.protocol import PolicyError, Weights
 from roleagent.agents.policies.sampling import generate_replies
+from roleagent.options import home_expanded
 from roleagent.slow_notice import waiting
 from roleagent.types import Completion, Request
 
@@ -76,6 +77,7 @@ def check_path(path: str | Path) -> None:
         PolicyError: there is none.
     """
     try:
+        path = home_expanded(str(path))
         with waiting(f"the model of {path} to be found"):
             _is_here(path)
     except Exception as error:  # as in from_path
@@ -196,6 +198,7 @@ class HFPolicy:
         """
         options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         try:
+            path = home_expanded(str(path))
             with waiting(f"the model of {path} to load"):
                 options["local_files_only"] = _is_here(path)
                 tokenizer = AutoTokenizer.from_pretrained(str(path), **options)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from roleagent.commands import Parser, complain, natural, out_file, until_pipe_closes
-from roleagent.options import ConfigError
+from roleagent.options import ConfigError, home_expanded, user_path
 
 if TYPE_CHECKING:
     from roleagent.curricula.library import FailureLibrary
@@ -85,11 +85,11 @@ def _open(source: str, resolve: Resolve) -> FailureLibrary:
 
     if "://" in source:
         url = source
-    elif Path(source).is_file():
-        url = f"sqlite:///{source}"
+    elif (path := user_path(source)).is_file():
+        url = f"sqlite:///{path}"
     else:
-        url = resolve(Path(source))
-    file = url.partition("sqlite:///")[2]
+        url = resolve(path)
+    file = home_expanded(url.partition("sqlite:///")[2])
     if file and not Path(file).exists():
         raise LibraryError(f"{file} does not exist: the run has filed no failures (aiw=off?)")
     return FailureLibrary(url, read_only=True)

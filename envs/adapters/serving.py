@@ -117,7 +117,7 @@ def _read_ids(path: Path) -> list[str]:
         ValueError: the file is something else.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
         return [each if isinstance(each, str) else f"{each['task_type']}/{each['task_id']}" for each in found]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} has no task ids ({error}): it must be a JSON list of texts") from error

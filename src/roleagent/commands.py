@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from roleagent.options import ConfigError, check_finite, shown
+from roleagent.options import ConfigError, check_finite, shown, user_path
 
 Verb = Callable[[Sequence[str]], int]
 
@@ -82,6 +82,7 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("epilog", f"examples:\n{lines}" if lines else None)
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(prog, description=about.strip(), **options)
+        self.register("type", Path, _path)  # so that `type=Path` reads every path as user_path does
 
     def error(self, message: str) -> NoReturn:
         """Exits with status 2 and one line with a suggestion."""
@@ -228,14 +229,22 @@ def out_folder(text: str) -> Path:
     """Parses the path of an output folder."""
     if not text:
         raise argparse.ArgumentTypeError("the name of a folder is empty")
-    return Path(text)
+    return _path(text)
 
 
 def out_file(text: str) -> Path:
     """Parses the path of an output file."""
-    if not text or Path(text).is_dir():
+    path = _path(text)
+    if not text or path.is_dir():
         raise argparse.ArgumentTypeError(f"{shown(text)} is {'a folder' if text else 'empty'}: name a file")
-    return Path(text)
+    return path
+
+
+def _path(text: str) -> Path:
+    try:
+        return user_path(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _whole(text: str, least: int, most: int = LARGEST) -> int:

@@ -11,10 +11,19 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, PydanticUserError, Strict, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from roleagent.options import ConfigError, check_finite, shown
+from roleagent.options import ConfigError, check_finite, home_expanded, shown
 
 Options = TypeVar("Options")
 
@@ -40,6 +49,8 @@ Switch = Annotated[bool, Strict()]
 Integer = Annotated[int, Strict()]
 Number = Annotated[float, BeforeValidator(_number), Strict(), Field(allow_inf_nan=False)]
 Text = Annotated[str, BeforeValidator(_text)]
+PathText = Annotated[Text, AfterValidator(home_expanded)]
+"""A path, or what may stand in its place: a hub name, or nothing."""
 OFF_IS_NONE = BeforeValidator(_choice)
 """For a choice that has ``none``: ``off`` means it, too."""
 

@@ -47,8 +47,8 @@ from roleagent.config.settings import (
     WatchdogConfig,
 )
 from roleagent.env_spec import spec_of
-from roleagent.options import ConfigError, shown
-from roleagent.validation import Integer, Switch, Text, validated
+from roleagent.options import ConfigError, shown, user_path
+from roleagent.validation import Integer, PathText, Switch, Text, validated
 
 _MOST, _DEEPEST = 10_000, 32  # values in a file, and sections within sections
 
@@ -84,7 +84,7 @@ class Config:
     aiw: Switch = True  # Agent-In-World: failures are analyzed and steer the choice of tasks
     genenv: Switch = False  # GenEnv: a simulator writes training tasks, and learns which fit the agent
     seed: Annotated[Integer, Field(ge=0, le=2**32 - 1)] = 0  # of everything random in the run
-    run_dir: Text = ""  # empty: runs/<method>-<environment>-seed<seed>
+    run_dir: PathText = ""  # empty: runs/<method>-<environment>-seed<seed>
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     lora: LoRAConfig = field(default_factory=LoRAConfig)
@@ -137,7 +137,7 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
         ConfigError: an unknown key, a value of the wrong type, or an unreadable file.
     """
     overrides = list(overrides)
-    tree = {} if path is None else _read(_find(Path(path)), ())
+    tree = {} if path is None else _read(_find(user_path(path)), ())
     for env_id in [text for key, _, text in (override.partition("=") for override in overrides) if key == "env.id"]:
         tree = _for_environment(tree, env_id)
     for override in overrides:
@@ -180,7 +180,7 @@ def _find(path: Path) -> Path:
 def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
     """The tree of a file, laid over that of its ``base``."""
     try:
-        tree = _parsed(path.read_text(encoding="utf-8")) or {}
+        tree = _parsed(path.read_text(encoding="utf-8-sig")) or {}
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {' '.join(str(error).split())}") from error
     if not isinstance(tree, Mapping):
@@ -192,7 +192,7 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(base, str) or resolved in readers:
         raise ConfigError(f"the base of {path} must be the name of another file, not {shown(base)}")
     own = {key: value for key, value in tree.items() if key != "base"}
-    return merged(_read(path.parent / base, (*readers, resolved)), own)
+    return merged(_read(path.parent / user_path(base), (*readers, resolved)), own)
 
 
 def _parsed(text: str) -> Any:
