@@ -47,12 +47,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roleagent.agents.evaluation.options import options_of
-from roleagent.commands import pairs, require_train, share_cores, stop_quietly
+from roleagent.commands import pairs
+from roleagent.program import EVAL, TRAIN, begin, called, require, share_cores
 
 if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for packages
-    stop_quietly("evaluate.py")
-    options_of(sys.argv[1:], __doc__)
-    require_train("evaluate.py")
+    begin(called("evaluate"))
+    options_of(sys.argv[1:], __doc__, called("evaluate"))
+    require(called("evaluate"), "eval", EVAL)
     share_cores()
 
 from roleagent.agents.builders import EnvSplit, make_base, make_wrapped
@@ -278,6 +279,7 @@ def open_model(
 
 def open_local(options: argparse.Namespace, target: EvalTarget, config: Config) -> tuple[HFPolicy, Path | None]:
     """The model of a run's checkpoint (the newest, or the one that is named), of a folder, or of the hub."""
+    require(called("evaluate"), "train", TRAIN)
     with waiting("PyTorch and transformers to load"):
         import torch
         import transformers
@@ -292,7 +294,7 @@ def open_local(options: argparse.Namespace, target: EvalTarget, config: Config) 
         return HFPolicy.from_path(path, generator, dtype, policy.context, policy.trust_remote_code), None
     found = {path.name: path for path in Checkpoints(target.run / "checkpoints").all()}
     if not found:
-        raise CheckpointError(f"the run {target.run} has no checkpoint yet; continue it with train.py --resume")
+        raise CheckpointError(f"the run {target.run} has no checkpoint yet; continue its training with --resume")
     name = options.checkpoint or max(found)
     if name not in found:
         raise CheckpointError(f"the run {target.run} has no checkpoint {name!r}; there are {', '.join(found)}")
@@ -316,21 +318,22 @@ def run_comparison(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    options = options_of(sys.argv[1:] if arguments is None else arguments, __doc__)
+    name = called("evaluate")
+    options = options_of(sys.argv[1:] if arguments is None else arguments, __doc__, name)
     try:
         with searched_first():  # module:Class is looked for in the working directory
             result = (run_comparison if options.compare else evaluate)(options)
     except (ConfigError, CheckpointError, PolicyError, EndpointError, ValueError, OSError) as error:
-        print(f"evaluate.py: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's; torch may not be installed
             raise
         reason = str(error).partition("\n")[0]
-        print(f"evaluate.py: {reason} Lower --batch.", file=sys.stderr)
+        print(f"{name}: {reason} Lower --batch.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("evaluate.py: stopped; the same command continues", file=sys.stderr)
+        print(f"{name}: stopped; the same command continues", file=sys.stderr)
         return 130
     print(json.dumps(result))
     return 0

@@ -21,14 +21,14 @@ from typing import Any
 
 import yaml
 
-from roleagent.commands import require_train, share_cores, stop_quietly
 from roleagent.learners.run.options import check_command, training_parser
+from roleagent.program import TRAIN, begin, called, require, share_cores
 from roleagent.slow_notice import waiting
 
 if __name__ == "__main__":  # --help and wrong options need no PyTorch
-    stop_quietly("train.py")
-    check_command(__doc__, Path(__file__).parent / "configs" / "default.yaml")
-    require_train("train.py")
+    begin(called("train"))
+    check_command(__doc__, Path(__file__).parent / "configs" / "default.yaml", called("train"))
+    require(called("train"), "train", TRAIN)
     share_cores()
 
 with waiting("PyTorch and transformers to load"):
@@ -178,7 +178,7 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     rank = int(os.environ.get("RANK", "0"))  # set by torchrun and deepspeed
-    name = f"train.py, rank {rank}" if rank else "train.py"
+    name = f"{called('train')}, rank {rank}" if rank else called("train")
     options = training_parser(__doc__, DEFAULT_CONFIG, name).parse_intermixed_args(arguments)  # in any order
     transformers.logging.disable_progress_bar()
     try:

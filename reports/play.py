@@ -88,8 +88,7 @@ def print_tasks(task_split: Any, text: str) -> int:
         f"{len(found)} of {len(task_split)} tasks of {task_split.env_id}, split {task_split.split}: {named}",
         file=sys.stderr,
     )
-    with contextlib.suppress(BrokenPipeError):  # `| head` has seen enough
-        print("\n".join(found), flush=True)
+    print("\n".join(found))
     return 0 if found else 2
 
 

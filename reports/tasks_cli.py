@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roleagent.commands import Parser, complain, natural, pairs, printable, until_pipe_closes, whole
+from roleagent.commands import Parser, complain, natural, pairs, printable, whole
 from roleagent.options import ConfigError, user_path
 
 if TYPE_CHECKING:
@@ -50,10 +50,9 @@ def main(arguments: Sequence[str]) -> int:
 
     refused = 0
     try:
-        with until_pipe_closes():
-            for line, accepted in {"propose": _propose, "check": _check, "show": _show}[options.verb](options):
-                print(line)
-                refused += not accepted
+        for line, accepted in {"propose": _propose, "check": _check, "show": _show}[options.verb](options):
+            print(line)
+            refused += not accepted
     except (ConfigError, RunDataError, ValueError, OSError, RuntimeError) as error:
         return complain("roleagent tasks", error)
     return int(options.verb == "check" and refused > 0)

@@ -85,7 +85,7 @@ def serve(watcher: RunWatcher, host: str, port: int | None) -> int:
 def _announce(watcher: RunWatcher) -> None:
     """Prints which runs are shown, and before that which places have no run yet."""
     if missing := watcher.missing():
-        print(f"no run yet in {', '.join(map(str, missing))}: waiting for train.py to start one", flush=True)
+        print(f"no run yet in {', '.join(map(str, missing))}: waiting for the training to begin", flush=True)
     while watcher.missing():
         time.sleep(EVERY)
     for place, run in zip(watcher.places, watcher.runs(), strict=True):

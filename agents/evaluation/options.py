@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from roleagent.commands import Parser, from_zero, natural, out_file, positive, whole
+from roleagent.program import as_called
 
 _COMPARE = """\
 Compares two evaluations of the same split, task by task: the difference in success with a bootstrap interval over
@@ -24,21 +25,24 @@ examples:
 """
 
 
-def options_of(arguments: Sequence[str], text: str | None) -> argparse.Namespace:
+def options_of(arguments: Sequence[str], text: str | None, name: str) -> argparse.Namespace:
     """The options of ``evaluate.py``, with ``compare`` set if that is the first word.
 
     Args:
         arguments: the command line.
         text: the program's docstring.
+        name: of the program as it was called.
     """
     comparing = [*arguments[:1]] == ["compare"]
-    parser = compare_parser() if comparing else evaluation_parser(text)
+    parser = compare_parser(name) if comparing else evaluation_parser(text, name)
     return parser.parse_args(arguments[comparing:], argparse.Namespace(compare=comparing))
 
 
-def evaluation_parser(text: str | None) -> Parser:
+def evaluation_parser(text: str | None, name: str) -> Parser:
     """The parser of ``evaluate.py``, whose docstring is ``text``."""
-    parser = Parser("evaluate.py", text, usage="evaluate.py [options], or evaluate.py compare …", allow_abbrev=False)
+    parser = Parser(
+        name, as_called(text or "", name), usage=f"{name} [options], or {name} compare …", allow_abbrev=False
+    )
     who = parser.add_argument_group("agent")
     who.add_argument(
         "--agent",
@@ -82,7 +86,7 @@ def evaluation_parser(text: str | None) -> Parser:
     how.add_argument("--batch", type=natural, metavar="N", help="episodes per batch of a local model")
     how.add_argument("--config", type=Path, metavar="FILE", help="configuration file: environment, prompts and limits")
     how.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any option of train.py, e.g. prompt.think=none"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any option of training, e.g. prompt.think=none"
     )
     how.add_argument(
         "--keep-failures",
@@ -123,9 +127,9 @@ def evaluation_parser(text: str | None) -> Parser:
     return parser
 
 
-def compare_parser() -> Parser:
+def compare_parser(name: str) -> Parser:
     """The parser of ``evaluate.py compare``."""
-    parser = Parser("evaluate.py compare", _COMPARE)
+    parser = Parser(f"{name} compare", as_called(_COMPARE, name))
     parser.add_argument(
         "records",
         nargs="+",

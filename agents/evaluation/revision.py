@@ -100,7 +100,7 @@ def read_failures(path: Path) -> list[Failure]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"cannot read {path} as failed episodes: {error}") from error
     if not found:
-        raise ValueError(f"{path} has no failed episode: evaluate.py --keep-failures writes them")
+        raise ValueError(f"{path} has no failed episode: an evaluation with --keep-failures writes them")
     if wrong := next((one for one in found if not 0 < one.cut < len(one.commands)), None):
         raise ValueError(f"{path}: the cut of {wrong.task_id} lies outside its episode")
     return list({one.task_id: one for one in found}.values())

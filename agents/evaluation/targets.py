@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
-
 from roleagent.agents.evaluation.baselines import PROMPTING, SCRIPTED, prompts
 from roleagent.config import ConfigError
 from roleagent.options import home_expanded, user_path
@@ -110,6 +108,8 @@ def weights_digest(folder: str | Path) -> str:
         the first 16 hex digits of a SHA-256.
     """
     if not Path(folder).is_dir():
+        from huggingface_hub import try_to_load_from_cache  # here: agents without a local model do without it
+
         config = try_to_load_from_cache(str(folder), "config.json")
         assert isinstance(config, str)  # it has just been loaded
         folder = Path(config).parent

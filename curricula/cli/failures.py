@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roleagent.commands import Parser, complain, natural, out_file, until_pipe_closes
+from roleagent.commands import Parser, complain, natural, out_file
 from roleagent.options import ConfigError, home_expanded, user_path
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
     from roleagent.curricula.library import LibraryError
 
     try:
-        with until_pipe_closes(), closing(_open(options.source, resolve)) as library:
+        with closing(_open(options.source, resolve)) as library:
             RUN[options.verb](options, library)
     except (ConfigError, LibraryError, OSError) as error:
         return complain("roleagent failures", error)

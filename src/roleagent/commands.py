@@ -12,15 +12,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import importlib.util
 import math
-import os
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import yaml
@@ -28,19 +25,6 @@ import yaml
 from roleagent.options import ConfigError, check_finite, shown, user_path
 
 Verb = Callable[[Sequence[str]], int]
-
-TRAIN = ("torch", "transformers", "deepspeed", "safetensors")
-"""Packages of the extra ``train`` that training requires."""
-
-
-@contextlib.contextmanager
-def until_pipe_closes() -> Iterator[None]:
-    """Within the context a command prints; it ends without an error if the reader closes the pipe (``| head``)."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
@@ -103,37 +87,6 @@ class Parser(argparse.ArgumentParser):
             *self._option_string_actions,
             *(word for verb in verbs for own in verb.choices.values() for word in own._spellings()),
         ]
-
-
-def require_train(program: str, packages: Iterable[str] = TRAIN) -> None:
-    """Ends the program with status 2 and the pip command if packages of the extra ``train`` are missing."""
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
-    if missing:
-        print(f"{program} needs {', '.join(missing)}: pip install 'roleagent[train]'", file=sys.stderr)
-        raise SystemExit(2)
-
-
-def share_cores() -> None:
-    """Lets OpenMP's waiting threads sleep after about 10 µs, so that training beside other work stays fast.
-
-    They spin for milliseconds otherwise, and take the cores from the threads they wait for. Call it before torch is
-    imported. OMP_WAIT_POLICY or GOMP_SPINCOUNT of the environment win.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-
-def stop_quietly(program: str) -> None:
-    """Makes Ctrl-C one line and no traceback, wherever the program is; the process still ends by the signal."""
-    show = sys.excepthook
-
-    def stopped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if issubclass(kind, KeyboardInterrupt):
-            print(f"{program}: stopped", file=sys.stderr)
-        else:
-            show(kind, error, trace)
-
-    sys.excepthook = stopped
 
 
 def complain(program: str, error: Exception | str) -> int:

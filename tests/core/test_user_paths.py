@@ -66,9 +66,11 @@ def test_every_path_on_a_command_line_begins_at_the_home_folder(home):
         parser.add_argument(name, type=kind)
     options = parser.parse_args(["--a=~/x", "--b=~/x", "--c=~/x"])
     assert [options.a, options.b, options.c] == [home / "x"] * 3
-    options = evaluation_parser("").parse_args(["--run=~/x", "--data-dir=~/x", "--config=~/x", "--out=~/x"])
+    options = evaluation_parser("", "evaluate.py").parse_args(
+        ["--run=~/x", "--data-dir=~/x", "--config=~/x", "--out=~/x"]
+    )
     assert [options.run, options.data_dir, options.config, options.out] == [home / "x"] * 4
-    assert compare_parser().parse_args(["~/x", "~/y"]).records == [home / "x", home / "y"]
+    assert compare_parser("evaluate.py").parse_args(["~/x", "~/y"]).records == [home / "x", home / "y"]
     with pytest.raises(SystemExit):
         parser.parse_args(["--a", "~nobody-of-that-name"])
 
@@ -95,9 +97,9 @@ def test_one_function_reads_them_all():
         places += (ROOT / room).rglob("*.py")
     found = [path for path in places if re.search(r"expanduser\((?!\"~/\.cache/alfworld\")", path.read_text("utf-8"))]
     assert found == []
-    for action in [*evaluation_parser("")._actions, *compare_parser()._actions]:
+    for action in [*evaluation_parser("", "evaluate.py")._actions, *compare_parser("evaluate.py")._actions]:
         assert action.metavar not in ("FILE", "DIR", "RUN") or action.type is not None, action.dest
-    assert isinstance(evaluation_parser(""), argparse.ArgumentParser)
+    assert isinstance(evaluation_parser("", "evaluate.py"), argparse.ArgumentParser)
 
 
 def marked(path, *rows):

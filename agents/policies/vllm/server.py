@@ -36,6 +36,7 @@ from roleagent.agents.policies.vllm.options import (
 from roleagent.agents.policies.vllm.requests import SampleRequest, adapter_request, answer, read_request, sampling
 from roleagent.commands import Parser, port_number
 from roleagent.config import Config, ConfigError, load
+from roleagent.program import begin
 
 _LARGEST = 256 * 2**20  # bytes of a request
 
@@ -242,4 +243,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    begin("vllm_server")
     sys.exit(main())
