@@ -71,6 +71,7 @@ from roleagent.agents.evaluation.summary import spending, summarize
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
+from roleagent.config.effects import of_training
 from roleagent.files import make_folder, write_whole
 from roleagent.imports import searched_first
 from roleagent.learners.run.folder import CheckpointError, read_config
@@ -241,6 +242,8 @@ def configuration(options: argparse.Namespace, target: EvalTarget) -> Config:
         path, given = target.run / "config.yaml", ()
     else:
         path, given = options.config, () if options.config else PRETRAINED
+    if idle := of_training(options.set):
+        raise ConfigError(f"--set {idle[0]} has no effect in an evaluation: remove it")
     if options.env and options.env != load(path, given).env.id:
         given = (*given, f"env.id={options.env}", "env.kwargs={}")  # arguments are those of one environment
     config = load(path, [*given, *options.set])

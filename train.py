@@ -41,6 +41,7 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search.search import Search
 from roleagent.config import Config, load, to_dict
+from roleagent.config.effects import without_effect
 from roleagent.learners.batch import trained_tokens
 from roleagent.learners.launch import check_held_out, exit_status, open_run
 from roleagent.learners.revision import iterate as revision
@@ -188,6 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         title = f"{config.method} on {config.env.id}, seed {config.seed}, run folder {config.folder}"
         with Display(title, quiet=rank > 0) as display:
+            for line in without_effect(config, options.overrides):
+                display.warn(line)
             result = train(config, options.resume, display)
         if not rank:
             print(json.dumps(result))

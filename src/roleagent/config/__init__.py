@@ -46,6 +46,7 @@ from roleagent.config.settings import (
     WarmStartConfig,
     WatchdogConfig,
 )
+from roleagent.config.words import WORDS
 from roleagent.env_spec import spec_of
 from roleagent.options import ConfigError, shown, user_path
 from roleagent.validation import Integer, PathText, Switch, Text, validated
@@ -260,7 +261,7 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
         near = difflib.get_close_matches(str(method)[:100], METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {shown(method)}{hint}")
-    return validated(Config, merged(METHODS[method], tree), RENAMED, REMOVED)
+    return validated(Config, merged(METHODS[method], tree), RENAMED, REMOVED, WORDS)
 
 
 def to_dict(config: Config) -> dict[str, Any]:
