@@ -6,7 +6,7 @@ examples:
     python train.py
     python train.py --config configs/alfworld_official.yaml
     python train.py method=gigpo wia=off seed=3 run_dir=runs/gigpo-3
-    python train.py --resume
+    python train.py --resume runs/gigpo-3
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from roleagent.learners.run.options import check_command, training_parser
+from roleagent.learners.run.options import check_command, open_config, read_command, training_parser
 from roleagent.program import TRAIN, begin, called, require, share_cores
 from roleagent.slow_notice import waiting
 
@@ -40,7 +40,7 @@ with waiting("PyTorch and transformers to load"):
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search.search import Search
-from roleagent.config import Config, load, to_dict
+from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
 from roleagent.learners.batch import trained_tokens
 from roleagent.learners.launch import check_held_out, exit_status, open_run
@@ -180,10 +180,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     rank = int(os.environ.get("RANK", "0"))  # set by torchrun and deepspeed
     name = f"{called('train')}, rank {rank}" if rank else called("train")
-    options = training_parser(__doc__, DEFAULT_CONFIG, name).parse_intermixed_args(arguments)  # in any order
+    options = read_command(training_parser(__doc__, name), arguments)
     transformers.logging.disable_progress_bar()
     try:
-        config = load(options.config, options.overrides)
+        config = open_config(options, DEFAULT_CONFIG)
         if options.show_config:
             print(yaml.safe_dump(to_dict(config), sort_keys=False), end="")
             return 0
@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with Display(title, quiet=rank > 0) as display:
             for line in without_effect(config, options.overrides):
                 display.warn(line)
-            result = train(config, options.resume, display)
+            result = train(config, bool(options.resume), display)
         if not rank:
             print(json.dumps(result))
     except (Exception, KeyboardInterrupt) as error:

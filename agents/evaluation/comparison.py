@@ -56,7 +56,7 @@ class EvalRecords:
             raise ValueError(f"no record file {path}")
         found = _measured_in_training(path) if path.suffix == ".json" and not _has_header(path) else _measured(path)
         if found.settings.get("protocol", 0) > PROTOCOL:
-            raise ValueError(f"{path} was written by a newer roleagent; compare with that one")
+            raise ValueError(f"{path} was written by a newer version of roleagent: use that version")
         if not any(record.sound for record in found.records):
             raise ValueError(f"{path} holds no episode with an outcome")
         if absent := [name for name, value in found.task_split.items() if value is None]:

@@ -13,6 +13,18 @@ class ConfigError(ValueError):
     """The configuration cannot be used; the message is one line with the change to make."""
 
 
+class UnknownOption(ConfigError):
+    """An option that this version does not have.
+
+    Attributes:
+        version: ``older`` where an earlier version had it, else ``newer``: of the program that wrote a file with it.
+    """
+
+    def __init__(self, message: str, version: str):
+        super().__init__(message)
+        self.version = version
+
+
 def shown(value: object) -> str:
     """A value as an error shows it, in one line that can be read.
 

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from roleagent.options import ConfigError, check_finite, home_expanded, shown
+from roleagent.options import ConfigError, UnknownOption, check_finite, home_expanded, shown
 
 Options = TypeVar("Options")
 
@@ -85,16 +85,16 @@ def validated(
     if first["type"] in _UNKNOWN:
         key = ".".join(map(str, first["loc"]))
         if removed and key in removed:
-            raise ConfigError(f"{key} was removed; {removed[key]}")
+            raise UnknownOption(f"{key} was removed; {removed[key]}", "older")
         if renamed and key in renamed:
-            raise ConfigError(f"unknown key {shown(key)}; it is called {renamed[key]!r} now")
+            raise UnknownOption(f"unknown key {shown(key)}; it is called {renamed[key]!r} now", "older")
         inner, value = key, first["input"]
         while isinstance(value, Mapping) and len(value) == 1:  # an option in sections that there are not
             [(name, value)] = value.items()
             inner = f"{inner}.{name}"
         known = words or {}
         key = inner if inner.rpartition(".")[2] in known else key
-        raise ConfigError(f"unknown key {shown(key)}{_hint(key[:100], _known_keys(cls), known)}")
+        raise UnknownOption(f"unknown key {shown(key)}{_hint(key[:100], _known_keys(cls), known)}", "newer")
     raise ConfigError(_line(first, tree, ""))
 
 
