@@ -1,7 +1,8 @@
 """Evaluates an agent on a task split: success per task type, with 95 % intervals.
 
-Every episode is one line of a file under evaluations/. The same command continues an interrupted evaluation. The last
-line of the output is the result as JSON, which is also saved beside that file. docs/evaluation.md explains the figures.
+Every episode is one line of a file under evaluations/. The same command continues an interrupted evaluation. The result
+is saved as JSON beside that file; where the output is no terminal, it is also its last line. docs/evaluation.md
+explains the figures.
 
 examples:
   the newest checkpoint of a training run, on the run's own evaluation split
@@ -24,7 +25,7 @@ examples:
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent random
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent expert
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent oracle --env-arg size=small
-  your own agent: a class with reset(observation, info) and act(observation, info) -> command
+  your own agent: a function of (observation, info) that returns a command, or a class with reset and act
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent my_module:MyAgent
   right single steps after the expert's history, and no episodes (GenEnv's measure of ALFWorld)
       python evaluate.py --agent runs/role_agent-alfworld-v0-seed0 --single-step
@@ -47,7 +48,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roleagent.agents.evaluation.options import options_of
-from roleagent.commands import pairs
+from roleagent.commands import pairs, print_result
 from roleagent.program import EVAL, TRAIN, begin, called, require, share_cores
 
 if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for packages
@@ -245,7 +246,8 @@ def configuration(options: argparse.Namespace, target: EvalTarget) -> Config:
     if idle := of_training(options.set):
         raise ConfigError(f"--set {idle[0]} has no effect in an evaluation: remove it")
     if options.env and options.env != load(path, given).env.id:
-        given = (*given, f"env.id={options.env}", "env.kwargs={}")  # arguments are those of one environment
+        given = tuple(one for one in given if not one.startswith("env."))  # a split and arguments of another one
+        given = (*given, f"env.id={options.env}", "env.kwargs={}")
     config = load(path, [*given, *options.set])
     tree = to_dict(config)
     data = {} if options.data_dir is None else {"data_dir": str(options.data_dir)}
@@ -338,7 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print(f"{name}: stopped; the same command continues", file=sys.stderr)
         return 130
-    print(json.dumps(result))
+    print_result(result, options.json)
     return 0
 
 

@@ -11,7 +11,6 @@ examples:
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -21,6 +20,7 @@ from typing import Any
 
 import yaml
 
+from roleagent.commands import print_result
 from roleagent.learners.run.options import check_command, open_config, read_command, training_parser
 from roleagent.program import TRAIN, begin, called, require, share_cores
 from roleagent.slow_notice import waiting
@@ -193,7 +193,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 display.warn(line)
             result = train(config, bool(options.resume), display)
         if not rank:
-            print(json.dumps(result))
+            print_result(result, options.json)
     except (Exception, KeyboardInterrupt) as error:
         return exit_status(error, name)
     return 0

@@ -6,13 +6,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from roleagent.commands import Parser, from_zero, natural, out_file, positive, whole
+from roleagent.commands import Parser, add_json, from_zero, natural, out_file, positive, whole
 from roleagent.program import as_called
 
 _COMPARE = """\
 Compares two evaluations of the same split, task by task: the difference in success with a bootstrap interval over
 tasks, over all and per task type, McNemar's exact test where each task was played once, and the environment's measures.
-The last line of the output is the result as JSON.
+Where the output is no terminal, its last line is the result as JSON.
 
 examples:
   two agents, evaluated by evaluate.py
@@ -49,7 +49,8 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
         metavar="AGENT",
         help="a run folder (its newest checkpoint), a Hugging Face folder or hub name, random, oracle (the game's own "
         "solution), expert (scripted, sees only what an agent sees), plain, react, reflexion or rag (prompt the model "
-        "of one of the next three options), or module:Class; by default that model plays with the standard prompts",
+        "of one of the next three options), or a class or function module:NAME; by default that model plays with the "
+        "standard prompts",
     )
     who.add_argument("--run", type=Path, metavar="RUN", help="model: the checkpoint of a run folder")
     who.add_argument("--model-path", default="", metavar="MODEL", help="model: a Hugging Face folder or hub name")
@@ -123,6 +124,7 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
         metavar=("IN", "OUT"),
         help="per million prompt and completion tokens; shows the cost",
     )
+    add_json(parser)
     parser.add_argument("--out", type=out_file, metavar="FILE", help="record file (default: a name under evaluations/)")
     return parser
 
@@ -138,4 +140,5 @@ def compare_parser(name: str) -> Parser:
     )
     parser.add_argument("--against", nargs="+", type=Path, default=[], metavar="RECORDS", help="the other side")
     parser.add_argument("--seed", type=whole, default=0, help="of the bootstrap (default: %(default)s)")
+    add_json(parser)
     return parser

@@ -66,7 +66,7 @@ def eval_target(agent: str | None, run: Path | None = None, model: str = "", url
         plays = agent
     elif given:
         known = ", ".join(PROMPTING)
-        raise ConfigError(f"--agent {agent} cannot use {given[0]}: give {known} or module:Class, or leave --agent out")
+        raise ConfigError(f"--agent {agent} cannot use {given[0]}: give {known} or module:NAME, or leave --agent out")
     elif path := _folder(agent):
         plays = STANDARD
         run, model = (path, "") if (path / "config.yaml").exists() else (None, str(path))
@@ -74,7 +74,7 @@ def eval_target(agent: str | None, run: Path | None = None, model: str = "", url
         plays, model = STANDARD, agent
     else:
         known = ", ".join((*SCRIPTED, *PROMPTING))
-        raise ConfigError(f"no agent {agent!r}: give a run folder, a model (folder or hub), {known} or module:Class")
+        raise ConfigError(f"no agent {agent!r}: give a run folder, a model (folder or hub), {known} or module:NAME")
     if run is not None and not (run / "config.yaml").exists():
         raise ConfigError(f"{run} is not a run folder: it has no config.yaml")
     if plays != STANDARD and prompts(plays) != bool(given):

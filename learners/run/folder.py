@@ -224,7 +224,7 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path} is no run folder: it has no config.yaml") from error
     except UnknownOption as error:
         raise ConfigError(
-            f"{path / 'config.yaml'} was written by a {error.version} version of roleagent ({error}): use that version"
+            f"{path / 'config.yaml'} was written by {error.version} version of roleagent ({error}): use that version"
         ) from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path / 'config.yaml'} is damaged: {' '.join(str(error).split())}") from error

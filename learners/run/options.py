@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, add_json
 from roleagent.options import user_path
 from roleagent.program import as_called
 
@@ -69,11 +69,8 @@ def training_parser(text: str | None, name: str) -> Parser:
         name: of the program as it was called, with which its errors begin.
     """
     called = name.partition(",")[0]  # without the rank
-    parser = Parser(
-        name,
-        as_called(text or "", called),
-        usage=f"{called} [--config FILE] [--resume [RUN]] [--show-config] [key=value …]",
-    )
+    usage = f"{called} [--config FILE] [--resume [RUN]] [--show-config] [--json] [key=value …]"
+    parser = Parser(name, as_called(text or "", called), usage=usage)
     parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file (default: configs/default.yaml)")
     parser.add_argument(
         "--resume",
@@ -84,6 +81,7 @@ def training_parser(text: str | None, name: str) -> Parser:
         help="continue the run in the folder RUN with its own options, or the one that this command began",
     )
     parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and stop")
+    add_json(parser)
     parser.add_argument("--local_rank", type=int, default=0, help=argparse.SUPPRESS)  # the deepspeed launcher's
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options, e.g. optim.lr=1e-4 wia=off")
     return parser

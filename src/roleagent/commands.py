@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import json
 import math
 import re
 import sys
@@ -206,6 +207,27 @@ def _whole(text: str, least: int, most: int = LARGEST) -> int:
     if len(text) > 11 or int(text) > most:
         raise argparse.ArgumentTypeError(f"{shown(text)} is more than {most}")
     return int(text)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--json``: see :func:`print_result`."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on a terminal, too")
+
+
+def print_result(result: Any, asked: bool) -> None:
+    """Prints a command's result as one line of JSON for programs; on a terminal only if it was asked for.
+
+    Args:
+        asked: whether the command has ``--json``.
+    """
+    if asked or not sys.stdout.isatty():
+        print(json.dumps(result))
+
+
+def cannot_listen(host: str, port: int, error: Exception) -> OSError:
+    """The error of a server whose address is taken, or is none of this machine's."""
+    reason = getattr(error, "strerror", None) or error
+    return OSError(f"cannot listen on {host}:{port} ({reason}): give another --port or --host")
 
 
 def choose(prog: str, verbs: Mapping[str, Verb], arguments: Sequence[str], title: str = "") -> int:

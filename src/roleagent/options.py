@@ -17,7 +17,7 @@ class UnknownOption(ConfigError):
     """An option that this version does not have.
 
     Attributes:
-        version: ``older`` where an earlier version had it, else ``newer``: of the program that wrote a file with it.
+        version: ``an older`` where an earlier version had it, else ``a newer``: of the program that wrote a file with it.
     """
 
     def __init__(self, message: str, version: str):

@@ -85,16 +85,16 @@ def validated(
     if first["type"] in _UNKNOWN:
         key = ".".join(map(str, first["loc"]))
         if removed and key in removed:
-            raise UnknownOption(f"{key} was removed; {removed[key]}", "older")
+            raise UnknownOption(f"{key} was removed; {removed[key]}", "an older")
         if renamed and key in renamed:
-            raise UnknownOption(f"unknown key {shown(key)}; it is called {renamed[key]!r} now", "older")
+            raise UnknownOption(f"unknown key {shown(key)}; it is called {renamed[key]!r} now", "an older")
         inner, value = key, first["input"]
         while isinstance(value, Mapping) and len(value) == 1:  # an option in sections that there are not
             [(name, value)] = value.items()
             inner = f"{inner}.{name}"
         known = words or {}
         key = inner if inner.rpartition(".")[2] in known else key
-        raise UnknownOption(f"unknown key {shown(key)}{_hint(key[:100], _known_keys(cls), known)}", "newer")
+        raise UnknownOption(f"unknown key {shown(key)}{_hint(key[:100], _known_keys(cls), known)}", "a newer")
     raise ConfigError(_line(first, tree, ""))
 
 

@@ -158,15 +158,17 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
 def _for_environment(tree: dict[str, Any], env_id: str) -> dict[str, Any]:
     """The tree for another environment than the file's, whose arguments and splits do not fit.
 
-    An environment whose spec names no held-out split keeps the file's splits.
+    An environment whose spec names no held-out split keeps the file's splits; without a file there is only its first.
 
     >>> _for_environment({"env": {"kwargs": {"size": "tiny"}}}, "RoleAgent/ToolEnv-v0")
     {'env': {'train_split': 'train', 'eval_split': 'valid'}}
     """
-    section = tree.get("env")
+    section = tree.get("env", {})
     if not isinstance(section, Mapping) or section.get("id", EnvConfig.id) == env_id:
         return tree
     train, *others = spec_of(env_id).splits
+    if not others and not section:
+        return {**tree, "env": {"train_split": train, "eval_split": train}}
     if not others:
         return {**tree, "env": {key: section[key] for key in ("train_split", "eval_split") if key in section}}
     held_out = EnvConfig.eval_split if EnvConfig.eval_split in others else others[0]
