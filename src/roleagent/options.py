@@ -17,7 +17,7 @@ class UnknownOption(ConfigError):
     """An option that this version does not have.
 
     Attributes:
-        version: ``an older`` where an earlier version had it, else ``a newer``: of the program that wrote a file with it.
+        version: of the program that wrote a file with it: ``an older`` where an earlier one had it, else ``a newer``.
     """
 
     def __init__(self, message: str, version: str):

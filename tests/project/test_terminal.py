@@ -149,6 +149,6 @@ def test_records_and_indexes_of_a_newer_version(tmp_path):
     path.write_text(json.dumps({"protocol": 99}) + "\n" + json.dumps({"something": "new"}) + "\n")
     with pytest.raises(ValueError, match="newer version"):
         read_records(path)
-    (tmp_path / "manifest.json").write_text(json.dumps({"format": 99, "something": "new"}))
+    (tmp_path / "retrieval.json").write_text(json.dumps({"format": 99, "something": "new"}))
     with pytest.raises(RetrievalError, match="newer version"):
         Manifest.read(tmp_path)
