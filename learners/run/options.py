@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -31,11 +32,12 @@ def check_command(text: str | None, config: Path, name: str) -> None:
 
 def read_command(parser: Parser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """The options of a command, given in any order: ``--resume key=value`` is ``--resume`` and an option."""
-    options = parser.parse_intermixed_args(arguments)
-    if isinstance(options.resume, str) and "=" in options.resume and not Path(options.resume).is_dir():
-        options.overrides.insert(0, options.resume)
-        options.resume = True
-    return options
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for place in range(len(words) - 1):
+        after = words[place + 1]
+        if words[place] == "--resume" and re.match(r"[\w.]+=", after) and not Path(after).is_dir():
+            words[place : place + 2] = after, "--resume"  # an option is no RUN
+    return parser.parse_intermixed_args(words)
 
 
 def open_config(options: argparse.Namespace, default: Path) -> Config:

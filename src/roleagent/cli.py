@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from roleagent.commands import choose
+from roleagent.commands import choose, complain
 from roleagent.program import begin, extra_of, require
 
 
@@ -179,6 +179,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if extra := extra_of(missing):
             require(f"roleagent {arguments[0]}", extra, [missing])
         raise
+    except Exception as error:
+        if type(error).__name__ != "DependencyNotInstalled":  # Gymnasium's: importing it for --help would take long
+            raise
+        return complain(f"roleagent {arguments[0]}", error)
 
 
 if __name__ == "__main__":

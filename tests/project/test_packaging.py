@@ -149,6 +149,7 @@ def test_the_base_plays_the_two_roles(base, tmp_path):
         *((command, "train") for command in ("train.py", "-m roleagent.train", "-m roleagent.cli train")),
         *((f"{program} --agent random", "eval") for program in ("evaluate.py", "-m roleagent.cli evaluate")),
         ("-m roleagent.cli export x --out y", "train"),
+        ("-m roleagent.cli index serve --index x", "serve"),
     ],
 )
 def test_a_program_names_the_extra_that_it_needs(command, extra, base, tmp_path):
