@@ -1,7 +1,8 @@
 """Evaluates an agent on a task split: success per task type, with 95 % intervals.
 
-Every episode is one line of a file under evaluations/. The same command continues an interrupted evaluation. The last
-line of the output is the result as JSON, which is also saved beside that file. docs/evaluation.md explains the figures.
+Every episode is one line of a file under evaluations/. The same command continues an interrupted evaluation. The result
+is saved as JSON beside that file; where the output is no terminal, it is also its last line. docs/evaluation.md
+explains the figures.
 
 examples:
   the newest checkpoint of a training run, on the run's own evaluation split
@@ -24,7 +25,7 @@ examples:
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent random
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent expert
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent oracle --env-arg size=small
-  your own agent: a class with reset(observation, info) and act(observation, info) -> command
+  your own agent: a function of (observation, info) that returns a command, or a class with reset and act
       python evaluate.py --env RoleAgent/ALFWorld-v0 --split valid_seen --agent my_module:MyAgent
   right single steps after the expert's history, and no episodes (GenEnv's measure of ALFWorld)
       python evaluate.py --agent runs/role_agent-alfworld-v0-seed0 --single-step
@@ -47,12 +48,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roleagent.agents.evaluation.options import options_of
-from roleagent.commands import pairs, require_train, share_cores, stop_quietly
+from roleagent.commands import pairs, print_result
+from roleagent.program import EVAL, TRAIN, begin, called, require, share_cores
 
 if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for packages
-    stop_quietly("evaluate.py")
-    options_of(sys.argv[1:], __doc__)
-    require_train("evaluate.py")
+    begin(called("evaluate"))
+    options_of(sys.argv[1:], __doc__, called("evaluate"))
+    require(called("evaluate"), "eval", EVAL)
     share_cores()
 
 from roleagent.agents.builders import EnvSplit, make_base, make_wrapped
@@ -70,6 +72,7 @@ from roleagent.agents.evaluation.summary import spending, summarize
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
+from roleagent.config.effects import of_training
 from roleagent.files import make_folder, write_whole
 from roleagent.imports import searched_first
 from roleagent.learners.run.folder import CheckpointError, read_config
@@ -241,8 +244,11 @@ def configuration(options: argparse.Namespace, target: EvalTarget) -> Config:
         path, given = target.run / "config.yaml", ()
     else:
         path, given = options.config, () if options.config else PRETRAINED
+    if idle := of_training(options.set):
+        raise ConfigError(f"--set {idle[0]} has no effect in an evaluation: remove it")
     if options.env and options.env != load(path, given).env.id:
-        given = (*given, f"env.id={options.env}", "env.kwargs={}")  # arguments are those of one environment
+        given = tuple(one for one in given if not one.startswith("env."))  # a split and arguments of another one
+        given = (*given, f"env.id={options.env}", "env.kwargs={}")
     config = load(path, [*given, *options.set])
     tree = to_dict(config)
     data = {} if options.data_dir is None else {"data_dir": str(options.data_dir)}
@@ -279,6 +285,7 @@ def open_model(
 
 def open_local(options: argparse.Namespace, target: EvalTarget, config: Config) -> tuple[HFPolicy, Path | None]:
     """The model of a run's checkpoint (the newest, or the one that is named), of a folder, or of the hub."""
+    require(called("evaluate"), "train", TRAIN)
     with waiting("PyTorch and transformers to load"):
         import torch
         import transformers
@@ -293,7 +300,7 @@ def open_local(options: argparse.Namespace, target: EvalTarget, config: Config) 
         return HFPolicy.from_path(path, generator, dtype, policy.context, policy.trust_remote_code), None
     found = {path.name: path for path in Checkpoints(target.run / "checkpoints").all()}
     if not found:
-        raise CheckpointError(f"the run {target.run} has no checkpoint yet; continue it with train.py --resume")
+        raise CheckpointError(f"the run {target.run} has no checkpoint yet; continue its training with --resume")
     name = options.checkpoint or max(found)
     if name not in found:
         raise CheckpointError(f"the run {target.run} has no checkpoint {name!r}; there are {', '.join(found)}")
@@ -317,23 +324,24 @@ def run_comparison(options: argparse.Namespace) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
-    options = options_of(sys.argv[1:] if arguments is None else arguments, __doc__)
+    name = called("evaluate")
+    options = options_of(sys.argv[1:] if arguments is None else arguments, __doc__, name)
     try:
         with searched_first():  # module:Class is looked for in the working directory
             result = (run_comparison if options.compare else evaluate)(options)
     except (ConfigError, CheckpointError, PolicyError, EndpointError, ValueError, OSError) as error:
-        print(f"evaluate.py: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's; torch may not be installed
             raise
         reason = str(error).partition("\n")[0]
-        print(f"evaluate.py: {reason} Lower --batch.", file=sys.stderr)
+        print(f"{name}: {reason} Lower --batch.", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("evaluate.py: stopped; the same command continues", file=sys.stderr)
+        print(f"{name}: stopped; the same command continues", file=sys.stderr)
         return 130
-    print(json.dumps(result))
+    print_result(result, options.json)
     return 0
 
 

@@ -6,12 +6,11 @@ examples:
     python train.py
     python train.py --config configs/alfworld_official.yaml
     python train.py method=gigpo wia=off seed=3 run_dir=runs/gigpo-3
-    python train.py --resume
+    python train.py --resume runs/gigpo-3
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -21,14 +20,15 @@ from typing import Any
 
 import yaml
 
-from roleagent.commands import require_train, share_cores, stop_quietly
-from roleagent.learners.run.options import check_command, training_parser
+from roleagent.commands import print_result
+from roleagent.learners.run.options import check_command, open_config, read_command, training_parser
+from roleagent.program import TRAIN, begin, called, require, share_cores
 from roleagent.slow_notice import waiting
 
 if __name__ == "__main__":  # --help and wrong options need no PyTorch
-    stop_quietly("train.py")
-    check_command(__doc__, Path(__file__).parent / "configs" / "default.yaml")
-    require_train("train.py")
+    begin(called("train"))
+    check_command(__doc__, Path(__file__).parent / "configs" / "default.yaml", called("train"))
+    require(called("train"), "train", TRAIN)
     share_cores()
 
 with waiting("PyTorch and transformers to load"):
@@ -40,7 +40,8 @@ with waiting("PyTorch and transformers to load"):
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search.search import Search
-from roleagent.config import Config, load, to_dict
+from roleagent.config import Config, to_dict
+from roleagent.config.effects import without_effect
 from roleagent.learners.batch import trained_tokens
 from roleagent.learners.launch import check_held_out, exit_status, open_run, size_warm_start
 from roleagent.learners.revision import iterate as revision
@@ -180,19 +181,21 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     rank = int(os.environ.get("RANK", "0"))  # set by torchrun and deepspeed
-    name = f"train.py, rank {rank}" if rank else "train.py"
-    options = training_parser(__doc__, DEFAULT_CONFIG, name).parse_intermixed_args(arguments)  # in any order
+    name = f"{called('train')}, rank {rank}" if rank else called("train")
+    options = read_command(training_parser(__doc__, name), arguments)
     transformers.logging.disable_progress_bar()
     try:
-        config = load(options.config, options.overrides)
+        config = open_config(options, DEFAULT_CONFIG)
         if options.show_config:
             print(yaml.safe_dump(to_dict(config), sort_keys=False), end="")
             return 0
         title = f"{config.method} on {config.env.id}, seed {config.seed}, run folder {config.folder}"
         with Display(title, quiet=rank > 0) as display:
-            result = train(config, options.resume, display)
+            for line in without_effect(config, options.overrides):
+                display.warn(line)
+            result = train(config, bool(options.resume), display)
         if not rank:
-            print(json.dumps(result))
+            print_result(result, options.json)
     except (Exception, KeyboardInterrupt) as error:
         return exit_status(error, name)
     return 0

@@ -84,6 +84,20 @@ def analyst_class(name: str) -> type:
     return load_class(name, "reflect", "select", "costs")
 
 
+def load_object(name: str) -> Any:
+    """What ``module:NAME`` names; the working directory is searched first.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        with searched_first():
+            return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
+        raise ConfigError(f"cannot load {name!r}: {error}") from error
+
+
 def load_class(name: str, *methods: str) -> type:
     """The class that ``module:Class`` names; the working directory is searched first.
 
@@ -93,12 +107,7 @@ def load_class(name: str, *methods: str) -> type:
     Raises:
         ConfigError: the class cannot be imported or lacks a method.
     """
-    module, _, attribute = name.partition(":")
-    try:
-        with searched_first():
-            found = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
-        raise ConfigError(f"cannot load {name!r}: {error}") from error
+    found = load_object(name)
     missing = [method for method in methods if not callable(getattr(found, method, None))]
     if not isinstance(found, type):
         raise ConfigError(f"{name!r} is not a class")

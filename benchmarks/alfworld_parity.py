@@ -25,6 +25,7 @@ from roleagent.envs.alfworld.engine.parity import Mismatch, compare, walk, wande
 from roleagent.envs.alfworld.engine.simulator import Simulator
 from roleagent.envs.alfworld.engine.textworld import TextWorldEngine
 from roleagent.envs.alfworld.official.games import GAME, read_game
+from roleagent.options import user_path
 
 _ENGINE: list[TextWorldEngine] = []  # one per process
 
@@ -63,7 +64,7 @@ def play_generated(task_id: str, steps: int, seed: int) -> tuple[int, list[Misma
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--data", type=Path, help="folder with official games, at any depth")
+    where.add_argument("--data", type=user_path, help="folder with official games, at any depth")
     where.add_argument("--generated", action="store_true", help="play games of the project's own generator")
     parser.add_argument("--games", type=int, default=8, help="how many, spread evenly over those found (0: all)")
     parser.add_argument("--steps", type=int, default=20, help="random commands per game, beside the walkthrough")

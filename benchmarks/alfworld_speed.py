@@ -22,6 +22,7 @@ from roleagent.envs.alfworld.engine.game import Game
 from roleagent.envs.alfworld.engine.simulator import Simulator
 from roleagent.envs.alfworld.generated.generate import generate, split_ids, write_game
 from roleagent.envs.alfworld.official.games import GAME, read_game
+from roleagent.options import user_path
 
 NATIVE_REPEATS = 50  # the simulator is too fast to be timed once
 
@@ -36,7 +37,7 @@ def seconds(action: Callable[[], object], repeats: int = 1) -> float:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, help="folder with official games, at any depth")
+    parser.add_argument("--data", type=user_path, help="folder with official games, at any depth")
     parser.add_argument("--games", type=int, default=3)
     parser.add_argument("--steps", type=int, default=20, help="per game")
     options = parser.parse_args()

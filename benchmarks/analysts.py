@@ -23,7 +23,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -35,6 +34,7 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.failures import ScriptedFailure, play_failures, scripted_modes
 from roleagent.failures.modes import is_known
+from roleagent.options import user_path
 from roleagent.tasks.split import wilson
 from roleagent.types import Analyst, Reflection
 
@@ -239,8 +239,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--endpoint", help="base URL of an OpenAI-compatible server")
     parser.add_argument("--model", default="", help="its name on the server (default: the only one)")
-    parser.add_argument("--run", type=Path, help="run folder: its newest checkpoint in the environment role")
-    parser.add_argument("--policy", type=Path, help="folder with a model in Hugging Face's format, likewise")
+    parser.add_argument("--run", type=user_path, help="run folder: its newest checkpoint in the environment role")
+    parser.add_argument("--policy", type=user_path, help="folder with a model in Hugging Face's format, likewise")
     parser.add_argument("--n", type=int, default=20, help="episodes per mode (default 20)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--worlds", default="toy,alfworld,webshop,search,textcraft", help="with commas (default: all)")
@@ -250,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.add_argument(
             f"--{name}", default="generated", metavar="DIR", help="folder with official data (default: generated data)"
         )
-    parser.add_argument("--out", type=Path, help="also write the labeled episodes there, as JSON lines")
+    parser.add_argument("--out", type=user_path, help="also write the labeled episodes there, as JSON lines")
     options = parser.parse_args(arguments)
 
     try:

@@ -33,6 +33,7 @@ from rich.table import Table
 
 from roleagent.agents.evaluation.statistics import spread
 from roleagent.config import ConfigError
+from roleagent.options import user_path
 from roleagent.reports.data.load_trajectories import TrajectoryReader
 
 
@@ -83,8 +84,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threshold", type=float, default=0.5, help="success on the rare kind (default: %(default)s)")
     parser.add_argument("--kind", default="cool", help="the rare kind of task (default: %(default)s)")
     parser.add_argument("--analyst", choices=("rule", "model"), default="rule", help="default: %(default)s")
-    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "toy_rare.yaml", help="default: %(default)s")
-    parser.add_argument("--out", type=Path, default=Path("runs/curriculum"), help="folder (default: %(default)s)")
+    parser.add_argument(
+        "--config", type=user_path, default=ROOT / "configs" / "toy_rare.yaml", help="default: %(default)s"
+    )
+    parser.add_argument("--out", type=user_path, default=Path("runs/curriculum"), help="folder (default: %(default)s)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options of train.py")
     options = parser.parse_intermixed_args(arguments)
     if options.seeds < 1 or not 0 < options.threshold <= 1:

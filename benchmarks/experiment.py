@@ -35,6 +35,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from roleagent.config import ConfigError
+from roleagent.options import user_path
 
 
 class Experiment:
@@ -119,8 +120,8 @@ class Experiment:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, required=True, metavar="FILE", help="the experiment (YAML)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="run folders (default: runs/ and the file's name)")
+    parser.add_argument("--config", type=user_path, required=True, metavar="FILE", help="the experiment (YAML)")
+    parser.add_argument("--out", type=user_path, metavar="DIR", help="run folders (default: runs/ and the file's name)")
     parser.add_argument("--seeds", type=int, nargs="+", default=[], metavar="N", help="only these seeds")
     parser.add_argument("--arms", nargs="+", default=[], metavar="ARM", help="only these arms")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="runs side by side (default: cores)")

@@ -37,6 +37,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from roleagent.learners.model import optimizer
 from roleagent.learners.sft import imitation
+from roleagent.options import user_path
 from roleagent.timer import Timer
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,7 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--groups", type=int, default=2, help="groups of an iteration (default: %(default)s)")
     parser.add_argument("--iterations", type=int, default=2, help="default: %(default)s")
-    parser.add_argument("--policy", type=Path, metavar="FOLDER", help="a trained policy, in place of the warm start")
+    parser.add_argument(
+        "--policy", type=user_path, metavar="FOLDER", help="a trained policy, in place of the warm start"
+    )
     options = parser.parse_args(arguments)
     if options.policy and not (options.policy / "config.json").is_file():
         parser.error(f"--policy: {options.policy} has no config.json; name a folder checkpoints/step-N/policy of a run")

@@ -32,6 +32,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+from roleagent.options import user_path
+
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["DS_ACCELERATOR"] = "cpu"
@@ -178,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--at", action="append", default=[], metavar="EVENT", help="stage/step/place/number; repeatable"
     )
     parser.add_argument("--full", action="store_true", help="eight iterations")
-    parser.add_argument("--out", type=Path, help="folder to keep (default: a temporary one)")
+    parser.add_argument("--out", type=user_path, help="folder to keep (default: a temporary one)")
     parser.add_argument("--timeout", type=float, default=TIMEOUT, help="seconds per process (default: %(default)g)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options of the run")
     options = parser.parse_intermixed_args(arguments)

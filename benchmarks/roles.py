@@ -54,6 +54,7 @@ from roleagent.config import ConfigError, load
 from roleagent.files import read_json_lines
 from roleagent.learners.credit import estimator_config, last_step_bias
 from roleagent.learners.returns import EstimatorConfig, standardize
+from roleagent.options import user_path
 
 SHORT = (
     *("warmstart.episodes=400", "warmstart.rounds=1", "warmstart.round_episodes=100"),
@@ -212,9 +213,11 @@ def measure(folder: Path) -> dict[str, float | None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", type=Path, default=ROOT / "configs" / "default.yaml", help="default: %(default)s")
-    parser.add_argument("--out", type=Path, default=Path("runs/roles"), help="folder (default: %(default)s)")
-    parser.add_argument("--run", type=Path, help="read this run folder instead of training")
+    parser.add_argument(
+        "--config", type=user_path, default=ROOT / "configs" / "default.yaml", help="default: %(default)s"
+    )
+    parser.add_argument("--out", type=user_path, default=Path("runs/roles"), help="folder (default: %(default)s)")
+    parser.add_argument("--run", type=user_path, help="read this run folder instead of training")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options of train.py")
     options = parser.parse_intermixed_args(arguments)
     try:

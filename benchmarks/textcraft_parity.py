@@ -22,6 +22,7 @@ from roleagent.envs.textcraft.data.recipes import RecipeBook, RecipeError
 from roleagent.envs.textcraft.engine.tasks import CraftingTask
 from roleagent.envs.textcraft.env import TextCraftEnv
 from roleagent.envs.textcraft.parity import Recording, RecordingError, read_recordings, replay
+from roleagent.options import user_path
 
 SHOWN = 10  # differences that are printed
 
@@ -57,7 +58,7 @@ def speed(data: str | None, seconds: float) -> float:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--traces", type=Path, help="recorded episodes, a JSON list, plain or gzipped")
+    parser.add_argument("--traces", type=user_path, help="recorded episodes, a JSON list, plain or gzipped")
     parser.add_argument("--data", help="folder with the recipe files (default: TEXTCRAFT_DATA, else generated ones)")
     parser.add_argument("--seconds", type=float, default=2.0, help="of the speed test (default: %(default)s)")
     options = parser.parse_args(arguments)

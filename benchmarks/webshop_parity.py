@@ -24,6 +24,7 @@ from roleagent.envs.webshop.data.official import data_place
 from roleagent.envs.webshop.engine.nouns import NounError, find_noun_file
 from roleagent.envs.webshop.engine.parity import RecordingError, Stage, read_recordings, replay
 from roleagent.envs.webshop.engine.shop import RESULTS, SEARCHES, Shop
+from roleagent.options import user_path
 
 SHOWN = 10  # differences that are printed
 RECORDED = ("text", "text_rich")  # pages that are the original's; those in html are not
@@ -59,11 +60,11 @@ def rank(shop: Shop, path: Path) -> tuple[int, int]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--traces", type=Path, nargs="+", default=[], help="recorded episodes, JSON lines")
-    parser.add_argument("--rankings", type=Path, help="recorded rankings, a JSON list")
+    parser.add_argument("--traces", type=user_path, nargs="+", default=[], help="recorded episodes, JSON lines")
+    parser.add_argument("--rankings", type=user_path, help="recorded rankings, a JSON list")
     parser.add_argument("--data", help="folder with the official files (default: WEBSHOP_DATA)")
     parser.add_argument("--num-products", type=int, help="only the first so many products")
-    parser.add_argument("--nouns", type=Path, help="file with the nouns of the titles")
+    parser.add_argument("--nouns", type=user_path, help="file with the nouns of the titles")
     parser.add_argument("--search", choices=SEARCHES, default="bm25")
     parser.add_argument("--seed", type=int, default=7, help="of prices and price caps")
     parser.add_argument("--observation", choices=RECORDED, default="text", help="what the recordings hold")

@@ -36,6 +36,7 @@ from roleagent.commands import Parser, complain, pairs, printable, whole
 from roleagent.env_spec import spec_of
 from roleagent.envs.make import environment_id, make
 from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.envs.tools.calls.command import read_command
 from roleagent.envs.wrappers import ToolReader, ToolTags
 from roleagent.reports.play_hints import Guide, columns, meant
 from roleagent.slow_notice import waiting
@@ -88,8 +89,7 @@ def print_tasks(task_split: Any, text: str) -> int:
         f"{len(found)} of {len(task_split)} tasks of {task_split.env_id}, split {task_split.split}: {named}",
         file=sys.stderr,
     )
-    with contextlib.suppress(BrokenPipeError):  # `| head` has seen enough
-        print("\n".join(found), flush=True)
+    print("\n".join(found))
     return 0 if found else 2
 
 
@@ -132,7 +132,7 @@ class Game:
         left = f"You have {self._limit} steps. " if self._limit else ""
         forms = " or ".join(form.example for form in self._forms)
         commands = f"a command, e.g. {forms}" if forms else "a command"
-        commands = "a call, name(key=value), or the answer" if self._reader else commands
+        commands = "a call, name(key=value), or the answer; or a command of JSON" if self._reader else commands
         lines = [
             f"{info['task_id']} ({info['task_type']}, {info['split']})",
             f"Your task: {info['goal']}",
@@ -183,6 +183,8 @@ class Game:
 
     def _play(self, command: str) -> bool:
         """One step; whether the game is over."""
+        if self._reader and not read_command(command).error:  # the environment's own form, as the documents show it
+            command = self._reader.write(command)
         self._observation, reward, terminated, truncated, self._info = self._env.step(command)
         self._steps, self._reward = self._steps + 1, self._reward + float(reward)
         self._guide.observe(self._reader.read(command).command if self._reader else command, self._observation)

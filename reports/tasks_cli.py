@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from roleagent.commands import Parser, complain, natural, pairs, printable, until_pipe_closes, whole
-from roleagent.options import ConfigError
+from roleagent.commands import Parser, complain, natural, pairs, printable, whole
+from roleagent.options import ConfigError, user_path
 
 if TYPE_CHECKING:
     from numpy.random import Generator
@@ -50,10 +50,9 @@ def main(arguments: Sequence[str]) -> int:
 
     refused = 0
     try:
-        with until_pipe_closes():
-            for line, accepted in {"propose": _propose, "check": _check, "show": _show}[options.verb](options):
-                print(line)
-                refused += not accepted
+        for line, accepted in {"propose": _propose, "check": _check, "show": _show}[options.verb](options):
+            print(line)
+            refused += not accepted
     except (ConfigError, RunDataError, ValueError, OSError, RuntimeError) as error:
         return complain("roleagent tasks", error)
     return int(options.verb == "check" and refused > 0)
@@ -96,7 +95,7 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator, Situatio
     from roleagent.tasks.grammar import grammar_of
     from roleagent.tasks.simulator import Situation
 
-    run = Path(options.source)
+    run = user_path(options.source)
     if (run / "config.yaml").exists():
         if options.env_arg:
             raise ConfigError("--env-arg is for an environment: a run has its own arguments")

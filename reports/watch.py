@@ -20,7 +20,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from roleagent.commands import Parser, port_number, printable
+from roleagent.commands import Parser, cannot_listen, port_number, printable
 from roleagent.reports.data.load_trajectories import RunDataError
 from roleagent.reports.data.run_watcher import RunWatcher
 from roleagent.reports.web.live_server import TRIES, LiveServer
@@ -62,8 +62,7 @@ def serve(watcher: RunWatcher, host: str, port: int | None) -> int:
     try:
         server = LiveServer(watcher, host, PORT if port is None else port, TRIES if port is None else 0)
     except OSError as error:
-        where = f"{host}:{PORT if port is None else port}"
-        raise OSError(f"cannot listen on {where} ({error.strerror or error}): give another --port or --host") from error
+        raise cannot_listen(host, PORT if port is None else port, error) from error
     with server:
         serving = threading.Thread(target=server.serve_forever, daemon=True)
         serving.start()
@@ -85,7 +84,7 @@ def serve(watcher: RunWatcher, host: str, port: int | None) -> int:
 def _announce(watcher: RunWatcher) -> None:
     """Prints which runs are shown, and before that which places have no run yet."""
     if missing := watcher.missing():
-        print(f"no run yet in {', '.join(map(str, missing))}: waiting for train.py to start one", flush=True)
+        print(f"no run yet in {', '.join(map(str, missing))}: waiting for the training to begin", flush=True)
     while watcher.missing():
         time.sleep(EVERY)
     for place, run in zip(watcher.places, watcher.runs(), strict=True):

@@ -81,6 +81,7 @@ RULES = [
         **TOOLS,
     ),
     slow(r"python train\.py --config configs/toy\.yaml run_dir=runs/toy --resume", f"{SMALL} train.iterations=3"),
+    slow(r"python train\.py --resume runs/toy", "train.iterations=3"),
     # --- what a run leaves behind ---
     quick(r"roleagent failures (list|modes|growth|export) runs/toy.*"),
     quick(r"roleagent failures show runs/toy 17", "navigation_loop|mode", **{"17": "1"}),

@@ -2,18 +2,20 @@
 
 An agent without a model has ``reset(observation, info)`` and ``act(observation, info) -> command``; a
 prompting agent has ``play(episode)`` (:class:`~roleagent.agents.chat.episode.PromptingAgent`). A
-class named as ``module:Class`` is either.
+class named as ``module:Class`` is either; a function named so is the first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 import gymnasium
 import numpy as np
 
-from roleagent.agents.builders import load_class
+from roleagent.agents.builders import load_object
 from roleagent.agents.chat.episode import PromptingAgent
 from roleagent.agents.chat.plain import PlainAgent
 from roleagent.agents.chat.react import ReAct
@@ -150,6 +152,21 @@ def build_prompting_agent(name: str, env: gymnasium.Env, **options: Any) -> Prom
     return PlainAgent(guide, **options) if name == "plain" else ReAct(guide, **options)
 
 
+class FunctionAgent:
+    """Plays a function of ``(observation, info)``, or of the observation alone, that returns a command."""
+
+    def __init__(self, function: Callable[..., str]):
+        takes = inspect.signature(function).parameters.values()
+        needed = [one for one in takes if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        self._function, self._alone = function, len(needed) == 1
+
+    def reset(self, observation: str, info: Mapping[str, Any]) -> None:
+        pass
+
+    def act(self, observation: str, info: Mapping[str, Any]) -> str:
+        return self._function(observation) if self._alone else self._function(observation, info)
+
+
 def prompts(name: str) -> bool:
     """Whether the agent of that name prompts a model.
 
@@ -177,25 +194,31 @@ def is_thread_safe(name: str) -> bool:
 
 
 def _built(name: str, **options: Any) -> Any:
+    found = _named(name)
     try:
-        return _named(name)(**options)
+        if not isinstance(found, type):
+            return FunctionAgent(partial(found, **options) if options else found)
+        return found(**options)
     except TypeError as error:
         raise ValueError(f"cannot build the agent {name!r}: {error}") from error
 
 
-def _named(name: str) -> type:
-    """The class that ``module:Class`` names.
+def _named(name: str) -> Any:
+    """The class or function that ``module:NAME`` names.
 
     Raises:
         ValueError: it cannot be imported, or is not an agent.
     """
     if ":" not in name:
-        raise ValueError(f"no agent {name!r}: give a run folder, {', '.join((*SCRIPTED, *PROMPTING))} or module:Class")
-    found = load_class(name)
-    if not any(_has(found, *methods) for methods in (("reset", "act"), ("play",))):
+        raise ValueError(f"no agent {name!r}: give a run folder, {', '.join((*SCRIPTED, *PROMPTING))} or module:NAME")
+    found = load_object(name)
+    if inspect.isfunction(found):
+        return found
+    if not isinstance(found, type) or not any(_has(found, *methods) for methods in (("reset", "act"), ("play",))):
         raise ValueError(
             f"{name!r} is not an agent: it must be a class with reset(observation, info) and act(observation, info) -> "
-            "command, or with play(episode) for an agent that prompts a model"
+            "command, or with play(episode) for an agent that prompts a model; or a function of (observation, info) "
+            "that returns a command"
         )
     return found
 

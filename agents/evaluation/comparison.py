@@ -56,7 +56,7 @@ class EvalRecords:
             raise ValueError(f"no record file {path}")
         found = _measured_in_training(path) if path.suffix == ".json" and not _has_header(path) else _measured(path)
         if found.settings.get("protocol", 0) > PROTOCOL:
-            raise ValueError(f"{path} was written by a newer roleagent; compare with that one")
+            raise ValueError(f"{path} was written by a newer version of roleagent: use that version")
         if not any(record.sound for record in found.records):
             raise ValueError(f"{path} holds no episode with an outcome")
         if absent := [name for name, value in found.task_split.items() if value is None]:
@@ -67,7 +67,7 @@ class EvalRecords:
 def _has_header(path: Path) -> bool:
     """Whether a file begins with the header of a record file, in a line of its own."""
     try:
-        with path.open(encoding="utf-8") as lines:
+        with path.open(encoding="utf-8-sig") as lines:
             head = json.loads(lines.readline())
     except (ValueError, OSError):
         return False
@@ -84,7 +84,7 @@ def _measured(path: Path) -> EvalRecords:
 def _measured_in_training(path: Path) -> EvalRecords:
     """An evaluation of a training run; its settings are in the run's configuration."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
         if isinstance(found["records"], str):
             raise ValueError(f"{path} is a result; compare wants the records, {found['records']}")
         records = tuple(Record(**row) for row in found["records"])
@@ -97,7 +97,7 @@ def _measured_in_training(path: Path) -> EvalRecords:
 
 def _settings_of_run(config: Path) -> dict[str, Any]:
     try:
-        tree = yaml.safe_load(config.read_text(encoding="utf-8"))
+        tree = yaml.safe_load(config.read_text(encoding="utf-8-sig"))
         return {
             "kwargs": tree["env"]["kwargs"],
             "temperature": tree["rollout"]["eval_temperature"],

@@ -6,7 +6,7 @@ import argparse
 import platform
 from dataclasses import asdict
 from hashlib import sha256
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +66,8 @@ def header_of(
         "versions": {
             "roleagent": roleagent.__version__,
             "python": platform.python_version(),
-            "torch": version("torch"),
-            "transformers": version("transformers"),
+            "torch": _version("torch"),
+            "transformers": _version("transformers"),
             "platform": f"{platform.system()} {platform.machine()}",
         },
         **env_split.task_split.manifest(),
@@ -77,3 +77,11 @@ def header_of(
         "seed": options.seed,
         **({"cut_failures": sha256(cut.read_bytes()).hexdigest()[:16]} if cut else {}),
     }
+
+
+def _version(package: str) -> str | None:
+    """The installed version; None: agents without a local model do without it."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

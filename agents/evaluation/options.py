@@ -6,12 +6,13 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from roleagent.commands import Parser, from_zero, natural, out_file, positive, whole
+from roleagent.commands import Parser, add_json, from_zero, natural, out_file, positive, whole
+from roleagent.program import as_called
 
 _COMPARE = """\
 Compares two evaluations of the same split, task by task: the difference in success with a bootstrap interval over
 tasks, over all and per task type, McNemar's exact test where each task was played once, and the environment's measures.
-The last line of the output is the result as JSON.
+Where the output is no terminal, its last line is the result as JSON.
 
 examples:
   two agents, evaluated by evaluate.py
@@ -24,28 +25,32 @@ examples:
 """
 
 
-def options_of(arguments: Sequence[str], text: str | None) -> argparse.Namespace:
+def options_of(arguments: Sequence[str], text: str | None, name: str) -> argparse.Namespace:
     """The options of ``evaluate.py``, with ``compare`` set if that is the first word.
 
     Args:
         arguments: the command line.
         text: the program's docstring.
+        name: of the program as it was called.
     """
     comparing = [*arguments[:1]] == ["compare"]
-    parser = compare_parser() if comparing else evaluation_parser(text)
+    parser = compare_parser(name) if comparing else evaluation_parser(text, name)
     return parser.parse_args(arguments[comparing:], argparse.Namespace(compare=comparing))
 
 
-def evaluation_parser(text: str | None) -> Parser:
+def evaluation_parser(text: str | None, name: str) -> Parser:
     """The parser of ``evaluate.py``, whose docstring is ``text``."""
-    parser = Parser("evaluate.py", text, usage="evaluate.py [options], or evaluate.py compare …", allow_abbrev=False)
+    parser = Parser(
+        name, as_called(text or "", name), usage=f"{name} [options], or {name} compare …", allow_abbrev=False
+    )
     who = parser.add_argument_group("agent")
     who.add_argument(
         "--agent",
         metavar="AGENT",
         help="a run folder (its newest checkpoint), a Hugging Face folder or hub name, random, oracle (the game's own "
         "solution), expert (scripted, sees only what an agent sees), plain, react, reflexion or rag (prompt the model "
-        "of one of the next three options), or module:Class; by default that model plays with the standard prompts",
+        "of one of the next three options), or a class or function module:NAME; by default that model plays with the "
+        "standard prompts",
     )
     who.add_argument("--run", type=Path, metavar="RUN", help="model: the checkpoint of a run folder")
     who.add_argument("--model-path", default="", metavar="MODEL", help="model: a Hugging Face folder or hub name")
@@ -82,7 +87,7 @@ def evaluation_parser(text: str | None) -> Parser:
     how.add_argument("--batch", type=natural, metavar="N", help="episodes per batch of a local model")
     how.add_argument("--config", type=Path, metavar="FILE", help="configuration file: environment, prompts and limits")
     how.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any option of train.py, e.g. prompt.think=none"
+        "--set", action="append", default=[], metavar="KEY=VALUE", help="any option of training, e.g. prompt.think=none"
     )
     how.add_argument(
         "--keep-failures",
@@ -126,13 +131,14 @@ def evaluation_parser(text: str | None) -> Parser:
         metavar=("IN", "OUT"),
         help="per million prompt and completion tokens; shows the cost",
     )
+    add_json(parser)
     parser.add_argument("--out", type=out_file, metavar="FILE", help="record file (default: a name under evaluations/)")
     return parser
 
 
-def compare_parser() -> Parser:
+def compare_parser(name: str) -> Parser:
     """The parser of ``evaluate.py compare``."""
-    parser = Parser("evaluate.py compare", _COMPARE)
+    parser = Parser(f"{name} compare", as_called(_COMPARE, name))
     parser.add_argument(
         "records",
         nargs="+",
@@ -141,4 +147,5 @@ def compare_parser() -> Parser:
     )
     parser.add_argument("--against", nargs="+", type=Path, default=[], metavar="RECORDS", help="the other side")
     parser.add_argument("--seed", type=whole, default=0, help="of the bootstrap (default: %(default)s)")
+    add_json(parser)
     return parser

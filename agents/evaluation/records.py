@@ -233,9 +233,15 @@ def read_records(path: Path) -> tuple[dict[str, Any], list[Record], bool]:
         ValueError: not a record file.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        lines = path.read_text(encoding="utf-8-sig").splitlines(keepends=True)
         sound = [line for line in lines if line.endswith("\n")]
         header, *rows = [json.loads(line) for line in sound]
+        newer = dict(header).get("protocol", 0) > PROTOCOL
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"{path} is not an evaluation file; move it away or name another with --out") from error
+    if newer:
+        raise ValueError(f"{path} was written by a newer version of roleagent: use that version")
+    try:
         return dict(header), [Record(**row) for row in rows], len(sound) == len(lines)
     except (ValueError, TypeError) as error:
         raise ValueError(f"{path} is not an evaluation file; move it away or name another with --out") from error

@@ -95,12 +95,12 @@ def read_failures(path: Path) -> list[Failure]:
         ValueError: the file has none, or cannot be read as failures.
     """
     try:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8-sig").splitlines() if line.strip()]
         found = [Failure(str(row["task_id"]), tuple(map(str, row["commands"])), int(row["cut"])) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"cannot read {path} as failed episodes: {error}") from error
     if not found:
-        raise ValueError(f"{path} has no failed episode: evaluate.py --keep-failures writes them")
+        raise ValueError(f"{path} has no failed episode: an evaluation with --keep-failures writes them")
     if wrong := next((one for one in found if not 0 < one.cut < len(one.commands)), None):
         raise ValueError(f"{path}: the cut of {wrong.task_id} lies outside its episode")
     return list({one.task_id: one for one in found}.values())

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from huggingface_hub import try_to_load_from_cache
-
 from roleagent.agents.evaluation.baselines import PROMPTING, SCRIPTED, prompts
 from roleagent.config import ConfigError
+from roleagent.options import home_expanded, user_path
 
 STANDARD = "prompts"
 """The agent that uses the prompts of training (:mod:`roleagent.agents.rendering`)."""
@@ -55,6 +54,7 @@ def eval_target(agent: str | None, run: Path | None = None, model: str = "", url
     Raises:
         ConfigError, ValueError: no such agent or folder, or a missing or superfluous model.
     """
+    model = home_expanded(model)
     given = [name for name, value in (("--run", run), ("--model-path", model), ("--base-url", url)) if value]
     if len(given) > 1:
         raise ConfigError(f"{' and '.join(given)} name two models; give one")
@@ -66,7 +66,7 @@ def eval_target(agent: str | None, run: Path | None = None, model: str = "", url
         plays = agent
     elif given:
         known = ", ".join(PROMPTING)
-        raise ConfigError(f"--agent {agent} cannot use {given[0]}: give {known} or module:Class, or leave --agent out")
+        raise ConfigError(f"--agent {agent} cannot use {given[0]}: give {known} or module:NAME, or leave --agent out")
     elif path := _folder(agent):
         plays = STANDARD
         run, model = (path, "") if (path / "config.yaml").exists() else (None, str(path))
@@ -74,7 +74,7 @@ def eval_target(agent: str | None, run: Path | None = None, model: str = "", url
         plays, model = STANDARD, agent
     else:
         known = ", ".join((*SCRIPTED, *PROMPTING))
-        raise ConfigError(f"no agent {agent!r}: give a run folder, a model (folder or hub), {known} or module:Class")
+        raise ConfigError(f"no agent {agent!r}: give a run folder, a model (folder or hub), {known} or module:NAME")
     if run is not None and not (run / "config.yaml").exists():
         raise ConfigError(f"{run} is not a run folder: it has no config.yaml")
     if plays != STANDARD and prompts(plays) != bool(given):
@@ -85,7 +85,7 @@ def eval_target(agent: str | None, run: Path | None = None, model: str = "", url
 
 def _folder(agent: str) -> Path | None:
     """The folder of a run or model that ``agent`` names; None if it names none."""
-    path = Path(agent).expanduser()
+    path = user_path(agent)
     if path.is_dir():
         if not any((path / name).exists() for name in ("config.yaml", "config.json")):
             raise ConfigError(f"{path} is neither a run folder (no config.yaml) nor a model (no config.json)")
@@ -108,6 +108,8 @@ def weights_digest(folder: str | Path) -> str:
         the first 16 hex digits of a SHA-256.
     """
     if not Path(folder).is_dir():
+        from huggingface_hub import try_to_load_from_cache  # here: agents without a local model do without it
+
         config = try_to_load_from_cache(str(folder), "config.json")
         assert isinstance(config, str)  # it has just been loaded
         folder = Path(config).parent

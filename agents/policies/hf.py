@@ -25,6 +25,7 @@ from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.agents.policies.model_check import check_model
 from roleagent.agents.policies.protocol import PolicyError, Weights
 from roleagent.agents.policies.sampling import generate_replies
+from roleagent.options import home_expanded
 from roleagent.slow_notice import waiting
 from roleagent.types import Completion, Request
 
@@ -56,6 +57,7 @@ def check_path(path: str | Path) -> None:
         PolicyError: there is none.
     """
     try:
+        path = home_expanded(str(path))
         with waiting(f"the model of {path} to be found"):
             _is_here(path)
     except Exception as error:  # as in from_path
@@ -154,6 +156,7 @@ class HFPolicy:
         """
         options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
         try:
+            path = home_expanded(str(path))
             with waiting(f"the model of {path} to load"):
                 options["local_files_only"] = _is_here(path)
                 tokenizer = AutoTokenizer.from_pretrained(str(path), **options)

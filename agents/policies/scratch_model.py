@@ -14,8 +14,6 @@ import os
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
-
 from roleagent.config.settings import PolicyConfig
 from roleagent.options import ConfigError
 
@@ -50,6 +48,7 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int, tags: Iterable[str]) 
         vocabulary: most tokens in it (256 bytes and the special ones included).
         tags: texts that become one token each, e.g. ``<action>``.
     """
+    from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from roleagent.agents.analysts.judges import PlaceJudge, ReflectionJudge, StepJudge, revision_lengths
 from roleagent.agents.analysts.model import ModelAnalyst
 from roleagent.agents.policies.protocol import PolicyError
-from roleagent.commands import Parser, complain, natural, printable, until_pipe_closes
+from roleagent.commands import Parser, complain, natural, printable
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.verdicts import Judge
 from roleagent.options import ConfigError
@@ -41,11 +41,8 @@ def main(arguments: Sequence[str]) -> int:
     """The group of verbs; returns the exit status."""
     options = _parser().parse_args(arguments)
     try:
-        with until_pipe_closes():
-            for line in {"list": _listed, "show": _shown, "counts": _counts, "lengths": _lengths}[options.verb](
-                options
-            ):
-                print(line)
+        for line in {"list": _listed, "show": _shown, "counts": _counts, "lengths": _lengths}[options.verb](options):
+            print(line)
     except (ConfigError, PolicyError) as error:
         return complain("roleagent trees", error)
     return 0

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from parts.retrieval_material import Vectors
 
+from roleagent.options import user_path
+
 
 class Planned:
     """An encoder that costs what a model costs, and answers with the vector that was planned for the question.
@@ -119,7 +121,7 @@ def serve(options: argparse.Namespace) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--serve", choices=("shipped", "ours"), required=True, help="the usual server, or ours")
-    parser.add_argument("--folder", type=Path, required=True, help="what it opens")
+    parser.add_argument("--folder", type=user_path, required=True, help="what it opens")
     parser.add_argument("--dtype", default="float32", help="of the encoder (default: %(default)s)")
     parser.add_argument("--kind", default="ivf-sq8", help="of our index (default: %(default)s)")
     parser.add_argument("--effort", type=int, help="of our searches")

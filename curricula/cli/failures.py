@@ -8,8 +8,8 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from roleagent.commands import Parser, complain, natural, out_file, until_pipe_closes
-from roleagent.options import ConfigError
+from roleagent.commands import Parser, complain, natural, out_file
+from roleagent.options import ConfigError, home_expanded, user_path
 
 if TYPE_CHECKING:
     from roleagent.curricula.library import FailureLibrary
@@ -51,7 +51,7 @@ def main(arguments: Sequence[str], resolve: Resolve) -> int:
     from roleagent.curricula.library import LibraryError
 
     try:
-        with until_pipe_closes(), closing(_open(options.source, resolve)) as library:
+        with closing(_open(options.source, resolve)) as library:
             RUN[options.verb](options, library)
     except (ConfigError, LibraryError, OSError) as error:
         return complain("roleagent failures", error)
@@ -85,11 +85,11 @@ def _open(source: str, resolve: Resolve) -> FailureLibrary:
 
     if "://" in source:
         url = source
-    elif Path(source).is_file():
-        url = f"sqlite:///{source}"
+    elif (path := user_path(source)).is_file():
+        url = f"sqlite:///{path}"
     else:
-        url = resolve(Path(source))
-    file = url.partition("sqlite:///")[2]
+        url = resolve(path)
+    file = home_expanded(url.partition("sqlite:///")[2])
     if file and not Path(file).exists():
         raise LibraryError(f"{file} does not exist: the run has filed no failures (aiw=off?)")
     return FailureLibrary(url, read_only=True)

@@ -24,6 +24,8 @@ import sqlalchemy as sa
 from sqlalchemy import event, exc
 from sqlalchemy.orm import Session
 
+from roleagent.options import user_path
+
 _BUSY_SECONDS = 30.0  # how long SQLite waits for another writer
 
 
@@ -106,6 +108,9 @@ class Database:
 def _sqlite_engine(url: sa.URL, read_only: bool) -> sa.Engine:
     file = url.database or ""
     named = file not in ("", ":memory:") and not file.startswith("file:")
+    if named:
+        file = str(user_path(file))
+        url = url.set(database=file)
     if named and Path(file).is_dir():
         raise IsADirectoryError("it is a folder")
     if read_only and named:

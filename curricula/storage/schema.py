@@ -42,8 +42,9 @@ def _has_tables(database: Database, connection: sa.Connection) -> bool:
     if tables.has_table(VERSION_TABLE):
         version = connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}"))
         if version != REVISION:
+            age = "a newer" if str(version) > REVISION else "another"
             raise LibraryError(
-                f"{database.where} was written by another version of roleagent (its tables are of version {version}, "
+                f"{database.where} was written by {age} version of roleagent (its tables are of version {version}, "
                 f"this program knows {REVISION}): open it with that version"
             )
         return True

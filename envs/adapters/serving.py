@@ -24,7 +24,7 @@ from typing import Any
 
 import gymnasium
 
-from roleagent.commands import Parser, complain, natural, pairs, port_number, positive
+from roleagent.commands import Parser, cannot_listen, complain, natural, pairs, port_number, positive
 from roleagent.slow_notice import waiting
 
 LOOPBACK = "127.0.0.1"
@@ -64,10 +64,13 @@ def main(arguments: Sequence[str]) -> int:
 
     began = time.perf_counter()
     with socket.socket() as listening:
-        try:
-            # Before anything that takes long: a port that is taken is a mistake to hear about at once.
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:  # before anything that takes long: a port that is taken is a mistake to hear about at once
             listening.bind((options.host, options.port))
+            listening.listen()
+        except (OSError, OverflowError) as error:
+            return complain("roleagent serve", cannot_listen(options.host, options.port, error))
+        try:
             with waiting("the server's packages to load"):
                 application = _application(options.protocol, options.task_ids)
             import uvicorn
@@ -117,7 +120,7 @@ def _read_ids(path: Path) -> list[str]:
         ValueError: the file is something else.
     """
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
         return [each if isinstance(each, str) else f"{each['task_type']}/{each['task_id']}" for each in found]
     except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{path} has no task ids ({error}): it must be a JSON list of texts") from error

@@ -25,6 +25,7 @@ from roleagent.envs.retrieval.passages import Passages, RetrievalError
 from roleagent.envs.retrieval.registry import ENCODER, INDEX, K1, LEXICAL, B, open_index
 from roleagent.envs.retrieval.serving.batching import limit_threads
 from roleagent.files import Lock
+from roleagent.options import user_path
 
 BUILDING = "building"
 STRIDE = 1000  # passages of a lexical index between two signs of progress
@@ -104,7 +105,7 @@ def build_index(
 def _absolute(name: str) -> str:
     """The name of an encoder by its full path: the index may be opened from anywhere."""
     word, colon, path = name.partition(":")
-    return f"{word}:{Path(path).expanduser().absolute()}" if colon else name
+    return f"{word}:{user_path(path).absolute()}" if colon else name
 
 
 def _same(manifest: Manifest, name: str, kind: str, corpus: Passages, settings: dict[str, Any], out: Path) -> Manifest:

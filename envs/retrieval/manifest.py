@@ -54,9 +54,9 @@ class Manifest:
         path = folder / MANIFEST
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-            if values.pop("format") == FORMAT:
+            if (found := values.pop("format")) == FORMAT:
                 return cls(**values)
-            reason = "written by another version"
+            reason = f"written by {'a newer' if found > FORMAT else 'an older'} version of roleagent"
         except FileNotFoundError:
             raise RetrievalError(f"{folder} holds no finished index: {COMMAND} --out {folder}") from None
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:

@@ -26,6 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roleagent.files import write_array, write_whole
+from roleagent.options import user_path
 from roleagent.sharing import Immutable
 
 FORMAT = 1
@@ -95,7 +96,7 @@ class Passages(Immutable, Sequence[Passage]):
             RetrievalError: the file cannot be read or is packed, a line is no passage (its number is named), or an id
                 occurs twice.
         """
-        path = Path(path)
+        path = user_path(path)
         try:
             with path.open("rb") as file:
                 status = os.fstat(file.fileno())
@@ -170,7 +171,7 @@ def _parse(line: bytes) -> Passage:
     Raises:
         ValueError: there is none; explains why.
     """
-    record = json.loads(line.decode())
+    record = json.loads(line.decode("utf-8-sig"))  # with the mark that some editors put before a text
     if not isinstance(record, dict):
         raise ValueError("no JSON object")
     passage = passage_of(record)

@@ -65,7 +65,7 @@ def recall(retriever: Retriever, questions: Sequence[GoldQuestion], k: int = 3) 
 def _questions(path: Path, ids: dict[str, str]) -> list[GoldQuestion]:
     found = []
     try:
-        for line in path.read_text(encoding="utf-8").split("\n"):
+        for line in path.read_text(encoding="utf-8-sig").split("\n"):
             record = json.loads(line) if line.strip() else {}
             contexts = [context for context in record.get("golden_context", ()) if context]
             if contexts:

@@ -14,6 +14,7 @@ from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passages, RetrievalError
 from roleagent.envs.retrieval.retriever import DenseRetriever, LexicalRetriever, Retriever
 from roleagent.envs.retrieval.serving.client import HTTPRetriever
+from roleagent.options import user_path
 
 if TYPE_CHECKING:  # FAISS takes a second to load, and not every retriever needs it
     from roleagent.envs.retrieval.dense.encoders import Encoder
@@ -52,7 +53,7 @@ def open_retriever(
     word = spec.partition(":")[0]
     if folder is None:
         return _build(spec, corpus, threads)
-    place = Path(folder)
+    place = user_path(folder)
     place = place if (place / MANIFEST).exists() else place / word
     manifest = Manifest.read(place)
     if manifest.name.partition(":")[0] != word:
@@ -79,7 +80,7 @@ def open_index(
     Raises:
         RetrievalError: the folder holds no finished index, or it does not fit the corpus or the encoder.
     """
-    folder = Path(folder)
+    folder = user_path(folder)
     manifest = Manifest.read(folder)
     if corpus is None:
         corpus = Passages.open(manifest.corpus)

@@ -8,6 +8,7 @@ from pathlib import Path
 from roleagent.env_spec import DataStatus
 from roleagent.envs.searchqa.data import benchmarks
 from roleagent.files import READ, count_in_file
+from roleagent.options import user_path
 
 
 def data_status() -> Iterator[DataStatus]:
@@ -16,7 +17,7 @@ def data_status() -> Iterator[DataStatus]:
     if named is None:
         yield DataStatus("SearchQA", "good", "a generated world (SEARCHQA_DATA is not set)")
         return
-    folder = Path(named).expanduser()
+    folder = user_path(named)
     corpus = folder / "corpus.jsonl"
     files = [path for form in ("jsonl", "parquet") for path in folder.glob(f"**/*.{form}") if path != corpus]
     try:

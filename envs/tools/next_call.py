@@ -17,6 +17,7 @@ from roleagent.envs.tools.calls.command import INVALID, answer_command, call_com
 from roleagent.envs.tools.calls.shown_text import neutralize
 from roleagent.envs.tools.calls.step_calls import call_record, task_report
 from roleagent.envs.tools.definition.function_tool import DescribedTool, function_schema
+from roleagent.options import user_path
 from roleagent.sharing import Opened
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.tasks.split import TaskSplit, TaskSplitEnv
@@ -94,7 +95,7 @@ class NextCallEnv(TaskSplitEnv):
         render_mode: str | None = None,
     ):
         self.render_mode = check_render_mode(render_mode, self.metadata)
-        self.tasks = self.open_tasks(None if data_dir is None else str(Path(data_dir).expanduser().resolve()))
+        self.tasks = self.open_tasks(None if data_dir is None else str(user_path(data_dir).resolve()))
         self.task_split = self._find_task_split(split)
         self.observation_space = Unicode()
         self.action_space = Unicode()

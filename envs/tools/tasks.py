@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from roleagent.commands import nearest
-from roleagent.options import shown
+from roleagent.options import shown, user_path
 from roleagent.sharing import Opened
 from roleagent.tasks.split import TaskSplit
 
@@ -149,7 +149,7 @@ def open_tasks(source: Any, env_id: str) -> Tasks:
     if isinstance(source, Tasks):
         return source
     if isinstance(source, str | os.PathLike):
-        path = str(Path(source).expanduser().resolve())
+        path = str(user_path(source).resolve())
         return _open_path(path, env_id)
     return _from(source, env_id)
 
@@ -181,7 +181,7 @@ def _rows(source: Any) -> Iterator[ToolTask]:
     if not named and not isinstance(source, Iterable):
         raise TaskError(f"tasks are a JSON-lines file or a list of rows, not {shown(source)}")
     count = 0
-    for place, row in _lines(Path(source)) if named else enumerate(source, start=1):
+    for place, row in _lines(user_path(source)) if named else enumerate(source, start=1):
         count += 1
         try:
             yield row if isinstance(row, ToolTask) else ToolTask.of(row)
@@ -193,7 +193,7 @@ def _rows(source: Any) -> Iterator[ToolTask]:
 
 def _lines(path: Path) -> Iterator[tuple[int, Any]]:
     try:
-        with path.expanduser().open("rb") as lines:
+        with path.open("rb") as lines:
             for number, line in enumerate(lines, start=1):
                 if line.strip():
                     try:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 from roleagent.env_spec import DataStatus
 from roleagent.envs.webshop.data.official import find_files
 from roleagent.envs.webshop.data.store import find_store, read_manifest
 from roleagent.files import count_in_file
+from roleagent.options import user_path
 
 
 def data_status() -> Iterator[DataStatus]:
@@ -18,7 +18,7 @@ def data_status() -> Iterator[DataStatus]:
     if not named:
         yield DataStatus("WebShop", "good", "generated products (WEBSHOP_DATA is not set)")
         return
-    folder = Path(named).expanduser()
+    folder = user_path(named)
     try:
         store = find_store(folder)
         if store is not None:

@@ -31,7 +31,7 @@ def read_conversations(path: str) -> list[Conversation]:
         ConfigError: the file cannot be read, or a line has another form.
     """
     try:
-        lines = Path(path).read_text(encoding="utf-8").split("\n")
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
     except (OSError, ValueError) as error:
         raise ConfigError(f"revision.general: cannot read {path}: {error}") from error
     found = []

@@ -31,7 +31,7 @@ def read_thoughts(path: str) -> tuple[str, ...]:
     if not path:
         return THOUGHTS
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
         raise ConfigError(f"revision.thoughts: cannot read {path}: {error}") from error
     thoughts = tuple(dict.fromkeys(" ".join(line.split()) for line in lines if line.strip()))

@@ -36,7 +36,7 @@ import yaml
 
 from roleagent.config import Config, ConfigError, from_dict, to_dict
 from roleagent.files import PARTIAL, make_folder, settle, write_json_lines, write_whole
-from roleagent.options import differing, shown
+from roleagent.options import UnknownOption, differing, shown
 
 STAGES = {"warmstart": 0, "train": 1, "sft": 1, "revise": 1, "eto": 1}
 """The stages of a run, with their order."""
@@ -71,10 +71,13 @@ class RunFolder:
             ]
             if changed:
                 raise ConfigError(
-                    f"{path} was started with another configuration: {', '.join(changed)}; resume with the same one"
+                    f"{path} was started with another configuration: {', '.join(changed)}; --resume {path} alone "
+                    "continues it with its own"
                 )
         elif saved.exists():
-            raise ConfigError(f"{path} holds a run already: go on with --resume, or name another folder with run_dir=…")
+            raise ConfigError(
+                f"{path} holds a run already: go on with --resume {path}, or name another folder with run_dir=…"
+            )
         else:
             make_folder(path)
             write_whole(saved, yaml.safe_dump(to_dict(config), sort_keys=False))
@@ -213,13 +216,17 @@ def read_config(path: Path) -> Config:
     """The configuration that a run was started with.
 
     Raises:
-        ConfigError: there is no run, or its configuration is damaged.
+        ConfigError: there is no run, or its configuration is damaged or of another version.
     """
     try:
         return from_dict(yaml.safe_load((path / "config.yaml").read_text(encoding="utf-8")))
     except OSError as error:
         raise ConfigError(f"{path} is no run folder: it has no config.yaml") from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:  # an older program's options are among them
+    except UnknownOption as error:
+        raise ConfigError(
+            f"{path / 'config.yaml'} was written by {error.version} version of roleagent ({error}): use that version"
+        ) from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path / 'config.yaml'} is damaged: {' '.join(str(error).split())}") from error
 
 

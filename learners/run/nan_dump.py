@@ -22,6 +22,7 @@ from safetensors.torch import load_file, save_file
 
 from roleagent.commands import Parser
 from roleagent.learners.model.engine import NotFinite
+from roleagent.program import begin
 
 
 @dataclass(frozen=True)
@@ -112,4 +113,5 @@ def _flat(rows: Sequence[np.ndarray], dtype: torch.dtype) -> torch.Tensor:
 
 
 if __name__ == "__main__":
+    begin("nan_dump")
     sys.exit(main())

@@ -3,36 +3,87 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, add_json
+from roleagent.options import user_path
+from roleagent.program import as_called
+
+if TYPE_CHECKING:
+    from roleagent.config import Config
 
 
-def check_command(text: str | None, config: Path) -> None:
+def check_command(text: str | None, config: Path, name: str) -> None:
     """Ends the program with status 2 and a line where this process's command, or its configuration, is wrong."""
-    options = training_parser(text, config).parse_intermixed_args()
-    from roleagent.config import ConfigError, load  # pydantic: neither does --help need it
+    options = read_command(training_parser(text, name))
+    from roleagent.config import ConfigError  # pydantic: neither does --help need it
 
     try:
-        load(options.config, options.overrides)
+        open_config(options, config)
     except ConfigError as error:
-        print(f"train.py: {error}", file=sys.stderr)
+        print(f"{name}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
 
 
-def training_parser(text: str | None, config: Path, name: str = "train.py") -> Parser:
+def read_command(parser: Parser, arguments: Sequence[str] | None = None) -> argparse.Namespace:
+    """The options of a command, given in any order: ``--resume key=value`` is ``--resume`` and an option."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for place in range(len(words) - 1):
+        after = words[place + 1]
+        if words[place] == "--resume" and re.match(r"[\w.]+=", after) and not Path(after).is_dir():
+            words[place : place + 2] = after, "--resume"  # an option is no RUN
+    return parser.parse_intermixed_args(words)
+
+
+def open_config(options: argparse.Namespace, default: Path) -> Config:
+    """The configuration of a command: a run's own with ``--resume RUN``, else that of ``--config``.
+
+    Args:
+        options: of :func:`read_command`.
+        default: the configuration where none is named.
+
+    Raises:
+        ConfigError: there is no such run or file, or an option is wrong.
+    """
+    from roleagent.config import ConfigError, load
+    from roleagent.learners.run.folder import read_config
+
+    if not isinstance(options.resume, str):
+        return load(options.config or default, options.overrides)
+    if options.config:
+        raise ConfigError("a run has its own configuration: remove --config")
+    run = user_path(options.resume)
+    read_config(run)  # refuses a damaged one
+    config = load(run / "config.yaml", options.overrides)
+    return replace(config, run_dir=str(run))  # where it is now
+
+
+def training_parser(text: str | None, name: str) -> Parser:
     """The parser of ``train.py``.
 
     Args:
         text: its docstring.
-        config: the configuration where none is named.
-        name: what its errors begin with.
+        name: of the program as it was called, with which its errors begin.
     """
-    parser = Parser(name, text, usage="train.py [--config FILE] [--resume] [--show-config] [key=value …]")
-    parser.add_argument("--config", type=Path, default=config, metavar="FILE", help="YAML file (default: %(default)s)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run that lies in the run folder")
+    called = name.partition(",")[0]  # without the rank
+    usage = f"{called} [--config FILE] [--resume [RUN]] [--show-config] [--json] [key=value …]"
+    parser = Parser(name, as_called(text or "", called), usage=usage)
+    parser.add_argument("--config", type=Path, metavar="FILE", help="YAML file (default: configs/default.yaml)")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const=True,
+        default=False,
+        metavar="RUN",
+        help="continue the run in the folder RUN with its own options, or the one that this command began",
+    )
     parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and stop")
+    add_json(parser)
     parser.add_argument("--local_rank", type=int, default=0, help=argparse.SUPPRESS)  # the deepspeed launcher's
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options, e.g. optim.lr=1e-4 wia=off")
     return parser

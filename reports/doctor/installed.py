@@ -19,7 +19,8 @@ from roleagent.reports.doctor.findings import SLOW, Finding, asked
 
 SHOWN = ("torch", "transformers", "deepspeed", "gymnasium")
 ADDS = {
-    "train": "training and evaluation (train.py, evaluate.py)",
+    "eval": "evaluation of agents without a local model, and reports",
+    "train": "training, and evaluation of local models",
     "dense": "dense indexes of passages (FAISS)",
     "parquet": "questions in Parquet files",
     "alfworld": "TextWorld, the reference engine",
@@ -85,7 +86,7 @@ def packages() -> Iterator[Finding]:
     fine = 0
     trainer = has_trainer()
     if not trainer:
-        summary = "not installed: the environments work, train.py and evaluate.py do not"
+        summary = "not installed: the environments work, training and local models do not"
         yield Finding("trainer", "note", summary, "pip install 'roleagent[train]'")
     for requirement in requirements() + (requirements("train") if trainer else []):
         wrong = lacking(requirement)

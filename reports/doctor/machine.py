@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from roleagent.options import user_path
 from roleagent.reports.doctor.findings import SLOW, Finding, amount, answered, asked
 
 GIGABYTE = 2**30
@@ -161,8 +162,7 @@ def disk(folder: Path | None = None) -> Iterator[Finding]:
 
 def models(variables: Mapping[str, str] = os.environ) -> Finding:
     """Whether the cache of pretrained models can be written to."""
-    home = Path(variables.get("HF_HOME") or Path(variables.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    home = home.expanduser()
+    home = user_path(variables.get("HF_HOME") or Path(variables.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
     place = next(folder for folder in (home, *home.parents) if folder.exists())
     if not place.is_dir() or not os.access(place, os.W_OK):
         advice = "export HF_HOME=/another/folder, or give policies as folders"

@@ -5,11 +5,35 @@ Every verb imports its modules when it runs, so ``roleagent --help`` is fast.
 
 from __future__ import annotations
 
+import runpy
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from roleagent.commands import TRAIN, choose, require_train, stop_quietly
+from roleagent.commands import choose, complain
+from roleagent.program import begin, extra_of, require
+
+
+def train(arguments: Sequence[str]) -> int:
+    """Train an agent."""
+    return _run("train", arguments)
+
+
+def evaluate(arguments: Sequence[str]) -> int:
+    """Evaluate an agent on a task split, or compare two evaluations."""
+    return _run("evaluate", arguments)
+
+
+def _run(program: str, arguments: Sequence[str]) -> int:
+    """Runs a program as ``__main__``: it reads its command before it loads torch."""
+    before, sys.argv = sys.argv, [f"roleagent {program}", *arguments]
+    try:
+        runpy.run_module(f"roleagent.{program}", run_name="__main__")
+    except SystemExit as ended:
+        return int(ended.code or 0)
+    finally:
+        sys.argv = before
+    return 0
 
 
 def doctor(arguments: Sequence[str]) -> int:
@@ -123,6 +147,8 @@ def export(arguments: Sequence[str]) -> int:
 
 
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
+    "train": train,
+    "evaluate": evaluate,
     "doctor": doctor,
     "games": games,
     "play": play,
@@ -144,14 +170,19 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     if arguments is None:
-        stop_quietly("roleagent")
+        begin("roleagent")
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
-        return choose("roleagent", VERBS, arguments, "Commands besides train.py and evaluate.py.")
+        return choose("roleagent", VERBS, arguments)
     except ModuleNotFoundError as error:
-        if error.name in (*TRAIN, "plotly"):
-            require_train(f"roleagent {arguments[0]}", [error.name])
+        missing = (error.name or "").partition(".")[0]
+        if extra := extra_of(missing):
+            require(f"roleagent {arguments[0]}", extra, [missing])
         raise
+    except Exception as error:
+        if type(error).__name__ != "DependencyNotInstalled":  # Gymnasium's: importing it for --help would take long
+            raise
+        return complain(f"roleagent {arguments[0]}", error)
 
 
 if __name__ == "__main__":

@@ -12,35 +12,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
-import importlib.util
+import json
 import math
-import os
 import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn
 
 import yaml
 
-from roleagent.options import ConfigError, check_finite, shown
+from roleagent.options import ConfigError, check_finite, shown, user_path
 
 Verb = Callable[[Sequence[str]], int]
-
-TRAIN = ("torch", "transformers", "deepspeed", "safetensors")
-"""Packages of the extra ``train`` that training requires."""
-
-
-@contextlib.contextmanager
-def until_pipe_closes() -> Iterator[None]:
-    """Within the context a command prints; it ends without an error if the reader closes the pipe (``| head``)."""
-    try:
-        yield
-        sys.stdout.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @contextlib.contextmanager
@@ -82,6 +67,7 @@ class Parser(argparse.ArgumentParser):
         options.setdefault("epilog", f"examples:\n{lines}" if lines else None)
         options.setdefault("formatter_class", argparse.RawDescriptionHelpFormatter)
         super().__init__(prog, description=about.strip(), **options)
+        self.register("type", Path, _path)  # so that `type=Path` reads every path as user_path does
 
     def error(self, message: str) -> NoReturn:
         """Exits with status 2 and one line with a suggestion."""
@@ -102,37 +88,6 @@ class Parser(argparse.ArgumentParser):
             *self._option_string_actions,
             *(word for verb in verbs for own in verb.choices.values() for word in own._spellings()),
         ]
-
-
-def require_train(program: str, packages: Iterable[str] = TRAIN) -> None:
-    """Ends the program with status 2 and the pip command if packages of the extra ``train`` are missing."""
-    missing = [package for package in packages if importlib.util.find_spec(package) is None]
-    if missing:
-        print(f"{program} needs {', '.join(missing)}: pip install 'roleagent[train]'", file=sys.stderr)
-        raise SystemExit(2)
-
-
-def share_cores() -> None:
-    """Lets OpenMP's waiting threads sleep after about 10 µs, so that training beside other work stays fast.
-
-    They spin for milliseconds otherwise, and take the cores from the threads they wait for. Call it before torch is
-    imported. OMP_WAIT_POLICY or GOMP_SPINCOUNT of the environment win.
-    """
-    if "OMP_WAIT_POLICY" not in os.environ:
-        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-
-
-def stop_quietly(program: str) -> None:
-    """Makes Ctrl-C one line and no traceback, wherever the program is; the process still ends by the signal."""
-    show = sys.excepthook
-
-    def stopped(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-        if issubclass(kind, KeyboardInterrupt):
-            print(f"{program}: stopped", file=sys.stderr)
-        else:
-            show(kind, error, trace)
-
-    sys.excepthook = stopped
 
 
 def complain(program: str, error: Exception | str) -> int:
@@ -228,14 +183,22 @@ def out_folder(text: str) -> Path:
     """Parses the path of an output folder."""
     if not text:
         raise argparse.ArgumentTypeError("the name of a folder is empty")
-    return Path(text)
+    return _path(text)
 
 
 def out_file(text: str) -> Path:
     """Parses the path of an output file."""
-    if not text or Path(text).is_dir():
+    path = _path(text)
+    if not text or path.is_dir():
         raise argparse.ArgumentTypeError(f"{shown(text)} is {'a folder' if text else 'empty'}: name a file")
-    return Path(text)
+    return path
+
+
+def _path(text: str) -> Path:
+    try:
+        return user_path(text)
+    except ConfigError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _whole(text: str, least: int, most: int = LARGEST) -> int:
@@ -244,6 +207,27 @@ def _whole(text: str, least: int, most: int = LARGEST) -> int:
     if len(text) > 11 or int(text) > most:
         raise argparse.ArgumentTypeError(f"{shown(text)} is more than {most}")
     return int(text)
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Adds ``--json``: see :func:`print_result`."""
+    parser.add_argument("--json", action="store_true", help="print the result as JSON on a terminal, too")
+
+
+def print_result(result: Any, asked: bool) -> None:
+    """Prints a command's result as one line of JSON for programs; on a terminal only if it was asked for.
+
+    Args:
+        asked: whether the command has ``--json``.
+    """
+    if asked or not sys.stdout.isatty():
+        print(json.dumps(result))
+
+
+def cannot_listen(host: str, port: int, error: Exception) -> OSError:
+    """The error of a server whose address is taken, or is none of this machine's."""
+    reason = getattr(error, "strerror", None) or error
+    return OSError(f"cannot listen on {host}:{port} ({reason}): give another --port or --host")
 
 
 def choose(prog: str, verbs: Mapping[str, Verb], arguments: Sequence[str], title: str = "") -> int:

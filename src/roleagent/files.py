@@ -69,7 +69,11 @@ def read_json_lines(path: Path) -> Iterator[Any]:
         ValueError: it is damaged.
     """
     try:
-        with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as lines:
+        with (
+            gzip.open(path, "rt", encoding="utf-8-sig")
+            if path.suffix == ".gz"
+            else path.open(encoding="utf-8-sig") as lines
+        ):
             for line in lines:  # not splitlines(), which also ends a line at U+2028 in a text
                 yield json.loads(line)
     except (EOFError, RecursionError, gzip.BadGzipFile, zlib.error) as error:

@@ -1,17 +1,28 @@
-"""Errors in a configuration: one line that names the option and, for a misspelled one, the nearest that exists.
-
-And :func:`differing`: where two configurations differ.
-"""
+"""What a user gives: errors in one line, paths, and where two configurations differ."""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 
 class ConfigError(ValueError):
     """The configuration cannot be used; the message is one line with the change to make."""
+
+
+class UnknownOption(ConfigError):
+    """An option that this version does not have.
+
+    Attributes:
+        version: of the program that wrote a file with it: ``an older`` where an earlier one had it, else ``a newer``.
+    """
+
+    def __init__(self, message: str, version: str):
+        super().__init__(message)
+        self.version = version
 
 
 def shown(value: object) -> str:
@@ -22,6 +33,29 @@ def shown(value: object) -> str:
     """
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:99]}…"
+
+
+def user_path(path: str | os.PathLike[str]) -> Path:
+    """A path as a user gives it: ``~`` at its beginning is the home folder, whatever program passed it on.
+
+    A shell expands ``~/x`` only where it begins a word, so not in ``run_dir=~/x`` or ``--out=~/x``. Taken as it is, it
+    would make a folder named ``~``.
+
+    Raises:
+        ConfigError: ``~name`` names no user of this machine.
+
+    >>> user_path("~/runs") == Path.home() / "runs", str(user_path("runs/a~b"))
+    (True, 'runs/a~b')
+    """
+    found = os.path.expanduser(path)
+    if found.startswith("~"):
+        raise ConfigError(f"{shown(found)} names the home of no user here; a name that begins with ~ is written ./~…")
+    return Path(found)
+
+
+def home_expanded(text: str) -> str:
+    """A text that may be a path or something else, such as a hub name: as :func:`user_path` if it begins with ``~``."""
+    return str(user_path(text)) if text.startswith("~") else text
 
 
 def check_finite(value: Any, key: str) -> None:

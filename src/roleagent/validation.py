@@ -11,10 +11,19 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, PydanticUserError, Strict, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PydanticUserError,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.dataclasses import is_pydantic_dataclass
 
-from roleagent.options import ConfigError, check_finite, shown
+from roleagent.options import ConfigError, UnknownOption, check_finite, home_expanded, shown
 
 Options = TypeVar("Options")
 
@@ -40,6 +49,8 @@ Switch = Annotated[bool, Strict()]
 Integer = Annotated[int, Strict()]
 Number = Annotated[float, BeforeValidator(_number), Strict(), Field(allow_inf_nan=False)]
 Text = Annotated[str, BeforeValidator(_text)]
+PathText = Annotated[Text, AfterValidator(home_expanded)]
+"""A path, or what may stand in its place: a hub name, or nothing."""
 OFF_IS_NONE = BeforeValidator(_choice)
 """For a choice that has ``none``: ``off`` means it, too."""
 
@@ -51,12 +62,14 @@ def validated(
     tree: Mapping[str, Any],
     renamed: Mapping[str, str] | None = None,
     removed: Mapping[str, str] | None = None,
+    words: Mapping[str, tuple[str, ...] | str] | None = None,
 ) -> Options:
     """An instance of a pydantic dataclass, whose fields may be such dataclasses in turn.
 
     Args:
         renamed: keys that were renamed, with their new names, for the error's hint.
         removed: keys that are gone, with what replaces them.
+        words: names that other programs have, with the keys that do the same here, or a sentence.
 
     Raises:
         ConfigError: an unknown key, or a value of the wrong type or outside its range.
@@ -72,8 +85,16 @@ def validated(
     if first["type"] in _UNKNOWN:
         key = ".".join(map(str, first["loc"]))
         if removed and key in removed:
-            raise ConfigError(f"{key} was removed; {removed[key]}")
-        raise ConfigError(f"unknown key {shown(key)}{_nearest(key, cls, renamed or {})}")
+            raise UnknownOption(f"{key} was removed; {removed[key]}", "an older")
+        if renamed and key in renamed:
+            raise UnknownOption(f"unknown key {shown(key)}; it is called {renamed[key]!r} now", "an older")
+        inner, value = key, first["input"]
+        while isinstance(value, Mapping) and len(value) == 1:  # an option in sections that there are not
+            [(name, value)] = value.items()
+            inner = f"{inner}.{name}"
+        known = words or {}
+        key = inner if inner.rpartition(".")[2] in known else key
+        raise UnknownOption(f"unknown key {shown(key)}{_hint(key[:100], _known_keys(cls), known)}", "a newer")
     raise ConfigError(_line(first, tree, ""))
 
 
@@ -172,14 +193,27 @@ def _known_keys(cls: type, prefix: str = "") -> list[str]:
     return keys
 
 
-def _nearest(key: str, root: type, renamed: Mapping[str, str]) -> str:
-    """A hint: the new name, else a key of the same section with nearly that name, else the nearest of all."""
-    if key in renamed:
-        return f"; it is called {renamed[key]!r} now"
-    known, key = _known_keys(root), key[:100]
+def _hint(key: str, known: list[str], words: Mapping[str, tuple[str, ...] | str]) -> str:
+    """What may have been meant: the same name elsewhere, or another program's word for it, in all places that fit; else
+    a key of the same section with nearly that name, such a name elsewhere, or a key that is like the whole."""
     section, _, leaf = key.rpartition(".")
-    siblings = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == section}
-    near = [siblings[name] for name in difflib.get_close_matches(leaf, siblings, n=1)]
-    near = near or [name for name in known if name.rpartition(".")[2] == leaf]
-    near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    by_leaf: dict[str, list[str]] = {}
+    for name in known:
+        by_leaf.setdefault(name.rpartition(".")[2], []).append(name)
+
+    def places(name: str) -> list[str]:
+        meant = words.get(name, ())
+        all_of_them = list(dict.fromkeys([*(() if isinstance(meant, str) else meant), *by_leaf.get(name, ())]))
+        return [one for one in all_of_them if section and one.startswith(f"{section}.")] or all_of_them
+
+    if isinstance(sentence := words.get(leaf), str):
+        return f"; there is none: {sentence}"
+    siblings = [name.rpartition(".")[2] for name in known if name.rpartition(".")[0] == section]
+    near = places(leaf) if leaf in words or (leaf in by_leaf and section) or key in by_leaf else []
+    near = near or [f"{section}.{name}" if section else name for name in difflib.get_close_matches(leaf, siblings, n=1)]
+    for name in difflib.get_close_matches(leaf, [*by_leaf, *words], n=1, cutoff=0.8):
+        near = near or places(name)
+    near = near or difflib.get_close_matches(key, known, n=1, cutoff=0.75)
+    if len(near) > 1:
+        return f"; did you mean one of {', '.join(near)}?"
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -1,11 +1,14 @@
 """Configurations: what is written is what runs, and what cannot be meant is refused in one line."""
 
+from fnmatch import fnmatchcase
 from operator import attrgetter
 
 import pytest
 import yaml
 
 from roleagent.config import REMOVED, RENAMED, Config, ConfigError, from_dict, load, to_dict
+from roleagent.config.effects import RULES, without_effect
+from roleagent.config.words import WORDS
 
 
 def refusal(*overrides, path=None):
@@ -165,3 +168,61 @@ def test_an_option_that_is_gone_is_refused_with_what_replaces_it(name, tmp_path)
     (tmp_path / "old.yaml").write_text(f"{section}: {{{key}: 5}}\n")
     for found in (refusal(f"{name}=5"), refusal(path=tmp_path / "old.yaml")):
         assert found == f"{name} was removed; {REMOVED[name]}"
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("alpha", "lora.alpha, estimator.alpha, simulator.alpha, revision.alpha"),  # a name that fits several places
+        ("temperature", "rollout.temperature, curriculum.temperature, simulator.temperature, search.temperature"),
+        ("learning_rate", "optim.lr, warmstart.lr, critic.lr, simulator.lr, revision.lr, preference.lr"),
+        ("batch_size", "rollout.num_groups, rollout.group_size"),
+        ("rollout.num_generations", "rollout.group_size"),  # TRL's word, not the one that looks like it
+        ("actor_rollout_ref.rollout.n", "rollout.group_size"),  # verl's
+        ("optim.learning_rate", "optim.lr"),
+        ("num_generation", "rollout.group_size"),  # misspelled
+        ("beta", "loss.kl, simulator.beta, revision.beta, preference.beta"),
+    ],
+)
+def test_other_programs_words_and_names_of_several_places_lead_to_all_that_fit(key, meant):
+    said = refusal(f"{key}=1")
+    assert said == f"unknown key {key!r}; did you mean " + (f"one of {meant}?" if "," in meant else f"{meant!r}?")
+
+
+def test_an_option_that_there_is_not_gets_no_suggestion():
+    assert "CUDA_VISIBLE_DEVICES" in refusal("device=cuda")
+    assert refusal("optim.adam_beta=1") == "unknown key 'optim.adam_beta'"
+
+
+def test_other_programs_words_name_options():
+    for meant in WORDS.values():
+        for key in meant if isinstance(meant, tuple) else ():
+            attrgetter(key.removesuffix(".max_steps"))(Config())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "idle"),
+    [
+        (["lora.alpha=2"], ["lora.alpha"]),
+        (["lora.rank=4", "lora.alpha=2"], []),
+        (["method=grpo", "estimator.alpha=2", "critic.lr=1", "optim.lr=1"], ["estimator.alpha", "critic.lr"]),
+        (["method=ppo", "critic.lr=1", "vllm.memory=0.5"], ["vllm.memory"]),
+        (["wia=off", "prompt.horizon=3", "prompt.think=optional"], ["prompt.horizon"]),
+        (["train.stage=sft", "train.tokens=100", "optim.lr=1", "warmstart.lr=1"], ["optim.lr"]),
+        (["simulator.beta=1", "search.width=2"], ["simulator.beta", "search.width"]),
+        (["method=agent_r", "search.width=2", "revision.beta=0.3", "curriculum.analyst=rule"], []),
+        (["policy.path=x", "policy.layers=3"], ["policy.layers"]),
+    ],
+)
+def test_an_option_without_effect_is_named(overrides, idle):
+    assert [line.partition(" ")[0] for line in without_effect(load(overrides=overrides), overrides)] == idle
+
+
+def test_rules_of_effects_name_options():
+    keys = [
+        f"{section}.{name}" for section, part in to_dict(Config()).items() if isinstance(part, dict) for name in part
+    ]
+    for patterns, _, reason in RULES:
+        assert reason
+        for pattern in patterns.split():
+            assert any(fnmatchcase(key, pattern.removesuffix(".*") + "*") for key in keys), pattern

@@ -348,6 +348,6 @@ def listening(words, folder, variables):
 
 
 def test_ctrl_c_is_one_line_wherever_a_program_is():
-    code = "from roleagent.commands import stop_quietly; stop_quietly('train.py'); raise KeyboardInterrupt"
+    code = "from roleagent.program import begin; begin('train.py'); raise KeyboardInterrupt"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.stdout, ended.stderr) == ("", "train.py: stopped\n") and ended.returncode != 0

@@ -16,7 +16,8 @@ import pytest
 from packaging.requirements import Requirement
 from test_house import MODULES, ROOMS, ROOT, SOURCE, run
 
-TRAINER = {"torch", "transformers", "deepspeed", "tokenizers", "safetensors", "tensorboard", "plotly", "faiss-cpu"}
+TORCH = {"torch", "transformers", "deepspeed", "tokenizers", "safetensors", "tensorboard"}
+TRAINER = {*TORCH, "plotly", "scipy", "openai", "faiss-cpu"}
 PROGRAM = Path(__file__).with_name("base_program.py")
 
 
@@ -60,36 +61,59 @@ def wheel(tmp_path_factory):
     return wheel
 
 
-def needed(requirements):
-    """The installed distributions that requirements lead to."""
-    found, waiting = {}, [*requirements]
+def needed(requirements, extra=""):
+    """The installed distributions that requirements lead to, with an extra of the first of them."""
+    found, waiting = {}, [(one, extra) for one in requirements]
     while waiting:
-        requirement = Requirement(waiting.pop())
-        if requirement.marker is None or requirement.marker.evaluate({"extra": ""}):
+        line, extra = waiting.pop()
+        requirement = Requirement(line)
+        if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
             name = requirement.name.lower().replace("_", "-")
             if name not in found:
                 found[name] = metadata.distribution(name)
-                waiting += found[name].requires or []
+                waiting += [(one, "") for one in found[name].requires or []]
     return found
 
 
-@pytest.fixture(scope="module")
-def base(wheel, tmp_path_factory):
-    """The Python of a new virtual environment with the wheel and what its base requires, and nothing else."""
-    folder = tmp_path_factory.mktemp("base")
+def environment(wheel, folder, extra, without):
+    """The Python of a new virtual environment with the wheel and what it requires, and nothing else."""
     run(sys.executable, "-m", "venv", "--without-pip", str(folder))
     [site] = folder.glob("lib/python*/site-packages")
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(site)
     [about] = site.glob("roleagent-*.dist-info")
-    distributions = needed(metadata.PathDistribution(about).requires)
-    assert not TRAINER & set(distributions)
+    distributions = needed(metadata.PathDistribution(about).requires, extra)
+    assert not without & set(distributions)
     for distribution in distributions.values():
         for top in {file.parts[0] for file in distribution.files if file.parts[0] not in ("..", "__pycache__")}:
             link = site / top
             if not link.exists():
                 link.symlink_to(distribution.locate_file(top))
     return folder / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def base(wheel, tmp_path_factory):
+    return environment(wheel, tmp_path_factory.mktemp("base"), "", TRAINER)
+
+
+def test_the_extra_eval_evaluates_and_reports_without_torch(wheel, tmp_path):
+    python = environment(wheel, tmp_path / "eval", "eval", TORCH)
+    verb = (str(python), "-m", "roleagent.cli")
+    words = ("--env", "RoleAgent/Toy-v0", "--tasks", "3", "--out", "a.jsonl", "--agent")
+    assert json.loads(run(*verb, "evaluate", *words, "expert", cwd=tmp_path, PYTHONPATH="").splitlines()[-1])["n"] == 3
+    run(*verb, "evaluate", "compare", "a.jsonl", "a.jsonl", cwd=tmp_path, PYTHONPATH="")
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    done = subprocess.run(
+        [*verb, "evaluate", "--agent", "model"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": ""},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2 and done.stderr.startswith("roleagent evaluate needs torch")
+    assert done.stderr.endswith("pip install 'roleagent[train]'\n")
 
 
 def test_the_wheel_holds_the_trees_modules(wheel):
@@ -120,19 +144,21 @@ def test_the_base_plays_the_two_roles(base, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "command",
+    ("command", "extra"),
     [
-        *("train.py", "-m roleagent.train", "evaluate.py --agent random", "-m roleagent.evaluate --agent random"),
-        "-m roleagent.cli export x --out y",
+        *((command, "train") for command in ("train.py", "-m roleagent.train", "-m roleagent.cli train")),
+        *((f"{program} --agent random", "eval") for program in ("evaluate.py", "-m roleagent.cli evaluate")),
+        ("-m roleagent.cli export x --out y", "train"),
+        ("-m roleagent.cli index serve --index x", "serve"),
     ],
 )
-def test_what_needs_the_trainer_names_the_pip_command(command, base, tmp_path):
+def test_a_program_names_the_extra_that_it_needs(command, extra, base, tmp_path):
     for name in ("train.py", "evaluate.py", "configs"):
         (tmp_path / name).symlink_to(ROOT / name)
     environment = {**os.environ, "PYTHONPATH": ""}
     done = subprocess.run([base, *command.split()], cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 2
-    assert re.fullmatch(r".* needs [\w, ]+: pip install 'roleagent\[train\]'\n", done.stderr), done.stderr
+    assert re.fullmatch(rf".* needs [\w, ]+: pip install 'roleagent\[{extra}\]'\n", done.stderr), done.stderr
 
 
 def test_a_type_checker_resolves_the_public_names(tmp_path):

@@ -34,8 +34,9 @@ from roleagent.agents.policies.vllm.options import (
     set_environment,
 )
 from roleagent.agents.policies.vllm.requests import SampleRequest, adapter_request, answer, read_request, sampling
-from roleagent.commands import Parser, port_number
+from roleagent.commands import Parser, cannot_listen, port_number
 from roleagent.config import Config, ConfigError, load
+from roleagent.program import begin
 
 _LARGEST = 256 * 2**20  # bytes of a request
 
@@ -196,7 +197,7 @@ def _listening(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port))
     except (OSError, OverflowError) as error:
-        raise PolicyError(f"cannot listen on {host}:{port}: {reason_of(error)}") from error
+        raise PolicyError(str(cannot_listen(host, port, error))) from error
 
 
 async def _serve(wanted: dict[str, Any], description: dict[str, Any], listener: socket.socket) -> None:
@@ -242,4 +243,5 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
+    begin("vllm_server")
     sys.exit(main())

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from roleagent.envs.alfworld.engine.game import GameSource
 from roleagent.envs.alfworld.engine.game_version import GameVersion, UnknownGameVersion, recognize, task_sentence
+from roleagent.options import user_path
 from roleagent.slow_notice import waiting
 
 SPLITS = ("train", "valid_train", "valid_seen", "valid_unseen")
@@ -62,7 +63,7 @@ def split_folder(data_dir: str | os.PathLike[str], split: str) -> Path:
     Raises:
         FileNotFoundError: nowhere beneath ``data_dir``.
     """
-    root = Path(data_dir).expanduser()
+    root = user_path(data_dir)
     candidates = [root / "json_2.1.1" / split, root / split, *([root] if root.name == split else [])]
     for folder in candidates:
         if folder.is_dir():
@@ -166,7 +167,7 @@ def _solvable(path: str) -> bool:
 
 def _parse(path: str | Path) -> dict:
     try:
-        data = json.loads(Path(path).read_text(encoding="utf-8"))
+        data = json.loads(Path(path).read_text(encoding="utf-8-sig"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path}: not a complete JSON file ({error}); unpack the data set again") from error
     if not isinstance(data, dict):

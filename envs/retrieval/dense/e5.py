@@ -18,6 +18,7 @@ from torch.nn import functional
 from transformers import AutoModel, AutoTokenizer
 
 from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.options import user_path
 
 TOKENS = 512  # of one batch on a CPU, padding included: larger ones are no faster, and pad questions to the longest
 TOKENS_ON_A_DEVICE = 65536
@@ -61,7 +62,7 @@ class E5Encoder:
         dtype: str = "float32",
         device: str | torch.device | None = None,
     ):
-        folder = Path(path).expanduser().absolute()
+        folder = user_path(path).absolute()
         if not (folder / "config.json").is_file():
             raise RetrievalError(
                 f"{path} holds no encoder (no config.json): hf download intfloat/e5-base-v2 --local-dir {path}"

@@ -12,6 +12,7 @@ from typing import Any
 
 from gymnasium.error import DependencyNotInstalled
 
+from roleagent.commands import cannot_listen
 from roleagent.envs.retrieval.serving.batching import Batcher
 
 try:
@@ -42,7 +43,7 @@ class Server:
             self._socket.bind((host, port))
         except OSError as error:
             self._socket.close()
-            raise OSError(f"{host}, port {port}: {error.strerror}; choose another with --host and --port") from error
+            raise cannot_listen(host, port, error) from error
         self._host, self.port = host, int(self._socket.getsockname()[1])
         self._uvicorn: uvicorn.Server | None = None
 

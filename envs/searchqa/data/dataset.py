@@ -16,6 +16,7 @@ from roleagent.envs.retrieval.retriever import Hit, Retriever
 from roleagent.envs.searchqa.data.benchmarks import default_data_dir, load_questions
 from roleagent.envs.searchqa.data.questions import QuestionError, Questions
 from roleagent.envs.searchqa.data.world import Thing, generate
+from roleagent.options import user_path
 from roleagent.sharing import Opened
 from roleagent.slow_notice import waiting
 
@@ -88,9 +89,9 @@ def open_archive(
             "published questions are demanded, but SEARCHQA_DATA does not say where they are: set it to their folder"
         )
     place = os.fspath(data_dir) if data_dir and data_dir != "official" else named or GENERATED
-    place = place if place == GENERATED else str(Path(place).expanduser().resolve())
-    folder = None if index is None else str(Path(index).absolute())
-    file = None if corpus is None else str(Path(corpus).expanduser().absolute())
+    place = place if place == GENERATED else str(user_path(place).resolve())
+    folder = None if index is None else str(user_path(index).absolute())
+    file = None if corpus is None else str(user_path(corpus).absolute())
     return _open(place, file, retriever, folder, seed)
 
 

@@ -9,6 +9,7 @@ from weakref import WeakValueDictionary
 
 from roleagent.envs.textcraft.data.generate import generate
 from roleagent.envs.textcraft.data.recipes import RecipeBook, read_folder
+from roleagent.options import user_path
 
 GENERATED, OFFICIAL = "generated", "official"
 _generated: WeakValueDictionary[int, RecipeBook] = WeakValueDictionary()  # those that something uses
@@ -28,7 +29,7 @@ def recipe_folder(data_dir: str | os.PathLike[str] | None) -> Path | None:
         return None
     if data_dir == OFFICIAL and named is None:
         raise ValueError("data_dir='official' needs TEXTCRAFT_DATA, a folder of Minecraft's recipe files")
-    folder = Path(named if data_dir in (None, OFFICIAL) else data_dir).expanduser().resolve()  # type: ignore[arg-type]
+    folder = user_path(named if data_dir in (None, OFFICIAL) else data_dir).resolve()  # type: ignore[arg-type]
     return folder / "recipes" if (folder / "recipes").is_dir() else folder
 
 

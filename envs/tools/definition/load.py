@@ -15,7 +15,7 @@ from gymnasium.error import DependencyNotInstalled
 from roleagent.envs.tools.definition.function_tool import FunctionTool, as_tool, unique
 from roleagent.envs.tools.definition.schema import SchemaRefused
 from roleagent.imports import searched_first
-from roleagent.options import shown
+from roleagent.options import shown, user_path
 from roleagent.tools import Tool
 
 MCP = "mcp:"
@@ -108,7 +108,7 @@ def load_module(place: str) -> ModuleType:
         if not place.endswith(".py"):
             with searched_first():
                 return importlib.import_module(place)
-        path = Path(place).expanduser().resolve()
+        path = user_path(place).resolve()
         if not path.is_file():
             raise ToolsNotFound(f"there is no file {place}")
         key = str(path), path.stat().st_mtime_ns

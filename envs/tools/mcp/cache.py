@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from roleagent.options import user_path
+
 
 class ResultCache:
     """A SQLite file of (server, tool, arguments) → result. Several processes may use it at once.
@@ -27,8 +29,8 @@ class ResultCache:
     """
 
     def __init__(self, path: str | Path, only: bool = False):
-        self.path = str(path)
-        if only and not Path(path).is_file():
+        self.path = str(user_path(path))
+        if only and not Path(self.path).is_file():
             raise FileNotFoundError(f"there is no cache {path}")
         try:
             self._file = sqlite3.connect(self.path, timeout=30.0, check_same_thread=False, isolation_level=None)

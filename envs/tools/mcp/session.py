@@ -19,6 +19,8 @@ from typing import Any
 from gymnasium.error import DependencyNotInstalled
 from pydantic import ValidationError
 
+from roleagent.options import home_expanded
+
 try:
     import mcp
     from mcp.client import streamable_http
@@ -78,7 +80,7 @@ class Server:
         if self.transport is not None:
             return self.transport()
         if not self.is_url:
-            command, *arguments = shlex.split(self.address)
+            command, *arguments = map(home_expanded, shlex.split(self.address))
             passed = {name: os.environ[name] for name in self.environment}
             return stdio_client(StdioServerParameters(command=command, args=arguments, env=passed or None), errors)
         headers = {"Authorization": f"Bearer {os.environ[self.token]}"} if self.token else None

@@ -18,6 +18,7 @@ from roleagent.envs.webshop.data.generate import SEED, entries
 from roleagent.envs.webshop.data.official import data_place, find_files
 from roleagent.envs.webshop.data.product import CatalogueError
 from roleagent.envs.webshop.data.store import find_store, open_store
+from roleagent.options import user_path
 
 GENERATED = "generated"
 GENERATED_PRODUCTS = 300
@@ -46,7 +47,7 @@ def load_catalogue(data_dir: str | os.PathLike[str] | None = None, num_products:
     data = data_place(data_dir)
     if data == GENERATED:
         return _generated(num_products or GENERATED_PRODUCTS)
-    return _load(Path(data).expanduser().absolute(), num_products)
+    return _load(user_path(data).absolute(), num_products)
 
 
 @lru_cache(maxsize=8)

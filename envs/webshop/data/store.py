@@ -168,8 +168,11 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] == FORMAT and {"input", "source", "sizes", "entries", "skipped"} <= manifest.keys():
             return manifest
+        newer = manifest["format"] > FORMAT
     except (OSError, ValueError, TypeError, KeyError):
-        pass
+        newer = False
+    if newer:
+        raise CatalogueError(f"{path} was written by a newer version of roleagent: use that version")
     raise CatalogueError(f"{path} is no manifest that this version reads: run `roleagent webshop build` again")
 
 

@@ -21,6 +21,7 @@ from roleagent.envs.webshop.engine.goals import Goal, Goals, open_goals
 from roleagent.envs.webshop.engine.nouns import SOURCES, NounSource, open_nouns
 from roleagent.envs.webshop.engine.pages import PAGE_SIZE, Page, item_page, results_page, sub_page
 from roleagent.envs.webshop.engine.reward import Score, judge
+from roleagent.options import user_path
 from roleagent.sharing import Opened
 from roleagent.slow_notice import waiting
 
@@ -146,9 +147,9 @@ def open_shop(
     if search not in SEARCHES:
         raise ValueError(f"unknown search {search!r}; there are {' and '.join(SEARCHES)}")
     data = data_place(data_dir)
-    data = data if data == GENERATED else str(Path(data).expanduser().absolute())
+    data = data if data == GENERATED else str(user_path(data).absolute())
     if nouns is not None and nouns not in SOURCES:
-        nouns = str(Path(nouns).absolute())
+        nouns = str(user_path(nouns).absolute())
     return _open(data, num_products, goals, search, nouns, seed, show_attributes)
 
 
@@ -160,7 +161,7 @@ def _open(
         catalogue = load_catalogue(data, num_products)
     with waiting(f"the goals of the shop's {len(catalogue):,} products"):
         prices, goals = open_goals(catalogue, kind, seed)
-        folder = None if data == GENERATED else Path(data).expanduser()
+        folder = None if data == GENERATED else Path(data)
         source = open_nouns(nouns, folder, catalogue.asins)
     with waiting(f"the search index of the shop's {len(catalogue):,} products"):
         index = _open_index(data, num_products, search)
@@ -185,7 +186,7 @@ def _open_lucene(catalogue: Catalogue) -> SearchIndex:
     from roleagent.envs.retrieval.lexical.lucene import LuceneIndex, require_pyserini
 
     require_pyserini()
-    home = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "roleagent" / "webshop"
+    home = user_path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "roleagent" / "webshop"
     folder = home / f"lucene-{catalogue.digest}"
     if not folder.exists():
         home.mkdir(parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
-from roleagent.commands import Parser, complain, natural, port_number, whole
+from roleagent.commands import Parser, cannot_listen, complain, natural, port_number, whole
 from roleagent.envs.webshop.engine.goals import SPLITS, task_splits
 from roleagent.envs.webshop.engine.session import Session
 from roleagent.envs.webshop.engine.shop import Shop, open_shop
@@ -222,7 +222,10 @@ def make_server(site: Site, host: str = "127.0.0.1", port: int = PORT) -> Thread
     Raises:
         OSError: the address cannot be used.
     """
-    server = ThreadingHTTPServer((host, port), type("SiteHandler", (Handler,), {"site": site}))
+    try:
+        server = ThreadingHTTPServer((host, port), type("SiteHandler", (Handler,), {"site": site}))
+    except (OSError, OverflowError) as error:
+        raise cannot_listen(host, port, error) from error
     server.daemon_threads = True
     return server
 

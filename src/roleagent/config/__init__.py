@@ -46,9 +46,10 @@ from roleagent.config.settings import (
     WarmStartConfig,
     WatchdogConfig,
 )
+from roleagent.config.words import WORDS
 from roleagent.env_spec import spec_of
-from roleagent.options import ConfigError, shown
-from roleagent.validation import Integer, Switch, Text, validated
+from roleagent.options import ConfigError, shown, user_path
+from roleagent.validation import Integer, PathText, Switch, Text, validated
 
 _MOST, _DEEPEST = 10_000, 32  # values in a file, and sections within sections
 
@@ -84,7 +85,7 @@ class Config:
     aiw: Switch = True  # Agent-In-World: failures are analyzed and steer the choice of tasks
     genenv: Switch = False  # GenEnv: a simulator writes training tasks, and learns which fit the agent
     seed: Annotated[Integer, Field(ge=0, le=2**32 - 1)] = 0  # of everything random in the run
-    run_dir: Text = ""  # empty: runs/<method>-<environment>-seed<seed>
+    run_dir: PathText = ""  # empty: runs/<method>-<environment>-seed<seed>
     env: EnvConfig = field(default_factory=EnvConfig)
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     lora: LoRAConfig = field(default_factory=LoRAConfig)
@@ -137,7 +138,7 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
         ConfigError: an unknown key, a value of the wrong type, or an unreadable file.
     """
     overrides = list(overrides)
-    tree = {} if path is None else _read(_find(Path(path)), ())
+    tree = {} if path is None else _read(_find(user_path(path)), ())
     for env_id in [text for key, _, text in (override.partition("=") for override in overrides) if key == "env.id"]:
         tree = _for_environment(tree, env_id)
     for override in overrides:
@@ -157,15 +158,17 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
 def _for_environment(tree: dict[str, Any], env_id: str) -> dict[str, Any]:
     """The tree for another environment than the file's, whose arguments and splits do not fit.
 
-    An environment whose spec names no held-out split keeps the file's splits.
+    An environment whose spec names no held-out split keeps the file's splits; without a file there is only its first.
 
     >>> _for_environment({"env": {"kwargs": {"size": "tiny"}}}, "RoleAgent/ToolEnv-v0")
     {'env': {'train_split': 'train', 'eval_split': 'valid'}}
     """
-    section = tree.get("env")
+    section = tree.get("env", {})
     if not isinstance(section, Mapping) or section.get("id", EnvConfig.id) == env_id:
         return tree
     train, *others = spec_of(env_id).splits
+    if not others and not section:
+        return {**tree, "env": {"train_split": train, "eval_split": train}}
     if not others:
         return {**tree, "env": {key: section[key] for key in ("train_split", "eval_split") if key in section}}
     held_out = EnvConfig.eval_split if EnvConfig.eval_split in others else others[0]
@@ -180,7 +183,7 @@ def _find(path: Path) -> Path:
 def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
     """The tree of a file, laid over that of its ``base``."""
     try:
-        tree = _parsed(path.read_text(encoding="utf-8")) or {}
+        tree = _parsed(path.read_text(encoding="utf-8-sig")) or {}
     except (OSError, ValueError) as error:
         raise ConfigError(f"cannot read the configuration {path}: {' '.join(str(error).split())}") from error
     if not isinstance(tree, Mapping):
@@ -192,7 +195,7 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(base, str) or resolved in readers:
         raise ConfigError(f"the base of {path} must be the name of another file, not {shown(base)}")
     own = {key: value for key, value in tree.items() if key != "base"}
-    return merged(_read(path.parent / base, (*readers, resolved)), own)
+    return merged(_read(path.parent / user_path(base), (*readers, resolved)), own)
 
 
 def _parsed(text: str) -> Any:
@@ -260,7 +263,7 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
         near = difflib.get_close_matches(str(method)[:100], METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {shown(method)}{hint}")
-    return validated(Config, merged(METHODS[method], tree), RENAMED, REMOVED)
+    return validated(Config, merged(METHODS[method], tree), RENAMED, REMOVED, WORDS)
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from roleagent.config.settings import (
     ShareBelow1,
     check_name,
 )
-from roleagent.validation import OFF_IS_NONE, Number, Text
+from roleagent.validation import OFF_IS_NONE, Number, PathText, Text
 
 JUDGES = ("auto", "step", "reflection", "rule", "value", "last", "random")
 
@@ -57,7 +57,7 @@ class RevisionConfig:
     per_task: Length = 12  # most revision trajectories of a task
     judge: Text = "auto"  # step (the policy, step by step), reflection (the analyst), rule, value (of the tree), last,
     # random, or module:Class; auto: step with policy.path, else rule, or value where an environment has no rules
-    judge_from: Text = ""  # a run whose newest policy judges in place of the learning one; empty: none
+    judge_from: PathText = ""  # a run whose newest policy judges in place of the learning one; empty: none
     verdict_tokens: Length = 160  # most tokens of a verdict by the policy
     splice: Literal["verified", "searched", "published"] = "verified"  # what the world refutes is dropped; searched
     # anew from the bad state; or nothing is tested
@@ -65,11 +65,11 @@ class RevisionConfig:
     # <revise>…</revise> that goes to no environment, or the command `wait`, as published
     most: Length = 5  # notes of an episode
     thought: Literal["drawn", "reason"] = "drawn"  # the text of a revision: one of ten thoughts, or the judge's reason
-    thoughts: Text = ""  # a file of thoughts, one a line; empty: our own ten
+    thoughts: PathText = ""  # a file of thoughts, one a line; empty: our own ten
     share: Share = 0.5  # of revision trajectories in the loss of agent data; the rest are good trajectories
     balance: Literal["parts", "tokens"] = "parts"  # each of both has its own mean, or all tokens of agent data have one
     eta: ShareAbove0 = 0.2  # share of agent data in the loss, with general data
-    general: Text = ""  # a file of conversations, one JSON object a line; empty: none, and eta is 1
+    general: PathText = ""  # a file of conversations, one JSON object a line; empty: none, and eta is 1
     replay: ShareBelow1 = 0.2  # share of the loss for the data of the warm start
     tokens: Count = 0  # most trained tokens of agent data per iteration; 0: all
     loops: Literal["keep", "drop"] = "keep"  # good paths that repeat a state and a command
@@ -77,7 +77,7 @@ class RevisionConfig:
     lr: Rate = 0.0  # peak; 0: that of the warm start
     batch_tokens: Count = 0  # tokens per update; 0: those of the warm start
     start: Literal["previous", "base"] = "previous"  # the weights that an iteration begins with
-    also: tuple[Text, ...] = ()  # run folders: their trees of the same iteration give examples, too
+    also: tuple[PathText, ...] = ()  # run folders: their trees of the same iteration give examples, too
     keep: Literal["own", "all"] = "own"  # whether an iteration imitates its own data alone, or earlier data as well
 
     @model_validator(mode="after")

@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from roleagent.options import shown
-from roleagent.validation import OFF_IS_NONE, Integer, Number, Switch, Text
+from roleagent.validation import OFF_IS_NONE, Integer, Number, PathText, Switch, Text
 
 Count = Annotated[Integer, Field(ge=0, le=10**9)]
 Size = Annotated[Integer, Field(ge=1, le=10**9)]
@@ -51,7 +51,7 @@ class EnvConfig:
 class PolicyConfig:
     """The language model: a path or hub name, or a small one built from these sizes."""
 
-    path: Text = ""  # empty: build one from scratch with a tokenizer of its own
+    path: PathText = ""  # empty: build one from scratch with a tokenizer of its own
     hidden_size: Length = 160  # of a policy from scratch, as all sizes here
     layers: Length = 4  # transformer blocks
     heads: Length = 5  # of the attention; they divide hidden_size

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +17,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+from roleagent.commands import nearest
 from roleagent.sharing import DataChanged, Immutable
 
 
@@ -98,6 +100,10 @@ class TaskSplitEnv(gymnasium.Env[str, str]):
     _steps: int | None = None  # of this episode; None: reset comes first
     _text = ""  # the last observation
 
+    def __new__(cls, *_: Any, **arguments: Any) -> TaskSplitEnv:
+        check_names(cls, arguments)
+        return super().__new__(cls)
+
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[str, dict[str, Any]]:
         """Ends the episode, so that none continues if a reset fails. A subclass calls it first, then begins another."""
         self._steps = None
@@ -122,6 +128,22 @@ class TaskSplitEnv(gymnasium.Env[str, str]):
                 f"{self.task_split.env_id}:{split} has other tasks here than where the environment was pickled: "
                 "bring the same data, or make a new environment"
             )
+
+
+def check_names(cls: type, arguments: Iterable[str]) -> None:
+    """Refuses an argument that a class does not have, also in ``gymnasium.make``, with the nearest that it has.
+
+    Raises:
+        TypeError: names the argument.
+    """
+    parameters = inspect.signature(cls.__init__).parameters  # type: ignore[misc]
+    if any(one.kind is one.VAR_KEYWORD for one in parameters.values()):
+        return
+    known = [name for name in parameters if name != "self"]
+    for name in arguments:
+        if name not in known:
+            hint = nearest(name, known) or f"; there are {', '.join(known)}"
+            raise TypeError(f"{cls.__name__} has no argument {name}{hint}")
 
 
 def assert_disjoint(task_splits: Iterable[TaskSplit], key: Callable[[str], str] = str) -> None:

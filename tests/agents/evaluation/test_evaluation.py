@@ -267,7 +267,7 @@ def test_what_changes_how_a_policy_plays_is_in_the_header(given, here):
     arguments = ["--model-path", str(here), "--env", "RoleAgent/Toy-v0", "--split", "valid", "--set", "wia=on"]
     headers = []
     for more in ([], ["--set", given]):
-        options = options_of([*arguments, *more], None)
+        options = options_of([*arguments, *more], None, "evaluate.py")
         target = eval_target(options.agent, options.run, options.model_path, options.base_url)
         config = evaluate.configuration(options, target)
         headers.append(header_of(options, target, EnvSplit.open(config, "valid"), object(), None))

@@ -2,12 +2,16 @@
 
 import os
 
+from roleagent.options import home_expanded
+
 ALFWORLD_DATA = os.getenv("ALFWORLD_DATA", os.path.expanduser("~/.cache/alfworld"))
 """The folder at the time of the import. The folder is not created, and the environment variable is not set."""
 
 
 def expand(path: str) -> str:
-    """The path with its environment variables replaced; ``ALFWORLD_DATA`` is alfworld's cache folder where it is unset.
+    """The path with ``~`` and its environment variables replaced.
+
+    ``ALFWORLD_DATA`` is alfworld's cache folder where it is unset.
 
     >>> expand("a folder")
     'a folder'
@@ -15,7 +19,7 @@ def expand(path: str) -> str:
     if "ALFWORLD_DATA" not in os.environ:
         default = os.path.expanduser("~/.cache/alfworld")
         path = path.replace("${ALFWORLD_DATA}", default).replace("$ALFWORLD_DATA", default)
-    return os.path.expandvars(path)
+    return home_expanded(os.path.expandvars(path))
 
 
 __all__ = ["ALFWORLD_DATA", "expand"]

@@ -10,7 +10,6 @@ import string
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
@@ -22,6 +21,7 @@ from roleagent.envs.webshop.engine.goals import SEED, Goal
 from roleagent.envs.webshop.engine.reward import Score
 from roleagent.envs.webshop.engine.session import Session, parse
 from roleagent.envs.webshop.engine.shop import open_shop
+from roleagent.options import user_path
 
 BASE_URL = "http://127.0.0.1:3000"
 _ORDER_SEED = 233  # the original seeds the process's generator with it, shuffles the goals and draws on
@@ -278,8 +278,8 @@ def check_files(file_path: str | os.PathLike[str] | None, attr_path: str | os.Pa
         ValueError: it is another one.
     """
     if attr_path is not None:
-        notes = find_files(Path(data_place(file_path))).notes
-        if notes.resolve() != Path(attr_path).resolve():
+        notes = find_files(user_path(data_place(file_path))).notes
+        if notes.resolve() != user_path(attr_path).resolve():
             raise ValueError(f"attr_path {attr_path} is not the file that goes with file_path: that is {notes}")
 
 

@@ -86,7 +86,7 @@ class AlfredTWEnv:
         """Reads the configuration's PDDL domain and grammar into ``game_logic``; the games bring their own."""
         self.game_logic = {}
         for name, key in (("pddl_domain", "domain"), ("grammar", "grammar")):
-            with open(expand(self._setting("logic", key)), encoding="utf-8") as file:
+            with open(expand(self._setting("logic", key)), encoding="utf-8-sig") as file:
                 self.game_logic[name] = file.read()
 
     def init_env(self, batch_size: int) -> BatchEnv:

@@ -18,7 +18,7 @@ def load_config() -> dict[str, Any]:
     parser.add_argument("-p", "--params", nargs="+", metavar="my.setting=value", default=[], help="override settings")
     arguments = parser.parse_args()
     try:
-        with open(arguments.config_file, encoding="utf-8") as file:
+        with open(arguments.config_file, encoding="utf-8-sig") as file:
             config = yaml.safe_load(file)
     except (OSError, yaml.YAMLError) as error:
         parser.error(f"cannot read {arguments.config_file}: {str(error).splitlines()[0]}")

@@ -1,0 +1,115 @@
+"""Options that have no effect in a run, because another option switches off what they are about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from roleagent.config import Config
+
+_SIZES = "policy.hidden_size policy.layers policy.heads policy.kv_heads policy.mlp_size policy.vocabulary"
+_PREDICTIONS = (
+    "prompt.predictions prompt.horizon rollout.prediction_tokens loss.prediction_* loss.imitated_turns "
+    "warmstart.predictions warmstart.corrupted_predictions"
+)
+_BY_MODEL = "curriculum.reflection_tokens curriculum.selection_tokens curriculum.candidate_tokens"
+_OF_STATES = "estimator.alpha estimator.similarity_threshold estimator.state_of_failure"
+_OF_RL = (
+    "estimator.* critic.* loss.clip_* loss.kl loss.importance_* loss.aggregation loss.divisor loss.old_logprobs "
+    "loss.action_mask loss.prediction_credit loss.imitated_turns optim.lr optim.minibatches optim.minibatch_turns "
+    "optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds train.iterations "
+    "train.shuffle_*"
+)
+
+RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
+    ("lora.alpha lora.dropout lora.modules", lambda c: c.lora.rank > 0, "lora.rank=0 trains all weights"),
+    (_SIZES, lambda c: not c.policy.path, "the model of policy.path has its own sizes"),
+    ("policy.trust_remote_code", lambda c: bool(c.policy.path), "a policy from scratch has no code of its own"),
+    ("prompt.history", lambda c: c.prompt.style == "window", "prompt.style=transcript shows all steps"),
+    (_PREDICTIONS, lambda c: c.wia, "wia=off asks for no predictions"),
+    ("loss.imitated_turns", lambda c: c.loss.prediction_credit == "imitate", "it belongs to prediction_credit=imitate"),
+    (
+        "warmstart.[!e]* warmstart.epochs",
+        lambda c: c.warmstart.episodes > 0 or c.train.stage != "rl" or c.genenv,
+        "warmstart.episodes=0 leaves the warm start out",
+    ),
+    ("warmstart.round_episodes", lambda c: c.warmstart.rounds > 0, "warmstart.rounds=0 has no rounds"),
+    ("warmstart.failure_weight", lambda c: c.warmstart.failures > 0, "warmstart.failures=0 plays none"),
+    ("vllm.*", lambda c: c.rollout.backend == "vllm", "rollout.backend is not vllm"),
+    ("critic.* estimator.gae_*", lambda c: c.estimator.kind == "gae", "only estimator.kind=gae has a critic"),
+    (
+        _OF_STATES,
+        lambda c: c.estimator.kind in ("gigpo", "role_agent"),
+        "only estimator.kind=gigpo and role_agent compare states",
+    ),
+    (
+        "estimator.modulation estimator.unscored",
+        lambda c: c.wia and c.estimator.kind == "role_agent",
+        "only estimator.kind=role_agent with wia=on modulates returns",
+    ),
+    (
+        "estimator.overlong_buffer",
+        lambda c: bool(c.estimator.rewards.get("overlong")),
+        "estimator.rewards gives the reward overlong no weight",
+    ),
+    (
+        "estimator.process_*",
+        lambda c: any(c.estimator.rewards.get(name) for name in ("tool", "process")),
+        "estimator.rewards gives the rewards tool and process no weight",
+    ),
+    ("loss.divisor", lambda c: c.loss.aggregation == "constant", "it belongs to loss.aggregation=constant"),
+    ("optim.minibatches", lambda c: not c.optim.minibatch_turns, "optim.minibatch_turns takes its place"),
+    ("curriculum.*", lambda c: c.aiw, "aiw=off has no curriculum"),
+    (f"{_BY_MODEL} curriculum.temperature", lambda c: c.curriculum.analyst != "rule", "rules write no text"),
+    ("curriculum.endpoint.*", lambda c: c.curriculum.analyst == "endpoint", "curriculum.analyst is not endpoint"),
+    ("simulator.*", lambda c: c.genenv, "genenv=off writes no tasks"),
+    ("simulator.endpoint.*", lambda c: c.simulator.kind == "endpoint", "simulator.kind is not endpoint"),
+    ("simulator.static_factor", lambda c: c.simulator.kind == "static", "simulator.kind is not static"),
+    ("search.* revision.*", lambda c: c.train.stage in ("revise", "eto"), "they belong to train.stage=revise and eto"),
+    ("preference.*", lambda c: c.train.stage == "eto", "it belongs to train.stage=eto"),
+    ("train.tokens", lambda c: c.train.stage == "sft", "it belongs to train.stage=sft"),
+    (_OF_RL, lambda c: c.train.stage == "rl", "it belongs to train.stage=rl"),
+    (
+        "tracking.project",
+        lambda c: c.tracking.wandb or c.tracking.mlflow or c.tracking.trackio,
+        "no tracker with projects is on",
+    ),
+)
+"""Patterns of options, when they have an effect, and why they have none otherwise."""
+
+
+_OF_TRAINING = (
+    "run_dir aiw genenv train.* optim.* loss.* estimator.* critic.* warmstart.* lora.* search.* preference.* "
+    "deepspeed.* watchdog.* tracking.* curriculum.* simulator.* vllm.* rollout.num_groups rollout.group_size "
+    "rollout.temperature rollout.backend rollout.dynamic_sampling_rounds rollout.eval_sampled env.train_split"
+)
+
+
+def of_training(overrides: Iterable[str]) -> list[str]:
+    """The keys among ``key=value`` that an evaluation does not read.
+
+    >>> of_training(["optim.lr=1", "prompt.think=none"])
+    ['optim.lr']
+    """
+    keys = [override.partition("=")[0] for override in overrides]
+    return [key for key in keys if any(fnmatchcase(key, pattern) for pattern in _OF_TRAINING.split())]
+
+
+def without_effect(config: Config, overrides: Iterable[str]) -> list[str]:
+    """A line for each ``key=value`` of a command line that changes nothing in this run, with the reason.
+
+    >>> from roleagent.config import load
+    >>> without_effect(load(), ["lora.alpha=2", "estimator.alpha=2"])
+    ['lora.alpha has no effect: lora.rank=0 trains all weights']
+    """
+    found = []
+    for key in dict.fromkeys(override.partition("=")[0] for override in overrides):
+        fitting = (one for one in RULES if any(fnmatchcase(key, pattern) for pattern in one[0].split()))
+        reason = next((reason for _, effective, reason in fitting if not effective(config)), "")
+        found += [f"{key} has no effect: {reason}"] if reason else []
+    return found
+
+
+__all__ = ["RULES", "of_training", "without_effect"]

@@ -1,0 +1,123 @@
+"""What a user gives as a path: ``~`` is the home folder wherever it reaches a program, and a BOM is no content."""
+
+import argparse
+import codecs
+import json
+import re
+from pathlib import Path
+
+import gymnasium
+import pytest
+from programs import ROOT
+
+from roleagent.agents.evaluation.options import compare_parser, evaluation_parser
+from roleagent.agents.evaluation.revision import read_failures
+from roleagent.cli import main as roleagent
+from roleagent.commands import Parser, out_file, out_folder
+from roleagent.config import ConfigError, load
+from roleagent.curricula.library import FailureLibrary
+from roleagent.envs.adapters.serving import _read_ids
+from roleagent.envs.retrieval.passages import Passages
+from roleagent.envs.tools.tasks import open_tasks
+from roleagent.learners.revision.general import read_conversations
+from roleagent.learners.revision.thoughts import read_thoughts
+from roleagent.options import user_path
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A home folder of its own; the working directory is another one."""
+    folder, work = tmp_path / "home", tmp_path / "work"
+    folder.mkdir()
+    work.mkdir()
+    monkeypatch.setenv("HOME", str(folder))
+    monkeypatch.chdir(work)
+    yield folder
+    assert not list(work.iterdir())  # above all no folder named ~
+
+
+@pytest.mark.parametrize(
+    "option",
+    ["run_dir", "policy.path", "revision.judge_from", "revision.thoughts", "revision.general", "revision.also"],
+)
+def test_options_that_are_paths_begin_at_the_home_folder(home, option):
+    value = load(overrides=[f"{option}=[~/x]" if option == "revision.also" else f"{option}=~/x"])
+    for name in option.split("."):
+        value = getattr(value, name)
+    assert value in (str(home / "x"), (str(home / "x"),))
+
+
+def test_a_hub_name_and_a_name_with_a_tilde_stay(home):
+    assert load(overrides=["policy.path=owner/a~b", "run_dir=./~x"]).policy.path == "owner/a~b"
+    assert str(user_path("./~x")) == "~x"
+    with pytest.raises(ConfigError, match="names the home of no user here"):
+        load(overrides=["run_dir=~nobody-of-that-name/x"])
+
+
+def test_configuration_files_are_found_in_the_home_folder(home):
+    (home / "base.yaml").write_bytes(codecs.BOM_UTF8 + b"seed: 3\n")
+    (home / "run.yaml").write_text("base: ~/base.yaml\n")
+    assert load("~/run.yaml").seed == 3
+
+
+def test_every_path_on_a_command_line_begins_at_the_home_folder(home):
+    parser = Parser("program")
+    for name, kind in (("--a", Path), ("--b", out_file), ("--c", out_folder)):
+        parser.add_argument(name, type=kind)
+    options = parser.parse_args(["--a=~/x", "--b=~/x", "--c=~/x"])
+    assert [options.a, options.b, options.c] == [home / "x"] * 3
+    options = evaluation_parser("", "evaluate.py").parse_args(
+        ["--run=~/x", "--data-dir=~/x", "--config=~/x", "--out=~/x"]
+    )
+    assert [options.run, options.data_dir, options.config, options.out] == [home / "x"] * 4
+    assert compare_parser("evaluate.py").parse_args(["~/x", "~/y"]).records == [home / "x", home / "y"]
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--a", "~nobody-of-that-name"])
+
+
+def test_a_library_in_the_home_folder(home, capsys):
+    FailureLibrary("sqlite:///~/of/failures.db").close()
+    assert (home / "of" / "failures.db").exists()
+    for source in ("sqlite:///~/of/failures.db", "~/of/failures.db"):
+        assert roleagent(["failures", "list", source]) == 0, capsys.readouterr().err
+
+
+def test_data_in_the_home_folder(home):
+    roleagent(["searchqa", "generate", "--out=~/questions"])
+    options = {"data_dir": "~/questions", "corpus": "~/questions/corpus.jsonl"}
+    roleagent(["index", "build", "--corpus=~/questions/corpus.jsonl", "--out=~/index", "--encoder=bm25"])
+    env = gymnasium.make("RoleAgent/SearchQA-v0", index="~/index", retriever="bm25", **options)
+    assert len(env.unwrapped.task_split)
+
+
+def test_one_function_reads_them_all():
+    """Whatever else expands ``~`` would differ from it; alfworld's own default folder is no path of a user."""
+    places = [path for path in (ROOT / "src" / "roleagent").glob("**/*.py") if path.name != "options.py"]
+    for room in ("agents", "curricula", "envs", "learners", "reports"):
+        places += (ROOT / room).rglob("*.py")
+    found = [path for path in places if re.search(r"expanduser\((?!\"~/\.cache/alfworld\")", path.read_text("utf-8"))]
+    assert found == []
+    for action in [*evaluation_parser("", "evaluate.py")._actions, *compare_parser("evaluate.py")._actions]:
+        assert action.metavar not in ("FILE", "DIR", "RUN") or action.type is not None, action.dest
+    assert isinstance(evaluation_parser("", "evaluate.py"), argparse.ArgumentParser)
+
+
+def marked(path, *rows):
+    """A file of JSON lines, with the mark that some editors put before a text."""
+    path.write_bytes(codecs.BOM_UTF8 + "".join(json.dumps(row) + "\n" for row in rows).encode())
+    return path
+
+
+def test_a_byte_order_mark_is_no_content(tmp_path):
+    corpus = marked(tmp_path / "corpus.jsonl", {"id": "1", "contents": '"A"\nb'}, {"id": "2", "contents": '"C"\nd'})
+    assert [passage.title for passage in Passages.open(corpus)] == ["A", "C"]
+    talk = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    assert len(read_conversations(str(marked(tmp_path / "general.jsonl", talk)))) == 1
+    thoughts = tmp_path / "thoughts.txt"
+    thoughts.write_bytes(codecs.BOM_UTF8 + b"That was wrong.\n")
+    assert [*read_thoughts(str(thoughts))] == ["That was wrong."]
+    assert _read_ids(marked(tmp_path / "ids.json", ["heat/1"])) == ["heat/1"]
+    failure = {"task_id": "a", "commands": ["look", "go"], "cut": 1}
+    assert [one.task_id for one in read_failures(marked(tmp_path / "failures.jsonl", failure))] == ["a"]
+    task = {"id": "a", "prompt": "What?", "answer": "This."}
+    assert len(open_tasks(marked(tmp_path / "tasks.jsonl", task), "RoleAgent/ToolEnv-v0").task_split("all")) == 1
