@@ -7,10 +7,11 @@ import gymnasium
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from programs import ROOT
 from small_envs import SMALL
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.config import from_dict
+from roleagent.config import from_dict, load
 from roleagent.envs.adapters.splits import Splits
 from roleagent.tasks.split import TaskSplit, assert_disjoint, wilson
 
@@ -80,6 +81,13 @@ def test_every_panel_and_every_row_limit_has_all_types(env_id, n):
     if env_id == "RoleAgent/ALFWorld-v0":
         few = gymnasium.make(env_id, split=split, games=n, **SMALL[env_id]).unwrapped.task_split
         assert few.digest == panel.task_split.digest
+
+
+def test_the_default_run_is_measured_on_the_whole_split():
+    config = load(ROOT / "configs" / "default.yaml")
+    panel = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
+    assert panel.task_split is panel.base.unwrapped.task_split and len(panel.task_split) == 200
+    assert panel.task_split.digest == "20482c8f62bc0e6f" and panel.manifest()["data"]["rooms"] == "tiny"
 
 
 def test_overlapping_splits_are_named():
