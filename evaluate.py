@@ -59,6 +59,7 @@ if __name__ == "__main__":  # help, and what is wrong with the command, need not
 
 from roleagent.agents.builders import EnvSplit, make_base, make_wrapped
 from roleagent.agents.chat.endpoint import Endpoint, EndpointError
+from roleagent.agents.chat.episode import EpisodeResult
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.standard import ChatAgent
 from roleagent.agents.evaluation.baselines import build_prompting_agent
@@ -66,10 +67,11 @@ from roleagent.agents.evaluation.comparison import EvalRecords, compare
 from roleagent.agents.evaluation.header import header_of
 from roleagent.agents.evaluation.play import agent_attempts, chat_attempts, policy_attempts
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile, default_file
-from roleagent.agents.evaluation.revision import Failure, append_failure, begin_failures, read_failures
+from roleagent.agents.evaluation.revision import begin_failures, keep_revisions, read_failures
 from roleagent.agents.evaluation.single_step import single_step
 from roleagent.agents.evaluation.summary import spending, summarize
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target
+from roleagent.agents.evaluation.transcripts import TranscriptFile, transcript
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.config.effects import of_training
@@ -131,43 +133,46 @@ class Evaluation:
         """The header of the record file."""
         return header_of(self.options, self.target, self.env_split, self.model, self.checkpoint)
 
-    def play(self, missing: set[Attempt], display: Display) -> Iterator[Record]:
+    def play(self, missing: set[Attempt], display: Display, transcripts: TranscriptFile | None) -> Iterator[Record]:
         """Plays the missing attempts with the target's agent."""
+        keep = partial(self.keep_episode, missing, transcripts)
         env_split, target, model, seed = self.env_split, self.target, self.model, self.options.seed
         config, split = env_split.config, env_split.task_split.split
         if model is None:
             agents = self.options.concurrency
-            return agent_attempts(env_split, target.plays, missing, seed, agents, **pairs(self.options.agent_arg))
+            return agent_attempts(env_split, target.plays, missing, seed, agents, keep, **pairs(self.options.agent_arg))
         if isinstance(model, Endpoint):
             model.check(config.rollout.eval_temperature)
         if target.plays == STANDARD:
             if not isinstance(model, Endpoint):
                 cut = self.options.cut_failures
                 failures = {one.task_id: one for one in read_failures(cut)} if cut else None
-                keep = self.keep_episode if self.options.keep_failures or self.options.keep_signals else None
                 progress = partial(display.inner, "episodes of the batch")
-                return policy_attempts(env_split, model, missing, seed, progress, keep, failures)
+                return policy_attempts(env_split, model, missing, seed, keep, progress, failures)
             reader = replace(env_split, horizon=0).reader
             agent: Any = ChatAgent(config.prompt, env_split.guide, reader)
-            return chat_attempts(env_split, agent, model, partial(make_wrapped, config, split, 0), missing, seed)
+            make = partial(make_wrapped, config, split, 0)
+            return chat_attempts(env_split, agent, model, make, missing, seed, keep)
         agent = build_prompting_agent(target.plays, env_split.base, **pairs(self.options.agent_arg))
         make = partial(make_base, config, split)
         if isinstance(model, Endpoint):
-            return chat_attempts(env_split, agent, model, make, missing, seed)
+            return chat_attempts(env_split, agent, model, make, missing, seed, keep)
         chat_model = PolicyChatModel(model, config.rollout.eval_batch)
-        return chat_attempts(env_split, agent, chat_model, make, missing, seed, policy=model)
+        return chat_attempts(env_split, agent, chat_model, make, missing, seed, keep, policy=model)
 
-    def keep_episode(self, episode: Trajectory) -> None:
-        """Writes an episode to ``--keep-failures`` if it failed, its cut drawn for the task, and to ``--keep-signals``
-        if it has a revision signal."""
-        place = self.env_split.task_split.task_ids.index(episode.task.task_id)
-        failure = Failure.of(episode, np.random.default_rng([self.options.seed, 1, place]))
-        for path, found in (
-            (self.options.keep_failures, failure),
-            (self.options.keep_signals, Failure.at_signal(episode)),
-        ):
-            if path is not None and found is not None:
-                append_failure(path, found)
+    def keep_episode(
+        self, missing: set[Attempt], file: TranscriptFile | None, episode: Trajectory | EpisodeResult, repeat: int
+    ) -> None:
+        """Writes an episode to the transcripts; to ``--keep-failures`` if it failed, its cut drawn for the task; and to
+        ``--keep-signals`` if it has a revision signal."""
+        task_id = episode.task_id if isinstance(episode, EpisodeResult) else episode.task.task_id
+        place = self.env_split.task_split.position(task_id)
+        if file is not None and Attempt(repeat, task_id) in missing:
+            policy = None if isinstance(self.model, Endpoint) else self.model
+            file.append(transcript(episode, place, repeat, policy))
+        if isinstance(episode, Trajectory):
+            rng = np.random.default_rng([self.options.seed, 1, place])
+            keep_revisions(episode, rng, self.options.keep_failures, self.options.keep_signals)
 
 
 def evaluate(options: argparse.Namespace) -> dict[str, Any]:
@@ -219,7 +224,8 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
             display.say(f"continuing: {done} of {total} episodes are done")
         progress = EvalProgress(display, total, options.prices)
         if missing:
-            for record in evaluation.play(missing, display):
+            transcripts = None if options.no_transcripts else TranscriptFile(file.path, done)
+            for record in evaluation.play(missing, display, transcripts):
                 file.append(record)
                 done += record.sound
                 progress(file, done)
@@ -228,7 +234,7 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
         if not summary["n"]:
             raise ValueError(f"every episode failed, the first with {counting[0].error}")
         summary["usage"] = spending(file.written, options.prices)
-        report(display, name, summary, counting, split)
+        report(display, name, summary, counting, file.header)
     result = {**file.header, "records": str(file.path), **summary}
     stem = file.path.name.removesuffix(".jsonl")  # any other dot is part of the name
     write_whole(file.path.with_name(f"{stem}.result.json"), json.dumps(result, indent=1))

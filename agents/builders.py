@@ -28,7 +28,7 @@ from roleagent.envs.wrappers.predicted_state import default_horizon
 from roleagent.imports import searched_first
 from roleagent.tasks.grammar import TaskGrammar
 from roleagent.tasks.simulator import Simulator
-from roleagent.tasks.split import TaskSplit
+from roleagent.tasks.split import TaskSplit, data_of, first_tasks
 from roleagent.types import Analyst
 
 if TYPE_CHECKING:  # agents without a model or a server need neither torch nor openai, which take seconds to load
@@ -260,7 +260,7 @@ class EnvSplit:
 
     @classmethod
     def open(cls, config: Config, split: str, limit: int = 0) -> EnvSplit:
-        """Opens a split; ``limit`` > 0 keeps its first tasks.
+        """Opens a split; ``limit`` > 0 keeps so many tasks, see :func:`~roleagent.tasks.split.first_tasks`.
 
         Raises:
             ConfigError: see :func:`make_base`; or the environment has no ``task_split``, or is not ready.
@@ -277,7 +277,7 @@ class EnvSplit:
                 raise ConfigError(f"the environment {config.env.id} is not ready: {error}") from error
         task_split: TaskSplit = base.unwrapped.task_split
         if limit:
-            task_split = TaskSplit(task_split.env_id, task_split.split, task_split.task_ids[:limit])
+            task_split = first_tasks(base, limit)
         horizon = config.prompt.horizon if config.wia else 0
         if config.wia and not horizon:
             steps = step_limit(base)
@@ -285,6 +285,10 @@ class EnvSplit:
                 raise ConfigError(f"{config.env.id} has no max_steps: set prompt.horizon, the steps to predict ahead")
             horizon = default_horizon(steps)
         return cls(config, base, task_split, horizon)
+
+    def manifest(self) -> dict[str, Any]:
+        """The tasks and the data, as results name them."""
+        return {**self.task_split.manifest(), "data": data_of(self.base)}
 
     @property
     def reader(self) -> ReplyReader:

@@ -9,7 +9,7 @@ from typing import Any
 from roleagent.agents.evaluation.records import Record, RecordFile
 from roleagent.agents.evaluation.summary import result_rows, spending
 from roleagent.learners.tracking.display import Display
-from roleagent.tasks.split import TaskSplit
+from roleagent.tasks.split import split_text
 
 
 class EvalProgress:
@@ -36,7 +36,7 @@ class EvalProgress:
 
 
 def report(
-    display: Display, name: str, summary: Mapping[str, Any], records: Sequence[Record], task_split: TaskSplit
+    display: Display, name: str, summary: Mapping[str, Any], records: Sequence[Record], task_split: Mapping[str, Any]
 ) -> None:
     """Shows the result of an evaluation.
 
@@ -44,12 +44,11 @@ def report(
         name: of the agent.
         summary: from :func:`~roleagent.agents.evaluation.summary.summarize`, with ``usage``.
         records: all that count.
+        task_split: the split with its data, as in the header.
     """
     repeats = summary["repeats"]
     often = f", {len(repeats['success'])} times" if repeats else ""
-    display.say(
-        f"{name} on {task_split.env_id}:{task_split.split} ({len(task_split)} tasks, digest {task_split.digest}{often})"
-    )
+    display.say(f"{name} on {task_split['env_id']}:{task_split['split']} ({split_text(task_split)}{often})")
     display.table(
         "success, with 95 % intervals over tasks",
         ["task type", "success", "steps", *(f"{metric}\n×100" for metric in summary["metrics"])],
@@ -98,9 +97,7 @@ def report(
 def report_comparison(display: Display, result: Mapping[str, Any]) -> None:
     """Shows the result of :func:`~roleagent.agents.evaluation.comparison.compare`."""
     task_split = result["task_split"]
-    display.say(
-        f"on {task_split['env_id']}:{task_split['split']} ({task_split['tasks']} tasks, digest {task_split['digest']})"
-    )
+    display.say(f"on {task_split['env_id']}:{task_split['split']} ({split_text(task_split)})")
     for name, (a, b) in result["differs"].items():
         display.warn(f"not the same on both sides: {name} (A: {', '.join(a)}; B: {', '.join(b)})")
     if result["left_out"]:

@@ -1,12 +1,14 @@
 """Write one HTML file about runs: curves, episodes turn by turn, failures, evaluations. It needs no network.
 
 RUN is the folder of a run in any state: finished, running or stopped. Several runs are compared in one file.
+It may also be a record file of evaluate.py: its episodes are those in the file beside it.
 The report is the only file that is written.
 
 examples:
   roleagent report runs/toy
   roleagent report runs/role_agent runs/gigpo --out comparison.html --open
   roleagent report runs/toy --episodes 1000        # more episodes, larger file
+  roleagent report evaluations/x.jsonl             # an evaluation, written to evaluations/x.html
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from pathlib import Path
 
 from roleagent.commands import Parser, out_file, printable, whole
 from roleagent.files import write_whole
+from roleagent.reports.data.load_evaluation import load_evaluation
 from roleagent.reports.data.load_run import EPISODES, load_run
 from roleagent.reports.data.load_trajectories import RunDataError
 from roleagent.reports.web.page import render
@@ -26,9 +29,14 @@ from roleagent.reports.web.page import render
 def main(arguments: Sequence[str]) -> int:
     """The verb ``report``; returns the exit status."""
     parser = Parser("roleagent report", __doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="a run folder")
     parser.add_argument(
-        "--out", type=out_file, metavar="FILE", help="output file (default: report.html in the first folder)"
+        "runs", nargs="+", type=Path, metavar="RUN", help="a run folder, or a record file of evaluate.py"
+    )
+    parser.add_argument(
+        "--out",
+        type=out_file,
+        metavar="FILE",
+        help="output file (default: report.html in the first folder, or x.html beside x.jsonl)",
     )
     parser.add_argument(
         "--episodes",
@@ -39,9 +47,13 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     options = parser.parse_args(arguments)
-    out = options.out or options.runs[0] / "report.html"
+    first = options.runs[0]
+    out = options.out or (first.with_suffix(".html") if first.is_file() else first / "report.html")
     try:
-        runs = [load_run(folder, options.episodes) for folder in options.runs]
+        runs = [
+            load_evaluation(path, options.episodes) if path.is_file() else load_run(path, options.episodes)
+            for path in options.runs
+        ]
         write_whole(out, render(runs))
     except RunDataError as error:
         return _fail(str(error))
@@ -53,7 +65,8 @@ def main(arguments: Sequence[str]) -> int:
         done, wanted = run["steps"]
         if run["revisions"]:
             episodes = f"{sum(row.get('trees', 0) for row in run['revisions']['counts']):,} trees"
-        print(f"{printable(run['name'])}: {run['state']}, {done} of {wanted} iterations, {episodes}")
+        iterations = f", {done} of {wanted} iterations" if run["kind"] == "training" else ""
+        print(f"{printable(run['name'])}: {run['state']}{iterations}, {episodes}")
         for note in run["notes"]:
             print(printable(f"roleagent report: {run['name']}: {note}"), file=sys.stderr)
     print(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")

@@ -8,7 +8,7 @@ A :class:`PromptingAgent` plays an episode as an *agent loop*: a generator that 
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Protocol
 
 from roleagent.agents.chat.types import Answer, Message
@@ -19,6 +19,9 @@ AgentLoop = Generator[Sequence[Message], Answer, None]
 
 If the messages do not fit the model's context, :class:`~roleagent.agents.chat.types.OverlongError` is raised at the
 ``yield``. A loop that does not catch it ends there."""
+
+
+_OF_CALLS = ("name", "arguments", "error", "result", "reward")
 
 
 class EnvError(Exception):
@@ -76,6 +79,9 @@ class EpisodeResult:
         invalid: commands of the last trial that the environment did not understand.
         info: the environment's last report.
         messages: the last conversation, with the model's last reply.
+        goal: of the task.
+        initial_observation: of the first trial.
+        turns: of all trials (:attr:`Episode.turns`).
         error: what went wrong, where the stop reason is ``"error"``.
     """
 
@@ -92,6 +98,9 @@ class EpisodeResult:
     messages: tuple[Message, ...] = ()
     usage: Usage = Usage()
     error: str = ""
+    goal: str = ""
+    initial_observation: str = ""
+    turns: tuple[Mapping[str, Any], ...] = ()
 
 
 class Episode:
@@ -104,6 +113,8 @@ class Episode:
         won: whether it was won.
         trials: how often :meth:`begin` was called.
         corrections: replies without a command; the agent counts them here.
+        initial_observation: of the first trial.
+        turns: what was done, in the keys of :mod:`roleagent.agents.evaluation.transcripts`.
     """
 
     def __init__(self, pool: EnvPool, slot: int, task_id: str):
@@ -111,6 +122,9 @@ class Episode:
         self.observation, self.info = "", dict[str, Any]()
         self.over, self.won, self.stop_reason = True, False, ""
         self.reward, self.steps, self.trials, self.corrections, self.invalid = 0.0, 0, 0, 0, 0
+        self.initial_observation, self.turns = "", list[dict[str, Any]]()
+        self._answers: list[Answer] = []
+        self._usage = Usage()  # of these answers
 
     @property
     def task_type(self) -> str:
@@ -126,16 +140,28 @@ class Episode:
         """
         self.trials += 1
         self._checked(self._pool.reset(self._slot, self.task_id))
+        self.initial_observation = self.initial_observation or self.observation
         self.over, self.won, self.stop_reason = False, False, ""
         self.reward, self.steps, self.invalid = 0.0, 0, 0
 
-    def step(self, command: str) -> None:
+    def hear(self, answer: Answer, seconds: float) -> None:
+        """Takes an answer of the model for the next turn."""
+        self._answers.append(answer)
+        self._usage = self._usage.plus(answer, seconds)
+
+    def step(self, command: Any, action: str | None = None) -> None:
         """Plays one command.
+
+        Args:
+            command: for the environment; a reply, where its wrapper reads replies.
+            action: the bare command in a reply.
 
         Raises:
             EnvError: the environment failed.
         """
         outcome = self._checked(self._pool.step(self._slot, command))
+        rewards = outcome.info.get("rewards", {"task": outcome.reward})
+        self._add_turn(command if action is None else action, outcome.observation, outcome.info, rewards)
         self.steps += 1
         self.reward += outcome.info.get("rewards", {}).get("task", outcome.reward)
         self.invalid += not outcome.info.get("valid_action", True)
@@ -144,11 +170,73 @@ class Episode:
             self.won = bool(outcome.info.get("won", outcome.terminated and self.reward > 0))
             self.stop_reason = "won" if self.won else ("lost" if outcome.terminated else "max_steps")
 
+    def end(self, reason: str, usage: Usage = Usage(), error: str = "") -> EpisodeResult:
+        """The result of an episode that is over; with an ``error`` it has no outcome.
+
+        Args:
+            reason: the stop reason.
+            usage: of all answers.
+        """
+        if self._answers:  # after the last command
+            self._add_turn("", "", {}, {})
+        result = EpisodeResult(
+            self.task_id,
+            self.task_type,
+            stop_reason=reason,
+            corrections=self.corrections,
+            usage=usage,
+            error=error,
+            goal=str(self.info.get("goal", "")),
+            initial_observation=self.initial_observation,
+            turns=tuple(self.turns),
+        )
+        if error:
+            return result
+        return replace(
+            result,
+            won=self.won,
+            reward=self.reward,
+            steps=self.steps,
+            trials=self.trials,
+            invalid=self.invalid,
+            info=self.info,
+        )
+
+    def _add_turn(self, action: str, observation: str, info: Mapping[str, Any], rewards: Mapping[str, float]) -> None:
+        """Adds a turn, with what the model wrote since the one before."""
+        thoughts = "\n\n".join(answer.thoughts for answer in self._answers if answer.thoughts)
+        turn = {"action": action, "trial": self.trials, **after_step(observation, info, rewards)}
+        if self._answers:
+            turn["reply"] = "\n\n".join(answer.text for answer in self._answers)
+            turn |= {"thoughts": thoughts or None, "usage": asdict(self._usage)}
+        self.turns.append(turn)
+        self._answers, self._usage = [], Usage()
+
     def _checked(self, outcome: Outcome) -> Outcome:
         if outcome.error is not None:
             raise EnvError(outcome.error)
         self.observation, self.info = outcome.observation, outcome.info
         return outcome
+
+
+def after_step(observation: str, info: Mapping[str, Any], rewards: Mapping[str, float]) -> dict[str, Any]:
+    """What an environment answered to a command."""
+    found = {name: info[name] for name in ("calls", "answer") if info.get(name)}
+    if "calls" in found:
+        found["calls"] = [{name: call.get(name) for name in _OF_CALLS} for call in found["calls"]]
+    return {
+        "format_error": info.get("format_error"),
+        "valid": bool(info.get("valid_action", True)),
+        "observation": observation,
+        **found,
+        **({} if info.get("state") == observation else {"state": info.get("state")}),
+        "rewards": {name: short(value) for name, value in rewards.items()},
+    }
+
+
+def short(value: float) -> float:
+    """A number as it is logged."""
+    return round(float(value), 4) + 0.0  # no -0.0
 
 
 class PromptingAgent(Protocol):

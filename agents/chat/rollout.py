@@ -80,6 +80,7 @@ class _LiveEpisode:
             self._advance(lambda: self.loop.throw(OverlongError("the conversation does not fit the model's context")))
         else:
             self.usage = self.usage.plus(answer, seconds)
+            self.episode.hear(answer, seconds)
             calls = {"tool_calls": list(answer.tool_calls)} if answer.tool_calls else {}
             self.reply = ({"role": "assistant", "content": answer.text, **calls},)
             self._advance(lambda: self.loop.send(answer))
@@ -102,26 +103,9 @@ class _LiveEpisode:
 
     def _end(self, reason: str, error: str = "") -> None:
         self.loop.close()
-        episode = self.episode
-        self.result = EpisodeResult(
-            episode.task_id,
-            episode.task_type,
-            stop_reason=reason,
-            corrections=episode.corrections,
-            usage=self.usage,
-            error=error,
-        )
+        self.result = self.episode.end(reason, self.usage, error)
         if not error:
-            self.result = replace(
-                self.result,
-                won=episode.won,
-                reward=episode.reward,
-                steps=episode.steps,
-                trials=episode.trials,
-                invalid=episode.invalid,
-                info=episode.info,
-                messages=(*self.prompt, *self.reply),
-            )
+            self.result = replace(self.result, messages=(*self.prompt, *self.reply))
 
 
 class _Scheduler:

@@ -169,15 +169,16 @@ class ChatServer:
             text = _text(choice["message"].get("content"))
             calls = tuple(call for call in choice["message"].get("tool_calls") or () if isinstance(call, dict))
             finish = str(choice.get("finish_reason") or "stop")
+            thoughts = _text(choice["message"].get("reasoning_content") or choice["message"].get("reasoning"))
         except (KeyError, TypeError, IndexError, AttributeError):
             raise RefusedError(f"the answer holds no message{self._message_of(body)}") from None
         usage = body.get("usage")
         counts = usage if isinstance(usage, dict) else {}
         prompt, completion = counts.get("prompt_tokens"), counts.get("completion_tokens")
         if isinstance(prompt, int) and isinstance(completion, int) and min(prompt, completion) >= 0:
-            return Answer(text, finish, prompt, completion, estimated=False, tool_calls=calls)
+            return Answer(text, finish, prompt, completion, estimated=False, tool_calls=calls, thoughts=thoughts)
         prompt = sum(estimated_tokens(message["content"]) for message in messages)
-        return Answer(text, finish, prompt, estimated_tokens(text), estimated=True, tool_calls=calls)
+        return Answer(text, finish, prompt, estimated_tokens(text), estimated=True, tool_calls=calls, thoughts=thoughts)
 
     def _adapts(self, error: APIStatusError, named: Mapping[str, Any]) -> bool:
         """Whether the server has another name for a parameter that it refused; the name is kept.

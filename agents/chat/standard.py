@@ -73,7 +73,7 @@ class ChatAgent:
                 reply = {"content": answer.text, "tool_calls": bare}
             command = self._reader.read(reply).command
             episode.corrections += not command
-            episode.step(reply)
+            episode.step(reply, command)
             if episode.over:
                 return
             conversation.advance((*prompt, said), (said,), command, episode.observation, episode.info)

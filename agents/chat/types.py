@@ -77,6 +77,7 @@ class Answer:
         completion_tokens: tokens written, hidden thoughts included.
         estimated: whether the server did not count the tokens, so that they are estimated from the texts' lengths.
         tool_calls: calls of tools in OpenAI's protocol, as the server returned them.
+        thoughts: what the server returned beside the text, as reasoning.
     """
 
     text: str
@@ -85,6 +86,7 @@ class Answer:
     completion_tokens: int
     estimated: bool
     tool_calls: tuple[Mapping[str, Any], ...] = ()
+    thoughts: str = ""
 
 
 @dataclass(frozen=True, slots=True)

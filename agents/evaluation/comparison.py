@@ -20,9 +20,10 @@ import yaml
 from roleagent.agents.evaluation import statistics
 from roleagent.agents.evaluation.records import PROTOCOL, Record, read_records
 from roleagent.options import differing
+from roleagent.tasks.split import split_text
 
 _SPLIT_KEYS = ("env_id", "split", "tasks", "digest")
-_IGNORED = ("agent", "batch", "seed", "task_split", *_SPLIT_KEYS)
+_IGNORED = ("agent", "batch", "seed", "task_split", "data", *_SPLIT_KEYS)
 """Header keys that may differ: the agent, and what is compared elsewhere."""
 
 
@@ -31,7 +32,7 @@ class EvalRecords:
     """The records of one evaluation.
 
     Attributes:
-        task_split: environment, split, number of tasks and digest.
+        task_split: environment, split, number of tasks and digest, and the data where the file names them.
         settings: everything else in the header.
         records: the newest of each attempt.
     """
@@ -59,7 +60,7 @@ class EvalRecords:
             raise ValueError(f"{path} was written by a newer version of roleagent: use that version")
         if not any(record.sound for record in found.records):
             raise ValueError(f"{path} holds no episode with an outcome")
-        if absent := [name for name, value in found.task_split.items() if value is None]:
+        if absent := [name for name in _SPLIT_KEYS if found.task_split[name] is None]:
             raise ValueError(f"{path} does not say on which tasks it was measured ({', '.join(absent)} missing)")
         return found
 
@@ -76,9 +77,14 @@ def _has_header(path: Path) -> bool:
 
 def _measured(path: Path) -> EvalRecords:
     header, records, _ = read_records(path)
-    task_split = {name: header.get(name) for name in _SPLIT_KEYS}
+    task_split = _task_split(header)
     latest = {record.attempt: record for record in records}
     return EvalRecords(path, task_split, header, tuple(latest.values()))
+
+
+def _task_split(header: Mapping[str, Any]) -> dict[str, Any]:
+    data = {"data": header["data"]} if "data" in header else {}  # files of an older version do not name them
+    return {**{name: header.get(name) for name in _SPLIT_KEYS}, **data}
 
 
 def _measured_in_training(path: Path) -> EvalRecords:
@@ -88,7 +94,7 @@ def _measured_in_training(path: Path) -> EvalRecords:
         if isinstance(found["records"], str):
             raise ValueError(f"{path} is a result; compare wants the records, {found['records']}")
         records = tuple(Record(**row) for row in found["records"])
-        task_split = {name: found["task_split"].get(name) for name in _SPLIT_KEYS}
+        task_split = _task_split(found["task_split"])
     except (json.JSONDecodeError, UnicodeDecodeError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path} holds no records of an evaluation") from error
     config = path.parent / "config.yaml"
@@ -122,14 +128,15 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
         evaluations, where both sides have several (``paired``: the same runs in the same order, measured twice).
 
     Raises:
-        ValueError: they were not measured on the same tasks.
+        ValueError: they were not measured on the same tasks, or with other data.
     """
-    task_split = first[0].task_split
+    known = [one for one in (*first, *second) if "data" in one.task_split]
+    task_split = (known[0] if known else first[0]).task_split
     for other in (*first, *second):
-        if dict(other.task_split) != dict(task_split):
+        if {**task_split, **other.task_split} != task_split:
             raise ValueError(
-                f"{first[0].path} was measured on {_named(task_split)} and {other.path} on {_named(other.task_split)}: "
-                "only success on the same tasks can be compared"
+                f"{first[0].path} was measured on {_named(first[0].task_split)} and {other.path} on "
+                f"{_named(other.task_split)}: only success on the same tasks and data can be compared"
             )
     sides = [_by_task(side) for side in (first, second)]
     common = [task_id for task_id in sides[0] if task_id in sides[1]]
@@ -235,4 +242,4 @@ def _at(tree: Any, name: str) -> Any:
 
 
 def _named(task_split: Mapping[str, Any]) -> str:
-    return f"{task_split['env_id']}:{task_split['split']} ({task_split['tasks']} tasks, digest {task_split['digest']})"
+    return f"{task_split['env_id']}:{task_split['split']} ({split_text(task_split)})"

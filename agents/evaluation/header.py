@@ -70,7 +70,7 @@ def header_of(
             "transformers": _version("transformers"),
             "platform": f"{platform.system()} {platform.machine()}",
         },
-        **env_split.task_split.manifest(),
+        **env_split.manifest(),
         "kwargs": dict(config.env.kwargs),
         "agent": agent,
         **settings,

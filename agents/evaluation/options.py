@@ -63,7 +63,7 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
     where = parser.add_argument_group("environment")
     where.add_argument("--env", metavar="ID", help="Gymnasium id (default: the run's, else RoleAgent/ALFWorld-v0)")
     where.add_argument("--split", help="split to play (default: the run's evaluation split, else valid_seen)")
-    where.add_argument("--tasks", type=natural, metavar="N", help="only the first N tasks of the split")
+    where.add_argument("--tasks", type=natural, metavar="N", help="only N tasks of the split, of all its types")
     where.add_argument(
         "--data-dir",
         type=Path,
@@ -132,6 +132,11 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
         help="per million prompt and completion tokens; shows the cost",
     )
     add_json(parser)
+    parser.add_argument(
+        "--no-transcripts",
+        action="store_true",
+        help="do not write the episodes, turn by turn, beside the records (for roleagent report)",
+    )
     parser.add_argument("--out", type=out_file, metavar="FILE", help="record file (default: a name under evaluations/)")
     return parser
 

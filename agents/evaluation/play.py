@@ -19,7 +19,7 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit, make_base
-from roleagent.agents.chat.episode import EnvError, Episode, PromptingAgent
+from roleagent.agents.chat.episode import EnvError, Episode, EpisodeResult, PromptingAgent
 from roleagent.agents.chat.models import ChatModel
 from roleagent.agents.chat.rollout import play_all
 from roleagent.agents.evaluation.baselines import Agent, build_agent, is_thread_safe
@@ -35,6 +35,12 @@ if TYPE_CHECKING:  # an agent without a model needs no torch
     from roleagent.agents.policies.hf import HFPolicy
 
 Progress = Callable[[int, int], None]
+Keep = Callable[[Trajectory | EpisodeResult, int], None]
+"""Takes a played episode and its repeat."""
+
+
+def _keep_nothing(episode: Trajectory | EpisodeResult, repeat: int) -> None:
+    pass
 
 
 def evaluate_policy(
@@ -43,7 +49,7 @@ def evaluate_policy(
     temperature: float,
     batch_size: int,
     progress: Progress | None = None,
-    keep: Callable[[Trajectory], None] | None = None,
+    keep: Callable[[Trajectory | EpisodeResult], None] = lambda episode: None,
 ) -> Iterator[Record]:
     """Plays every task once, ``batch_size`` episodes at a time; yields a record per task as batches finish.
 
@@ -60,18 +66,26 @@ def evaluate_policy(
 
         for task_id, group in zip(part, rollout.play(part, 1, temperature, report), strict=True):
             if group.trajectories:
-                if keep is not None:
-                    keep(group.trajectories[0])
+                keep(group.trajectories[0])
                 yield Record.of(group.trajectories[0])
             else:
-                yield Record.failed(task_id, group.task.task_type, rollout.stats.failures[task_id])
+                error = rollout.stats.failures[task_id]
+                keep(EpisodeResult(task_id, group.task.task_type, error=error, goal=group.task.goal))
+                yield Record.failed(task_id, group.task.task_type, error)
         done += len(part)
 
 
-def evaluate_agent(env: gymnasium.Env, agent: Agent, task_ids: Iterable[str], repeat: int = 0) -> Iterator[Record]:
+def evaluate_agent(
+    env: gymnasium.Env,
+    agent: Agent,
+    task_ids: Iterable[str],
+    repeat: int = 0,
+    keep: Keep = _keep_nothing,
+) -> Iterator[Record]:
     """Plays every task once with an agent that gives bare commands to a base environment.
 
     A task whose environment fails yields a record with the stop reason ``error``. Errors of the agent are raised.
+    ``keep`` is given every episode.
     """
     pool = EnvPool(lambda: env)
     for task_id in task_ids:
@@ -82,13 +96,19 @@ def evaluate_agent(env: gymnasium.Env, agent: Agent, task_ids: Iterable[str], re
             while not episode.over:
                 episode.step(_act(agent, episode.observation, episode.info))
         except EnvError as error:
+            keep(episode.end("error", error=str(error)), repeat)
             yield Record.failed(task_id, episode.task_type, str(error), repeat)
         else:
+            keep(episode.end(episode.stop_reason), repeat)
             yield _record(episode, repeat)
 
 
 def play_in_threads(
-    build: Callable[[], Agent], make: Callable[[], gymnasium.Env], attempts: Sequence[Attempt], threads: int
+    build: Callable[[], Agent],
+    make: Callable[[], gymnasium.Env],
+    attempts: Sequence[Attempt],
+    threads: int,
+    keep: Keep = _keep_nothing,
 ) -> Iterator[Record]:
     """Plays every attempt once, each of the threads with an agent of its own; yields records as episodes finish.
 
@@ -99,6 +119,7 @@ def play_in_threads(
         make: builds a base environment.
         attempts: what to play.
         threads: episodes at the same time, ≥ 1.
+        keep: is given every played episode.
     """
     pool, waiting = EnvPool(make), deque(attempts)
     live: dict[int, tuple[Attempt, Episode]] = {}
@@ -124,6 +145,7 @@ def play_in_threads(
             try:
                 episode.begin()
             except EnvError as error:
+                keep(episode.end("error", error=str(error)), attempt.repeat)
                 yield Record.failed(attempt.task_id, episode.task_type, str(error), attempt.repeat)
             else:
                 live[number] = attempt, episode
@@ -143,11 +165,13 @@ def play_in_threads(
             try:
                 episode.step(command)
             except EnvError as error:
+                keep(episode.end("error", error=str(error)), attempt.repeat)
                 record = Record.failed(attempt.task_id, episode.task_type, str(error), attempt.repeat)
             else:
                 if not episode.over:
                     asked[number].put((False, episode.observation, episode.info))
                     continue
+                keep(episode.end(episode.stop_reason), attempt.repeat)
                 record = _record(episode, attempt.repeat)
             del live[number]
             yield record
@@ -180,12 +204,20 @@ def _record(episode: Episode, repeat: int) -> Record:
 
 
 def agent_attempts(
-    env_split: EnvSplit, name: str, missing: Set[Attempt], seed: int, concurrency: int = 1, /, **options: Any
+    env_split: EnvSplit,
+    name: str,
+    missing: Set[Attempt],
+    seed: int,
+    concurrency: int = 1,
+    keep: Keep = _keep_nothing,
+    /,
+    **options: Any,
 ) -> Iterator[Record]:
     """Plays an agent that gives bare commands; each attempt of a scripted one has its own random numbers.
 
     Args:
         concurrency: episodes at the same time, of ``module:Class`` unless it has ``thread_safe = False``.
+        keep: is given every played episode.
         options: of the agent (see :func:`roleagent.agents.evaluation.baselines.build_agent`).
 
     Raises:
@@ -198,13 +230,13 @@ def agent_attempts(
     threads = min(concurrency, len(attempts)) if is_thread_safe(name) else 1
     if threads > 1:
         make = partial(make_base, env_split.config, env_split.task_split.split)
-        yield from play_in_threads(build, make, attempts, threads)
+        yield from play_in_threads(build, make, attempts, threads, keep)
         return
     agent = build()
     for attempt in attempts:
         stream = np.random.default_rng([seed + attempt.repeat, places[attempt.task_id]])
         rng.bit_generator.state = stream.bit_generator.state
-        yield from evaluate_agent(env_split.base, agent, [attempt.task_id], attempt.repeat)
+        yield from evaluate_agent(env_split.base, agent, [attempt.task_id], attempt.repeat, keep)
 
 
 def policy_attempts(
@@ -212,8 +244,8 @@ def policy_attempts(
     policy: HFPolicy,
     missing: Set[Attempt],
     seed: int,
+    keep: Keep = _keep_nothing,
     progress: Progress | None = None,
-    keep: Callable[[Trajectory], None] | None = None,
     failures: Mapping[str, Failure] | None = None,
 ) -> Iterator[Record]:
     """Plays a policy with the standard prompts; a batch with a missing attempt is played whole.
@@ -224,10 +256,15 @@ def policy_attempts(
     """
     rollout, temperature = env_split.rollout(policy), env_split.config.rollout.eval_temperature
     for repeat, part in _batches(env_split, policy, missing, seed):
+
+        def of_part(episode: Trajectory | EpisodeResult, repeat: int = repeat) -> None:
+            keep(episode, repeat)
+
         if failures is not None:
-            played = revise_failures(env_split, policy, [failures[one] for one in part], temperature, progress)
+            given = [failures[one] for one in part]
+            played = revise_failures(env_split, policy, given, temperature, progress, of_part)
         else:
-            played = evaluate_policy(rollout, part, temperature, len(part), progress, keep)
+            played = evaluate_policy(rollout, part, temperature, len(part), progress, of_part)
         for record in played:
             record = replace(record, repeat=repeat)
             if record.attempt in missing:
@@ -241,12 +278,14 @@ def chat_attempts(
     make: Callable[[], gymnasium.Env],
     missing: Set[Attempt],
     seed: int,
+    keep: Keep = _keep_nothing,
     policy: Policy | None = None,
 ) -> Iterator[Record]:
     """Plays a prompting agent with the configured temperature and token limit.
 
     Args:
         make: builds the environment as the agent wants it.
+        keep: is given every played episode.
         policy: the local model behind ``model``, which plays whole batches; None: a server, which plays exactly the
             missing attempts, and whose answers no seed repeats.
 
@@ -259,11 +298,13 @@ def chat_attempts(
         places = {task_id: place for place, task_id in enumerate(env_split.task_split.task_ids)}
         attempts = _in_order(missing, places)
         for place, result in play([attempt.task_id for attempt in attempts]):
+            keep(result, attempts[place].repeat)
             yield Record.of_chat_episode(result, attempts[place].repeat, timed=True)
         return
     for repeat, part in _batches(env_split, policy, missing, seed):
         batch = sorted(play(part), key=lambda found: found[0])
         for _, result in batch:
+            keep(result, repeat)
             record = Record.of_chat_episode(result, repeat, timed=False)
             if record.attempt in missing:
                 yield record

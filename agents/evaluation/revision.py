@@ -18,6 +18,7 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit, make_wrapped
+from roleagent.agents.chat.episode import EpisodeResult
 from roleagent.agents.evaluation.records import Record
 from roleagent.agents.policies.protocol import Policy
 from roleagent.envs.pool import EnvPool
@@ -82,6 +83,13 @@ def begin_failures(path: Path, done: int) -> None:
     path.touch()
 
 
+def keep_revisions(episode: Trajectory, rng: np.random.Generator, failures: Path | None, signals: Path | None) -> None:
+    """Adds an episode to the file of failures if it failed, its cut drawn; to that of signals if it has one."""
+    for path, found in ((failures, Failure.of(episode, rng)), (signals, Failure.at_signal(episode))):
+        if path is not None and found is not None:
+            append_failure(path, found)
+
+
 def append_failure(path: Path, failure: Failure) -> None:
     """Adds a failure to a file of JSON lines."""
     with path.open("a", encoding="utf-8") as stream:
@@ -112,10 +120,12 @@ def revise_failures(
     failures: Sequence[Failure],
     temperature: float,
     progress: Callable[[int, int], None] | None = None,
+    keep: Callable[[Trajectory | EpisodeResult], None] = lambda episode: None,
 ) -> Iterator[Record]:
     """Plays one batch: each episode begins with the commands up to the cut, and the policy goes on.
 
-    The step limit of an environment counts from the cut, where it has the attribute ``max_steps``.
+    The step limit of an environment counts from the cut, where it has the attribute ``max_steps``. ``keep`` is given
+    every episode.
 
     Yields:
         a record per failure; its reward is that of the whole episode, and ``steps`` counts the given ones, too.
@@ -139,9 +149,12 @@ def revise_failures(
         task_ids, rollout.play(task_ids, 1, temperature, progress, openings=openings), strict=True
     ):
         if group.trajectories:
+            keep(group.trajectories[0])
             yield Record.of(group.trajectories[0])
         else:
-            yield Record.failed(task_id, group.task.task_type, rollout.stats.failures[task_id])
+            error = rollout.stats.failures[task_id]
+            keep(EpisodeResult(task_id, group.task.task_type, error=error, goal=group.task.goal))
+            yield Record.failed(task_id, group.task.task_type, error)
 
 
-__all__ = ["Failure", "append_failure", "begin_failures", "read_failures", "revise_failures"]
+__all__ = ["Failure", "append_failure", "begin_failures", "keep_revisions", "read_failures", "revise_failures"]

@@ -9,7 +9,7 @@ from typing import Any
 import gymnasium
 
 from roleagent.envs.make import make
-from roleagent.tasks.split import TaskSplit
+from roleagent.tasks.split import TaskSplit, first_tasks
 
 Wrapper = Callable[[gymnasium.Env], gymnasium.Env]
 
@@ -61,7 +61,7 @@ class Splits:
 
         Args:
             split: of the environment; None: its default split.
-            limit: at most so many tasks, from the split's start; None: all.
+            limit: at most so many tasks, of all types; None: all.
             draws: instead of the tasks, so many rows with a ``seed``, for a sampler that chooses the task
                 (:class:`~roleagent.envs.wrappers.FailureCurriculum`). All episodes of a row have the same task.
 
@@ -78,7 +78,9 @@ class Splits:
         task_split = self.task_split(split)
         if draws is not None:
             return [{"seed": seed, "split": task_split.split} for seed in range(draws)]
-        return [{"task_id": task_id, "split": task_split.split} for task_id in task_split.task_ids[:limit]]
+        if limit is not None:
+            task_split = first_tasks(self(split), limit)
+        return [{"task_id": task_id, "split": task_split.split} for task_id in task_split.task_ids]
 
     def close(self) -> None:
         while self._envs:

@@ -2,8 +2,10 @@
 
 TRL plays an episode as a conversation with tool calls, and finds the tools of an environment in the public methods of
 its class. Here they are those of the environment's view (:class:`~roleagent.envs.tools.views.ToolView`), or the
-environment's own tools and an answer. The dataset names the task of a row, so that the G rollouts of a group play the
-same one; the reward of an episode is the sum of its ``task`` terms. Nothing of TRL is imported.
+environment's own tools and an answer. TRL lists them before the first ``reset``. Where they depend on the task, there
+is one tool ``call`` instead, and each prompt ends with the descriptions of the task's tools. The dataset names the task
+of a row, so that the G rollouts of a group play the same one. An episode's reward is the sum of its ``task`` terms.
+Nothing of TRL is imported.
 
     trainer = GRPOTrainer(
         model="Qwen/Qwen3-0.6B",
@@ -17,8 +19,9 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import lru_cache, partial
+from keyword import iskeyword
 from typing import Any, Literal, Union
 
 import gymnasium
@@ -27,10 +30,24 @@ from gymnasium.error import DependencyNotInstalled
 from roleagent.env_spec import instructions_of
 from roleagent.envs.adapters.splits import Splits
 from roleagent.envs.tools.calls.command import answer_command, call_command
+from roleagent.envs.tools.definition.function_tool import DescribedTool, function_schema
 from roleagent.markers import escape_markers
-from roleagent.tools import Call
+from roleagent.tools import Call, Tool
 
 OVER = "The episode is over."
+CALL = "call"
+"""The tool of environments whose tools depend on the task."""
+_CALLS = {
+    "type": "array",
+    "items": {"type": "object"},
+    "description": 'Each is {"name": "the function", "arguments": {"its argument": "the value"}}.',
+}
+_TEXT = {"type": "string", "description": "As short as possible."}
+ANSWER = DescribedTool(
+    "answer",
+    "Give the answer, which ends the task.",
+    {"type": "object", "properties": {"text": _TEXT}, "required": ["text"]},
+)
 _TYPES: dict[Any, Any] = {
     "string": str,
     "integer": int,
@@ -59,25 +76,37 @@ class Episodes:
         failure: what the environment raised, if it has failed; None otherwise.
     """
 
+    info: dict[str, Any]
+    commands: list[str]
+    rewards: dict[str, float]
+    over: bool
+    failure: str | None
+    _listed: frozenset[str]  # tools that TRL lists
+
     def __init__(self, splits: Splits, hints: bool = True):
         self._splits, self._hints = splits, hints
         self._env: gymnasium.Env | None = None
-        self.info: dict[str, Any] = {}
-        self.commands: list[str] = []
-        self.rewards: dict[str, float] = {}
-        self.over = True
-        self.failure: str | None = None
+        self.info, self.commands, self.rewards, self.over, self.failure = {}, [], {}, True, None
 
     def reset(self, task_id: str | None = None, split: str | None = None, **row: Any) -> str:
         """Starts the episode of a dataset row; returns the text that continues the prompt.
 
         Raises:
-            ValueError: there is no such task.
+            ValueError: there is no such task, or it has a tool that TRL does not list.
         """
         self.over = True  # until reset: no steps after an error
         self._env = env = self._splits(split)
         text, self.info = env.reset(options={} if task_id is None else {"task_id": task_id})
         self.commands, self.rewards, self.over, self.failure = [], {}, False, None
+        tools = env.get_wrapper_attr("tools")
+        if tools_by_task(env):
+            described = [json.dumps(function_schema(tool)["function"], ensure_ascii=False) for tool in tools]
+            text = "\n".join((text, "", f"The functions, which the tool {CALL} calls:", *described))
+        elif new := {tool.name for tool in tools} - self._listed:
+            raise ValueError(
+                f"the task {self.info.get('task_id')!r} offers the tool {min(new)!r}, which TRL has not listed: give "
+                "the environment the attribute tools_by_task = True"
+            )
         return self._shown(text)
 
     def get_reward(self) -> float | None:
@@ -86,6 +115,16 @@ class Episodes:
         TRL warns of a None and then counts it as a 0, for it has no way to leave a rollout out.
         """
         return None if self.failure is not None else float(self.rewards.get("task", 0.0))
+
+    def _call(self, tool: str, arguments: dict[str, Any]) -> str:
+        """Calls a tool of the class."""
+        env = self._env
+        own = env is not None and not env.has_wrapper_attr("hints")
+        if env is not None and own and tool == CALL and tools_by_task(env):
+            return self._do(json.dumps(arguments))
+        if own and tool == ANSWER.name:
+            return self._do(answer_command(str(arguments["text"])))
+        return self._do(call_command([Call(tool, arguments)]))
 
     def _do(self, action: str) -> str:
         if self.over or self._env is None:
@@ -128,16 +167,27 @@ def environment_factory(env_id: str, *, hints: bool = True, **arguments: Any) ->
     return partial(_episodes, env_id, arguments, hints)
 
 
+def tools_by_task(env: gymnasium.Env) -> bool:
+    """Whether an environment's tools depend on the task: it says so, or has none before its first task."""
+    name = "tools_by_task"
+    return bool(env.get_wrapper_attr(name)) if env.has_wrapper_attr(name) else not env.get_wrapper_attr("tools")
+
+
 def _episodes(env_id: str, arguments: Mapping[str, Any], hints: bool) -> Episodes:
     splits = _splits(env_id, arguments)
     env = splits()
-    tools = [(tool.name, tool.description, json.dumps(tool.parameters)) for tool in env.get_wrapper_attr("tools")]
+    tools: list[Tool] = list(env.get_wrapper_attr("tools"))
+    if tools_by_task(env):
+        most = env.get_wrapper_attr("max_calls") if env.has_wrapper_attr("max_calls") else 1
+        about = "Calls a function." if most == 1 else f"Calls functions: all that are needed at once, at most {most}."
+        schema = {"type": "object", "properties": {"calls": _CALLS}, "required": ["calls"]}
+        tools = [DescribedTool(CALL, about, schema)]
     if not env.has_wrapper_attr("hints"):  # no view: the environment's own tools
-        text = {"type": "string", "description": "As short as possible."}
-        about = {"type": "object", "properties": {"text": text}, "required": ["text"]}
-        tools.append(("answer", "Give the answer, which ends the task.", json.dumps(about)))
+        tools.append(ANSWER)
     name = f"{env_id.rpartition('/')[2].partition('-')[0]}Episodes"
-    return _class(name, tuple(tools))(splits, hints)
+    return _class(name, tuple((tool.name, tool.description, json.dumps(tool.parameters)) for tool in tools))(
+        splits, hints
+    )
 
 
 def _splits(env_id: str, arguments: Mapping[str, Any]) -> Splits:
@@ -148,45 +198,82 @@ def _splits(env_id: str, arguments: Mapping[str, Any]) -> Splits:
 
 @lru_cache(maxsize=64)
 def _class(name: str, tools: tuple[tuple[str, str, str], ...]) -> type[Episodes]:
-    """Episodes with a method for every tool: its name, its description, and its schema as JSON."""
-    methods = {tool: _method(tool, description, json.loads(schema)) for tool, description, schema in tools}
-    if strange := next((tool for tool in methods if tool in dir(Episodes) or not tool.isidentifier()), None):
-        raise ValueError(f"TRL cannot offer a tool of the name {strange!r}: rename it")
-    return type(name, (Episodes,), {**methods, "__doc__": Episodes.__doc__, "__module__": __name__})
+    """Episodes with a method for every tool: its name, its description, and its schema as JSON.
+
+    Raises:
+        ValueError: the names of two tools, or of two parameters, are one in Python; it names them.
+    """
+    taken = {*dir(Episodes), *Episodes.__annotations__}
+    names = _identifiers([tool for tool, *_ in tools], taken, "tools", public=True)
+    methods = {
+        names[tool]: _method(tool, names[tool], description, json.loads(schema)) for tool, description, schema in tools
+    }
+    about = {"__doc__": Episodes.__doc__, "__module__": __name__, "_listed": frozenset(names)}
+    return type(name, (Episodes,), {**methods, **about})
 
 
-def _method(name: str, description: str, schema: Mapping[str, Any]) -> Callable[..., str]:
-    """A method as TRL describes it to a model: by its signature and its docstring."""
+def _identifiers(given: Iterable[str], taken: Collection[str], kind: str, public: bool = False) -> dict[str, str]:
+    """For each name one that Python accepts: ``user-id`` becomes ``user_id``, and ``from`` becomes ``from_``.
+
+    Args:
+        given: different names.
+        taken: names that have another meaning.
+        kind: what they are, for an error.
+        public: whether a name may not begin with ``_``.
+
+    >>> _identifiers(["user-id", "from", "2d"], (), "parameters")
+    {'user-id': 'user_id', 'from': 'from_', '2d': '_2d'}
+    """
+    found: dict[str, str] = {}
+    for name in given:
+        plain = "".join(letter if f"_{letter}".isidentifier() else "_" for letter in name)
+        plain = plain.lstrip("_") if public else plain
+        plain = plain if plain.isidentifier() else f"{'tool' * public}_{plain}"
+        plain = f"{plain}_" if iskeyword(plain) or plain in taken else plain
+        if other := next((one for one, used in found.items() if used == plain), None):
+            raise ValueError(
+                f"TRL cannot offer the {kind} {other!r} and {name!r}: both are {plain} in Python; rename one"
+            )
+        found[name] = plain
+    return found
+
+
+def _method(tool: str, name: str, description: str, schema: Mapping[str, Any]) -> Callable[..., str]:
+    """A method of this name that calls a tool, as TRL describes it to a model: by its signature and its docstring."""
     properties: Mapping[str, Any] = schema.get("properties", {})
     required = schema.get("required", ())
+    names = _identifiers(properties, ("self",), f"parameters of the tool {tool!r},")
+    meant = {plain: key for key, plain in names.items()}
 
     def method(self: Episodes, *given: Any, **named: Any) -> str:
         values = signature.bind(self, *given, **named).arguments
-        arguments = {key: value for key, value in values.items() if key != "self"}
-        if name == "answer" and not self._env.has_wrapper_attr("hints"):  # type: ignore[union-attr]
-            return self._do(answer_command(str(arguments["text"])))
-        return self._do(call_command([Call(name, arguments)]))
+        return self._call(tool, {meant[key]: value for key, value in values.items() if key in meant})
 
-    kinds = {key: _kind(about) for key, about in properties.items()}
+    kinds = {names[key]: _kind(about) for key, about in properties.items()}
     order = sorted(properties, key=lambda key: key not in required)
     parameters = [
         inspect.Parameter(
-            key,
+            names[key],
             inspect.Parameter.POSITIONAL_OR_KEYWORD,
-            annotation=kinds[key],
+            annotation=kinds[names[key]],
             default=inspect.Parameter.empty if key in required else properties[key].get("default"),
         )
         for key in order
     ]
     receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
     signature = inspect.Signature([receiver, *parameters], return_annotation=str)
-    lines = [f"    {key}: {properties[key].get('description') or key}" for key in order]
+    lines = [f"    {names[key]}: {_line(properties[key].get('description')) or key}" for key in order]
     about = ["Args:", *lines, ""] if lines else []
     method.__name__, method.__qualname__ = name, name
-    method.__doc__ = "\n".join([description, "", *about, "Returns:", "    What happens."])
+    method.__doc__ = "\n".join([_line(description), "", *about, "Returns:", "    What happens."])
     method.__annotations__ = {**kinds, "return": str}
     method.__signature__ = signature  # type: ignore[attr-defined]
     return method
+
+
+def _line(text: Any) -> str:
+    """A description on one line: in a docstring, lines of its own would be read as other parameters."""
+    return " ".join(str(text or "").split())
 
 
 def _kind(schema: Any) -> Any:
@@ -208,7 +295,7 @@ def tasks_dataset(env_id: str, *, split: str | None = None, limit: int | None = 
     Args:
         env_id: a Gymnasium id.
         split: of the split; None: the environment's own.
-        limit: at most so many tasks, from the split's start.
+        limit: at most so many tasks, of all types.
         arguments: of the environment.
 
     Raises:
@@ -221,13 +308,10 @@ def tasks_dataset(env_id: str, *, split: str | None = None, limit: int | None = 
             f"TRL's datasets are not installed ({error}): pip install 'roleagent[trl]'"
         ) from error
     splits = _splits(env_id, arguments)
-    task_split, guide = splits.task_split(split), instructions_of(splits())
+    rows, guide = splits.rows(split, limit), instructions_of(splits())
     splits.close()
     prompt = [{"role": "user", "content": f"{guide.rules}\n\n"}]
-    rows = [
-        {"prompt": prompt, "task_id": task_id, "split": task_split.split} for task_id in task_split.task_ids[:limit]
-    ]
-    return Dataset.from_list(rows)
+    return Dataset.from_list([{"prompt": prompt, **row} for row in rows])
 
 
 __all__ = ["Episodes", "environment_factory", "tasks_dataset"]

@@ -23,6 +23,7 @@ from roleagent.envs.alfworld.official.games import (
     games_folder,
     list_games,
     read_game,
+    version_text,
 )
 from roleagent.envs.alfworld.official.tasks import NewGoal, game_with_goal, new_goals_in
 from roleagent.envs.alfworld.task_grammar import generated_by
@@ -41,7 +42,8 @@ def task_split(
 ) -> TaskSplit:
     """The tasks of a split: official ones of ``folder``, else generated ones of ``size``; at most ``games`` of them."""
     task_ids = split_ids(split, size) if folder is None else list_games(folder)
-    listed = TaskSplit(ENV_ID, split, task_ids[:games])
+    listed = TaskSplit(ENV_ID, split, task_ids)
+    listed = listed if games is None else listed.first(games, task_type_of)
     if not generated_tasks:
         return listed
     return OpenTaskSplit.of(listed, generated_by(size) if folder is None else new_goals_in(folder, games))
@@ -80,7 +82,7 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         engine: ``"native"`` (games whose rules it does not know are played by TextWorld) or ``"textworld"``.
         size: of generated rooms, ``"standard"``, ``"small"`` or ``"tiny"``.
         max_steps: steps until the episode is truncated, ≥ 1.
-        games: keep only the first so many tasks of the split.
+        games: keep only so many tasks of the split, of all types (:meth:`~roleagent.tasks.split.TaskSplit.first`).
         generated_tasks: whether tasks of the grammar can be played, see
             :func:`~roleagent.envs.alfworld.task_grammar.task_grammar`; of the training split only.
         render_mode: ``"ansi"`` renders the last observation.
@@ -176,6 +178,13 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
         if self._engine is not None and self._engine is self._textworld:
             raise NotImplementedError("TextWorld has no snapshots: replay the commands, or use engine='native'")
         return super().snapshot()
+
+    @property
+    def data_info(self) -> dict[str, str]:
+        """The games: official ones by the version of their format, generated ones by the size of their rooms."""
+        if self.folder is None:
+            return {"source": "generated", "rooms": self.size}
+        return {"source": "official", "version": version_text(self.folder)}
 
     def task_type(self, task_id: str) -> str:
         """The type of a task, without playing it."""

@@ -33,6 +33,8 @@ class APIBankEnv(NextCallEnv):
     The publisher runs the call and compares results, for which the 71 tools and their databases would have to be here.
     """
 
+    version = "API-Bank"
+
     def open_tasks(self, data_dir: str | None) -> CallTasks:
         return load(data_dir)
 

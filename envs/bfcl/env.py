@@ -24,13 +24,19 @@ CATEGORIES = (
 class BFCLEnv(NextCallEnv):
     """BFCL v4 (Patil et al. 2025), the categories of a single turn, with the publisher's check of the calls.
 
-    In the categories ``irrelevance`` and ``live_irrelevance`` no call is right; in ``live_relevance`` any call is. A
-    task's type is its category, and each category is a split.
+    In the categories ``irrelevance`` and ``live_irrelevance`` no call is right; in ``live_relevance`` any call is. What
+    cannot be decoded is no call there, as in the publisher's check: a malformed reply is right in the first two, and
+    wrong in the third. A malformed call beside a sound one counts neither way (the publisher's decoders differ: Qwen's
+    skips it, that of OpenAI's servers then drops the whole reply). ``info["malformed"]`` shows such replies.
+
+    A task's type is its category, and each category is a split.
 
     Attributes:
         mapped: how many types of the descriptions were mapped to JSON Schema's, by their names.
         left_out: ids of the tasks that no call can solve by the publisher's check, and that are in no split.
     """
+
+    version = "BFCL v4"
 
     def open_tasks(self, data_dir: str | None) -> CallTasks:
         tasks, self.mapped, self.left_out = load(data_dir)

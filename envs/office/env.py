@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 from roleagent.envs.office.tasks import CALLS, ENV_ID, is_generated, open_office
@@ -34,6 +35,7 @@ class OfficeEnv(ToolEnv):
     """
 
     ENV_ID = ENV_ID
+    data_info = MappingProxyType({"source": "generated"})
 
     def __init__(
         self,

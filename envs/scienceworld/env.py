@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from importlib.metadata import version
 from typing import Any
 
 import gymnasium
@@ -138,6 +139,11 @@ class ScienceWorldEnv(TaskSplitEnv):
         if not self._task_id:
             raise gymnasium.error.ResetNeeded("there is no task yet: call reset() before walkthrough()")
         return _gold_path(self._task_id, self._simplifications)
+
+    @property
+    def data_info(self) -> dict[str, str]:
+        """The package that brings the tasks."""
+        return {"source": "official", "version": f"scienceworld {version('scienceworld')}"}
 
     def task_type(self, task_id: str) -> str:
         """The name of a task, without its variation."""

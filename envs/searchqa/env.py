@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import Any
 
 import gymnasium
@@ -11,7 +12,7 @@ import gymnasium
 from roleagent.envs.retrieval.retriever import Hit
 from roleagent.envs.retrieval.serving.client import HTTPRetriever
 from roleagent.envs.searchqa.data.dataset import open_archive
-from roleagent.envs.searchqa.data.questions import Question
+from roleagent.envs.searchqa.data.questions import SPLITS, Question
 from roleagent.envs.searchqa.data.written import find_question, open_task_split
 from roleagent.envs.searchqa.scoring import Score, judge
 from roleagent.envs.searchqa.text import read_command
@@ -168,6 +169,14 @@ class SearchQAEnv(Restorable, TaskSplitEnv):
         titles = [passage.partition("\n")[0] for passage in self._question.context]
         searches = [f"search[{title}]" for title in titles if title.strip()]
         return (*searches[: self.max_steps - 1], f"answer[{self._question.answers[0]}]")
+
+    @property
+    def data_info(self) -> dict[str, str]:
+        """The questions, and the passages where they are here and not with a server."""
+        archive = self.archive
+        size = {"questions": str(sum(len(archive.questions[split]) for split in SPLITS if split in archive.questions))}
+        digest = sha256(archive.digest.encode()).hexdigest()[:16]
+        return {"source": "generated" if archive.generated else "official", **size, "digest": digest}
 
     def task_type(self, task_id: str) -> str:
         """The data set of a question, without asking it."""

@@ -75,7 +75,7 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         if distractors < 0:
             raise ValueError(f"distractors must be at least 0, not {distractors}")
         self.render_mode = check_render_mode(render_mode, self.metadata)
-        folder = recipe_folder(data_dir)
+        self._folder = folder = recipe_folder(data_dir)
         if worlds < 1 or (worlds > 1 and folder is not None):
             raise ValueError(f"worlds must be at least 1, and 1 with recipe files, not {worlds}")
         self.book = open_book(folder, seed)
@@ -126,6 +126,17 @@ class TextCraftEnv(Restorable, TaskSplitEnv):
         if self._task is None:
             raise gymnasium.error.ResetNeeded("there is no goal yet: call reset() before walkthrough()")
         return self._task.plan()
+
+    @property
+    def data_info(self) -> dict[str, str]:
+        """The recipes."""
+        source = "generated" if self._folder is None else "official"
+        return {
+            "source": source,
+            "worlds": str(len(self._books)),
+            "goals": str(len(self.book.goals)),
+            "digest": self.book.digest,
+        }
 
     def task_type(self, task_id: str) -> str:
         """The depth of a task's goal, without playing it."""

@@ -152,6 +152,17 @@ class ToolEnv(TaskSplitEnv):
         return tuple((self._offered or self._tools).values())
 
     @property
+    def data_info(self) -> dict[str, str]:
+        """The tasks: the example's, or the user's own by their digest."""
+        example = self._source == EXAMPLES
+        return {"source": "built in"} if example else {"source": "own", "digest": self._tasks.digest}
+
+    @property
+    def tools_by_task(self) -> bool:
+        """Whether a task offers fewer tools than there are."""
+        return any(task.tools and set(task.tools) != set(self._tools) for task in self._tasks.by_id.values())
+
+    @property
     def state(self) -> dict[str, Any]:
         """The episode's own state, as the tools have left it; empty before the first task."""
         return getattr(self, "_state", {})

@@ -13,7 +13,7 @@ from typing import Any
 
 import gymnasium
 
-from roleagent.envs.tools.calls.command import INVALID, answer_command, call_command, read_command
+from roleagent.envs.tools.calls.command import answer_command, call_command, read_command
 from roleagent.envs.tools.calls.shown_text import neutralize
 from roleagent.envs.tools.calls.step_calls import call_record, task_report
 from roleagent.envs.tools.definition.function_tool import DescribedTool, function_schema
@@ -74,7 +74,11 @@ class NextCallEnv(TaskSplitEnv):
     """One question per episode, one reply, judged without running anything; a base class.
 
     A command is that of :class:`~roleagent.envs.tools.env.ToolEnv`: one JSON line with calls, or with an answer. Reward
-    1 on this only step if the calls are right.
+    1 on this only step if the calls are right. ``info["malformed"]`` is 1.0 for a reply that is malformed, or has a
+    malformed call, and 0.0 otherwise; evaluations report its mean.
+
+    Attributes:
+        version: of the benchmark.
 
     Args:
         split: ``"all"`` or a category.
@@ -86,7 +90,8 @@ class NextCallEnv(TaskSplitEnv):
         FileNotFoundError: there are no such data.
     """
 
-    max_steps, max_calls = 1, MOST_CALLS
+    max_steps, max_calls, tools_by_task = 1, MOST_CALLS, True
+    version: str
 
     def __init__(
         self,
@@ -115,6 +120,11 @@ class NextCallEnv(TaskSplitEnv):
         raise NotImplementedError
 
     @property
+    def data_info(self) -> dict[str, str]:
+        """The published questions."""
+        return {"source": "official", "version": self.version}
+
+    @property
     def tools(self) -> tuple[DescribedTool, ...]:
         """The tools of the current task."""
         return self._task.tools if self._task else ()
@@ -139,15 +149,17 @@ class NextCallEnv(TaskSplitEnv):
             raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
         self._steps = None
         read = read_command(action)
+        malformed = read.error is not None or len(read.readable) < len(read.calls)
         problem = self.problem(task, read.calls)
         won = problem is None
         self._text = DONE if read.error is None else read.error
         calls = [
             call_record(Call("", {}), call, call) if isinstance(call, str) else call_record(call) for call in read.calls
         ]
-        report = {"won": won, "valid_action": read.error != INVALID, "calls": calls, "answer": read.answer or ""}
-        counters = {"calls": len(calls), "malformed": int(read.error is not None)}
-        info = self._info({"task": float(won)}, **report, counters=counters, problem=problem or "")
+        report = {"won": won, "valid_action": not malformed, "calls": calls, "answer": read.answer or ""}
+        counters = {"calls": len(calls), "malformed": int(malformed)}
+        report |= {"counters": counters, "malformed": float(malformed), "problem": problem or ""}
+        info = self._info({"task": float(won)}, **report)
         return self._text, float(won), True, False, info
 
     def walkthrough(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from functools import lru_cache
 from itertools import product
+from types import MappingProxyType
 from typing import Any
 
 import gymnasium
@@ -115,6 +116,7 @@ class ToyKitchen(Restorable, TaskSplitEnv):
         render_mode: ``"ansi"`` renders the last observation.
     """
 
+    data_info = MappingProxyType({"source": "built in"})
     episode_attributes = (
         *("_task_id", "_kind", "_item", "_target", "_wanted", "_goal", "_start", "_steps", "_won", "_text"),
         *("_situation", "_contents", "_shut", "_condition", "_here", "_carried"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import gymnasium
 
-from roleagent.envs.webshop.engine.goals import ENV_ID, task_splits
+from roleagent.envs.webshop.engine.goals import ENV_ID, task_splits, twins
+from roleagent.envs.webshop.engine.nouns import described
 from roleagent.envs.webshop.engine.pages import RENDERINGS
 from roleagent.envs.webshop.engine.session import Session
 from roleagent.envs.webshop.engine.shop import open_shop
@@ -40,6 +42,9 @@ class WebShopEnv(Restorable, TaskSplitEnv):
     ==================  ================================================================================================
 
     ``state`` is None after the purchase: that page contains the score, which cannot be known.
+
+    ``env.unwrapped.twins`` names the goals whose request is also that of a goal in another split. Official splits have
+    them, as the original's; those of generated products do not.
 
     Copies share the shop. A pickle (some 10 KB) holds the shopper and the arguments by which the shop is opened.
 
@@ -134,6 +139,19 @@ class WebShopEnv(Restorable, TaskSplitEnv):
         if self._session is None:
             raise gymnasium.error.ResetNeeded("there is no goal yet: call reset() before walkthrough()")
         return walkthrough(self.shop, self._session.goal)
+
+    @property
+    def data_info(self) -> dict[str, str]:
+        """The products, and the source of the nouns that scores compare."""
+        shop = self.shop
+        goods = shop.catalogue
+        source = {"source": "generated"} if goods.generated else {"source": "official", "version": goods.name}
+        return {**source, "products": str(len(goods)), "digest": goods.digest, "nouns": described(shop.nouns)}
+
+    @property
+    def twins(self) -> Mapping[str, str]:
+        """See :func:`~roleagent.envs.webshop.engine.goals.twins`."""
+        return twins(self.shop.catalogue, self.shop.goals.kind)
 
     def task_type(self, task_id: str) -> str:
         """The product category of a task's goal, without playing it."""

@@ -12,6 +12,7 @@ from roleagent.agents.evaluation.play import evaluate_policy
 from roleagent.agents.evaluation.summary import result_rows, summarize
 from roleagent.agents.policies.protocol import Policy
 from roleagent.learners.run.run import Run
+from roleagent.tasks.split import split_text
 
 
 def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled: bool = False) -> dict[str, Any]:
@@ -40,7 +41,7 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
 
     def result() -> dict[str, Any]:
         found = {
-            "task_split": task_split.manifest(),
+            "task_split": split.manifest(),
             "policy_version": policy.version,
             **summarize(records),
             "records": [asdict(record) for record in records],
@@ -91,7 +92,7 @@ def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     greedy = run.config.rollout.eval_temperature == 0
     names = {"before": "before, greedy" if greedy else "before", "after": "after, greedy" if greedy else "after"}
     run.display.table(
-        "success on {split} ({tasks} tasks, digest {digest}), 95 % intervals".format(**task_split),
+        f"success on {task_split['split']} ({split_text(task_split)}), 95 % intervals",
         ["task type", *(names.get(name, name.replace("-", ", ")) for name in found)],
         result_rows(found),
     )

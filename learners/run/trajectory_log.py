@@ -46,13 +46,14 @@ and of every turn
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cache
 from typing import Any
 
+from roleagent.agents.chat.episode import short
+from roleagent.agents.evaluation.transcripts import played_turn
 from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.policies.token_texts import decoder, token_texts
 from roleagent.config import Config
 from roleagent.learners.advantages import ESTIMATORS, has_zero_variance
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT
@@ -65,12 +66,10 @@ from roleagent.learners.returns import (
     state_of,
     task_returns,
 )
-from roleagent.types import Group, Prediction, Reflection, Trajectory, Turn
+from roleagent.types import Group, Reflection, Trajectory
 
 MOST_READ = 400
 """Most context tokens of a turn that are logged one by one: its last ones."""
-_HALF = "\ufffd"  # the replacement character: bytes that are no complete character
-_ONE_TAG = re.compile(r"\s*<(\w+)>[^<]*</\1>\s*")
 
 Token = tuple[str, int, float]
 """Text, kind, log-probability."""
@@ -176,52 +175,18 @@ def _turns(
         predicted, label = turn.prediction, credit.states[member][number]
         lines.append(
             {
-                "action": turn.action,
-                "reply": _reply(turn, policy),
-                "format_error": turn.info.get("format_error"),
-                "valid": bool(turn.info.get("valid_action", True)),
-                "observation": turn.observation,
-                **_calls(turn),
-                **({} if turn.next_state == turn.observation else {"state": turn.next_state}),
-                "rewards": {name: _short(value) for name, value in turn.rewards.items()},
-                "predictions": list(predicted.texts) if predicted else [],
-                "scores": _scores(predicted) if predicted else [],
-                "return_task": _short(tasks[number]),
-                "return_predictive": _short(predictive[number]) if predicted else None,
-                "return_modulated": _short(modulated[number]) if modulated else None,
+                **played_turn(turn, policy),
+                "return_task": short(tasks[number]),
+                "return_predictive": short(predictive[number]) if predicted else None,
+                "return_modulated": short(modulated[number]) if modulated else None,
                 "state_group": label if label >= 0 else None,
                 **({} if state_of(turn, estimator) == turn.state else {"grouping_state": state_of(turn, estimator)}),
-                "advantage_state": _short(credit.of_states[member][number]) if credit.of_states is not None else None,
-                "advantage_outcome": _short(outcome) if outcome is not None else None,
-                "advantage": _short(one.advantages[member][number]),
+                "advantage_state": short(credit.of_states[member][number]) if credit.of_states is not None else None,
+                "advantage_outcome": short(outcome) if outcome is not None else None,
+                "advantage": short(one.advantages[member][number]),
             }
         )
     return lines
-
-
-def _calls(turn: Turn) -> dict[str, Any]:
-    """The calls of tools and the answer, if there are any."""
-    found = {name: turn.info[name] for name in ("calls", "answer") if turn.info.get(name)}
-    kept = ("name", "arguments", "error", "result", "reward")
-    if "calls" in found:
-        found["calls"] = [{name: call.get(name) for name in kept} for call in found["calls"]]
-    return found
-
-
-def _short(value: float) -> float:
-    return round(float(value), 4) + 0.0  # no -0.0
-
-
-def _scores(prediction: Prediction) -> list[float | None]:
-    """A score, or None, for each text."""
-    known = {score.horizon: _short(score.score) for score in prediction.scores}
-    return [known.get(horizon) for horizon in range(1, len(prediction.texts) + 1)]
-
-
-def _reply(turn: Turn, policy: Policy) -> str | None:
-    text = policy.decode(turn.completion.token_ids)
-    plain = turn.info.get("format_error") is None and _ONE_TAG.fullmatch(text)
-    return None if plain else text
 
 
 def tokens_of(trajectory: Trajectory, policy: Policy, config: Config) -> list[list[Token]]:
@@ -231,7 +196,7 @@ def tokens_of(trajectory: Trajectory, policy: Policy, config: Config) -> list[li
     the turn; of any other prompt all of it does. Only the last :data:`MOST_READ` tokens are kept, behind a piece with
     the number of the others.
     """
-    decode: Callable[[Sequence[int]], str] = _decoder(policy)
+    decode = decoder(policy)
     predicted = CONTEXT if config.loss.prediction_credit == "none" else PREDICTION
     text_kind = CONTEXT if config.loss.action_mask and config.estimator.action_mask else TEXT
     turns: list[list[Token]] = []
@@ -258,78 +223,6 @@ def tokens_of(trajectory: Trajectory, policy: Policy, config: Config) -> list[li
         context = turn.prompt_ids[: before + left_out][-4:]
         pieces = token_texts(ids, decode, context)
         tokens: list[Token] = [(f"… {left_out:,} tokens …\n", CONTEXT, 0.0)] if left_out else []
-        tokens += [(piece, kind, _short(logprob)) for piece, kind, logprob in zip(pieces, kinds, logprobs, strict=True)]
+        tokens += [(piece, kind, short(logprob)) for piece, kind, logprob in zip(pieces, kinds, logprobs, strict=True)]
         turns.append(tokens)
     return turns
-
-
-def _decoder(policy: Policy) -> Callable[[Sequence[int]], str]:
-    """The text of tokens, special ones and the end of a reply included. An episode repeats most of its pairs."""
-    tokenizer = policy.tokenizer
-
-    @cache
-    def decode(ids: tuple[int, ...]) -> str:
-        return tokenizer.decode([*ids], skip_special_tokens=False, clean_up_tokenization_spaces=False)
-
-    return lambda ids: decode(tuple(ids))
-
-
-def token_texts(ids: Sequence[int], decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> list[str]:
-    """A piece of text for each token, which together are the text of all tokens.
-
-    One character may be several tokens; all but its last are ``""``. A token's text may depend on those before it.
-
-    Args:
-        ids: tokens.
-        decode: from tokens to text.
-        before: a few tokens in front of them, as context.
-
-    >>> halves = {1: b"\\xc3", 2: b"\\xa4", 3: b"t"}
-    >>> token_texts([3, 1, 2], lambda ids: b"".join(halves[i] for i in ids).decode("utf-8", "replace"))
-    ['t', '', 'ä']
-    """
-    whole = _beyond(decode(before), decode([*before, *ids]))
-    pieces = _stepwise(ids, decode, before)
-    if "".join(pieces) != whole:  # the text of tokens depends on more than their neighbors
-        pieces = _from_the_start(ids, decode, before, whole)
-    return pieces
-
-
-def _stepwise(ids: Sequence[int], decode: Callable[[Sequence[int]], str], before: Sequence[int]) -> list[str]:
-    """Every token decoded behind the one before it."""
-    behind, pending, pieces = tuple(before), (), []
-    for number, token in enumerate(ids, start=1):
-        pending = (*pending, token)
-        text = _beyond(decode(behind), decode((*behind, *pending)))
-        if text.endswith(_HALF) and number < len(ids) and len(pending) < 8:
-            pieces.append("")
-        else:
-            pieces.append(text)
-            behind, pending = pending, ()
-    return pieces
-
-
-def _from_the_start(
-    ids: Sequence[int], decode: Callable[[Sequence[int]], str], before: Sequence[int], whole: str
-) -> list[str]:
-    """Every token as its addition to all tokens before it, as far as they are a prefix of the whole."""
-    start, known, pieces = decode(before), "", []
-    for number in range(1, len(ids) + 1):
-        text = _beyond(start, decode([*before, *ids[:number]])) if number < len(ids) else whole
-        if len(text) < len(known) or not whole.startswith(text):
-            text = known
-        pieces.append(text[len(known) :])
-        known = text
-    return pieces
-
-
-def _beyond(start: str, text: str) -> str:
-    """The part of a text behind its common prefix with ``start``.
-
-    >>> _beyond("ab", "abc"), _beyond("ab ", "abc")
-    ('c', 'c')
-    """
-    shared = 0
-    while shared < min(len(start), len(text)) and start[shared] == text[shared]:
-        shared += 1
-    return text[shared:]

@@ -58,8 +58,7 @@ def measure_gain(evaluations: Mapping[str, Mapping[str, Any]]) -> Gain | None:
 
 
 def _measured(name: str, summary: Mapping[str, Any]) -> EvalRecords:
-    task_split = {key: summary["task_split"][key] for key in ("env_id", "split", "tasks", "digest")}
-    return EvalRecords(Path(name), task_split, {}, [Record(**row) for row in summary["records"]])
+    return EvalRecords(Path(name), summary["task_split"], {}, [Record(**row) for row in summary["records"]])
 
 
 def _by_type(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

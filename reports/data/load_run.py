@@ -67,6 +67,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
     told = without_secrets(flat(tree))
     counters = result.get("counters") if not state else state.get("counters")
     return {
+        "kind": "training",
         "name": run.resolve().name,
         "path": str(run.resolve()),
         "method": config.method if config else str(tree.get("method", "")),

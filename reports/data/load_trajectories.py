@@ -90,7 +90,7 @@ class TrajectoryReader:
         """
         groups: dict[int, list[dict[str, Any]]] = {}
         file = self.files.get(iteration)
-        with _complete(file):
+        with complete(file):
             for row in _rows(file) if file else ():
                 groups.setdefault(row["group"], []).append(row)
         return [*groups.values()]
@@ -98,14 +98,14 @@ class TrajectoryReader:
     def _by_information(self, iteration: int) -> list[list[dict[str, Any]]]:
         """The same, the most informative groups first."""
         groups = self.groups(iteration)
-        with _complete(self.files.get(iteration)):
+        with complete(self.files.get(iteration)):
             return sorted(groups, key=_information_rank)
 
     def _cards(self, iteration: int, rows: Sequence[Mapping[str, Any]]) -> list[EpisodeCard]:
         """The lines of a group as episodes."""
-        with _complete(self.files[iteration]):
+        with complete(self.files[iteration]):
             sizes = Counter(turn.get("state_group") for row in rows for turn in row["turns"])
-            return [_episode(iteration, member, row, sizes) for member, row in enumerate(rows)]
+            return [episode_card(iteration, member, row, sizes) for member, row in enumerate(rows)]
 
     def _add(self, kept: dict[tuple[int, int], list[EpisodeCard]], iteration: int, mode: str | None = None) -> bool:
         """Adds one more group of an iteration, with a failure mode if one is given; returns whether there was one."""
@@ -155,7 +155,7 @@ def _with_tokens_up_to(most: int, cards: list[EpisodeCard]) -> list[EpisodeCard]
 
 
 @contextlib.contextmanager
-def _complete(file: Path | None) -> Iterator[None]:
+def complete(file: Path | None) -> Iterator[None]:
     """Turns errors about missing fields into a :class:`RunDataError` that names the file."""
     try:
         yield
@@ -172,7 +172,7 @@ def _rows(file: Path) -> Iterator[dict[str, Any]]:
         raise RunDataError(f"{file} is damaged ({' '.join(str(error).split())}); remove it") from error
 
 
-def _episode(iteration: int, member: int, row: Mapping[str, Any], sizes: Mapping[int | None, int]) -> EpisodeCard:
+def episode_card(iteration: int, member: int, row: Mapping[str, Any], sizes: Mapping[int | None, int]) -> EpisodeCard:
     """A line as an episode. Fields that an older version did not write are None."""
     turns = row["turns"]
     return {
@@ -189,6 +189,7 @@ def _episode(iteration: int, member: int, row: Mapping[str, Any], sizes: Mapping
         "replaced": row.get("replaced", False),
         "chosen_because": row.get("chosen_because"),
         "chosen_reason": row.get("chosen_reason"),
+        "usage": row.get("usage"),
         "initial_observation": row["initial_observation"],
         "analysis": _analysis(row["analysis"]) if row.get("analysis") else None,
         "turns": [_turn(turns, number, sizes) for number in range(len(turns))],
@@ -213,13 +214,18 @@ def _turn(turns: Sequence[Mapping[str, Any]], number: int, sizes: Mapping[int | 
     return {
         "action": turn["action"],
         "reply": turn.get("reply"),
+        "thoughts": turn.get("thoughts"),
+        "usage": turn.get("usage"),
+        "trial": turn.get("trial", 1),
         "format_error": turn["format_error"],
         "valid": turn.get("valid"),
         "observation": turn["observation"],
         "calls": turn.get("calls", []),
         "answer": turn.get("answer", ""),
         "rewards": turn.get("rewards", {}),
-        "predictions": [_prediction(turns, number, horizon) for horizon in range(1, len(turn["predictions"]) + 1)],
+        "predictions": [
+            _prediction(turns, number, horizon) for horizon in range(1, len(turn.get("predictions", ())) + 1)
+        ],
         "return_task": turn.get("return_task"),
         "return_predictive": turn.get("return_predictive"),
         "return_modulated": turn.get("return_modulated"),
@@ -228,7 +234,7 @@ def _turn(turns: Sequence[Mapping[str, Any]], number: int, sizes: Mapping[int | 
         "grouping_state": turn.get("grouping_state"),
         "advantage_state": turn.get("advantage_state"),
         "advantage_outcome": turn.get("advantage_outcome"),
-        "advantage": turn["advantage"],
+        "advantage": turn.get("advantage"),
         "tokens": turn.get("tokens"),
     }
 

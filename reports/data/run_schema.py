@@ -40,6 +40,9 @@ class TurnCard(TypedDict):
 
     action: str  # the bare command; "" for a reply without one
     reply: str | None  # the full reply, if it is more than the command
+    thoughts: str | None  # that a server returned beside the reply
+    usage: dict[str, float] | None  # of a prompted model: answers, tokens, seconds; None: not recorded
+    trial: int  # of several at the task, from 1
     format_error: str | None
     valid: bool | None  # whether the command had an effect; None: not recorded
     observation: str  # of the environment
@@ -55,7 +58,7 @@ class TurnCard(TypedDict):
     grouping_state: str | None  # the state used for grouping, if it is not the previous observation; else None
     advantage_state: float | None  # A^S (Eq. 8); None if the estimator has none
     advantage_outcome: float | None  # A^E (Eq. 1)
-    advantage: float  # the advantage of the turn's tokens
+    advantage: float | None  # the advantage of the turn's tokens; None: of an evaluation
     tokens: list[tuple[str, int, float]] | None  # text, kind, log-probability (0: not sampled); None: not recorded
 
 
@@ -72,7 +75,10 @@ class Analysis(TypedDict):
 
 
 class EpisodeCard(TypedDict):
-    """One episode of training."""
+    """One episode of training, or of an evaluation.
+
+    Of an evaluation the iteration is 0, the group is the place of the task in the split, the member is the repeat.
+    """
 
     id: str  # "iteration/group/member"
     iteration: int
@@ -87,6 +93,7 @@ class EpisodeCard(TypedDict):
     replaced: bool  # whether its group was replaced by dynamic sampling, and not trained on
     chosen_because: str | None  # the failure mode for which the curriculum chose the task; None: drawn uniformly
     chosen_reason: str | None  # the analyst's words for that choice
+    usage: dict[str, float] | None  # of a prompted model, over all turns
     initial_observation: str
     analysis: Analysis | None
     turns: list[TurnCard]
@@ -192,9 +199,10 @@ class RunData(TypedDict):
     files that could not be read, one line each.
     """
 
+    kind: str  # "training", or "evaluation": a record file of evaluate.py
     name: str
     path: str
-    method: str
+    method: str  # of an evaluation: the agent
     env_id: str
     seed: int
     state: str  # "warm start", "training", "measuring", "finished" or "stopped" (no process writes to the folder)

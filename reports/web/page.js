@@ -31,17 +31,19 @@ function drawSections() {
   const played = runs.every((run) => known(run.episodes_recorded))
     ? runs.reduce((sum, run) => sum + run.episodes_recorded, 0)
     : null;
+  const what = runs.every((run) => run.kind === "evaluation") ? "episode" : "training episode";
   byId("episodes-lead").textContent =
     here === 0 && !played
-      ? "No training episode has been recorded yet."
+      ? `No ${what} has been recorded yet.`
       : played === null
-        ? `${plural(here, "training episode")} of those that were recorded are in this report.`
+        ? `${plural(here, what)} of those that were recorded are in this report.`
         : played > here
-          ? `${here} of the ${played} training episodes that were recorded are in this report.`
-          : "All recorded training episodes are in this report.";
+          ? `${here} of the ${played} ${what}s that were recorded are in this report.`
+          : `All recorded ${what}s are in this report.`;
 }
 
 function drawAll() {
+  byId("curves").hidden = runs.every((run) => run.kind === "evaluation");
   shelf.runs = runs.map((run) => run.name);
   drawRuns(runs);
   drawCurves(board, runs);

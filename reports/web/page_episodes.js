@@ -1,5 +1,7 @@
 // Episodes as cards, opened one by one; and linked by the part of the address after the #.
 
+const isEvaluation = (episode) => runs[episode.run].kind === "evaluation";
+
 function cardOf(episode) {
   if (!shelf.cards.has(episode.key)) shelf.cards.set(episode.key, makeCard(episode));
   return shelf.cards.get(episode.key);
@@ -8,7 +10,9 @@ function cardOf(episode) {
 function makeCard(episode) {
   const body = el("div", { class: "card-body", id: `b-${episode.key}`, hidden: true });
   const facts = [
-    `iteration ${episode.iteration}, group ${episode.group}, member ${episode.member}`,
+    isEvaluation(episode)
+      ? `task ${episode.group + 1}, repeat ${episode.member}`
+      : `iteration ${episode.iteration}, group ${episode.group}, member ${episode.member}`,
     plural(episode.turns.length, "turn"),
     known(predicted(episode)) && `predictions ${number(predicted(episode))}`,
   ]
@@ -81,6 +85,7 @@ function contents(episode) {
             ? `by the curriculum, because of ${[spaced(episode.chosen_because), episode.chosen_reason].filter(Boolean).join(": ")}`
             : "uniformly",
         ),
+      episode.usage && fact("Model", usageText(episode.usage)),
       episode.replaced && fact("Note", "this group was played and replaced: it did not train the policy"),
     ),
     analysis &&

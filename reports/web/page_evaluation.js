@@ -103,6 +103,44 @@ function track(marks) {
 
 const typesOf = (summaries) => [...new Set(summaries.flatMap((summary) => Object.keys(summary?.by_type ?? {})))].sort();
 
+// An evaluation of evaluate.py: there is one measurement.
+function measuredTable(run, summary, where, measures, place, several) {
+  const row = (name, part) => [
+    name,
+    String(part.n),
+    withInterval(part),
+    number(part.steps, 1),
+    ...measures.map((measure) => number(part.metrics?.[measure]?.mean, 3)),
+    track([{ summary: part, place }]),
+  ];
+  return el(
+    "div",
+    null,
+    several && el("h3", { class: "run-title" }, swatch(place), run.name),
+    table(
+      `Success by task type (${where})`,
+      [
+        ["Type of task"],
+        ["Episodes", true],
+        ["Success", true],
+        ["Steps", true],
+        ...measures.map((measure) => [spaced(measure), true]),
+        ["0 to 100 %"],
+      ],
+      [
+        row(el("strong", null, "all tasks"), summary),
+        ...typesOf([summary]).map((type) => row(spaced(type), summary.by_type[type])),
+      ],
+    ),
+    el("p", { class: "muted below" }, "Intervals are 95 %, over tasks."),
+  );
+}
+
+// What was played: official data with their version, or generated ones with their size.
+function dataText({ source, ...rest } = {}) {
+  return [source, ...Object.entries(rest).map(([name, value]) => `${name} ${value}`)].filter(Boolean).join(", ");
+}
+
 function evaluationTable(run, place, several) {
   const all = evaluationsOf(run);
   if (!all.length) return el("p", { class: "muted" }, `${run.name} has no evaluation on held-out tasks.`);
@@ -128,7 +166,9 @@ function evaluationTable(run, place, several) {
       row(spaced(type), before?.by_type?.[type], after?.by_type?.[type], gainOf(run, type)),
     ),
   ];
-  const where = split ? `${split.tasks} tasks of ${split.split}, digest ${split.digest}` : "held-out tasks";
+  const where = split
+    ? [`${split.tasks} tasks of ${split.split}, digest ${split.digest}`, dataText(split.data)].filter(Boolean).join("; ")
+    : "held-out tasks";
   const measures = [...new Set(all.flatMap(([, , summary]) => Object.keys(summary.metrics ?? {})))];
   const made = all.map(([name, step, summary]) => [
     name,
@@ -140,6 +180,7 @@ function evaluationTable(run, place, several) {
     number(summary.prediction, 3),
     ...measures.map((name) => number(summary.metrics?.[name]?.mean, 3)),
   ]);
+  if (run.kind === "evaluation") return measuredTable(run, after, where, measures, place, several);
   return el(
     "div",
     null,

@@ -28,10 +28,17 @@ function runPanel(run, place, several) {
     el(
       "span",
       null,
-      `${run.method} on ${run.env_id}, seed ${run.seed}, iteration ${run.steps[0]} of ${run.steps[1]}`,
+      `${run.method} on ${run.env_id}, seed ${run.seed}` +
+        (run.kind === "evaluation" ? "" : `, iteration ${run.steps[0]} of ${run.steps[1]}`),
     ),
   ];
-  const tiles = [
+  const measured = run.kind === "evaluation" && [
+    tile("Success", percent(after.success), after.interval && interval(after.interval)),
+    tile("Episodes", String(after.n), after.errors ? `${after.errors} without an outcome` : ""),
+    tile("Steps", number(after.steps, 1), `${percent(after.invalid)} invalid`),
+    after.usage?.answers > 0 && tile("Model", plural(after.usage.answers, "answer"), usageText(after.usage)),
+  ];
+  const tiles = measured || [
     tile("Success before", before ? percent(before.success) : "–", before?.interval && interval(before.interval)),
     tile(`Success ${when}`, after ? percent(after.success) : "–", after?.interval && interval(after.interval)),
     tile("Gain", gain ? `${points(gain.gain)} points` : "–", gainInterval(gain)),

@@ -80,11 +80,18 @@ function credit(turn, scale, twins) {
     rows.push(bar("A state", turn.advantage_state, scale, "A^S: against other turns taken in the same state"));
   if (known(turn.advantage_outcome))
     rows.push(bar("A outcome", turn.advantage_outcome, scale, "A^E: the episode against the others of its group"));
-  rows.push(bar(el("b", null, "Advantage"), turn.advantage, scale, "what the turn's tokens were trained with"));
+  if (known(turn.advantage))
+    rows.push(bar(el("b", null, "Advantage"), turn.advantage, scale, "what the turn's tokens were trained with"));
   const rewards = Object.entries(turn.rewards).filter(([, value]) => value !== 0);
   if (rewards.length) say("Rewards", rewards.map(([name, value]) => `${spaced(name)} ${signed(value, 2)}`).join(", "));
+  if (turn.usage) say("Tokens", usageText(turn.usage));
   return el("dl", { class: "credit" }, rows);
 }
+
+// What a prompted model cost.
+const usageText = (usage) =>
+  `${plural(usage.answers, "answer")}, ${usage.prompt_tokens} read, ${usage.completion_tokens} written` +
+  (usage.seconds ? `, ${number(usage.seconds, 1)} s` : "");
 
 // A call as it would be written in Python.
 const callText = ({ name, arguments: given }) =>
@@ -210,6 +217,7 @@ function turnItem(episode, turn, at, scale, twins) {
       { class: "turn-head" },
       el("h4", null, `Turn ${at + 1}`),
       critical && el("span", { class: "chip bad" }, "critical step"),
+      turn.trial > 1 && el("span", { class: "chip" }, `trial ${turn.trial}`),
     ),
     el(
       "div",
@@ -221,6 +229,7 @@ function turnItem(episode, turn, at, scale, twins) {
         turn.format_error && el("span", { class: "chip bad" }, `format: ${spaced(turn.format_error)}`),
         turn.valid === false && el("span", { class: "chip warn" }, "did nothing"),
       ),
+      turn.thoughts && folded("Thoughts", () => el("p", { class: "text said" }, turn.thoughts)),
       turn.reply && folded("Whole reply", () => el("p", { class: "text said" }, turn.reply)),
       turn.calls?.length > 0 && callList(turn.calls),
       !shownAlready &&

@@ -7,7 +7,8 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 from roleagent.envs.searchqa.env import INVALID
-from roleagent.tasks.split import assert_disjoint
+from roleagent.envs.tools.views import ToolView
+from roleagent.tasks.split import assert_disjoint, data_of, split_text
 
 NAMES = ("Toy", "ALFWorld", "WebShop", "SearchQA", "TextCraft")
 TOY, ALFWORLD, WEBSHOP, SEARCHQA, TEXTCRAFT = (f"RoleAgent/{name}-v0" for name in NAMES)
@@ -156,6 +157,20 @@ def test_the_last_allowed_step_may_win(env_id):
     for command in plan:
         _, reward, terminated, truncated, _ = env.step(command)
     assert (reward, terminated, truncated) == (1.0, True, False)
+
+
+@each_env
+def test_an_environment_names_its_data(env_id):
+    """The split with its data is what titles, records and comparisons quote; a view names the same."""
+    env = make(env_id)
+    found = data_of(env)
+    assert found["source"] == ("built in" if env_id == TOY else "generated")
+    assert found == data_of(ToolView(env))
+    assert found["source"] in split_text({**env.unwrapped.task_split.manifest(), "data": found})
+    if env_id == WEBSHOP:
+        assert found["nouns"] == env.reset(seed=0)[1]["noun_source"] and found != data_of(make(env_id, num_products=50))
+    if env_id == ALFWORLD:
+        assert found["rooms"] == "small"
 
 
 @each_env

@@ -56,6 +56,8 @@ OFFICIAL = GameVersion(help=HELP, washers=_SINKS)
 """The published games of format 2.1.3."""
 OLDER = GameVersion(put=("put", "in/on"), names_location=True, washers=_SINKS)
 """The published games of format 2.1.1."""
+FORMATS = {PACKAGE: "of alfworld 0.4", OFFICIAL: "2.1.3", OLDER: "2.1.1"}
+"""How reports call the versions."""
 
 # SHA-256 of (domain, grammar without its task sentence).
 _KNOWN = {

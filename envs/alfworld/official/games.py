@@ -15,7 +15,13 @@ from functools import lru_cache
 from pathlib import Path
 
 from roleagent.envs.alfworld.engine.game import GameSource
-from roleagent.envs.alfworld.engine.game_version import GameVersion, UnknownGameVersion, recognize, task_sentence
+from roleagent.envs.alfworld.engine.game_version import (
+    FORMATS,
+    GameVersion,
+    UnknownGameVersion,
+    recognize,
+    task_sentence,
+)
 from roleagent.options import user_path
 from roleagent.slow_notice import waiting
 
@@ -134,6 +140,11 @@ def versions(folder: Path) -> set[GameVersion]:
             source = read_game(folder, games[place])
             found.add(recognize(source.domain, source.grammar))
     return found
+
+
+def version_text(folder: Path) -> str:
+    """The versions of a split's games, by the number of their format; those of another format are unknown."""
+    return ", ".join(sorted(FORMATS[version] for version in versions(folder))) or "unknown"
 
 
 def explain_absence(folder: Path, task_id: str) -> None:

@@ -21,8 +21,10 @@ from roleagent.envs.alfworld import goals
 from roleagent.envs.alfworld.engine.game import Game, GameSource
 from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion, with_sentence
 from roleagent.envs.alfworld.generated.layout import generator
+from roleagent.envs.alfworld.generated.tasks import task_type_of
 from roleagent.envs.alfworld.official.games import SPLITS, list_games, read_game, split_folder
 from roleagent.tasks.grammar import Refused, TaskGrammar, TaskSpec
+from roleagent.tasks.split import mixed
 
 _NAME = r"(?P<{0}type>[a-z_]+)-(?P<{0}obj>\w+)-None-(?P<{0}place>\w+)-(?P<{0}scene>\d+)"
 _GAME = re.compile(_NAME.format(""))
@@ -119,14 +121,19 @@ def _official(folder: Path, task_id: str) -> GameSource:
 
 @cache
 def new_goals_in(folder: Path, games: int | None) -> partial[bool]:
-    """The function that recognizes the ids of written tasks, for the first ``games`` games of a training split."""
+    """The function that recognizes the ids of written tasks, for so many games of a training split, of all types."""
     return partial(is_new_goal, folder, games)
 
 
 def is_new_goal(folder: Path, games: int | None, task_id: str) -> bool:
     """Whether an id names a goal and a training game."""
     goal = NewGoal.parse(task_id)
-    return goal is not None and goal.game in list_games(folder)[:games]
+    return goal is not None and goal.game in _first_games(folder, games)
+
+
+@lru_cache(maxsize=8)
+def _first_games(folder: Path, games: int | None) -> frozenset[str]:
+    return frozenset(mixed(list_games(folder), task_type_of)[:games])
 
 
 class _Rooms:

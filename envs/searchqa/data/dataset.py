@@ -32,10 +32,13 @@ class Archive(Opened):
         questions: of every split.
         retriever: the engine behind :meth:`search`.
         land: the things of the generated world's training land; empty with other questions or passages.
+        generated: whether the questions are those of the generated world.
     """
 
-    def __init__(self, questions: Questions, retriever: Retriever, land: tuple[Thing, ...] = ()):
-        self.questions, self.retriever, self.land = questions, retriever, land
+    def __init__(
+        self, questions: Questions, retriever: Retriever, land: tuple[Thing, ...] = (), generated: bool = False
+    ):
+        self.questions, self.retriever, self.land, self.generated = questions, retriever, land, generated
         self._found: OrderedDict[tuple[str, int], tuple[Hit, ...]] = OrderedDict()
 
     @cached_property
@@ -111,7 +114,8 @@ def _open(place: str, corpus: str | None, retriever: str, index: str | None, see
                 passages = Passages.open(path)
         with waiting(f"the index of {retriever} to be opened" if index else f"{retriever} to index the passages"):
             land = world.land if world and corpus is None else ()
-            archive = Archive(questions, open_retriever(retriever, passages, index), land)  # type: ignore[arg-type]
+            found = open_retriever(retriever, passages, index)  # type: ignore[arg-type]
+            archive = Archive(questions, found, land, generated=world is not None)
     except RetrievalError as error:
         raise QuestionError(str(error)) from error
     archive.origin = _open, (place, corpus, retriever, index, seed)

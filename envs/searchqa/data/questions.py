@@ -11,13 +11,12 @@ Any first part of a split mixes its data sets in proportion to their sizes.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from roleagent.envs.searchqa.text import normalize
 from roleagent.sharing import Immutable
-from roleagent.tasks.split import TaskSplit, assert_disjoint
+from roleagent.tasks.split import TaskSplit, assert_disjoint, mixed
 
 ENV_ID = "RoleAgent/SearchQA-v0"
 SPLITS = ("train", "valid", "test")
@@ -110,7 +109,7 @@ class Questions(Immutable, Mapping[str, tuple[Question, ...]]):
 
 def split(train: Iterable[Question], valid: Iterable[Question], test: Iterable[Question]) -> Questions:
     """Builds the splits (see the module's docstring), without empty ones."""
-    train, valid, test = map(_mixed, (train, valid, test))
+    train, valid, test = (mixed(part, lambda question: question.data_set) for part in (train, valid, test))
     asked = {normalize(question.text) for question in (*valid, *test)}
     train = tuple(question for question in train if normalize(question.text) not in asked)
     if not valid and train:
@@ -130,19 +129,6 @@ def split(train: Iterable[Question], valid: Iterable[Question], test: Iterable[Q
         **{name: tuple(group) for name, group in by_set.items()},
     }
     return Questions({name: questions for name, questions in splits.items() if questions})
-
-
-def _mixed(questions: Iterable[Question]) -> tuple[Question, ...]:
-    """The questions with their data sets mixed evenly; within a data set they keep their order."""
-    questions = tuple(questions)
-    sizes = Counter(question.data_set for question in questions)
-    counted: Counter[str] = Counter()
-    shares = []
-    for question in questions:
-        counted[question.data_set] += 1
-        shares.append(counted[question.data_set] / (sizes[question.data_set] + 1))
-    order = sorted(range(len(questions)), key=shares.__getitem__)
-    return tuple(questions[place] for place in order)
 
 
 def by_hash(questions: Iterable[Question]) -> list[Question]:

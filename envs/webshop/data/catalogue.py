@@ -115,6 +115,7 @@ class Catalogue(Immutable, Sequence[Product]):
         digest: 16 hex digits that differ wherever the data differs.
         skipped: how many entries of the data were left out, by reason.
         folder: the store that it is served from, with the search index in ``folder / "bm25"``; None: it is in memory.
+        generated: whether the products are the project's own.
     """
 
     def __init__(
@@ -124,10 +125,11 @@ class Catalogue(Immutable, Sequence[Product]):
         digest: str,
         skipped: Mapping[str, int] | None = None,
         folder: Path | None = None,
+        generated: bool = False,
     ):
         if not len(shelf):
             raise CatalogueError(f"{name} holds no product that can be sold; check the data ({dict(skipped or {})})")
-        self._shelf = shelf
+        self._shelf, self.generated = shelf, generated
         self.name, self.digest, self.skipped, self.folder = name, digest, dict(skipped or {}), folder
         self._size = len(shelf)
 

@@ -74,7 +74,7 @@ def _generated(products: int) -> Catalogue:
         lambda _: {item["asin"]: human for item, _, human in made},
     )
     digest = hashlib.sha256(json.dumps(made).encode()).hexdigest()[:16]
-    return Catalogue(MemoryShelf(cleaned), f"{GENERATED}-{products}", digest, skipped)
+    return Catalogue(MemoryShelf(cleaned), f"{GENERATED}-{products}", digest, skipped, generated=True)
 
 
 __all__ = ["GENERATED", "load_catalogue"]

@@ -10,9 +10,11 @@ and the product it was made of. It depends on the catalogue alone, never on the 
 
 Scale. Nothing is kept per goal but its place in the shuffled order (4 bytes); per product there are its price, its cap
 and the number of its first goal. A :class:`Goal` is written when it is asked for. The full set's 1.18 million products
-give some eight million synthetic goals, which is 33 MB plus 24 MB; seconds go into shuffling them, unless a store
-brings the order along. Splits name their tasks one by one, so they end after :data:`SPLIT_LIMIT` goals; the others can
-still be had by their index.
+give some eight million synthetic goals, which is 33 MB plus 24 MB. Shuffling takes seconds without a store.
+Splits name their tasks one by one, so they end after :data:`SPLIT_LIMIT` goals; the others can be had by their index.
+
+Twins. Products of one kind lead to the same request, and the original's shuffle puts some of them in two splits
+(:func:`twins`). Official splits are the original's, with their twins; generated ones leave them out.
 """
 
 from __future__ import annotations
@@ -74,6 +76,11 @@ class Goal(Immutable):
     query: str
     category: str
     product_category: str
+
+    @property
+    def request(self) -> str:
+        """The instruction without the price cap, which differs with the seed; in lower case, with single blanks."""
+        return " ".join(self.instruction.removesuffix(price_text(self.price_upper)).lower().split())
 
 
 class Goals(Immutable, Sequence[Goal]):
@@ -168,11 +175,7 @@ class Goals(Immutable, Sequence[Goal]):
 
 
 def prices(catalogue: Catalogue, rng: random.Random) -> array[float]:
-    """The price at which every product is sold: a range gives one uniform draw.
-
-    Returns:
-        Dollars, one per product.
-    """
+    """The price in dollars at which every product is sold: a range gives one uniform draw."""
     low, high = catalogue.columns.prices.T
     found = array("d", low.tobytes())
     for position in np.flatnonzero(~np.isnan(high)).tolist():
@@ -240,8 +243,6 @@ def bounds(n: int) -> dict[str, tuple[int, int]]:
 
     >>> bounds(6910)
     {'train': (1500, 6910), 'valid': (500, 1500), 'test': (0, 500)}
-    >>> bounds(100)
-    {'train': (30, 100), 'valid': (15, 30), 'test': (0, 15)}
 
     Raises:
         CatalogueError: there are fewer than three goals.
@@ -257,12 +258,38 @@ def bounds(n: int) -> dict[str, tuple[int, int]]:
 def task_splits(catalogue: Catalogue, kind: Kind = "synthetic") -> Mapping[str, TaskSplit]:
     """The splits ``train``, ``valid`` and ``test``: the same whatever the seed of prices and caps.
 
+    Those of a generated catalogue share no request.
+
     Raises:
         CatalogueError: the data has too few such goals.
     """
     _, every = open_goals(catalogue, kind, SEED)
-    found = {split: TaskSplit(ENV_ID, split, every.ids(*where)) for split, where in bounds(len(every)).items()}
+    left_out = twins(catalogue, kind) if catalogue.generated else {}
+    listed = {split: every.ids(*where) for split, where in bounds(len(every)).items()}
+    found = {
+        split: TaskSplit(ENV_ID, split, tuple(one for one in ids if one not in left_out))
+        for split, ids in listed.items()
+    }
     assert_disjoint(found.values())
+    return found
+
+
+@lru_cache(maxsize=8)
+def twins(catalogue: Catalogue, kind: Kind = "synthetic") -> Mapping[str, str]:
+    """Goals whose request, the price cap aside, is that of a goal in another split.
+
+    Returns:
+        by the id of a goal in ``train`` or ``valid``, that of one in ``test``, else in ``valid``.
+    """
+    _, every = open_goals(catalogue, kind, SEED)
+    seen: dict[str, tuple[str, str]] = {}
+    found: dict[str, str] = {}
+    for split, where in reversed(bounds(len(every)).items()):
+        for index in range(*where):
+            goal = every[index]
+            other, first = seen.setdefault(goal.request, (split, goal.goal_id))
+            if other != split:
+                found[goal.goal_id] = first
     return found
 
 
@@ -318,4 +345,5 @@ __all__ = [
     "price_text",
     "prices",
     "task_splits",
+    "twins",
 ]

@@ -17,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import version
 from pathlib import Path
 
 # The original's score loads the small model, although its setup script downloads the large one.
@@ -122,6 +123,13 @@ def from_spacy(model: str) -> NounSource:
         return tuple(token.text.lower() for token in load()(title) if token.pos_ in ("NOUN", "PROPN"))
 
     return NounSource(model, find)
+
+
+def described(nouns: NounSource) -> str:
+    """The name of a source; of a spaCy model with the versions of the model and of spaCy."""
+    if nouns.name not in MODELS:
+        return nouns.name
+    return f"{nouns.name} {version(nouns.name)} of spaCy {version('spacy')}"
 
 
 def open_nouns(nouns: str | Path | None = None, folder: Path | None = None, asins: Iterable[str] = ()) -> NounSource:

@@ -95,14 +95,22 @@ def find_goal(shop: Shop, task_id: str) -> Goal:
 
 
 def is_written(shop: Shop, task_id: str) -> bool:
-    """Whether an id is that of a goal that can be written for training."""
+    """Whether an id is that of a goal that can be written for training: its request is none of an evaluation split."""
     written = WrittenGoal.parse(task_id)
     if written is None or written.goal_id not in task_splits(shop.catalogue, shop.goals.kind)["train"]:
         return False
     try:
-        return bool(written.goal(shop))
+        return written.goal(shop).request not in _held_out(shop)
     except ValueError:
         return False
+
+
+@lru_cache(maxsize=8)
+def _held_out(shop: Shop) -> frozenset[str]:
+    """The requests of the evaluation splits."""
+    splits = task_splits(shop.catalogue, shop.goals.kind)
+    ids = (goal_id for split, tasks in splits.items() if split != "train" for goal_id in tasks.task_ids)
+    return frozenset(shop.goals.find(goal_id).request for goal_id in ids)
 
 
 @lru_cache(maxsize=8)

@@ -43,7 +43,7 @@ class EnvConfig:
     id: Text = "RoleAgent/ALFWorld-v0"  # a Gymnasium id; module:id imports the module first
     train_split: Text = "train"  # the split that is trained on
     eval_split: Text = "valid_unseen"  # the split that is measured on
-    eval_tasks: Count = 0  # tasks of the evaluation split, from its start; 0: all of them
+    eval_tasks: Count = 0  # tasks of the evaluation split, of all types; 0: all of them
     kwargs: Mapping[str, Any] = field(default_factory=dict)  # for gymnasium.make, e.g. size: small
 
 

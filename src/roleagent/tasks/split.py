@@ -9,16 +9,19 @@ from __future__ import annotations
 import difflib
 import hashlib
 import inspect
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
 
 from roleagent.commands import nearest
 from roleagent.sharing import DataChanged, Immutable
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,30 @@ class TaskSplit(Immutable):
     def digest(self) -> str:
         """SHA-256 (hex, first 16 digits) of the ids in order."""
         return hashlib.sha256("\n".join(self.task_ids).encode()).hexdigest()[:16]
+
+    def first(self, n: int, type_of: Callable[[str], str]) -> TaskSplit:
+        """``n`` tasks in :func:`mixed` order: the first of every type, then as the order has them.
+
+        So each type is in proportion to its size, and a rare one is there. All tasks are the split itself.
+
+        >>> tasks = TaskSplit("RoleAgent/Toy-v0", "valid", ("boil-1", "boil-2", "boil-3", "boil-4", "boil-5", "heat-1"))
+        >>> tasks.first(3, lambda task_id: task_id.split("-")[0]).task_ids
+        ('boil-1', 'boil-2', 'heat-1')
+
+        Raises:
+            ValueError: ``n`` is not positive.
+        """
+        if n >= len(self):
+            return self
+        if n < 1:
+            raise ValueError(f"{n} tasks are none: take at least 1")
+        order = mixed(self.task_ids, type_of)
+        heads: dict[str, int] = {}
+        for place, task_id in enumerate(order):
+            heads.setdefault(type_of(task_id), place)
+        first = set(heads.values())
+        chosen = sorted(range(len(order)), key=lambda place: (place not in first, place))[:n]
+        return TaskSplit(self.env_id, self.split, tuple(order[place] for place in sorted(chosen)))
 
     def requested(self, options: Mapping[str, Any] | None, rng: np.random.Generator) -> Any:
         """The id that ``reset`` is to play: ``options["task_id"]``, unchecked, or a uniform draw from the split."""
@@ -146,6 +173,60 @@ def check_names(cls: type, arguments: Iterable[str]) -> None:
             raise TypeError(f"{cls.__name__} has no argument {name}{hint}")
 
 
+def data_of(env: gymnasium.Env) -> dict[str, str]:
+    """What an environment plays, for reports: its attribute ``data_info``; empty where it has none.
+
+    ``source`` is ``"official"``, ``"generated"``, ``"built in"`` or ``"own"``. Other keys differ by environment:
+    ``version``, ``digest``, a size.
+
+    >>> data_of(gymnasium.make("RoleAgent/Toy-v0"))
+    {'source': 'built in'}
+    """
+    return {name: str(value) for name, value in getattr(env.unwrapped, "data_info", {}).items()}
+
+
+def split_text(manifest: Mapping[str, Any]) -> str:
+    """The tasks and data of a result in one line.
+
+    Args:
+        manifest: of :meth:`TaskSplit.manifest`, with :func:`data_of` as ``data`` where it is known.
+
+    >>> split_text({"tasks": 140, "digest": "ef35bea9156a6c9b", "data": {"source": "official", "version": "2.1.1"}})
+    '140 tasks, digest ef35bea9156a6c9b; official, version 2.1.1'
+    """
+    data = dict(manifest.get("data") or {})
+    source = data.pop("source", "")
+    parts = [*([source] if source else []), *(f"{name} {value}" for name, value in data.items())]
+    return f"{manifest['tasks']} tasks, digest {manifest['digest']}{'; ' * bool(parts)}{', '.join(parts)}"
+
+
+def first_tasks(env: gymnasium.Env, n: int) -> TaskSplit:
+    """The first ``n`` tasks of an environment's split, of all types (:meth:`TaskSplit.first`).
+
+    An environment that does not say the types of its tasks (``task_type(task_id)``) gives the start of its split.
+    """
+    base: Any = env.unwrapped
+    return base.task_split.first(n, getattr(base, "task_type", lambda task_id: ""))
+
+
+def mixed(items: Iterable[T], type_of: Callable[[T], str]) -> tuple[T, ...]:
+    """The items with their types mixed evenly: any first part has each type in proportion to its size.
+
+    Within a type they keep their order.
+
+    >>> mixed(("a1", "a2", "a3", "a4", "b1", "b2"), lambda item: item[0])
+    ('a1', 'b1', 'a2', 'a3', 'b2', 'a4')
+    """
+    items = tuple(items)
+    types = [type_of(item) for item in items]
+    sizes, counted = Counter(types), Counter[str]()
+    shares = []
+    for name in types:
+        counted[name] += 1
+        shares.append(counted[name] / (sizes[name] + 1))
+    return tuple(items[place] for place in sorted(range(len(items)), key=shares.__getitem__))
+
+
 def assert_disjoint(task_splits: Iterable[TaskSplit], key: Callable[[str], str] = str) -> None:
     """Checks that no two splits share a task, or anything else that ``key`` reads from a task id (a scene, say).
 
@@ -175,4 +256,4 @@ def wilson(successes: float, n: float, z: float = 1.959964) -> tuple[float, floa
     return max(0.0, center - half), min(1.0, center + half)
 
 
-__all__ = ["TaskSplit", "TaskSplitEnv", "assert_disjoint", "wilson"]
+__all__ = ["TaskSplit", "TaskSplitEnv", "assert_disjoint", "data_of", "first_tasks", "mixed", "split_text", "wilson"]

@@ -125,6 +125,33 @@ def test_what_differs_otherwise_is_said_and_other_splits_are_refused(tmp_path):
         compared([here], [other])
 
 
+OFFICIAL = {"source": "official", "version": "2.1.1"}
+
+
+@pytest.mark.parametrize(
+    ("data", "other", "same"),
+    [
+        (OFFICIAL, OFFICIAL, True),
+        (OFFICIAL, None, True),  # a file of an older version does not name its data
+        (OFFICIAL, {"source": "generated", "rooms": "standard"}, False),
+        (OFFICIAL, {"source": "official", "version": "2.1.3"}, False),
+        ({"source": "official", "nouns": "heuristic"}, {"source": "official", "nouns": "en_core_web_sm 3.8.0"}, False),
+    ],
+)
+def test_other_data_are_refused(tmp_path, data, other, same):
+    """Also between files of which an older one, which names none, comes first."""
+    paths = [
+        measured(tmp_path / f"{n}", ["ab"], **({} if found is None else {"data": found}))
+        for n, found in enumerate((None, data, other))
+    ]
+    for sides in ((paths[1:2], paths[2:]), (paths[:2], paths[2:])):
+        if same:
+            assert compared(*sides)["task_split"]["data"] == data
+        else:
+            with pytest.raises(ValueError, match="only success on the same tasks and data"):
+                compared(*sides)
+
+
 def test_the_command_compares_runs_and_files(tmp_path, capsys):
     """A run folder stands for its measurement at the end; before and after of the same runs are paired."""
     runs = []

@@ -14,6 +14,7 @@ from tiny import qwen
 from roleagent.agents.chat.endpoint import Endpoint
 from roleagent.agents.evaluation.baselines import build_agent
 from roleagent.agents.policies import hf
+from roleagent.tasks.split import first_tasks
 
 evaluate = load("evaluate")
 TEMPLATE = (
@@ -56,7 +57,7 @@ def knowing():
     """A reply that knows by heart what the expert did at each step of the first tasks, and says it in tags."""
     env = gymnasium.make("RoleAgent/Toy-v0", split="valid")
     expert, known = build_agent("expert", env, np.random.default_rng(0)), {}
-    for task_id in env.unwrapped.task_split.task_ids[:12]:
+    for task_id in first_tasks(env, 12).task_ids:
         observation, info = env.reset(options={"task_id": task_id})
         expert.reset(observation, info)
         commands, done = known.setdefault(info["goal"], []), False

@@ -8,10 +8,12 @@ import gymnasium
 import pytest
 
 pytest.importorskip("trl", reason="TRL is not installed: pip install -e '.[test]'")
+from shared_data import shared_data
 from small_envs import SMALL
 from transformers.utils import get_json_schema
 
-from roleagent.envs.adapters.trl import OVER, _class, environment_factory, tasks_dataset
+from roleagent.envs.adapters.trl import CALL, OVER, _class, environment_factory, tasks_dataset
+from roleagent.tools import Result
 
 NAMES = {
     "RoleAgent/Toy-v0": {"act"},
@@ -111,3 +113,75 @@ def test_an_environment_that_fails_has_no_reward(monkeypatch):
         episodes.act("look")
     assert episodes.get_reward() is None
     assert episodes.act("look") == OVER
+
+
+class Weather:
+    """A tool as a server describes one: its names are none in Python, its texts have lines of their own."""
+
+    def __init__(self, name="get-weather"):
+        self.name, self.description = name, "The weather.\n\nArgs:\n    where: no argument of it\n"
+        about = {"type": "string", "description": "The day.\nuser_id: not here"}
+        self.parameters = {"type": "object", "properties": {"from": about, "user-id": {"type": "integer"}}}
+
+    def execute(self, arguments, state):
+        return Result(json.dumps(arguments))
+
+
+def tool_tasks(*tools):
+    return {"train": [{"id": tool, "prompt": f"Use {tool}.", "answer": "x", "tools": [tool]} for tool in tools]}
+
+
+def test_names_that_are_none_in_python():
+    """They are offered under names that are, and the environment gets its own."""
+    tools = [Weather(), Weather("info"), Weather("_2d")]
+    tasks = {"train": [{"id": "1", "prompt": "What?", "answer": "x"}]}
+    episodes = environment_factory("RoleAgent/ToolEnv-v0", tools=tools, tasks=tasks)()
+    offered = tools_of(episodes)
+    assert set(offered) == {"get_weather", "info_", "tool_2d", "answer"}
+    described = get_json_schema(offered["get_weather"])["function"]
+    assert described["description"].startswith("The weather.")
+    properties = described["parameters"]["properties"]
+    assert {name: about["type"] for name, about in properties.items()} == {"from_": "string", "user_id": "integer"}
+    assert properties["from_"]["description"] == "The day. user_id: not here"
+    episodes.reset()
+    assert json.loads(offered["get_weather"](from_="Mon", user_id=3)) == {"from": "Mon", "user-id": 3}
+    assert offered["tool_2d"]("Tue", 1).startswith('{"from": "Tue"')
+    assert [call["name"] for call in episodes.info["calls"]] == ["_2d"] and episodes.info["calls"][0]["error"] is None
+    twice = {"type": "object", "properties": {"user-id": {}, "user_id": {}}}
+    with pytest.raises(ValueError, match="parameters of the tool 'book', 'user-id' and 'user_id'"):
+        _class("Twice", (("book", "Books.", json.dumps(twice)),))
+
+
+@pytest.mark.parametrize(("env_id", "folder"), [("RoleAgent/BFCL-v0", "bfcl"), ("RoleAgent/APIBank-v0", "api_bank")])
+def test_tools_of_the_task_are_in_its_prompt_and_can_be_called(env_id, folder):
+    data = {"data_dir": shared_data(folder, "published data")}
+    episodes, env = environment_factory(env_id, **data)(), gymnasium.make(env_id, disable_env_checker=True, **data)
+    task_ids = env.unwrapped.task_split.task_ids
+    for task_id in (*task_ids[:3], *task_ids[len(task_ids) // 2 :][:3], *task_ids[-3:]):
+        _, info = env.reset(options={"task_id": task_id})
+        text = episodes.reset(task_id=task_id)
+        assert all(f'"name": "{tool["function"]["name"]}"' in text for tool in info["tools"]), task_id
+        calls = json.loads(env.unwrapped.walkthrough()[0])
+        tools = tools_of(episodes)
+        tools["call"](**calls) if "calls" in calls else tools["answer"]("none")
+        assert episodes.get_reward() == 1.0, task_id
+    episodes.reset(task_id=task_ids[0])
+    assert "neither" in tools["call"](calls="nonsense") and episodes.get_reward() == 0.0
+
+
+def test_tasks_with_tools_of_their_own():
+    """A task's prompt lists its tools and no others; an environment that offers a new one has to say so."""
+    options = {"tools": [Weather("a"), Weather("b")], "tasks": tool_tasks("a", "b")}
+    episodes = environment_factory("RoleAgent/ToolEnv-v0", **options)()
+    assert set(tools_of(episodes)) == {"call", "answer"}
+    described = get_json_schema(episodes.call)["function"]["parameters"]["properties"]
+    assert described["calls"]["items"] == {"type": "object"}
+    row = tasks_dataset("RoleAgent/ToolEnv-v0", **options)[1]
+    text = episodes.reset(**row)
+    assert '"name": "b"' in text and '"name": "a"' not in text and CALL.name in text
+    assert json.loads(episodes.call([{"name": "b", "arguments": {"from": "Mon"}}])) == {"from": "Mon"}
+    assert "there is no tool 'a'" in episodes.call([{"name": "a", "arguments": {}}])
+    env = episodes._env.unwrapped
+    env.__class__ = type("Silent", (type(env),), {"tools_by_task": False})
+    with pytest.raises(ValueError, match=r"offers the tool 'b'.*tools_by_task"):
+        episodes.reset(**row)

@@ -1,6 +1,7 @@
 """Official games on disk: what is found, what is left out, and what broken data says."""
 
 import json
+from collections import Counter
 
 import gymnasium
 import pytest
@@ -10,6 +11,7 @@ from roleagent.envs.alfworld.engine.game_version import OFFICIAL, OLDER, Unknown
 from roleagent.envs.alfworld.env import ALFWorldEnv
 from roleagent.envs.alfworld.generated.generate import generate, split_ids
 from roleagent.envs.alfworld.official.games import list_games, read_game, split_folder
+from roleagent.tasks.split import first_tasks
 
 GRAMMAR = '"rhs": "Your task is to: put a mug in desk."'
 
@@ -49,6 +51,11 @@ def test_games_are_found_and_sorted(tmp_path, train, monkeypatch):
     monkeypatch.setenv("ALFWORLD_DATA", str(tmp_path))
     assert ALFWorldEnv().task_split.task_ids == FOUND
     assert ALFWorldEnv(data_dir="generated").task_split.task_ids == split_ids("train", "standard")
+
+
+def test_results_name_the_games(tmp_path, train):
+    assert ALFWorldEnv(data_dir="generated").data_info == {"source": "generated", "rooms": "standard"}
+    assert ALFWorldEnv(data_dir=tmp_path).data_info == {"source": "official", "version": "unknown"}  # made-up rules
 
 
 def test_importing_alfworld_does_not_change_where_games_come_from(tmp_path, monkeypatch):
@@ -145,6 +152,9 @@ def test_both_formats(official_games, name, version, planned):
     folder = split_folder(official_games[name], "valid_seen")
     assert len(list_games(folder)) == 140 and folder.parent.name == "json_2.1.1"
     env = ALFWorldEnv(split="valid_seen", data_dir=official_games[name])
+    assert env.data_info == {"source": "official", "version": {OFFICIAL: "2.1.3", OLDER: "2.1.1"}[version]}
+    panel = Counter(map(env.task_type, first_tasks(env, 128).task_ids))  # of configs/published/alfworld.yaml
+    assert len(panel) == 6 and panel["pick_two_obj_and_place"] == 22
     for task_id in env.task_split.task_ids:
         text, info = env.reset(options={"task_id": task_id})
         source = read_game(folder, task_id)

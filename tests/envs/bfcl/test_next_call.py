@@ -9,10 +9,11 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 from shared_data import shared_data
 
+from roleagent.agents.evaluation.records import measures
 from roleagent.envs.apibank.env import same_value
 from roleagent.envs.bfcl.check import problem_of
 from roleagent.envs.bfcl.env import CATEGORIES
-from roleagent.envs.tools.calls.command import answer_command, call_command, read_command
+from roleagent.envs.tools.calls.command import answer_command, call_command, error_command, read_command
 from roleagent.tools import Call
 
 BFCL, APIBANK = "RoleAgent/BFCL-v0", "RoleAgent/APIBank-v0"
@@ -80,6 +81,31 @@ def test_no_call_is_right_where_no_function_suits():
     env = make(BFCL, split="live_relevance")
     env.reset(seed=1)
     assert env.step(answer_command("No function suits."))[1] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("command", "irrelevance", "relevance", "malformed"),
+    [
+        (answer_command("No function suits."), 1.0, 0.0, 0.0),
+        (call_command([Call("f", {})]), 0.0, 1.0, 0.0),
+        (call_command(["malformed call: no JSON"]), 1.0, 0.0, 1.0),
+        (error_command("The reply is malformed: no call."), 1.0, 0.0, 1.0),
+        ("neither", 1.0, 0.0, 1.0),
+        (call_command([Call("f", {}), "malformed call: no JSON"]), 0.0, 1.0, 1.0),
+    ],
+)
+def test_a_malformed_call_is_no_call_and_is_reported(command, irrelevance, relevance, malformed):
+    """The publisher's rule, and beside it the share that an evaluation shows."""
+    for split, wanted in (
+        ("irrelevance", irrelevance),
+        ("live_irrelevance", irrelevance),
+        ("live_relevance", relevance),
+    ):
+        env = make(BFCL, split=split)
+        env.reset(seed=1)
+        info = env.step(command)[4]
+        assert (info["rewards"]["task"], info["counters"]["malformed"]) == (wanted, malformed), split
+        assert measures(info) == {"malformed": malformed} and info["valid_action"] is not bool(malformed)
 
 
 @pytest.mark.filterwarnings("ignore:.*different from the unwrapped")

@@ -25,10 +25,12 @@ from roleagent.envs.webshop.engine.goals import (
     open_goals,
     prices,
     task_splits,
+    twins,
 )
 from roleagent.envs.webshop.engine.written import find_goal
 from roleagent.envs.webshop.text import read_request
 from roleagent.tasks.grammar import grammar_of
+from roleagent.tasks.split import assert_disjoint
 
 COLORS_AND_SIZES = {"Size": [{"value": "S"}, {"value": "L"}], "Color": [{"value": v} for v in ("red", "blue", "tan")]}
 
@@ -90,6 +92,25 @@ def test_the_published_splits(real):
     assert found["train"].task_ids[0].startswith("synthetic/01500/")
     digests = {"train": "07aca1e057d138ac", "valid": "c4a8edbf2adfde14", "test": "b7ba0719df95fbbd"}
     assert {split: tasks.digest for split, tasks in found.items()} == digests
+    # Eight requests of test stand in training, seven of them with the same price cap (docs/evaluation.md).
+    _, every = open_goals(real)
+    again = {twin: first for twin, first in twins(real).items() if twin in found["train"] and first in found["test"]}
+    assert len({every.find(twin).request for twin in again}) == 8
+    same = {every.find(twin).instruction for twin in found["train"].task_ids}
+    assert len({every.find(first).instruction for first in found["test"].task_ids} & same) == 7
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("products", [300, 1000])
+def test_generated_splits_share_no_request_whatever_the_seed(kind, products):
+    catalogue = load_catalogue("generated", products)
+    found = task_splits(catalogue, kind)
+    for seed in (7, 8):
+        every = open_goals(catalogue, kind, seed)[1]
+        assert_disjoint(found.values(), key=lambda task_id: every.find(task_id).request)
+        assert_disjoint(found.values(), key=lambda task_id: every.find(task_id).instruction)
+    assert set(found["test"].task_ids) == set(every.ids(*bounds(len(every))["test"]))
+    assert bool(twins(catalogue, kind)) == ((kind, products) != ("human", 300))
 
 
 # --- rules ------------------------------------------------------------------------------------------------------------
@@ -131,7 +152,8 @@ def test_ids_lead_to_goals_and_back(kind):
     catalogue = load_catalogue("generated")
     _, found = open_goals(catalogue, kind)
     split_ids = [task_id for tasks in reversed(task_splits(catalogue, kind).values()) for task_id in tasks.task_ids]
-    assert split_ids == [goal.goal_id for goal in found] and [goal.index for goal in found] == [*range(len(found))]
+    assert split_ids == [goal.goal_id for goal in found if goal.goal_id not in twins(catalogue, kind)]
+    assert [goal.index for goal in found] == [*range(len(found))]
     for goal in (found[0], found[len(found) // 2], found[-1]):
         assert found.find(goal.goal_id) == goal
         assert found.catalogue[goal.position].asin == goal.asin

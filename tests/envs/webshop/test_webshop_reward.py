@@ -153,4 +153,7 @@ def test_a_spacy_model_is_preferred_and_loaded_late(monkeypatch, tmp_path):
     assert source.name == "en_core_web_lg" and loaded == []
     assert source.find("", "Acme blue mug") == source.find("", "Acme blue mug") == ("acme", "mug")
     assert loaded == ["en_core_web_lg"]
+    monkeypatch.setattr(nouns, "version", {"en_core_web_lg": "3.8.0", "spacy": "3.8.7"}.get)
+    assert nouns.described(source) == "en_core_web_lg 3.8.0 of spaCy 3.8.7"
+    assert nouns.described(nouns.HEURISTIC) == "heuristic"
     nouns.from_spacy.cache_clear()
