@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search.search import Search
 from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
-from roleagent.learners.batch import trained_tokens
 from roleagent.learners.launch import check_held_out, exit_status, open_run, size_warm_start
 from roleagent.learners.revision import iterate as revision
 from roleagent.learners.rl import (
@@ -63,9 +61,8 @@ from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_sp
 from roleagent.learners.run.iterations import Iterations
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.data import SFTData
-from roleagent.learners.sft.imitation import imitate
+from roleagent.learners.sft.imitation import imitate, passes
 from roleagent.learners.tracking.display import Display
-from roleagent.learners.tracking.time_plan import time_plan
 from roleagent.types import Segment
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
@@ -94,9 +91,8 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     segments = data.tokenize(policy)
 
     if run.progress.stage == "warmstart":
-        planned = config.train.stage == "rl" and segments
-        plan = partial(time_plan, config, policy, segments, len(held_out.task_split)) if planned else None
-        learner = imitate(run, policy, segments, config.warmstart.epochs, data.corrections(), plan)
+        evaluated = len(held_out.task_split)
+        learner = imitate(run, policy, segments, config.warmstart.epochs, data.corrections(), evaluated)
         policy.version = 0
         run.enter("train")
         run.save(learner)
@@ -107,8 +103,7 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     if config.train.stage == "sft":  # the control: imitation of as many tokens as reinforcement would train
         run.enter("sft")
         segments += data.corrections().segments(policy)
-        epochs = config.train.tokens / max(1, trained_tokens(segments))
-        run.save(imitate(run, policy, segments, epochs))
+        run.save(imitate(run, policy, segments, passes(segments, config.train.tokens)))
     elif config.train.stage in ("revise", "eto"):
         run.enter(config.train.stage)
         replays = config.train.stage == "revise" and config.revision.replay > 0

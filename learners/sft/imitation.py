@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from math import ceil
@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Column
+from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Column, trained_tokens
 from roleagent.learners.loss import MetricSums, imitation_weights
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.model.token_logprobs import TokenScores
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.dagger import REPLAY_SHARE, Corrections
+from roleagent.learners.tracking.time_plan import time_plan
 from roleagent.types import Segment
 
 CHUNK = 50
@@ -29,7 +30,7 @@ def imitate(
     segments: Sequence[Segment],
     epochs: float,
     corrections: Corrections | None = None,
-    plan: Callable[[int], Mapping[str, float]] | None = None,
+    evaluated: int = 0,
 ) -> Learner:
     """Supervised updates for some epochs; continues a resumed stage.
 
@@ -41,7 +42,7 @@ def imitate(
         segments: the demonstrations.
         epochs: passes over the segments.
         corrections: rounds that follow, each played by the policy of that moment.
-        plan: from the number of updates to the estimated seconds of the run's stages, for the display.
+        evaluated: held-out tasks of the run, whose time the display plans before reinforcement; 0: it plans nothing.
 
     Returns:
         the learner; close it before another one trains the policy.
@@ -56,8 +57,8 @@ def imitate(
     rounds = corrections.rounds if corrections else 0
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
-    if plan:
-        run.display.plan(plan(total))
+    if evaluated and run.config.train.stage == "rl":
+        run.display.plan(time_plan(run.config, policy, segments, evaluated, total))
     run.begin(total)
     pool, before = [*segments], 0
     for part in range(rounds + 1):  # the demonstrations, then the rounds
@@ -89,6 +90,11 @@ def imitate(
             if run.progress.step % CHUNK == 0:
                 run.save(learner)
     return learner
+
+
+def passes(segments: Sequence[Segment], tokens: int) -> float:
+    """The passes over some segments that train so many tokens of the expert's commands."""
+    return tokens / max(1, trained_tokens(segments))
 
 
 def batches(segments: Sequence[Segment], tokens: int, rng: np.random.Generator) -> Iterator[list[Segment]]:
@@ -162,4 +168,4 @@ def with_text(segment: Segment) -> Segment:
     return replace(segment, token_kind=kinds)
 
 
-__all__ = ["CHUNK", "batches", "imitate", "imitation_step", "likelihood_step", "with_text"]
+__all__ = ["CHUNK", "batches", "imitate", "imitation_step", "likelihood_step", "passes", "with_text"]

@@ -18,7 +18,7 @@ from roleagent.learners.batch import ACTION, PREDICTION
 from roleagent.slow_notice import waiting
 from roleagent.types import Request, Segment
 
-UPDATE = 5.0
+UPDATE = 4.0
 """Seconds of an update per second of reading its tokens: forward, backward, and the optimizer."""
 FRESH = 0.4
 """Share of an iteration's tokens that an update computes: the episodes of a group share their beginnings, and those
