@@ -24,7 +24,7 @@ def begin(program: str) -> None:
 
     Ctrl-C is one line and no traceback; the process still ends by the signal. Every text can be printed, whatever the
     encoding of the output. Output that a closed pipe does not take is dropped without a word (``| head``). If output is
-    lost in another way (a full disk), the program does its work to the end, says so, and ends with status 1.
+    lost in another way (a full disk), the program does its work to the end, reports it, and ends with status 1.
     """
     _stop_quietly(program)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -39,7 +39,7 @@ def begin(program: str) -> None:
 
 
 def _complete(number: int, name: str) -> None:
-    """Gives a stream that was closed (``>&-``) to nobody: the next file to be opened must not take its place."""
+    """Points a stream that was closed (``>&-``) at the null device: the next file opened must not take its place."""
     if getattr(sys, name) is None:
         opened = os.open(os.devnull, os.O_RDWR)
         if opened != number:

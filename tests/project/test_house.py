@@ -7,7 +7,6 @@ import os
 import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -139,21 +138,10 @@ def test_playing_an_environment_loads_no_torch():
     assert not {name for name in loaded if name.split(".")[0] in HEAVY}
 
 
-def test_every_module_has_a_docstring_and_stays_short():
+def test_every_module_has_a_docstring():
     for name, path in MODULES.items():
         text = path.read_text(encoding="utf-8")
         assert ast.get_docstring(ast.parse(text)), name
-        assert len(text.splitlines()) <= 350, f"{name} is more than one idea"
-
-
-MOST_MODULES = {SOURCE / "roleagent": 18}
-"""The shared modules have one folder: each stands alone, and has few lines."""
-
-
-def test_a_folder_has_few_modules():
-    folders = Counter(path.parent for path in MODULES.values() if path.name != "__init__.py")
-    full = {str(folder): count for folder, count in folders.items() if count > MOST_MODULES.get(folder, 15)}
-    assert not full, full
 
 
 ADDED = ("alfworld", "textworld", "scienceworld", "vllm", "trl", "verifiers", "mcp", "wandb", "mlflow")

@@ -9,7 +9,7 @@ silently trains the default.
 >>> load(overrides=["rollout.temprature=0.9"])
 Traceback (most recent call last):
   ...
-roleagent.options.ConfigError: unknown key 'rollout.temprature'; did you mean 'rollout.temperature'?
+roleagent.options.UnknownOption: unknown key 'rollout.temprature'; did you mean 'rollout.temperature'?
 """
 
 from __future__ import annotations
