@@ -63,7 +63,6 @@ from roleagent.agents.chat.episode import EpisodeResult
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.standard import ChatAgent
 from roleagent.agents.evaluation.baselines import build_prompting_agent
-from roleagent.agents.evaluation.comparison import EvalRecords, compare
 from roleagent.agents.evaluation.header import header_of
 from roleagent.agents.evaluation.play import agent_attempts, chat_attempts, policy_attempts
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile, default_file
@@ -79,7 +78,7 @@ from roleagent.files import make_folder, write_whole
 from roleagent.imports import searched_first
 from roleagent.learners.run.folder import CheckpointError, read_config
 from roleagent.learners.tracking.display import Display
-from roleagent.reports.eval_display import EvalProgress, report, report_comparison
+from roleagent.reports.eval_display import EvalProgress, report, run_comparison
 from roleagent.slow_notice import waiting
 from roleagent.types import Trajectory
 
@@ -312,20 +311,6 @@ def open_local(options: argparse.Namespace, target: EvalTarget, config: Config) 
         raise CheckpointError(f"the run {target.run} has no checkpoint {name!r}; there are {', '.join(found)}")
     Checkpoints.check(found[name], "policy/")
     return Checkpoints.policy(found[name], generator, policy), found[name]
-
-
-def run_comparison(options: argparse.Namespace) -> dict[str, Any]:
-    """Compares two sides, prints the table, returns the result."""
-    first, second = options.records, options.against
-    if not second:
-        if len(first) != 2:
-            raise ConfigError("name two record files, or several and after --against those of the other side")
-        first, second = first[:1], first[1:]
-    one, other = ([EvalRecords.read(path) for path in side] for side in (first, second))
-    result = compare(one, other, np.random.default_rng(options.seed))
-    with Display(f"A: {', '.join(result['first'])}\nB: {', '.join(result['second'])}") as display:
-        report_comparison(display, result)
-    return result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
+from roleagent.agents.evaluation.comparison import EvalRecords, compare
 from roleagent.agents.evaluation.records import Record, RecordFile
 from roleagent.agents.evaluation.summary import result_rows, spending
+from roleagent.config import ConfigError
 from roleagent.learners.tracking.display import Display
 from roleagent.tasks.split import split_text
 
@@ -92,6 +97,20 @@ def report(
             f"{summary['errors']} episodes have no outcome and are in no rate (the first: {first}); the same command "
             "retries them"
         )
+
+
+def run_comparison(options: argparse.Namespace) -> dict[str, Any]:
+    """Compares two sides, prints the table, returns the result."""
+    first, second = options.records, options.against
+    if not second:
+        if len(first) != 2:
+            raise ConfigError("name two record files, or several and after --against those of the other side")
+        first, second = first[:1], first[1:]
+    one, other = ([EvalRecords.read(path) for path in side] for side in (first, second))
+    result = compare(one, other, np.random.default_rng(options.seed))
+    with Display(f"A: {', '.join(result['first'])}\nB: {', '.join(result['second'])}") as display:
+        report_comparison(display, result)
+    return result
 
 
 def report_comparison(display: Display, result: Mapping[str, Any]) -> None:

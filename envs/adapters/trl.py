@@ -168,7 +168,7 @@ def environment_factory(env_id: str, *, hints: bool = True, **arguments: Any) ->
 
 
 def tools_by_task(env: gymnasium.Env) -> bool:
-    """Whether an environment's tools depend on the task: by its attribute, or it has none before its first task."""
+    """Whether an environment's tools depend on the task: by its attribute, else whether it starts without any."""
     name = "tools_by_task"
     return bool(env.get_wrapper_attr(name)) if env.has_wrapper_attr(name) else not env.get_wrapper_attr("tools")
 

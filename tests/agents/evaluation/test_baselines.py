@@ -69,7 +69,8 @@ def play(agent, speaker, make, task_ids, **options):
 
 
 def without_cost(played):
-    return replace(played, usage=Usage())
+    turns = tuple({**turn, "usage": None} for turn in played.turns)
+    return replace(played, usage=Usage(), turns=turns)
 
 
 def user(text):

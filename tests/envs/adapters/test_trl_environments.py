@@ -178,7 +178,7 @@ def test_tasks_with_tools_of_their_own():
     assert described["calls"]["items"] == {"type": "object"}
     row = tasks_dataset("RoleAgent/ToolEnv-v0", **options)[1]
     text = episodes.reset(**row)
-    assert '"name": "b"' in text and '"name": "a"' not in text and CALL.name in text
+    assert '"name": "b"' in text and '"name": "a"' not in text and CALL in text
     assert json.loads(episodes.call([{"name": "b", "arguments": {"from": "Mon"}}])) == {"from": "Mon"}
     assert "there is no tool 'a'" in episodes.call([{"name": "a", "arguments": {}}])
     env = episodes._env.unwrapped
