@@ -45,16 +45,19 @@ class TurnCard(TypedDict):
     observation: str  # of the environment
     calls: list[ToolCall]  # of tools, in order; empty without any
     answer: str  # to a task that is solved with tools; "" without one
-    rewards: dict[str, float]  # by name
+    rewards: dict[str, float]  # by name, as the environment gave them
+    reward: dict[str, float]  # the terms that were trained, weighted; their sum is the turn's reward
     predictions: list[Prediction]
     return_task: float | None  # R_task(a_t) (Eq. 5, left)
     return_predictive: float | None  # R_pre(a_t) (Eq. 5, right)
-    return_modulated: float | None  # R_t (Eq. 6)
+    return_others: float | None  # the discounted return of all terms but the task's
+    return_modulated: float | None  # R_t = R_task·(1 + R_pre) + R_others (Eq. 6); None if the estimator has none
     state_group: int | None  # number of the turn's state within its group; None: unknown state
     state_group_size: int | None  # turns in this state, over all episodes of the group
     grouping_state: str | None  # the state used for grouping, if it is not the previous observation; else None
     advantage_state: float | None  # A^S (Eq. 8); None if the estimator has none
     advantage_outcome: float | None  # A^E (Eq. 1)
+    advantage_estimate: float | None  # before whitening
     advantage: float  # the advantage of the turn's tokens
     tokens: list[tuple[str, int, float]] | None  # text, kind, log-probability (0: not sampled); None: not recorded
 
@@ -89,6 +92,7 @@ class EpisodeCard(TypedDict):
     chosen_reason: str | None  # the analyst's words for that choice
     initial_observation: str
     analysis: Analysis | None
+    whitening: tuple[float, float] | None  # mean and deviation of the batch's advantages; None: not whitened
     turns: list[TurnCard]
 
 

@@ -42,7 +42,7 @@ function drawSections() {
 }
 
 function drawAll() {
-  shelf.runs = runs.map((run) => run.name);
+  shelf.runs = runs;
   drawRuns(runs);
   drawCurves(board, runs);
   drawTasks(runs);

@@ -69,7 +69,7 @@ function figureOf(board, chart, runs) {
           runs.length > 1 && el("p", { class: "plot-run" }, swatch(place), runs[place].name),
           plot(
             board,
-            `${chart.title} ${place}`,
+            `${chart.key}/${place}`,
             chart,
             `${chart.title}, ${runs[place].name}`,
             layer,
@@ -107,7 +107,7 @@ function figureOf(board, chart, runs) {
     parts.push(
       plot(
         board,
-        chart.title,
+        chart.key,
         { ...chart, band: chart.bandOf?.(runs) },
         chart.title,
         lines,
@@ -123,7 +123,7 @@ function figureOf(board, chart, runs) {
     el("p", { class: "unit" }, chart.unit),
     el("div", { class: "plots" }, parts),
     folded(el("span", null, "Numbers", hidden(` of ${chart.title}`)), () => numbersOf(runs, chart), {
-      "data-keep": `numbers ${chart.title}`,
+      "data-keep": `numbers ${chart.key}`,
     }),
   );
 }
@@ -157,6 +157,7 @@ function redraw(board) {
 
 function drawCurves(board, runs) {
   board.watch?.disconnect();
+  sayDrawn(false);
   const last = Math.max(1, ...runs.map((run) => run.training.step.at(-1) ?? 0));
   board.span = [-0.035 * last, 1.035 * last];
   board.watch = new IntersectionObserver(
@@ -165,11 +166,17 @@ function drawCurves(board, runs) {
         const item = entry.isIntersecting && [...board.plots.values()].find((each) => each.node === entry.target);
         if (item && !item.seen) drawPlot(board, item);
       }
+      sayDrawn(true);
     },
     { rootMargin: "300px" },
   );
   const groups = CHARTS.map(([title, id, charts, lead]) => {
-    const drawn = (typeof charts === "string" ? NAMED[charts](runs) : charts).filter(
+    // A title may occur in several groups, and two names may be written alike: the key is the chart's own.
+    const keyed = (typeof charts === "string" ? NAMED[charts](runs) : charts).map((chart, at) => ({
+      ...chart,
+      key: `${id}/${chart.name ?? at}`,
+    }));
+    const drawn = keyed.filter(
       (chart) =>
         (chart.needed?.(runs) ?? true) &&
         runs.some(
@@ -218,4 +225,5 @@ function drawCurves(board, runs) {
     el("li", { class: "fine" }, "drag to zoom all charts, double click to go back"),
   );
   redraw(board);
+  if (!groups.length) sayDrawn(true); // no plot will come into the window
 }

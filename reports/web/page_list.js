@@ -46,7 +46,7 @@ function haystack(episode) {
 const shelf = { all: [], found: [], shown: 0, cards: new Map(), asked: {}, runs: [] };
 
 const FIELDS = [
-  ["run", "Run", (episode) => String(episode.run), (value) => shelf.runs[Number(value)]],
+  ["run", "Run", (episode) => String(episode.run), (value) => shelf.runs[Number(value)].name],
   [
     "outcome",
     "Outcome",

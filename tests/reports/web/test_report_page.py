@@ -27,15 +27,18 @@ def turn(number, action, prediction, observation, advantage, **others):
         "calls": [],
         "answer": "",
         "rewards": {},
+        "reward": {},
         "predictions": [{"horizon": 1, "text": prediction, "actual": observation, "score": 0.75}],
         "return_task": 0.5,
         "return_predictive": 0.75,
+        "return_others": 0.0,
         "return_modulated": 0.875,
         "state_group": number,
         "state_group_size": 3,
         "grouping_state": "A shut drawer.",
         "advantage_state": advantage - 1,
         "advantage_outcome": 1.0,
+        "advantage_estimate": advantage,
         "advantage": advantage,
         "tokens": [["Task\n", PROMPT, 0.0], [action, ACTION, -0.25], [prediction, PREDICTION, -2.5]],
         **others,
@@ -68,6 +71,7 @@ def episode(iteration, group, member, won, goal):
         "chosen_reason": None,
         "initial_observation": "You are in a kitchen.",
         "analysis": None if won else analysis,
+        "whitening": None,
         "turns": [
             turn(
                 0, "go to pan 1", "On the pan 1, you see a mug 2 and a fork 3.", "On the pan 1, you see an egg 1.", -1.5
@@ -241,6 +245,7 @@ class Reader:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.browser.get(address)
+        self.until("document.documentElement.dataset.drawn == 'true'")
         return self
 
     def prefer(self, scheme):
@@ -344,6 +349,19 @@ def test_a_run_is_told_at_the_top(reader, pages):
     assert not reader.ask("document.getElementById('comparison').checkVisibility()")
 
 
+def test_what_is_opened_is_there_before_the_next_look(reader, pages):
+    """A fold has its contents without another turn of the event loop; the page reports when its plots are drawn."""
+    reader.open(pages["one"])
+    opened = "document.querySelector('.chart details')"
+    made = f"({opened}.open = true, Promise.resolve().then(() => {opened}.querySelectorAll('tbody tr').length))"
+    assert reader.ask(made) == ITERATIONS + 1
+    near = (
+        "[...document.querySelectorAll('.plot')].filter(plot => plot.getBoundingClientRect().top < innerHeight + 200)"
+    )
+    drawn = reader.ask(f"{near}.map(plot => plot.querySelectorAll('.main-svg').length > 0)")
+    assert drawn and all(drawn)
+
+
 def test_curves_have_numbers_and_a_smoothed_line(reader, pages):
     reader.open(pages["one"])
     reader.click(".chart summary")
@@ -363,6 +381,69 @@ def test_curves_have_numbers_and_a_smoothed_line(reader, pages):
     reader.click("#theme")
     reader.until(f"getComputedStyle(document.querySelector('.plot .xtick text')).fill != '{light}'")
     reader.click("#theme")
+
+
+def test_charts_of_one_title_have_a_plot_each(reader, tmp_path):
+    """The same words in two sections, and types of task that are written alike."""
+    run = run_data()
+    run["success_by_type"] = along({"heat_egg": [0.25] * ITERATIONS, "heat egg": [0.5] * ITERATIONS})
+    shares = [f"{kind}_zero_variance_share" for kind in ("curriculum", "uniform")]
+    run["training"]["values"] |= {name: [0.125] * ITERATIONS for name in ("loss", *shares)}
+    (tmp_path / "page.html").write_text(render([run]), encoding="utf-8")
+    reader.open((tmp_path / "page.html").as_uri())
+    titles = reader.see(".chart h4")
+    assert titles.count("Zero-variance groups") == titles.count("heat egg") == 2 and {"Loss", "loss"} <= set(titles)
+    charts = "[...document.querySelectorAll('.chart')]"
+    assert reader.ask(f"{charts}.map(one => one.querySelectorAll('.plot').length)") == [1] * len(titles)
+    reader.ask("document.querySelectorAll('.chart details').forEach(fold => { fold.open = true })")
+    last = reader.ask(f"{charts}.map(one => one.querySelector('tbody tr:last-child td').innerText)")
+    shares = [number for number, title in zip(last, titles, strict=True) if title == "heat egg"]
+    assert sorted(shares) == ["25.0\u202f%", "50.0\u202f%"]
+
+
+def numbers_in(text):
+    return [float(number) for number in re.findall(r"-?[\d.]+", text.replace("−", "-").replace("- ", "-"))]
+
+
+def test_the_equations_of_a_turn_add_up_with_every_term(reader, tmp_path):
+    """As with penalties, another weight of the outcome, a normalized process reward, and whitening over the batch."""
+    run = run_data(**{"estimator.alpha": "0.5"})
+    run["episodes"] = run["episodes"][:1]
+    [card] = run["episodes"]
+    first = turn(0, "look", "A pan.", "A mug.", 0.25, return_task=0.5, return_predictive=0.7546, return_others=-0.195)
+    first |= {
+        "return_modulated": 0.6823,
+        "advantage_state": -0.75,
+        "advantage_outcome": 2.0,
+        "advantage_estimate": 0.25,
+    }
+    first |= {"rewards": {"task": 1.0, "tool": 0.5}, "reward": {"task": 1.0, "format_error": -0.1, "tool": 0.025}}
+    second = turn(1, "look", "A pan.", "A mug.", -0.5, return_others=0.125, return_predictive=None)
+    second |= {"return_modulated": None, "advantage_state": None, "advantage_outcome": 1.5, "advantage_estimate": 1.5}
+    second |= {"advantage": 1.5}
+    card |= {"turns": [first, second], "whitening": None}
+    whitened = card | {"id": "1/0/9", "whitening": [2.0, 0.5], "turns": [second | {"advantage": -1.0}]}
+    run["episodes"].append(whitened)
+    (tmp_path / "page.html").write_text(render([run]), encoding="utf-8")
+    reader.open((tmp_path / "page.html").as_uri())
+    reader.ask("document.querySelectorAll('.card-head').forEach(head => head.click())")
+    credits = reader.ask(
+        "[...document.querySelectorAll('.credit')].map(credit => [...credit.querySelectorAll('.credit-row')]"
+        ".map(row => [row.children[0].innerText, row.children[1].innerText]))"
+    )
+    predicted, plain, whitened = map(dict, credits)
+    task, one, factor, others, total = numbers_in(predicted["Return"])
+    assert (one, others) == (1, -0.195) and task * (1 + factor) + others == pytest.approx(total, abs=1e-3)
+    [of_state], [outcome], [advantage] = (
+        numbers_in(predicted[name]) for name in ("A state", "0.500 × A outcome", "Advantage")
+    )
+    assert of_state + outcome == pytest.approx(advantage)
+    *terms, total = numbers_in(predicted["Reward"])
+    assert len(terms) == 3 and sum(terms) == pytest.approx(total) and "tool +0.500" in predicted["Rewards given"]
+    task, others, total = numbers_in(plain["Return"])  # without a prediction there is no factor
+    assert task + others == total and plain["A outcome"] == plain["Advantage"]
+    estimate, mean, deviation = numbers_in(whitened["Whitened"])
+    assert [(estimate + mean) / deviation] == numbers_in(whitened["Advantage"])
 
 
 def test_a_card_shows_what_was_predicted_what_came_and_the_credit(reader, pages):
