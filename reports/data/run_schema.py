@@ -189,6 +189,14 @@ class Gain(TypedDict):
     by_type: dict[str, dict[str, Any]]
 
 
+class RunGroup(TypedDict):
+    """Runs that differ in nothing but their seed."""
+
+    name: str
+    runs: list[int]  # places in the report's list of runs
+    seeds: list[int]  # of each
+
+
 class RunData(TypedDict):
     """Everything a report shows about a run.
 

@@ -30,7 +30,7 @@ function makeCard(episode) {
     el(
       "span",
       { class: "facts" },
-      shelf.runs.length > 1 && [swatch(episode.run), shelf.runs[episode.run].name, " · "],
+      shelf.runs.length > 1 && [swatch(shelf.places[episode.run]), shelf.runs[episode.run].name, " · "],
       facts,
     ),
   );

@@ -9,6 +9,7 @@ from importlib import resources
 
 import pytest
 
+from roleagent.reports.data.run_groups import group_runs, name_apart
 from roleagent.reports.data.run_schema import ACTION, PREDICTION, PROMPT
 from roleagent.reports.web.page import as_json, render
 
@@ -198,7 +199,7 @@ def embedded(document):
 def test_a_document_holds_its_stories_unharmed_and_asks_nobody():
     reported = [run_data(goal=EVIL), run_data("second <b>")]
     document = render(reported)
-    assert json.loads(embedded(document))["runs"] == reported
+    assert json.loads(embedded(document)) == {"live": "", "runs": reported, "groups": group_runs(reported)}
     assert EVIL not in document and "<b>" not in embedded(document)
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', document)[1]
     assert "default-src &#x27;none&#x27;" in policy and "connect-src &#x27;none&#x27;" in policy
@@ -545,6 +546,81 @@ def test_two_runs_are_told_apart(reader, pages):
     assert len(reader.see(".card")) == 16
     reader.choose("run", "1")
     assert len(reader.see(".card")) == 8 and all("second" in text for text in reader.see(".card"))
+
+
+@pytest.fixture(scope="module")
+def ten_runs():
+    """Three methods of three seeds, and a run of a fourth; folders have the same names, as each sweep has its own."""
+    runs = []
+    for place in range(10):
+        method, seed = ("role_agent", "gigpo", "grpo", "rloo")[place // 3], place % 3
+        config = {"method": method, "estimator.kind": method, "seed": str(seed), "run_dir": f"/sweeps/{method}/{seed}"}
+        one = run_data(str(seed), after=0.5 + 0.1 * seed, **config)
+        one |= {"method": method, "seed": seed, "path": f"/sweeps/{method}/{seed}"}
+        one["training"]["values"]["success"] = [0.25 * seed] * ITERATIONS
+        runs.append(one)
+    return runs
+
+
+def test_runs_are_grouped_by_what_differs(ten_runs):
+    runs = copy.deepcopy(ten_runs)
+    name_apart(runs)
+    assert [run["name"] for run in runs[:4]] == ["role_agent/0", "role_agent/1", "role_agent/2", "gigpo/0"]
+    assert group_runs(runs) == [
+        {"name": "method=role_agent", "runs": [0, 1, 2], "seeds": [0, 1, 2]},
+        {"name": "method=gigpo", "runs": [3, 4, 5], "seeds": [0, 1, 2]},
+        {"name": "method=grpo", "runs": [6, 7, 8], "seeds": [0, 1, 2]},
+        {"name": "method=rloo", "runs": [9], "seeds": [0]},
+    ]
+    [seeds] = group_runs(runs[:3])
+    assert seeds["name"] == "role_agent on RoleAgent/Toy-v0"
+    every = [{**run, "config": {**run["config"], "loss.kl": str(place)}} for place, run in enumerate(runs)]
+    assert [group["name"] for group in group_runs(every)] == [run["name"] for run in runs]  # nothing to average
+    runs[4]["config"]["loss.kl"] = "0.5"
+    names = [group["name"] for group in group_runs(runs)]
+    assert names[1:3] == ["method=gigpo, loss.kl=0.0", "method=gigpo, loss.kl=0.5"] and len(set(names)) == 5
+    del runs[4]["config"]["loss.kl"]  # of another version
+    assert len(group_runs(runs)) == 4
+
+
+def test_ten_runs_are_four_curves_with_bands_in_four_colors(reader, ten_runs, tmp_path):
+    runs = copy.deepcopy(ten_runs)
+    name_apart(runs)
+    (tmp_path / "page.html").write_text(render(runs), encoding="utf-8")
+    reader.open((tmp_path / "page.html").as_uri())
+    legend = [" ".join(text.split()) for text in reader.see("#legend li")]
+    assert legend[0] == "method=role_agent 3 runs, seeds 0, 1, 2" and legend[3] == "method=rloo"
+    reader.ask("document.querySelector('.plot').scrollIntoView()")
+    reader.until("document.querySelector('.plot path.js-line')")
+    styles = "[...document.querySelector('.plot').querySelectorAll('path.js-fill')].map(band => band.style.fill)"
+    assert len(set(reader.ask(styles))) == len(reader.ask(styles)) == 3
+    reader.click(".chart summary")
+    columns = reader.see(".chart table thead th")
+    assert columns[1:4] == ["method=role_agent", "method=role_agent, lowest", "method=role_agent, highest"]
+    assert len(set(columns)) == len(columns)
+    assert reader.see(".chart table tbody tr")[-1].split()[1:7:2] == ["25.0", "0.0", "50.0"]
+    first = reader.see("#runs .tiles")[0]
+    assert "60.0" in first and "50.0 to 70.0" in first and "+35.0 points" in first
+    assert len(reader.see(".run")) == 4
+    reader.click("#runs details summary")
+    assert len(reader.see(".run")) == 7 and "role_agent/2" in reader.see("#runs")[0]
+    rows = reader.see("#differences tbody tr")
+    assert rows[0].startswith("all tasks") and "0.0" in rows[0]
+    assert [row.split()[0] for row in rows if "gigpo" in row] == ["estimator.kind", "method"]  # and not the seed
+    assert reader.ask("document.querySelector('select[name=run]').length") == 1 + len(runs)
+    assert reader.complaints() == []
+
+
+def test_forty_runs_have_forty_looks(reader, tmp_path):
+    runs = [run_data(f"run {place}", **{"loss.kl": str(place)}) for place in range(40)]
+    for run in runs:
+        run["episodes"] = []
+    (tmp_path / "page.html").write_text(render(runs), encoding="utf-8")
+    reader.open((tmp_path / "page.html").as_uri())
+    swatches = "[...document.querySelectorAll('#legend .swatch:not(.mark) line')].map(getComputedStyle)"
+    looks = reader.ask(f"{swatches}.map(style => style.stroke + style.strokeDasharray)")
+    assert len(looks) == len(set(looks)) == 40
+    assert len(set(reader.ask(f"{swatches}.map(style => style.stroke)")[:10])) == 10
 
 
 def test_hostile_text_stays_text(reader, pages):
