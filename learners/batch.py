@@ -66,6 +66,7 @@ class Batch:
         columns: float64, by name: ``advantages`` and ``sampler``; later ``reference``, ``old``, ``values``,
             ``returns`` and, with ``gae_level=turn``, ``fitted`` (1 where the critic learns).
         own_prediction_credit: whether prediction tokens have advantages of their own, which GAE and whitening keep.
+        whitening: the mean that :func:`whiten` subtracted and the deviation that it divided by; None: not whitened.
     """
 
     segments: list[Segment] = field(default_factory=list)
@@ -75,6 +76,7 @@ class Batch:
     tasks: list[str] = field(default_factory=list)
     columns: dict[str, Column] = field(default_factory=dict)
     own_prediction_credit: bool = False
+    whitening: tuple[float, float] | None = None
 
     def segments_of_groups(self, groups: Sequence[int]) -> list[int]:
         """The numbers of the segments of some groups, in the order of the groups."""
@@ -250,6 +252,7 @@ def whiten(
     mean = sum_over_ranks(math.fsum(counted.tolist())) / count
     deviation = math.sqrt(sum_over_ranks(math.fsum(((counted - mean) ** 2).tolist())) / count)
     scale = 1.0 / (deviation + EPSILON) if deviation > 1e-9 else 0.0
+    batch.whitening = mean, deviation
     kept = _silent_kinds(action_mask)  # silent tokens stay at 0
     kept = (*kept, PREDICTION) if batch.own_prediction_credit else kept
     values = np.where(np.isin(kinds, kept), values, (values - mean) * scale)

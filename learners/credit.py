@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -14,10 +14,12 @@ from roleagent.learners.advantages import ESTIMATORS, has_zero_variance, outcome
 from roleagent.learners.process_rewards import process_rewards
 from roleagent.learners.returns import (
     EstimatorConfig,
+    ReturnTerms,
     States,
     Values,
     by_state,
     predictive_returns,
+    return_terms,
     states_of,
     task_returns,
 )
@@ -54,6 +56,8 @@ class Credit:
         of_outcomes: A^E of each trajectory (Eq. 1), without α; None if it does not compare outcomes.
         of_predictions: the advantage of each turn's own prediction, whatever the estimator.
         of_process: the process reward of each turn, normalized and weighted; None if no process term weighs.
+        rewards: the weighted terms of each turn's reward by name, process terms normalized.
+        returns: the terms of each turn's return.
     """
 
     values: Values
@@ -62,6 +66,8 @@ class Credit:
     of_outcomes: list[float] | None = None
     of_predictions: Values | None = None
     of_process: Values | None = None
+    rewards: list[list[dict[str, float]]] = field(default_factory=list)
+    returns: ReturnTerms = field(default_factory=lambda: ReturnTerms([], [], []))
 
     @classmethod
     def of(cls, group: Group, kind: str, config: EstimatorConfig) -> Credit:
@@ -70,18 +76,26 @@ class Credit:
         values, states = estimator.fn(group, config), states_of(group, config)
         predicted = prediction_advantages(group, states, config)
         process = process_rewards(group, config.rewards.weights)
-        if not estimator.compares_outcomes:
-            return cls(values, states, of_predictions=predicted, of_process=process)
-        if not estimator.compares_states:
-            return cls(values, states, None, [row[0] if row else 0.0 for row in values], predicted, process)
-        outcomes = outcome_advantages(group, config)
-        rest = [[v - config.alpha * outcome for v in row] for row, outcome in zip(values, outcomes, strict=True)]
-        return cls(values, states, rest, outcomes, predicted, process)
+        rest = outcomes = None
+        if estimator.compares_outcomes and not estimator.compares_states:
+            outcomes = [row[0] if row else 0.0 for row in values]
+        elif estimator.compares_outcomes:
+            outcomes = outcome_advantages(group, config)
+            rest = [[v - config.alpha * outcome for v in row] for row, outcome in zip(values, outcomes, strict=True)]
+        return cls(values, states, rest, outcomes, predicted, process, *_terms(group, config))
 
     @classmethod
     def zero(cls, group: Group, config: EstimatorConfig) -> Credit:
         """Zero advantages, for a group that is not trained on."""
-        return cls([[0.0] * len(trajectory.turns) for trajectory in group.trajectories], states_of(group, config))
+        values = [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
+        rewards, terms = _terms(group, config)
+        return cls(values, states_of(group, config), rewards=rewards, returns=terms)
+
+
+def _terms(group: Group, config: EstimatorConfig) -> tuple[list[list[dict[str, float]]], ReturnTerms]:
+    """The weighted terms of each turn's reward, and those of its return."""
+    rewards = [[config.rewards.weighted(turn) for turn in trajectory.turns] for trajectory in group.trajectories]
+    return rewards, return_terms(group, config)
 
 
 def summary(

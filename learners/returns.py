@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import NamedTuple
 
 from roleagent.learners.rewards import Rewards
 from roleagent.similarity import group_states
@@ -152,6 +153,34 @@ def _mean_return(turn: Turn, gamma: float) -> float | None:
     return None if mean is None else mean * _most(turn, gamma)
 
 
+class ReturnTerms(NamedTuple):
+    """The terms of every turn's return, R_task·(1 + R_pre) + R_others.
+
+    Attributes:
+        task: R_task(a_t), the discounted return of the ``task`` term (Eq. 5, left).
+        predictive: the R_pre(a_t) that modulates it (Eq. 5, right; compared within the state if
+            ``modulation="relative"``).
+        others: the discounted return of all other terms: penalties and process rewards.
+    """
+
+    task: Values
+    predictive: Values
+    others: Values
+
+
+def return_terms(group: Group, config: EstimatorConfig) -> ReturnTerms:
+    """The terms of every turn's return; :func:`modulated_returns` is their sum."""
+    factors = predictive_returns(group, config)
+    if config.modulation == "relative":
+        factors = _relative(factors, group, config)
+    rewards = config.rewards
+    return ReturnTerms(
+        [task_returns(trajectory, config.gamma, rewards) for trajectory in group.trajectories],
+        factors,
+        [returns([rewards.others(turn) for turn in t.turns], config.gamma) for t in group.trajectories],
+    )
+
+
 def modulated_returns(group: Group, config: EstimatorConfig) -> Values:
     """R_t = R_task(a_t)·(1 + R_pre(a_t)) of every turn (Eq. 6), plus the unmodulated return of all other terms.
 
@@ -162,15 +191,8 @@ def modulated_returns(group: Group, config: EstimatorConfig) -> Values:
     its distance from their mean in standard deviations, the factor is 1 + Σγ^{h-1}·clip(1/2 + z/4, 0, 1). It has the
     same range, but does not depend on how predictable a state is.
     """
-    factors = predictive_returns(group, config)
-    if config.modulation == "relative":
-        factors = _relative(factors, group, config)
-    values = []
-    for trajectory, row in zip(group.trajectories, factors, strict=True):
-        tasks = task_returns(trajectory, config.gamma, config.rewards)
-        others = returns([config.rewards.others(turn) for turn in trajectory.turns], config.gamma)
-        values.append([task * (1.0 + pre) + other for task, pre, other in zip(tasks, row, others, strict=True)])
-    return values
+    rows = zip(*return_terms(group, config), strict=True)
+    return [[task * (1.0 + pre) + other for task, pre, other in zip(*row, strict=True)] for row in rows]
 
 
 def _relative(values: Values, group: Group, config: EstimatorConfig) -> Values:
@@ -233,6 +255,7 @@ def is_flat(values: Sequence[float]) -> bool:
 __all__ = [
     "EPSILON",
     "EstimatorConfig",
+    "ReturnTerms",
     "States",
     "Values",
     "by_state",
@@ -242,6 +265,7 @@ __all__ = [
     "prediction_mean",
     "predictive_return",
     "predictive_returns",
+    "return_terms",
     "returns",
     "standardize",
     "state_of",

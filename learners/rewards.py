@@ -72,6 +72,12 @@ class Rewards:
         """The weighted sum of all other terms."""
         return sum(weight * self.term(name, turn) for name, weight in self.weights.items() if name != "task")
 
+    def weighted(self, turn: Turn) -> dict[str, float]:
+        """The terms of :meth:`of` by name, those that are not 0."""
+        names = ("task", *(name for name in self.weights if name != "task"))
+        values = {name: self.weights.get(name, 1.0) * self.term(name, turn) for name in names}
+        return {name: value for name, value in values.items() if value}
+
     def of(self, turn: Turn) -> float:
         """The reward of the turn."""
         return self.task(turn) + self.others(turn)

@@ -240,7 +240,12 @@ def gather(
         ConfigError: the environment failed in every episode.
     """
     zero = [Credit.zero(group, estimator_config(run.config)) for group in replaced]
-    scored = run.ranks.collect([*map(ScoredGroup, groups, credits, batch.advantages_by_turn())])
+    scored = run.ranks.collect(
+        [
+            ScoredGroup(group, credit, advantages, whitening=batch.whitening)
+            for group, credit, advantages in zip(groups, credits, batch.advantages_by_turn(), strict=True)
+        ]
+    )
     scored += run.ranks.collect(
         [ScoredGroup(group, credit, credit.values, True) for group, credit in zip(replaced, zero, strict=True)]
     )

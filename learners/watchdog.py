@@ -1,4 +1,4 @@
-"""Detects a collapse of training from the metrics, and saves the batch of a NaN update.
+"""Detects a collapse of training, or of held-out tasks, from the metrics; saves the batch of a NaN update.
 
 All watched metrics are in the log, so a watchdog is a function of ``metrics.jsonl``: a resumed run replays the logged
 iterations, and recorded runs test it. A sign raises an alarm after ``watchdog.patience`` iterations, once, and the
@@ -20,6 +20,7 @@ from roleagent.config.settings import WatchdogConfig
 from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.model.engine import NotFinite
 from roleagent.learners.run import nan_dump
+from roleagent.learners.run.counters import HELD_OUT
 from roleagent.learners.run.run import Run
 from roleagent.learners.tracking.display import Display
 
@@ -72,6 +73,14 @@ def zero_variance(history: Sequence[Row], options: WatchdogConfig) -> str | None
     return f"{count:.0f} of {groups:.0f} groups have zero variance, at success {row['success']:.2f}: no gradient"
 
 
+def failed_calls(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+    """Tools are called, and every call fails."""
+    row, calls = history[-1], history[-1].get("calls", 0.0)
+    if not calls or any(value for name, value in row.items() if name.startswith("tool_success/")):
+        return None
+    return f"all {calls:.0f} calls of tools failed"
+
+
 def above(name: str, option: str, text: str) -> Sign:
     """The sign that a metric is at or above its option."""
 
@@ -93,11 +102,13 @@ SIGNS: dict[str, Sign] = {
     ),
     "clip_fraction": above("clip_fraction", "clip_fraction", "the share of clipped tokens is {:.2f}"),
     "invalid_actions": above("invalid_action_share", "invalid_actions", "the share of invalid actions is {:.2f}"),
+    "failed_calls": failed_calls,
     "repeated_ngrams": above("repeated_ngrams", "repeats", "the share of repetitive replies is {:.2f}"),
     "repeated_actions": above("repeated_actions", "repeats", "the share of repetitive episodes is {:.2f}"),
     "cut_replies": above("cut_replies", "cut_replies", "the share of replies cut at the token limit is {:.2f}"),
+    **HELD_OUT,
 }
-"""The signs of a collapse, by their names in the log."""
+"""The signs of a collapse and of failure on held-out tasks, by their names in the log."""
 
 
 class Watchdog:
@@ -120,6 +131,11 @@ class Watchdog:
         for row in before:
             self.observe(row)
 
+    @property
+    def collapsed(self) -> bool:
+        """Whether training has collapsed, whatever held-out tasks show."""
+        return any(name not in HELD_OUT for name in self.alarms)
+
     def observe(self, row: Row) -> tuple[list[str], list[str]]:
         """Adds an iteration; returns the messages of new alarms, and the names of the alarms that ended."""
         self._history.append(row)
@@ -141,8 +157,9 @@ class Watchdog:
     def look(self, row: Row, display: Display) -> list[str]:
         """As :meth:`observe`, shown on the display; returns the names of the present signs."""
         raised, over = self.observe(row)
-        for message in raised:
-            display.warn(f"collapse: {message}")
+        for name, message in self.alarms.items():
+            if message in raised:
+                display.warn(f"{'held-out tasks' if name in HELD_OUT else 'collapse'}: {message}")
         for name in over:
             display.say(f"over: {name}")
         return list(self.alarms)

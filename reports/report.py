@@ -1,12 +1,14 @@
 """Write one HTML file about runs: curves, episodes turn by turn, failures, evaluations. It needs no network.
 
-RUN is the folder of a run in any state: finished, running or stopped. Several runs are compared in one file.
-It may also be a record file of evaluate.py: its episodes are those in the file beside it.
+RUN is the folder of a run in any state: finished, running or stopped. Several runs are compared in one file: those that
+differ in nothing but their seed are one curve, with a band. Among several, what is no run is left out. RUN may also be
+a record file of evaluate.py: its episodes are those in the file beside it.
 The report is the only file that is written.
 
 examples:
   roleagent report runs/toy
   roleagent report runs/role_agent runs/gigpo --out comparison.html --open
+  roleagent report runs/*                          # all runs of a folder
   roleagent report runs/toy --episodes 1000        # more episodes, larger file
   roleagent report evaluations/x.jsonl             # an evaluation, written to evaluations/x.html
 """
@@ -23,6 +25,8 @@ from roleagent.files import write_whole
 from roleagent.reports.data.load_evaluation import load_evaluation
 from roleagent.reports.data.load_run import EPISODES, load_run
 from roleagent.reports.data.load_trajectories import RunDataError
+from roleagent.reports.data.run_groups import name_apart
+from roleagent.reports.data.run_schema import RunData
 from roleagent.reports.web.page import render
 
 
@@ -47,16 +51,16 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--open", action="store_true", help="open it in the browser")
     options = parser.parse_args(arguments)
-    first = options.runs[0]
+    if missing := [place for place in options.runs if not place.exists()]:  # no glob names these
+        return _fail(f"{missing[0]} is no run folder: it does not exist")
+    runs, problems = _load(options.runs, options.episodes)
+    if not runs:
+        return _fail(problems[0])
+    name_apart(runs)
+    first = next(place for place in options.runs if str(place.resolve()) == runs[0]["path"])
     out = options.out or (first.with_suffix(".html") if first.is_file() else first / "report.html")
     try:
-        runs = [
-            load_evaluation(path, options.episodes) if path.is_file() else load_run(path, options.episodes)
-            for path in options.runs
-        ]
         write_whole(out, render(runs))
-    except RunDataError as error:
-        return _fail(str(error))
     except OSError as error:
         return _fail(f"cannot write {out}: {error.strerror or error}; name another file with --out")
     for run in runs:
@@ -69,10 +73,24 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{printable(run['name'])}: {run['state']}{iterations}, {episodes}")
         for note in run["notes"]:
             print(printable(f"roleagent report: {run['name']}: {note}"), file=sys.stderr)
+    for problem in problems:
+        print(printable(f"roleagent report: left out: {problem}"), file=sys.stderr)
     print(f"{out} ({out.stat().st_size / 1e6:.1f} MB)")
     if options.open and not webbrowser.open(out.resolve().as_uri()):
         return _fail("no browser was found here; open the file elsewhere")
     return 0
+
+
+def _load(places: Sequence[Path], episodes: int) -> tuple[list[RunData], list[str]]:
+    """Every run once, and a line for each place that cannot be read as a run."""
+    runs: list[RunData] = []
+    problems: list[str] = []
+    for place in {place.resolve(): place for place in places}.values():
+        try:
+            runs.append(load_evaluation(place, episodes) if place.is_file() else load_run(place, episodes))
+        except RunDataError as error:
+            problems.append(str(error))
+    return runs, problems
 
 
 def _fail(what: str) -> int:

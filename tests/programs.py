@@ -8,11 +8,15 @@ import os
 import pty
 import re
 import select
+import signal
 import socket
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 # Sizes of a policy that plays the toy kitchen badly, and is made in a moment.
@@ -77,6 +81,15 @@ def load(name):
     return module
 
 
+def default_signals():
+    """For ``preexec_fn``: a child that a test interrupts or ends by a signal must not inherit that it is ignored.
+
+    In the background of a script SIGINT is ignored, and under some supervisors SIGTERM.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+
+
 def start(name, *arguments, variables=None, **options):
     """Starts the real command, on one thread (sums of floats are then the same every time) and generated games.
 
@@ -99,6 +112,25 @@ def episodes_of(folder, iteration):
     """What a run wrote down of an iteration, an episode each."""
     packed = (folder / "trajectories" / f"iteration-{iteration:06d}.jsonl.gz").read_bytes()
     return [json.loads(line) for line in gzip.decompress(packed).splitlines()]
+
+
+def adds_up(card, gamma, alpha=1.0):
+    """Every equation of an episode: its rewards in its returns, and those in its advantages."""
+    near = partial(pytest.approx, abs=1e-3)
+    task = others = 0.0
+    for turn in reversed(card["turns"]):
+        own = turn["reward"].get("task", 0.0)
+        task, others = own + gamma * task, sum(turn["reward"].values()) - own + gamma * others
+        assert turn["return_task"] == near(task) and turn["return_others"] == near(others)
+        total = turn["return_task"] * (1 + (turn["return_predictive"] or 0.0)) + turn["return_others"]
+        assert turn["return_modulated"] in (None, near(total))
+        if turn["advantage_state"] is not None:
+            assert turn["advantage_estimate"] == near(turn["advantage_state"] + alpha * turn["advantage_outcome"])
+        elif turn["advantage_outcome"] is not None:
+            assert turn["advantage_estimate"] == near(turn["advantage_outcome"])
+        mean, deviation = card["whitening"] or (0.0, 1.0)
+        assert turn["advantage"] == pytest.approx((turn["advantage_estimate"] - mean) / (deviation + 1e-6), abs=5e-3)
+    assert card["reward"] == near(sum(turn["rewards"].get("task", 0.0) for turn in card["turns"]))
 
 
 def metrics(folder, stage=None):

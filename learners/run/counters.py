@@ -1,4 +1,4 @@
-"""Warnings at the end of a run: mechanisms without effect or with a bad one, and runs that did not learn."""
+"""Warnings about a run: mechanisms without effect or with a bad one, no learning, failure on held-out tasks."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from roleagent.tasks.grammar import REFUSALS
 
 if TYPE_CHECKING:
     from roleagent.config import Config
+    from roleagent.config.settings import WatchdogConfig
 
 _IF_LOGGED = ("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share")
 _GENENV = (
@@ -117,6 +118,57 @@ def _idle_simulator(config: Config, counters: Mapping[str, float]) -> dict[str, 
         expected["genenv_unequal_weights"] = "all records of written tasks had equal weights: beta does nothing"
         expected["genenv_moved"] = f"the simulator never moved {_SMALL_KL:g} nats from where it began"
     return expected
+
+
+def held_out_metrics(evaluation: Mapping[str, Any] | None) -> dict[str, float]:
+    """The metrics of an evaluation in the iteration that the same policy plays; empty without an evaluation."""
+    if evaluation is None:
+        return {}
+    return {f"held_out_{name}": evaluation[name] for name in ("success", "invalid") if name in evaluation}
+
+
+def held_out_gap(history: Sequence[Mapping[str, Any]], options: WatchdogConfig) -> str | None:
+    """Training succeeds where held-out tasks fail: by the newest evaluation and the iterations up to it."""
+    for end in range(len(history), 0, -1):
+        if (held_out := history[end - 1].get("held_out_success")) is None:
+            continue
+        played = [v for row in history[:end] if (v := row.get("success")) is not None][-options.window :]
+        mean = sum(played) / len(played) if played else 0.0
+        if mean - held_out < options.held_out_gap - 1e-9:
+            return None
+        return (
+            f"success is {held_out:.0%}, but {mean:.0%} in training: the policy knows its training tasks, or the "
+            "held-out tasks need what training never shows"
+        )
+    return None
+
+
+def held_out_invalid(history: Sequence[Mapping[str, Any]], options: WatchdogConfig) -> str | None:
+    """Nearly all commands fail on held-out tasks: by the newest evaluation."""
+    shares = [share for row in history if (share := row.get("held_out_invalid")) is not None]
+    if not shares or shares[-1] < options.invalid_actions:
+        return None
+    return f"the share of invalid commands is {shares[-1]:.2f}, at or above {options.invalid_actions:g}"
+
+
+HELD_OUT = {"held_out_gap": held_out_gap, "held_out_invalid": held_out_invalid}
+"""The signs that evaluations show, by name. They are no collapse: training itself may be sound."""
+
+
+def held_out_signs(
+    history: Sequence[Mapping[str, Any]], evaluation: Mapping[str, Any], options: WatchdogConfig
+) -> dict[str, str]:
+    """Messages by sign about one evaluation.
+
+    Args:
+        history: the iterations up to the evaluation, or up to the one that its policy played next.
+        evaluation: a summary with ``success`` and ``invalid``.
+        options: thresholds.
+    """
+    if not history:
+        return {}
+    measured = [*history[:-1], {**history[-1], **held_out_metrics(evaluation)}]
+    return {name: text for name, sign in HELD_OUT.items() if (text := sign(measured, options))}
 
 
 def not_learning(history: Sequence[Mapping[str, Any]], config: Config) -> str | None:

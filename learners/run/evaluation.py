@@ -11,7 +11,9 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.agents.evaluation.play import evaluate_policy
 from roleagent.agents.evaluation.summary import result_rows, summarize
 from roleagent.agents.policies.protocol import Policy
+from roleagent.learners.run.counters import held_out_signs
 from roleagent.learners.run.run import Run
+from roleagent.learners.watchdog import logged_iterations
 from roleagent.tasks.split import split_text
 
 
@@ -28,7 +30,7 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
     suffix = "-sampled" if sampled else ""
     known = run.ranks.once(lambda: _known(run, policy, name, suffix))
     if known is not None:
-        return known
+        return _remembered(run, policy, known, sampled)
     options, task_split = run.config.rollout, split.task_split
     name += suffix
     policy.reseed(int(run.own_stream(6).integers(2**62)))
@@ -49,7 +51,14 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
         run.folder.write_json(f"{name}.json", found)
         return found
 
-    return run.ranks.once(result)
+    return _remembered(run, policy, run.ranks.once(result), sampled)
+
+
+def _remembered(run: Run, policy: Policy, found: dict[str, Any], sampled: bool) -> dict[str, Any]:
+    """The result, which the next iteration logs for the watchdog if the present policy plays it."""
+    if not sampled and found["policy_version"] == policy.version:
+        run.held_out = found
+    return found
 
 
 def evaluate_stage(run: Run, split: EnvSplit, policy: Policy, name: str) -> dict[str, dict[str, Any]]:
@@ -101,5 +110,8 @@ def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     result = {**success, "gain": gain, "invalid": found["after"]["invalid"], "counters": run.progress.counters}
     run.ranks.once(lambda: run.folder.write_json("result.json", result))
     run.tracking.result(result)
+    if run.ranks.first:
+        for message in held_out_signs(logged_iterations(run), found["after"], run.config.watchdog).values():
+            run.display.warn(f"held-out tasks: {message}")
     run.display.say(f"gain {100 * gain:+.1f} points; run folder: {run.folder.path}")
     return result

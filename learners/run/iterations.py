@@ -10,7 +10,7 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import RolloutStats
 from roleagent.learners.credit import estimator_config
 from roleagent.learners.model.learner import Learner
-from roleagent.learners.run.counters import add_counters, idle_mechanisms, not_learning
+from roleagent.learners.run.counters import add_counters, held_out_metrics, idle_mechanisms, not_learning
 from roleagent.learners.run.metrics import headlines, iteration_metrics, time_metrics
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.trajectory_log import Analysis, ScoredGroup, records
@@ -34,12 +34,12 @@ class Iterations:
         run.begin(run.config.train.iterations)
 
     def __iter__(self) -> Iterator[int]:
-        """The numbers of the iterations, until ``train.iterations`` or the watchdog ends them."""
+        """The numbers of the iterations, until ``train.iterations`` or a collapse ends them."""
         run, options = self._run, self._run.config.train
         while run.progress.step < options.iterations:
             self._begun, run.timer = time.monotonic(), Timer()
             yield run.iteration
-            if run.ranks.once(lambda: run.config.watchdog.stop and bool(self._watchdog.alarms)):
+            if run.ranks.once(lambda: run.config.watchdog.stop and self._watchdog.collapsed):
                 run.display.say("watchdog.stop=on ends the run here")
                 break
         if run.progress.step:
@@ -70,9 +70,11 @@ class Iterations:
             add_counters(run.progress.counters, metrics)
         timers = run.ranks.gather(run.timer)
         if run.ranks.first:
+            metrics |= held_out_metrics(run.held_out)
             metrics |= time_metrics(timers, stats, time.monotonic() - self._begun)
             metrics["alarms"] = self._watchdog.look(metrics, run.display)
             run.log(metrics, **headlines(config, metrics))
+        run.held_out = None
         if run.progress.step % config.train.checkpoint_every == 0:
             run.save(self._learner)
 

@@ -41,6 +41,7 @@ class Run:
         resume: whether to continue from the run folder.
 
     Attributes:
+        held_out: the evaluation of the present policy, until an iteration has logged it; None without one.
         latest: the newest checkpoint; None before the first.
         resumed: whether it continues from the run folder.
         timer: of the parts of the present iteration.
@@ -61,6 +62,7 @@ class Run:
             display.say(f"resuming from {self.latest} ({self.progress.stage}, step {self.progress.step})")
         elif resume:
             display.say(f"{self.folder.path} has no checkpoint yet: the run starts from the beginning")
+        self.held_out: Mapping[str, Any] | None = None
         self.timer = Timer()
         self.tracking = Tracking(config, self.folder, display.warn, quiet=not ranks.first)
         self._started = time.monotonic()

@@ -14,6 +14,8 @@ A line is an episode:
 ``initial_observation``      of ``reset``
 ``analysis``                 of a failure: mode, detail, critical_step (0-based), lesson, query, source, repaired; else
                              null
+``whitening``                mean and deviation of the batch (``estimator.whiten``), else null: a whitened advantage is
+                             the distance from the mean in deviations
 ``turns``                    below
 ===========================  ==========================================================================================
 
@@ -28,16 +30,20 @@ and of every turn
 ``calls``, ``answer``  only if there are any: calls of tools (name, arguments, error or null, result, reward), and what
                        was answered
 ``state``              the next state, only if it is not the observation; null: unknown
-``rewards``            by name
+``rewards``            by name, as the environment gave them
+``reward``             the terms of the reward that was trained, by name: weighted, process terms normalized
 ``predictions``        texts for 1..H turns ahead, ``""`` if absent
 ``scores``             of each, null if it could not be scored
-``return_task``        R_task(a_t), ``return_predictive`` R_pre(a_t) (Eq. 5, by ``estimator.unscored``),
-                       ``return_modulated`` R_t (Eq. 6), null if the estimator does not use it
+``return_task``        R_task(a_t), ``return_predictive`` R_pre(a_t) (Eq. 5, by ``estimator.unscored`` and
+                       ``estimator.modulation``), ``return_others`` the discounted return of all other terms, and
+                       ``return_modulated`` R_t = R_task·(1 + R_pre) + R_others (Eq. 6), null if the estimator does not
+                       use it
 ``state_group``        the number of its state within the group, or null
 ``grouping_state``     the state by which the turn is compared, only if it is not the one before the turn: a failed
                        command changes nothing (``estimator.state_of_failure``)
 ``advantage_state``    A^S (Eq. 8), ``advantage_outcome`` A^E (Eq. 1), null if the estimator does not use it
-``advantage``          the final advantage of the turn's action
+``advantage``          the final advantage of the turn's action, ``advantage_estimate`` the one before whitening:
+                       A^S + α·A^E, or what the estimator has in its place
 ``tokens``             of a few groups: text, kind (see :data:`~roleagent.learners.batch.ACTION`) and log-probability
                        of every token since the turn before; of predictions the sampled ones, also if
                        ``loss.prediction_credit=imitate`` trains the true states instead
@@ -58,14 +64,7 @@ from roleagent.config import Config
 from roleagent.learners.advantages import ESTIMATORS, has_zero_variance
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.learners.credit import Credit
-from roleagent.learners.returns import (
-    EstimatorConfig,
-    Values,
-    modulated_returns,
-    predictive_returns,
-    state_of,
-    task_returns,
-)
+from roleagent.learners.returns import EstimatorConfig, Values, state_of
 from roleagent.types import Group, Reflection, Trajectory
 
 MOST_READ = 400
@@ -84,12 +83,19 @@ class ScoredGroup:
         credit: of the estimator.
         advantages: per episode and turn the final ones, after GAE and whitening.
         replaced: whether dynamic sampling replaced the group.
+        whitening: mean and deviation of the batch's advantages (:func:`~roleagent.learners.batch.whiten`).
     """
 
     group: Group
     credit: Credit
     advantages: Values
     replaced: bool = False
+    whitening: tuple[float, float] | None = None
+
+    def estimate(self, member: int, number: int) -> float:
+        """The advantage of a turn before whitening."""
+        mean, deviation = self.whitening or (0.0, 1.0)
+        return mean + deviation * self.advantages[member][number]
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,12 +132,10 @@ def records(
     with_tokens = groups_with_tokens(scored, config.train.token_groups)
     modulates = ESTIMATORS[config.estimator.kind].modulates
     for number, one in enumerate(scored):
-        predictive = predictive_returns(one.group, estimator)
-        modulated = modulated_returns(one.group, estimator) if modulates else [None] * len(predictive)
         because, reason = analysis.choices.get(one.group.task.task_id, (None, None))
         for member, trajectory in enumerate(one.group.trajectories):
             reflection = analysis.reflections.get((number, member))
-            turns = _turns(one, member, policy, estimator, predictive[member], modulated[member])
+            turns = _turns(one, member, policy, estimator, modulates)
             if number in with_tokens:
                 for turn, tokens in zip(turns, tokens_of(trajectory, policy, config), strict=True):
                     turn["tokens"] = tokens
@@ -149,6 +153,7 @@ def records(
                 "chosen_reason": reason,
                 "initial_observation": trajectory.initial_observation,
                 "analysis": asdict(reflection) if reflection else None,
+                "whitening": [*map(short, one.whitening)] if one.whitening else None,
                 "turns": turns,
             }
 
@@ -160,29 +165,28 @@ def groups_with_tokens(scored: Sequence[ScoredGroup], most: int) -> set[int]:
 
 
 def _turns(
-    one: ScoredGroup,
-    member: int,
-    policy: Policy,
-    estimator: EstimatorConfig,
-    predictive: list[float],
-    modulated: list[float] | None,
+    one: ScoredGroup, member: int, policy: Policy, estimator: EstimatorConfig, modulates: bool
 ) -> list[dict[str, Any]]:
     trajectory, credit = one.group.trajectories[member], one.credit
-    tasks = task_returns(trajectory, estimator.gamma, estimator.rewards)
+    tasks, predictive, others = (rows[member] for rows in credit.returns)
     outcome = credit.of_outcomes[member] if credit.of_outcomes is not None else None
     lines = []
     for number, turn in enumerate(trajectory.turns):
         predicted, label = turn.prediction, credit.states[member][number]
+        modulated = tasks[number] * (1.0 + predictive[number]) + others[number]
         lines.append(
             {
                 **played_turn(turn, policy),
+                "reward": {name: short(value) for name, value in credit.rewards[member][number].items()},
                 "return_task": short(tasks[number]),
                 "return_predictive": short(predictive[number]) if predicted else None,
-                "return_modulated": short(modulated[number]) if modulated else None,
+                "return_others": short(others[number]),
+                "return_modulated": short(modulated) if modulates else None,
                 "state_group": label if label >= 0 else None,
                 **({} if state_of(turn, estimator) == turn.state else {"grouping_state": state_of(turn, estimator)}),
                 "advantage_state": short(credit.of_states[member][number]) if credit.of_states is not None else None,
                 "advantage_outcome": short(outcome) if outcome is not None else None,
+                "advantage_estimate": short(one.estimate(member, number)),
                 "advantage": short(one.advantages[member][number]),
             }
         )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from roleagent.files import at_work
-from roleagent.learners.run.counters import idle_mechanisms, not_learning
+from roleagent.learners.run.counters import held_out_signs, idle_mechanisms, not_learning
 from roleagent.learners.tracking.redact import flat, without_secrets
 from roleagent.reports.data.curves import curve, find_alarms, load_metrics, names_in, number
 from roleagent.reports.data.eval_results import json_file, load_evaluations, measure_gain
@@ -61,6 +62,9 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
     if config and result:
         figures = [{name: number(value) for name, value in row.items()} for row in trained]
         notes += filter(None, [not_learning(figures, config)])
+    alarms = find_alarms(trained)
+    if config:
+        alarms += _held_out_alarms(trained, measured, config, {alarm["name"] for alarm in alarms}, notes)
     reader = TrajectoryReader(run)
     grown = _growth(run, tree, notes)
     revisions = _revisions(run, notes)
@@ -89,12 +93,32 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "evaluations": {name: _without_records(summary) for name, summary in measured.items()},
         "gain": measure_gain(measured),
         "counters": dict(counters or {}),
-        "alarms": find_alarms(trained),
+        "alarms": alarms,
         "idle": idle_mechanisms(config, counters) if config and counters and trained else None,
         "episodes": reader.select(episodes, _modes(grown)),
         "episodes_recorded": _episodes(trained, reader),
         "notes": notes,
     }
+
+
+def _held_out_alarms(
+    trained: Sequence[Mapping[str, Any]],
+    measured: Mapping[str, Mapping[str, Any]],
+    config: Config,
+    logged: Collection[str],
+    notes: list[str],
+) -> list[dict[str, Any]]:
+    """Alarms by the evaluations of a run, besides the logged ones; the newest evaluation's add a note."""
+    found: dict[str, dict[str, Any]] = {}
+    signs: dict[str, str] = {}
+    last = trained[-1]["step"] if trained else 0
+    for name, summary in measured.items():
+        step = 0 if name == "before" else int(digits[0]) if (digits := re.findall(r"\d+", name)) else last
+        signs = held_out_signs([row for row in trained if row["step"] <= step + 1], summary, config.watchdog)
+        for sign in signs:
+            found.setdefault(sign, {"name": sign, "step": step})["until"] = step
+    notes += [f"held-out tasks: {message}" for message in signs.values()]
+    return [alarm for name, alarm in found.items() if name not in logged]
 
 
 def load_episodes(run: Path, iteration: int) -> list[EpisodeCard]:

@@ -192,6 +192,7 @@ def episode_card(iteration: int, member: int, row: Mapping[str, Any], sizes: Map
         "usage": row.get("usage"),
         "initial_observation": row["initial_observation"],
         "analysis": _analysis(row["analysis"]) if row.get("analysis") else None,
+        "whitening": row.get("whitening"),
         "turns": [_turn(turns, number, sizes) for number in range(len(turns))],
     }
 
@@ -223,17 +224,20 @@ def _turn(turns: Sequence[Mapping[str, Any]], number: int, sizes: Mapping[int | 
         "calls": turn.get("calls", []),
         "answer": turn.get("answer", ""),
         "rewards": turn.get("rewards", {}),
+        "reward": turn.get("reward", {}),
         "predictions": [
             _prediction(turns, number, horizon) for horizon in range(1, len(turn.get("predictions", ())) + 1)
         ],
         "return_task": turn.get("return_task"),
         "return_predictive": turn.get("return_predictive"),
+        "return_others": turn.get("return_others"),
         "return_modulated": turn.get("return_modulated"),
         "state_group": group,
         "state_group_size": None if group is None else sizes[group],
         "grouping_state": turn.get("grouping_state"),
         "advantage_state": turn.get("advantage_state"),
         "advantage_outcome": turn.get("advantage_outcome"),
+        "advantage_estimate": turn.get("advantage_estimate"),
         "advantage": turn.get("advantage"),
         "tokens": turn.get("tokens"),
     }

@@ -48,16 +48,19 @@ class TurnCard(TypedDict):
     observation: str  # of the environment
     calls: list[ToolCall]  # of tools, in order; empty without any
     answer: str  # to a task that is solved with tools; "" without one
-    rewards: dict[str, float]  # by name
+    rewards: dict[str, float]  # by name, as the environment gave them
+    reward: dict[str, float]  # the terms that were trained, weighted; their sum is the turn's reward
     predictions: list[Prediction]
     return_task: float | None  # R_task(a_t) (Eq. 5, left)
     return_predictive: float | None  # R_pre(a_t) (Eq. 5, right)
-    return_modulated: float | None  # R_t (Eq. 6)
+    return_others: float | None  # the discounted return of all terms but the task's
+    return_modulated: float | None  # R_t = R_task·(1 + R_pre) + R_others (Eq. 6); None if the estimator has none
     state_group: int | None  # number of the turn's state within its group; None: unknown state
     state_group_size: int | None  # turns in this state, over all episodes of the group
     grouping_state: str | None  # the state used for grouping, if it is not the previous observation; else None
     advantage_state: float | None  # A^S (Eq. 8); None if the estimator has none
     advantage_outcome: float | None  # A^E (Eq. 1)
+    advantage_estimate: float | None  # before whitening
     advantage: float | None  # the advantage of the turn's tokens; None: of an evaluation
     tokens: list[tuple[str, int, float]] | None  # text, kind, log-probability (0: not sampled); None: not recorded
 
@@ -96,6 +99,7 @@ class EpisodeCard(TypedDict):
     usage: dict[str, float] | None  # of a prompted model, over all turns
     initial_observation: str
     analysis: Analysis | None
+    whitening: tuple[float, float] | None  # mean and deviation of the batch's advantages; None: not whitened
     turns: list[TurnCard]
 
 
@@ -190,6 +194,14 @@ class Gain(TypedDict):
     until: str  # name of the later evaluation
     all: dict[str, Any]
     by_type: dict[str, dict[str, Any]]
+
+
+class RunGroup(TypedDict):
+    """Runs that differ in nothing but their seed."""
+
+    name: str
+    runs: list[int]  # places in the report's list of runs
+    seeds: list[int]  # of each
 
 
 class RunData(TypedDict):

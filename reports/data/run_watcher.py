@@ -16,6 +16,7 @@ from pathlib import Path
 from roleagent.files import at_work
 from roleagent.reports.data.load_run import EPISODES, load_episodes, load_run
 from roleagent.reports.data.load_trajectories import RunDataError
+from roleagent.reports.data.run_groups import name_apart
 from roleagent.reports.data.run_schema import EpisodeCard, RunData
 
 SHARE = 0.1
@@ -77,6 +78,7 @@ class RunWatcher:
                     note = f"the run cannot be read now ({error}): these are earlier data"
                     last = self._loaded[number]
                     data.append({**last, "notes": [*(n for n in last["notes"] if n != note), note]})
+            name_apart(data)
             self._loaded, self._stamp = data, stamp
             spent = time.monotonic() - began
             self._read_again = time.monotonic() + spent * (1 / SHARE - 1)

@@ -18,7 +18,7 @@ from typing import Any
 
 from roleagent.reports.data.load_trajectories import RunDataError
 from roleagent.reports.data.run_watcher import RunWatcher
-from roleagent.reports.web.page import as_json, render
+from roleagent.reports.web.page import as_json, render, report_data
 
 TRIES = 20
 """Ports that are tried after the requested one, if it is in use."""
@@ -132,7 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             if path == "/":
                 self._send(render(runs, live="data.json"), "text/html; charset=utf-8", stamp)
             else:
-                self._send(as_json({"runs": runs}), "application/json", stamp)
+                self._send(as_json(report_data(runs)), "application/json", stamp)
 
     def _episodes(self, iteration: int) -> None:
         try:

@@ -3,6 +3,7 @@
 const given = JSON.parse(byId("data").textContent);
 const board = { plots: new Map(), smooth: true, zoom: null };
 let runs = given.runs;
+let groups = given.groups;
 
 // Draws anew without taking the reader's place: what was open stays open, what had the focus keeps it.
 function keepingPlace(draw) {
@@ -44,9 +45,11 @@ function drawSections() {
 
 function drawAll() {
   byId("curves").hidden = runs.every((run) => run.kind === "evaluation");
-  shelf.runs = runs.map((run) => run.name);
-  drawRuns(runs);
-  drawCurves(board, runs);
+  const series = seriesOf(runs, groups);
+  shelf.runs = runs;
+  shelf.places = runs.map((_, number) => series.findIndex((one) => one.places.includes(number)));
+  drawRuns(series);
+  drawCurves(board, series);
   drawTasks(runs);
   drawRevisions(runs);
   drawSections();
@@ -102,10 +105,11 @@ function watch(address, seconds = 3) {
     },
   };
   const bare = (list) => JSON.stringify(list.map((run) => ({ ...run, episodes: null })));
-  const take = (news) => {
+  const take = (news, together) => {
     const changed = bare(news) !== bare(runs);
     const fresh = news.reduce((sum, run, place) => sum + shelve(place, run.episodes), 0);
     runs = news;
+    groups = together ?? alone(news);
     shelf.live.iterations = runs[0].steps[0];
     if (changed) keepingPlace(drawAll);
     if (changed || fresh) drawFilters();
@@ -126,7 +130,7 @@ function watch(address, seconds = 3) {
       return;
     }
     if (news) {
-      take(news.runs);
+      take(news.runs, news.groups);
       stamp = answer.headers.get("ETag") ?? "";
     }
     const { state, steps } = runs[0];

@@ -17,10 +17,12 @@ from collections.abc import Sequence
 from importlib import resources
 from typing import Any
 
+from roleagent.reports.data.run_groups import group_runs
 from roleagent.reports.data.run_schema import RunData
 
 SCRIPTS = (
     "page_dom.js",
+    "page_groups.js",
     "page_evaluation.js",
     "page_runs.js",
     "page_charts.js",
@@ -36,6 +38,7 @@ SCRIPTS = (
 )
 """In loading order; the last one starts the page."""
 
+_NAMED = 3  # most runs that the title names
 _ESCAPES = {ord("<"): "\\u003c", ord(">"): "\\u003e", ord("&"): "\\u0026"}
 
 
@@ -55,14 +58,19 @@ def as_json(value: Any) -> str:
     return text.translate(_ESCAPES)
 
 
+def report_data(runs: Sequence[RunData]) -> dict[str, Any]:
+    """The data of a page: the ``runs``, and their ``groups``."""
+    return {"runs": list(runs), "groups": group_runs(runs)}
+
+
 def render(runs: Sequence[RunData], live: str = "") -> str:
     """The page about one run, or about several in comparison.
 
     Args:
-        runs: at least one; curves are overlaid in this order, and differences are relative to the first.
-        live: the relative address of new data: ``data.json`` answers
-            ``{"runs": [...]}``, and ``episodes/<iteration>.json`` beside it a list of the first run's episodes.
-            Empty: the page is static.
+        runs: at least one; curves are overlaid in this order, and differences are relative to the first. Runs that
+            differ in nothing but their seed are one curve with a band.
+        live: the relative address of new data: ``data.json`` answers :func:`report_data`, and
+            ``episodes/<iteration>.json`` beside it a list of the first run's episodes. Empty: the page is static.
 
     Raises:
         ValueError: ``runs`` is empty.
@@ -74,16 +82,22 @@ def render(runs: Sequence[RunData], live: str = "") -> str:
     plotly = get_plotlyjs()
     script = "\n".join(["(() => {", '"use strict";', *map(_asset, SCRIPTS), "})();"])
     values = {
-        "title": html.escape(" and ".join(run["name"] for run in runs)),
+        "title": html.escape(_title(runs)),
         "policy": html.escape(_policy([plotly, script], bool(live))),
         "style": _asset("page.css"),
-        "data": as_json({"live": live, "runs": list(runs)}),
+        "data": as_json({"live": live, **report_data(runs)}),
         "plotly": plotly,
         "script": script,
     }
     # In one pass: inserted text is not searched for placeholders.
     document = re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], _asset("page.html"))
     return document.encode("utf-8", "replace").decode("utf-8")
+
+
+def _title(runs: Sequence[RunData]) -> str:
+    if len(runs) > _NAMED:
+        return f"{len(runs)} runs"
+    return " and ".join(run["name"] for run in runs)
 
 
 def _policy(scripts: Sequence[str], live: bool) -> str:
@@ -115,4 +129,4 @@ def _finite(value: Any) -> Any:
     return value
 
 
-__all__ = ["as_json", "render"]
+__all__ = ["as_json", "render", "report_data"]

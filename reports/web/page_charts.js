@@ -339,6 +339,7 @@ const CHARTS = [
 const NAMED = {
   types: (runs) =>
     namesIn(runs, "success_by_type").map((type) => ({
+      name: type,
       title: spaced(type),
       unit: "",
       ...SHARE,
@@ -352,12 +353,14 @@ const NAMED = {
     namesIn(runs, "training")
       .filter((name) => name.startsWith("reward_"))
       .map((name) => ({
+        name,
         title: spaced(name.slice(7)),
         unit: "",
         lines: of(name),
       })),
   warmstart: (runs) =>
     ["loss", "action_loss", "prediction_loss", "text_loss"].map((name) => ({
+      name,
       title: spaced(name),
       unit: "",
       own: true,

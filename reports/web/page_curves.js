@@ -12,21 +12,30 @@ function described(chart, name, lines, marks) {
   return `${name}: ${[...along, ...measured].join("; ")}`;
 }
 
-function numbersOf(runs, chart) {
+function numbersOf(all, chart) {
   const say = (value) => (chart.percent ? percent(value) : figure(value));
-  const columns = runs.flatMap((run) => [
-    ...chart
-      .lines(run)
+  const column = (names, steps, values) => [
+    names.filter(Boolean).join(", "),
+    new Map(steps.map((step, at) => [step, values[at]])),
+  ];
+  const columns = all.flatMap((series) => {
+    const lines = linesOf(chart, series)
       .filter(filled)
-      .map((line) => [
-        [run.name, spaced(line.name)].filter(Boolean).join(", "),
-        new Map(line.step.map((step, at) => [step, line.y[at]])),
-      ]),
-    ...((marks) =>
-      marks.length ? [[`${run.name}, held out`, new Map(marks.map((mark) => [mark.step, mark.y]))]] : [])(
-      chart.marks?.(run) ?? [],
-    ),
-  ]);
+      .flatMap((line) =>
+        [
+          ["", line.y],
+          ["lowest", line.low],
+          ["highest", line.high],
+        ]
+          .filter(([, values]) => values)
+          .map(([edge, values]) => column([series.name, spaced(line.name), edge], line.step, values)),
+      );
+    const marks = marksOf(chart, series);
+    const steps = marks.map((mark) => mark.step);
+    return marks.length
+      ? [...lines, column([series.name, "held out"], steps, marks.map((mark) => mark.y))]
+      : lines;
+  });
   const steps = [...new Set(columns.flatMap(([, values]) => [...values.keys()]))].sort((a, b) => a - b);
   return table(
     [chart.title, chart.unit].filter(Boolean).join(", "),
@@ -47,11 +56,12 @@ function plot(board, key, chart, label, lines, marks, trace, top) {
   return item.node;
 }
 
-function figureOf(board, chart, runs) {
+function figureOf(board, chart, series) {
   const parts = [];
+  const runs = series.flatMap((one) => one.runs);
   if (chart.stack) {
     const order = largest(runs, chart);
-    const all = runs.map((run) => layersOf(run, chart, order));
+    const all = series.map((one) => layersOf(one, chart, order));
     const top =
       Math.max(
         ...all.map((layer) =>
@@ -66,12 +76,12 @@ function figureOf(board, chart, runs) {
         el(
           "div",
           null,
-          runs.length > 1 && el("p", { class: "plot-run" }, swatch(place), runs[place].name),
+          series.length > 1 && el("p", { class: "plot-run" }, swatch(place), series[place].name),
           plot(
             board,
-            `${chart.title} ${place}`,
+            `${chart.key}/${place}`,
             chart,
-            `${chart.title}, ${runs[place].name}`,
+            `${chart.title}, ${series[place].name}`,
             layer,
             [],
             () => stacked(layer),
@@ -100,30 +110,42 @@ function figureOf(board, chart, runs) {
       ),
     );
   } else {
-    const lines = runs.flatMap((run) =>
-      chart.lines(run).map((line) => ({ ...line, name: runs.length > 1 ? run.name : "" })),
+    const lines = series.flatMap((one) =>
+      linesOf(chart, one).map((line) => ({
+        ...line,
+        name: [series.length > 1 && one.name, spaced(line.name)].filter(Boolean).join(", "),
+      })),
     );
-    const marks = runs.flatMap((run) => chart.marks?.(run) ?? []);
+    const marks = series.flatMap((one) => marksOf(chart, one));
     parts.push(
       plot(
         board,
-        chart.title,
+        chart.key,
         { ...chart, band: chart.bandOf?.(runs) },
         chart.title,
         lines,
         marks,
-        () => overlaid(runs, chart, board.smooth),
+        () => overlaid(series, chart, board.smooth),
       ),
     );
+    const names = [...new Set(series.flatMap((one) => linesOf(chart, one).filter(filled).map((line) => line.name)))];
+    if (names.filter(Boolean).length > 1)
+      parts.push(
+        el(
+          "ul",
+          { class: "layers", "aria-label": "Lines" },
+          names.map((name, at) => el("li", null, swatch(0, at), spaced(name))),
+        ),
+      );
   }
   return el(
     "figure",
-    { class: `chart${chart.stack ? " wide" : ""}${runs.length > 1 ? " several" : ""}` },
+    { class: `chart${chart.stack ? " wide" : ""}${series.length > 1 ? " several" : ""}` },
     el("figcaption", null, el("h4", null, chart.title), chart.hint && el("p", null, chart.hint)),
     el("p", { class: "unit" }, chart.unit),
     el("div", { class: "plots" }, parts),
-    folded(el("span", null, "Numbers", hidden(` of ${chart.title}`)), () => numbersOf(runs, chart), {
-      "data-keep": `numbers ${chart.title}`,
+    folded(el("span", null, "Numbers", hidden(` of ${chart.title}`)), () => numbersOf(series, chart), {
+      "data-keep": `numbers ${chart.key}`,
     }),
   );
 }
@@ -155,8 +177,10 @@ function redraw(board) {
   for (const item of board.plots.values()) if (item.seen) drawPlot(board, item);
 }
 
-function drawCurves(board, runs) {
+function drawCurves(board, series) {
+  const runs = series.flatMap((one) => one.runs);
   board.watch?.disconnect();
+  sayDrawn(false);
   const last = Math.max(1, ...runs.map((run) => run.training.step.at(-1) ?? 0));
   board.span = [-0.035 * last, 1.035 * last];
   board.watch = new IntersectionObserver(
@@ -165,11 +189,17 @@ function drawCurves(board, runs) {
         const item = entry.isIntersecting && [...board.plots.values()].find((each) => each.node === entry.target);
         if (item && !item.seen) drawPlot(board, item);
       }
+      sayDrawn(true);
     },
     { rootMargin: "300px" },
   );
   const groups = CHARTS.map(([title, id, charts, lead]) => {
-    const drawn = (typeof charts === "string" ? NAMED[charts](runs) : charts).filter(
+    // A title may occur in several groups, and two names may be written alike: the key is the chart's own.
+    const keyed = (typeof charts === "string" ? NAMED[charts](runs) : charts).map((chart, at) => ({
+      ...chart,
+      key: `${id}/${chart.name ?? at}`,
+    }));
+    const drawn = keyed.filter(
       (chart) =>
         (chart.needed?.(runs) ?? true) &&
         runs.some(
@@ -188,7 +218,7 @@ function drawCurves(board, runs) {
         el(
           "div",
           { class: "grid" },
-          drawn.map((chart) => figureOf(board, chart, runs)),
+          drawn.map((chart) => figureOf(board, chart, series)),
         ),
       )
     );
@@ -199,23 +229,38 @@ function drawCurves(board, runs) {
   const mark = (place) =>
     svg(
       "svg",
-      { viewBox: "0 0 14 20", class: `swatch mark run-${place % 4}`, "aria-hidden": "true" },
+      { viewBox: "0 0 14 20", class: `swatch mark ${seriesClass(place)}`, "aria-hidden": "true" },
       svg("line", { x1: 7, x2: 7, y1: 2, y2: 18, class: "whisker" }),
       svg("path", {
-        d: place % 4 ? "M7 5 L12 10 L7 15 L2 10 Z" : "M3 10 a4 4 0 1 0 8 0 a4 4 0 1 0 -8 0",
+        d: styleOf(place).dash ? "M7 5 L12 10 L7 15 L2 10 Z" : "M3 10 a4 4 0 1 0 8 0 a4 4 0 1 0 -8 0",
         class: "hollow",
       }),
     );
   byId("legend").replaceChildren(
-    ...runs.map((run, place) => el("li", null, swatch(place), run.name)),
-    el("li", null, el("span", null, "thin: each iteration; thick: mean of five around it")),
+    ...series.map((one, place) =>
+      el("li", null, swatch(place), one.name, one.runs.length > 1 && el("span", { class: "muted" }, ` ${seedsOf(one)}`)),
+    ),
     el(
       "li",
       null,
-      runs.map((_, place) => mark(place)),
-      "held-out tasks with 95 % interval",
+      el(
+        "span",
+        null,
+        runs.length > series.length
+          ? "line: mean of the seeds; band: from the lowest to the highest; both over five iterations"
+          : "thin: each iteration; thick: mean of five around it",
+      ),
+    ),
+    el(
+      "li",
+      null,
+      series.map((_, place) => mark(place)),
+      runs.length > series.length
+        ? "held-out tasks: mean, lowest and highest; of a single run with 95 % interval"
+        : "held-out tasks with 95 % interval",
     ),
     el("li", { class: "fine" }, "drag to zoom all charts, double click to go back"),
   );
   redraw(board);
+  if (!groups.length) sayDrawn(true); // no plot will come into the window
 }

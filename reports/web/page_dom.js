@@ -80,14 +80,27 @@ function table(caption, columns, rows) {
   );
 }
 
-// Contents that are made when somebody first looks at them.
+// Contents that are made when somebody first looks at them: as soon as the fold is open. Its "toggle" event comes later,
+// when the fold may already have been printed, searched or read.
+const unmade = new WeakMap();
+const opened = new MutationObserver((changes) => {
+  for (const { target } of changes) {
+    if (!target.open || !unmade.has(target)) continue;
+    target.append(unmade.get(target)());
+    unmade.delete(target);
+  }
+});
 function folded(summary, make, attributes) {
   const details = el("details", attributes, el("summary", null, summary));
-  details.addEventListener("toggle", () => {
-    if (details.open && details.childElementCount === 1) details.append(make());
-  });
+  unmade.set(details, make);
+  opened.observe(details, { attributeFilter: ["open"] });
   return details;
 }
+
+// Whether the page is drawn, with the plots in its window: data-drawn of the root is "true" or "false".
+const sayDrawn = (drawn) => {
+  document.documentElement.dataset.drawn = String(drawn);
+};
 
 // What the reader chose before; a browser may refuse to remember, and then it is known until the page is closed.
 const chosen = new Map();

@@ -34,7 +34,7 @@ function makeCard(episode) {
     el(
       "span",
       { class: "facts" },
-      shelf.runs.length > 1 && [swatch(episode.run), shelf.runs[episode.run], " · "],
+      shelf.runs.length > 1 && [swatch(shelf.places[episode.run]), shelf.runs[episode.run].name, " · "],
       facts,
     ),
   );
@@ -67,7 +67,9 @@ function contents(episode) {
   const scale = Math.max(
     1e-9,
     ...episode.turns.flatMap((turn) =>
-      [turn.advantage, turn.advantage_state, turn.advantage_outcome].filter(known).map(Math.abs),
+      [turn.advantage, turn.advantage_state, turn.advantage_outcome, turn.advantage_estimate]
+        .filter(known)
+        .map(Math.abs),
     ),
   );
   return [
@@ -137,7 +139,7 @@ function twinsOf(episode, at) {
           ? "this turn"
           : el("a", { href: `#${other.key}/${place + 1}` }, `member ${other.member}, turn ${place + 1}`),
         el("code", null, turn.calls?.length ? turn.calls.map(callText).join("; ") : turn.action),
-        number(turn.return_modulated, 3),
+        number(returnOf(turn), 3),
         signed(turn.advantage_state),
       ]);
     });

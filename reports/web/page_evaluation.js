@@ -31,7 +31,7 @@ function firstAndLast(run) {
 function gainOf(run, type) {
   const { before, after } = firstAndLast(run);
   const cell = type === undefined ? run.gain?.all : run.gain?.by_type?.[type];
-  if (cell) return { gain: cell.difference, interval: cell.interval, paired: true, cell };
+  if (cell) return { gain: cell.difference, interval: cell.interval, paired: !run.members, cell };
   return type === undefined
     ? difference(before, after)
     : difference(before?.by_type?.[type], after?.by_type?.[type]);
@@ -90,7 +90,7 @@ function track(marks) {
   marks.forEach(({ summary, hollow, place }, row) => {
     if (!summary) return;
     const y = marks.length === 1 ? 12 : 7 + (10 * row) / (marks.length - 1);
-    const group = svg("g", { class: `run-${place % 4}` });
+    const group = svg("g", { class: seriesClass(place) });
     if (summary.interval)
       group.append(
         svg("line", { x1: x(summary.interval[0]), x2: x(summary.interval[1]), y1: y, y2: y, class: "whisker" }),
@@ -153,7 +153,7 @@ function evaluationTable(run, place, several) {
       withInterval(first),
       withInterval(second),
       gainWithInterval(gain),
-      ...(run.gain ? [changed(gain)] : []),
+      ...(run.gain && !run.members ? [changed(gain)] : []),
       track([
         { summary: first, hollow: true, place },
         { summary: second, place },
@@ -193,7 +193,7 @@ function evaluationTable(run, place, several) {
         ["Before", true],
         [`${when[0].toUpperCase()}${when.slice(1)}`, true],
         ["Gain in points", true],
-        ...(run.gain ? [["Only first : only last won", true]] : []),
+        ...(run.gain && !run.members ? [["Only first : only last won", true]] : []),
         ["0 to 100 % (ring: before, disc: after)"],
       ],
       rows,
@@ -203,8 +203,10 @@ function evaluationTable(run, place, several) {
       el(
         "p",
         { class: "muted below" },
-        run.gain
-          ? "Intervals are 95 %. The gain's is over pairs, as both measurements played the same tasks. Only first : only last won counts tasks that only the first, and only the second, solved."
+        run.members
+          ? `Means over ${run.members} runs, with the lowest and the highest of them.`
+          : run.gain
+            ? "Intervals are 95 %. The gain's is over pairs, as both measurements played the same tasks. Only first : only last won counts tasks that only the first, and only the second, solved."
           : "Intervals are 95 %. The gain's treats the two measurements as independent, because results per task are missing. It is too wide if both played the same tasks.",
       ),
     folded(`Every evaluation (${all.length})`, () =>
@@ -235,6 +237,7 @@ function comparison(first, second, place) {
   const row = (name, pick) => {
     const [a, b] = ends.map((end) => pick(end.after));
     const gap = unequal ? null : difference(a, b);
+    if (gap && (first.members || second.members)) gap.interval = null; // between means of few runs
     const start = ends.map((end) => percent(pick(end.before)?.success)).join(" / ");
     return [
       name,
@@ -253,7 +256,8 @@ function comparison(first, second, place) {
     ...typesOf(ends.map((end) => end.after)).map((type) => row(spaced(type), (summary) => summary?.by_type?.[type])),
   ];
   const names = [...new Set([...Object.keys(first.config), ...Object.keys(second.config)])].sort();
-  const unlike = names.filter((name) => name !== "run_dir" && first.config[name] !== second.config[name]);
+  const own = first.members || second.members ? ["run_dir", "seed"] : ["run_dir"];
+  const unlike = names.filter((name) => !own.includes(name) && first.config[name] !== second.config[name]);
   const options = () =>
     table(
       plural(unlike.length, "option differs", "options differ"),
@@ -282,7 +286,9 @@ function comparison(first, second, place) {
     el(
       "p",
       { class: "muted" },
-      "Intervals are 95 %. Those of differences treat the runs as independent. If both runs played the same tasks, `evaluate.py compare` gives narrower, paired intervals.",
+      first.members || second.members
+        ? "Of several runs there are the means, with the lowest and the highest."
+        : "Intervals are 95 %. Those of differences treat the runs as independent. If both runs played the same tasks, `evaluate.py compare` gives narrower, paired intervals.",
     ),
     unlike.length === 0 && el("p", null, `${second.name} and ${first.name} differ in no option.`),
     unlike.length > 0 &&

@@ -43,10 +43,10 @@ function haystack(episode) {
 }
 
 // The state of the list: all episodes, what the reader asked for, cards made so far.
-const shelf = { all: [], found: [], shown: 0, cards: new Map(), asked: {}, runs: [] };
+const shelf = { all: [], found: [], shown: 0, cards: new Map(), asked: {}, runs: [], places: [] };
 
 const FIELDS = [
-  ["run", "Run", (episode) => String(episode.run), (value) => shelf.runs[Number(value)]],
+  ["run", "Run", (episode) => String(episode.run), (value) => shelf.runs[Number(value)].name],
   [
     "outcome",
     "Outcome",

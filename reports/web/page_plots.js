@@ -24,8 +24,8 @@ function largest(runs, chart) {
     : { names, rest: [] };
 }
 
-function layersOf(run, chart, { names, rest }) {
-  const lines = chart.lines(run);
+function layersOf(series, chart, { names, rest }) {
+  const lines = linesOf(chart, series);
   const found = (name) => lines.find((line) => line.name === name)?.y;
   const step = lines[0]?.step ?? [];
   const layer = names.map((name) => ({ name: spaced(name), step, y: found(name) ?? step.map(() => 0) }));
@@ -50,41 +50,52 @@ const DASHES = ["solid", "dash", "dot", "dashdot"];
 const MARKERS = ["circle", "diamond", "square", "triangle-up"];
 // Plotly reads a little HTML in texts; names that a model chose are plain.
 const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
-const faint = (rgb) => rgb.replace("rgb(", "rgba(").replace(")", ", 0.45)");
+const faint = (rgb, share = 0.45) => rgb.replace("rgb(", "rgba(").replace(")", `, ${share})`);
 
-function overlaid(runs, chart, smooth) {
+function overlaid(all, chart, smooth) {
   const traces = [];
-  // Marks of two runs at the same iteration stand beside each other.
-  const beside = 0.02 * Math.max(1, ...runs.map((run) => run.training.step.at(-1) ?? 0));
-  runs.forEach((run, place) => {
-    const own = color(`run-${place % 4}`);
-    const dash = DASHES[place % 4];
-    const name = plain(run.name);
-    for (const line of chart.lines(run).filter(filled)) {
+  // Marks of two series at the same iteration stand beside each other.
+  const last = Math.max(1, ...all.flatMap(({ runs }) => runs.map((run) => run.training.step.at(-1) ?? 0)));
+  const beside = Math.min(0.02, 0.12 / all.length) * last;
+  all.forEach((series, place) => {
+    const style = styleOf(place);
+    const own = color(`run-${style.hue}`);
+    linesOf(chart, series).filter(filled).forEach((line, at) => {
+      const name = plain([series.name, spaced(line.name)].filter(Boolean).join(", "));
+      const dash = DASHES[(style.dash + at) % 4];
+      const hovertemplate = line.low ? "%{y:.4~g} (%{customdata[0]:.4~g} to %{customdata[1]:.4~g})" : "%{y:.4~g}";
+      const averaged = smooth && line.step.length > WIDTH;
+      const seen = averaged ? smoothed : (values) => values;
+      if (line.low) {
+        const edge = { x: line.step, type: "scatter", mode: "lines", name, line: { width: 0 }, hoverinfo: "skip" };
+        const fill = { fill: "tonexty", fillcolor: faint(own, 0.18) };
+        traces.push({ ...edge, y: seen(line.low) }, { ...edge, ...fill, y: seen(line.high) });
+      }
       const shape = {
         x: line.step,
         type: "scatter",
         mode: line.y.filter(known).length > 1 ? "lines" : "markers",
         connectgaps: true,
         name,
+        customdata: line.low?.map((low, number) => [low, line.high[number]]),
         marker: { color: own, size: 5 },
       };
-      if (smooth && line.step.length > WIDTH) {
+      if (averaged) {
         traces.push(
-          { ...shape, y: line.y, line: { color: faint(own), width: 1, dash }, hovertemplate: "%{y:.4~g}" },
+          { ...shape, y: line.y, line: { color: faint(own), width: line.low ? 0 : 1, dash }, hovertemplate },
           { ...shape, y: smoothed(line.y), line: { color: own, width: 2.2, dash }, hoverinfo: "skip" },
         );
-      } else traces.push({ ...shape, y: line.y, line: { color: own, width: 1.8, dash }, hovertemplate: "%{y:.4~g}" });
-    }
-    const marks = chart.marks?.(run) ?? [];
+      } else traces.push({ ...shape, y: line.y, line: { color: own, width: 1.8, dash }, hovertemplate });
+    });
+    const marks = marksOf(chart, series);
     if (marks.length)
       traces.push({
-        x: marks.map((mark) => mark.step + (place - (runs.length - 1) / 2) * beside),
+        x: marks.map((mark) => mark.step + (place - (all.length - 1) / 2) * beside),
         y: marks.map((mark) => mark.y),
-        name: `${name}, held out`,
+        name: `${plain(series.name)}, held out`,
         type: "scatter",
         mode: "markers",
-        marker: { color: color("surface"), size: 8, symbol: MARKERS[place % 4], line: { color: own, width: 2 } },
+        marker: { color: color("surface"), size: 8, symbol: MARKERS[style.dash], line: { color: own, width: 2 } },
         hovertemplate: "%{y:.4~g}",
         error_y: marks.some((mark) => mark.interval)
           ? {

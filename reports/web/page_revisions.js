@@ -119,7 +119,7 @@ function drawRevisions(runs) {
   byId("revisions").hidden = !revised.length;
   byId("revision-paths").replaceChildren(
     ...revised.flatMap((run) => [
-      ...(runs.length > 1 ? [el("h3", { class: "run-title" }, swatch(runs.indexOf(run)), run.name)] : []),
+      ...(runs.length > 1 ? [el("h3", { class: "run-title" }, swatch(shelf.places[runs.indexOf(run)]), run.name)] : []),
       ...revisionsOf(run.revisions),
     ]),
   );

@@ -84,6 +84,56 @@ function runPanel(run, place, several) {
   );
 }
 
+// Several runs that differ in nothing but their seed: their means, and each of them in a fold.
+function groupPanel(series, place, several) {
+  const run = meanRun(series);
+  const { before, after, when } = firstAndLast(run);
+  const gain = gainOf(run);
+  const alarms = series.runs.reduce((sum, one) => sum + one.alarms.length, 0);
+  const share = (summary) => (summary ? percent(summary.success) : "–");
+  return el(
+    "article",
+    { class: "run", "aria-label": `Runs ${series.name}` },
+    el(
+      "p",
+      { class: "run-head" },
+      several && swatch(place),
+      el("h2", { class: "run-name" }, series.name),
+      el("span", { class: "chip" }, seedsOf(series)),
+      [...byKey(series.runs, (one) => one.state)].map(([state, same]) =>
+        el("span", { class: "chip", "data-state": state }, `${same.length} ${STATES[state] ?? state}`),
+      ),
+    ),
+    el(
+      "dl",
+      { class: "tiles" },
+      tile("Success before", share(before), before && interval(before.interval)),
+      tile(`Success ${when}`, share(after), after && interval(after.interval)),
+      tile("Gain", gain ? `${points(gain.gain)} points` : "–", gain && pointsInterval(gain.interval)),
+      tile("Wall-clock", duration(series.runs.reduce((sum, one) => sum + one.seconds, 0)), "of all runs"),
+      tile("Alarms", alarms ? String(alarms) : "none", "of the watchdog"),
+    ),
+    el("p", { class: "muted" }, "Means of the runs, each with the lowest and the highest."),
+    folded(`Each run (${series.runs.length})`, () =>
+      el("div", null, series.runs.map((one) => runPanel(one, place, true))),
+    ),
+  );
+}
+
+// The evaluations of a series, and those of each run in a fold.
+function evaluationsOfSeries(series, place, several) {
+  const whole = evaluationTable(meanRun(series), place, several);
+  if (series.runs.length === 1) return whole;
+  return el(
+    "div",
+    null,
+    whole,
+    folded(`Each run (${series.runs.length})`, () =>
+      el("div", null, series.runs.map((one) => evaluationTable(one, place, true))),
+    ),
+  );
+}
+
 function optionTables(runs) {
   return runs.map((run, place) => {
     const row = (name) => [el("code", null, name), run.config[name] ?? ""];
@@ -105,22 +155,28 @@ function optionTables(runs) {
   });
 }
 
-function swatch(place) {
+// The line of a series; of a chart with several lines each has another dash.
+function swatch(place, line = 0) {
+  const { hue, dash } = styleOf(place);
   return svg(
     "svg",
-    { class: `swatch run-${place % 4}`, viewBox: "0 0 26 10", "aria-hidden": "true" },
+    { class: `swatch run-${hue} dash-${(dash + line) % 4}`, viewBox: "0 0 26 10", "aria-hidden": "true" },
     svg("line", { x1: 1, x2: 25, y1: 5, y2: 5, class: "line" }),
   );
 }
 
-function drawRuns(runs) {
-  const several = runs.length > 1;
-  byId("runs").replaceChildren(...runs.map((run, place) => runPanel(run, place, several)));
-  byId("evaluations").replaceChildren(...runs.map((run, place) => evaluationTable(run, place, several)));
+function drawRuns(series) {
+  const several = series.length > 1;
+  byId("runs").replaceChildren(
+    ...series.map((one, place) =>
+      one.runs.length > 1 ? groupPanel(one, place, several) : runPanel(meanRun(one), place, several),
+    ),
+  );
+  byId("evaluations").replaceChildren(...series.map((one, place) => evaluationsOfSeries(one, place, several)));
   byId("comparison").hidden = !several;
-  const [first, ...others] = runs;
+  const [first, ...others] = series.map(meanRun);
   byId("differences").replaceChildren(
     ...others.flatMap((other, at) => comparison(first, other, at + 1)).filter(Boolean),
   );
-  byId("options").replaceChildren(...optionTables(runs));
+  byId("options").replaceChildren(...optionTables([first, ...others]));
 }

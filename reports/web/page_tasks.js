@@ -134,7 +134,7 @@ function drawTasks(runs) {
   byId("written").hidden = !wrote.length;
   byId("written-tasks").replaceChildren(
     ...wrote.flatMap((run) => [
-      ...(runs.length > 1 ? [el("h3", { class: "run-title" }, swatch(runs.indexOf(run)), run.name)] : []),
+      ...(runs.length > 1 ? [el("h3", { class: "run-title" }, swatch(shelf.places[runs.indexOf(run)]), run.name)] : []),
       ...tasksOf(run),
     ]),
   );

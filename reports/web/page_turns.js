@@ -34,8 +34,17 @@ function bar(name, value, scale, title) {
   );
 }
 
-function credit(turn, scale, twins) {
+// What turns of the same state are compared by.
+const returnOf = (turn) =>
+  turn.return_modulated ?? (known(turn.return_task) ? turn.return_task + (turn.return_others ?? 0) : null);
+
+// The terms of an equation: +0.500 − 0.195, the first without a plus.
+const summands = (values, digits) =>
+  values.map((value, at) => (at ? `${value < 0 ? MINUS : "+"} ${number(Math.abs(value), digits)}` : number(value, digits)));
+
+function credit(episode, turn, scale, twins) {
   const rows = [];
+  const { config } = shelf.runs[episode.run];
   const say = (name, ...value) =>
     rows.push(el("div", { class: "credit-row" }, el("dt", null, name), el("dd", null, value)));
   if (known(turn.return_task)) {
@@ -43,16 +52,23 @@ function credit(turn, scale, twins) {
       "Return",
       el("span", { title: "R_task: the discounted reward, before predictions count" }, number(turn.return_task, 3)),
       known(turn.return_predictive) &&
+        known(turn.return_modulated) &&
         el(
           "span",
           {
             class: "muted",
             title: "R_pre: the discounted similarities of predictions; predictions without a score count with the mean",
           },
-          `× (1 + ${number(turn.return_predictive)})`,
+          `× (1 + ${number(turn.return_predictive, 4).replace(/0{1,2}$/, "")})`, // what is multiplied is not rounded
         ),
-      known(turn.return_modulated) &&
-        el("span", { title: "R: the return after modulation" }, "→ ", el("b", null, number(turn.return_modulated, 3))),
+      Boolean(turn.return_others) &&
+        el(
+          "span",
+          { title: "the discounted penalties and process rewards, which predictions do not multiply" },
+          summands([0, turn.return_others], 3)[1],
+        ),
+      (known(turn.return_modulated) || Boolean(turn.return_others)) &&
+        el("span", { title: "R: the return that is compared" }, "→ ", el("b", null, number(returnOf(turn), 3))),
     );
   }
   if (known(turn.state_group)) {
@@ -76,16 +92,58 @@ function credit(turn, scale, twins) {
       ),
     );
   }
-  if (known(turn.advantage_state))
-    rows.push(bar("A state", turn.advantage_state, scale, "A^S: against other turns taken in the same state"));
-  if (known(turn.advantage_outcome))
-    rows.push(bar("A outcome", turn.advantage_outcome, scale, "A^E: the episode against the others of its group"));
+  const parts = advantageParts(turn, Number(config["estimator.alpha"] ?? 1));
+  for (const [name, value, title] of parts) rows.push(bar(name, value, scale, title));
+  const sum = parts.length ? parts.reduce((total, [, value]) => total + value, 0) : returnOf(turn);
+  const estimate = turn.advantage_estimate;
+  if (known(estimate) && !episode.replaced && Math.abs(estimate - (sum ?? 0)) > 1e-3)
+    rows.push(
+      config["train.shuffle_advantages"] === "true"
+        ? bar("Shuffled", estimate, scale, "the advantage of another turn of the batch: train.shuffle_advantages")
+        : bar("Estimate", estimate, scale, "what the critic expects beyond the turn's reward (GAE)"),
+    );
+  if (episode.whitening && known(estimate)) {
+    const [mean, deviation] = episode.whitening;
+    say(
+      "Whitened",
+      el(
+        "span",
+        { title: "the distance from the mean of the batch, in its deviations" },
+        `(${summands([estimate, -mean], 3).join(" ")}) / ${number(deviation, 3)}`,
+      ),
+    );
+  }
   if (known(turn.advantage))
     rows.push(bar(el("b", null, "Advantage"), turn.advantage, scale, "what the turn's tokens were trained with"));
-  const rewards = Object.entries(turn.rewards).filter(([, value]) => value !== 0);
-  if (rewards.length) say("Rewards", rewards.map(([name, value]) => `${spaced(name)} ${signed(value, 2)}`).join(", "));
+  rewardRows(turn).forEach(([name, text]) => say(name, text));
   if (turn.usage) say("Tokens", usageText(turn.usage));
   return el("dl", { class: "credit" }, rows);
+}
+
+// The parts that an advantage is the sum of: A^S + α·A^E, or A^E alone.
+function advantageParts(turn, alpha) {
+  const weight = known(turn.advantage_state) ? alpha : 1;
+  const outcome = weight === 1 ? "A outcome" : `${figure(weight)} × A outcome`;
+  return [
+    ["A state", turn.advantage_state, "A^S: against other turns taken in the same state"],
+    [
+      outcome,
+      known(turn.advantage_outcome) ? weight * turn.advantage_outcome : null,
+      "A^E: the episode against the others of its group",
+    ],
+  ].filter(([, value]) => known(value));
+}
+
+// The rewards of a turn: what was trained, weighted and in sum; and what the environment gave where that differs.
+function rewardRows(turn) {
+  const say = (rewards) => rewards.map(([name, value]) => `${spaced(name)} ${signed(value, 3)}`).join(", ");
+  const trained = Object.entries(turn.reward);
+  const given = Object.entries(turn.rewards).filter(([, value]) => value !== 0);
+  const total = trained.reduce((sum, [, value]) => sum + value, 0);
+  return [
+    trained.length > 0 && ["Reward", say(trained) + (trained.length > 1 ? ` → ${signed(total, 3)}` : "")],
+    given.length > 0 && JSON.stringify(given) !== JSON.stringify(trained) && ["Rewards given", say(given)],
+  ].filter(Boolean);
 }
 
 // What a prompted model cost.
@@ -261,6 +319,6 @@ function turnItem(episode, turn, at, scale, twins) {
           { class: "token-fold" },
         ),
     ),
-    credit(turn, scale, twins),
+    credit(episode, turn, scale, twins),
   );
 }

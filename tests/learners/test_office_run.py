@@ -1,12 +1,11 @@
 """A short training run on tools: what it logs, warns about and shows, with each mask."""
 
-import gzip
 import json
 import shutil
 from fnmatch import fnmatch
 
 import pytest
-from programs import ROOT, TOY_POLICY, load, metrics, overrides
+from programs import ROOT, TOY_POLICY, adds_up, episodes_of, load, metrics, overrides
 from safetensors.torch import load_file
 from test_methods import DOCUMENTED
 
@@ -46,8 +45,10 @@ def test_a_run_with_process_rewards(mask, tmp_path):
         assert 0.1 < row["world_share"] < 0.9
         assert row["world_loss_share"] == (0.0 if mask else pytest.approx(row["world_share"], abs=0.01))
         assert row["process_nonzero"] == pytest.approx(row["reward_tool"] * 12)
-    with gzip.open(tmp_path / "run" / "trajectories" / "iteration-000001.jsonl.gz", "rt") as lines:
-        episodes = [json.loads(line) for line in lines]
+    episodes = episodes_of(tmp_path / "run", 1)
+    for one in episodes:
+        adds_up(one, 1.0)
+    assert all(one["whitening"] for one in episodes)
     turns = [turn for episode in episodes for turn in episode["turns"]]
     called = [turn for turn in turns if "calls" in turn]
     assert called and sum(len(turn["calls"]) for turn in turns if "calls" in turn) == rows[0]["calls"]

@@ -67,6 +67,7 @@ def test_a_resumed_run_is_watched_as_if_it_had_never_stopped():
 
 
 CALM = {"tokens": 500.0, "entropy": 0.5, "success": 0.4, "zero_variance_groups": 3.0, "groups": 16.0}
+CALM |= {"calls": 30.0, "tool_success/find": 0.5, "held_out_success": 0.35, "held_out_invalid": 0.1}
 SICK = {
     "entropy_fell": {"entropy": 0.001},
     "entropy_rose": {"entropy": 4.0},
@@ -79,6 +80,9 @@ SICK = {
     "repeated_ngrams": {"repeated_ngrams": 0.95},
     "repeated_actions": {"repeated_actions": 0.95},
     "cut_replies": {"cut_replies": 1.0},
+    "failed_calls": {"tool_success/find": 0.0},
+    "held_out_gap": {"held_out_success": 0.0},
+    "held_out_invalid": {"held_out_invalid": 1.0},
 }
 
 
@@ -99,7 +103,7 @@ def test_each_sign_is_named_once_with_its_figure_and_said_to_be_over_once(name):
 @pytest.mark.parametrize(
     "row",
     [
-        {"success": 1.0, "entropy": 0.0, "zero_variance_groups": 16.0},  # all is won
+        {"success": 1.0, "entropy": 0.0, "zero_variance_groups": 16.0, "held_out_success": 1.0},  # all is won
         {"tokens": 0.0, "entropy": 0.0},  # nothing was updated, so nothing is known of the entropy
         {"entropy": 0.2, "success": 0.2},  # worse, and no collapse
     ],
@@ -107,6 +111,20 @@ def test_each_sign_is_named_once_with_its_figure_and_said_to_be_over_once(name):
 )
 def test_what_looks_alike_is_no_collapse(row):
     assert events(Watchdog(WatchdogConfig()), [CALM] * 10 + [{**CALM, **row}] * 10) == []
+
+
+@pytest.mark.parametrize("held_out, named", [(0.57, True), (0.58, False), (0.97, False), (1.0, False)])
+def test_a_gap_of_forty_points_is_named_by_the_iterations_of_the_evaluated_policy(held_out, named):
+    """Training wins 97 %. Later iterations are of other policies: they are compared at the next evaluation."""
+    row = {**CALM, "success": 0.97, "zero_variance_groups": 3.0}
+    del row["held_out_success"]
+    history = [{**row, "held_out_success": held_out}] + [row] * 4 + [{**row, "success": 0.0}] * 9
+    watchdog = Watchdog(WatchdogConfig())
+    found = [number for number, raised, _ in events(watchdog, history) if "held_out_gap" in raised]
+    assert found == [3] * named
+    text = watchdog.alarms.get("held_out_gap", "")
+    assert not named or ("57%" in text and "97%" in text)
+    assert not Watchdog(WatchdogConfig(), history[:5]).collapsed  # training is sound
 
 
 FLAT = {"success": 0.3, "reward": 0.3, "groups": 16.0, "zero_variance_groups": 7.0, "replaced_groups": 0.0}

@@ -25,7 +25,7 @@ import yaml
 from commands import PAGES, commands_of
 from failures import failed
 from packaging.requirements import Requirement
-from programs import ROOT
+from programs import ROOT, default_signals
 from rules import RULES, SMALL
 
 from roleagent import config
@@ -332,7 +332,7 @@ def run(command, place, here):
 @contextmanager
 def listening(words, folder, variables):
     """The address of a server, which is told to end when the block does, and must."""
-    process = started(words, folder, variables)
+    process = started(words, folder, variables, preexec_fn=default_signals)
     try:
         said = ""
         while not (found := re.search(r"http://127\.0\.0\.1:\d+", said)):

@@ -13,6 +13,7 @@ import time
 from http.client import HTTPConnection
 
 import pytest
+from programs import default_signals
 
 from roleagent.cli import main
 from roleagent.files import Lock
@@ -187,10 +188,19 @@ def test_a_run_that_is_not_there_yet_is_waited_for(tmp_path):
         assert json.loads(ask("/data.json")[2])["runs"][0]["name"] == "<new>"
 
 
-def test_the_command_says_where_and_what_and_ends_with_ctrl_c(tmp_path):
+@pytest.fixture(params=[signal.default_int_handler, signal.SIG_IGN], ids=["terminal", "background"])
+def shell(request):
+    """What the shell that started the tests does with Ctrl-C: in the background of a script it is ignored."""
+    before = signal.signal(signal.SIGINT, request.param)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_the_command_says_where_and_what_and_ends_with_ctrl_c(tmp_path, shell):
     runs = tmp_path / "runs"
     command = [sys.executable, "-m", "roleagent.cli", "watch", str(runs), "--port", "0", "--host", "0.0.0.0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **options, preexec_fn=default_signals)
     try:
         assert re.match(r"the report is at http://127\.0\.0\.1:\d+/ \(Ctrl-C stops\)", process.stdout.readline())
         assert "waiting for train.py to start one" in process.stdout.readline()

@@ -287,7 +287,8 @@ class WatchdogConfig:
     kl: Amount = 2.0  # nats per token, to the reference
     mismatch: Amount = 0.1  # nats per token, between learner and sampler before the iteration's first update
     clip_fraction: Amount = 0.5  # share of the tokens
-    invalid_actions: Amount = 0.8  # share of the actions
+    invalid_actions: Amount = 0.8  # share of the actions, in training and on held-out tasks
+    held_out_gap: Amount = 0.4  # success in training minus success on held-out tasks
     repeats: Amount = 0.8  # share of the replies that repeat themselves, or of the episodes
     cut_replies: Amount = 0.9  # share of the replies
 

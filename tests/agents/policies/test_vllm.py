@@ -17,7 +17,7 @@ import threading
 import pytest
 import torch
 import yaml
-from programs import ROOT, run
+from programs import ROOT, default_signals, run
 from tiny import tokenizer
 
 from roleagent.agents.policies.hf import PolicyError
@@ -228,7 +228,8 @@ def serving(folder, *options):
         *OPTIONS,
         *options,
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes, cwd=ROOT, preexec_fn=default_signals)
     errors = []
     reader = threading.Thread(target=lambda: errors.extend(process.stderr), daemon=True)
     reader.start()

@@ -20,6 +20,7 @@ import pytest
 pytest.importorskip("uvicorn", reason="the extra roleagent[serve] is not installed")
 pytest.importorskip("prometheus_client", reason="the extra roleagent[serve] is not installed")
 
+from programs import default_signals
 from prometheus_client.parser import text_string_to_metric_families
 from retrieval_serving import serving
 
@@ -452,12 +453,15 @@ print("ended", flush=True)
 """
 
 
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": default_signals}
+
+
 class Process:
     """A server in a process of its own."""
 
     def __init__(self, port=0):
         command = [sys.executable, "-c", PROGRAM, str(port)]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(command, **PIPES)
         word, number = self.process.stdout.readline().split()
         assert word == "ready"
         self.port = int(number)
@@ -542,7 +546,7 @@ def built(tmp_path_factory):
 
 def test_index_serve_answers_like_the_index(built):
     command = [sys.executable, "-m", "roleagent.cli", "index", "serve", "--index", str(built), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, **PIPES)
     try:
         reported = []
         while not (reported and "serving on" in reported[-1]):

@@ -1,6 +1,5 @@
 """The shop as web pages: what a browser and what a hostile client get."""
 
-import functools
 import html
 import http.client
 import json
@@ -15,7 +14,7 @@ from urllib.parse import urlencode
 
 import gymnasium
 import pytest
-from programs import status
+from programs import default_signals, status
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.webshop.engine.goals import task_splits
@@ -195,9 +194,8 @@ def test_odd_requests_get_an_answer(address, method, path, body, headers, status
 def test_the_command_opens_the_shop_on_this_machine_only():
     """As it is typed; the line that it prints says where."""
     command = [sys.executable, "-m", "roleagent.cli", "webshop", "serve", "--data", "generated", "--products", "60"]
-    # In the background of a script Ctrl-C is ignored, which children inherit.
-    heeding = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen([*command, "--port", "0"], stdout=subprocess.PIPE, text=True, preexec_fn=heeding) as server:
+    options = {"stdout": subprocess.PIPE, "text": True, "preexec_fn": default_signals}
+    with subprocess.Popen([*command, "--port", "0"], **options) as server:
         try:
             line = server.stdout.readline()
             host, port = re.search(r"generated-60: http://([\d.]+):(\d+)/", line).groups()

@@ -12,7 +12,7 @@ import yaml
 from failures import TOY, failed
 from hypothesis import given
 from hypothesis import strategies as st
-from programs import ROOT, TOY_POLICY, load, overrides
+from programs import ROOT, TOY_POLICY, adds_up, load, metrics, overrides
 from tiny import qwen, tokenizer
 
 from roleagent import config as configuration
@@ -42,7 +42,7 @@ TREE = {
     "curriculum": {"analyst": "rule"},
     "rollout": {"num_groups": 3, "group_size": 4, "action_tokens": 12, "prediction_tokens": 32},
     "prompt": {"horizon": 2},
-    "estimator": {"alpha": 0.5},
+    "estimator": {"alpha": 0.5, "rewards": {"format_error": -0.1, "invalid_action": -0.05, "turn": -0.01}},
     "train": {"iterations": 3, "token_groups": 1, "evaluate_every": 2},
 }
 
@@ -71,15 +71,37 @@ def turns_of(cards):
 def test_the_credit_of_every_turn_adds_up(finished):
     cards = [card for iteration in TrajectoryReader(finished).files for card in load_episodes(finished, iteration)]
     assert len(cards) == 36
-    for turn in turns_of(cards):
-        assert turn["advantage"] == pytest.approx(turn["advantage_state"] + 0.5 * turn["advantage_outcome"], abs=2e-4)
-        predicted = turn["return_task"] * (1 + turn["return_predictive"])
-        assert turn["return_modulated"] == pytest.approx(predicted, abs=5e-4)
+    for card in cards:
+        adds_up(card, 0.95, alpha=0.5)
+    named = Counter(name for turn in turns_of(cards) for name in turn["reward"])
+    assert set(named) == {"task", "format_error", "invalid_action", "turn"}  # every term occurs
     assert any(turn["advantage"] for turn in turns_of(cards))
     for group in {(card["iteration"], card["group"]) for card in cards}:
         turns = turns_of([card for card in cards if (card["iteration"], card["group"]) == group])
         sizes = Counter(turn["state_group"] for turn in turns)
         assert all(turn["state_group_size"] == sizes[turn["state_group"]] for turn in turns)
+
+
+def test_an_evaluation_is_logged_by_the_iteration_that_its_policy_plays(finished):
+    rows = metrics(finished, "train")
+    measured = [json.loads((finished / f"{name}.json").read_text()) for name in ("before", "iteration-000002")]
+    for row, summary in zip((rows[0], rows[2]), measured, strict=True):
+        assert (row["held_out_success"], row["held_out_invalid"]) == (summary["success"], summary["invalid"])
+    assert "held_out_success" not in rows[1]
+
+
+def test_a_run_that_wins_only_its_training_tasks_has_an_alarm(run):
+    """Also a run of a version that did not log the evaluation with its iterations."""
+    assert not [alarm for alarm in load_run(run)["alarms"] if alarm["name"].startswith("held_out")]
+    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    older = [{**row, "success": 0.97} | {name: None for name in row if name.startswith("held_out")} for row in rows]
+    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in older))
+    after = json.loads((run / "after.json").read_text())
+    (run / "after.json").write_text(json.dumps(after | {"success": 0.0, "invalid": 1.0}))
+    found = load_run(run)
+    alarms = {alarm["name"]: alarm["until"] for alarm in found["alarms"]}
+    assert alarms.items() >= {"held_out_gap": 3, "held_out_invalid": 3}.items()
+    assert any("0%" in note and "97% in training" in note for note in found["notes"])
 
 
 def test_every_prediction_stands_beside_what_came(finished):
@@ -391,6 +413,15 @@ def test_the_report_is_written_whole_beside_the_run(run, tmp_path, capsys):
     assert (run / "report.html").read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html>")
     out = tmp_path / "both.html"
     assert roleagent(["report", str(run), str(run), "--out", str(out)]) == 0 and out.exists()
+    assert len(capsys.readouterr().out.splitlines()) == 2  # the same run is shown once
+    stray, other = tmp_path / "notes.txt", shutil.copytree(run, tmp_path / "again" / "run")
+    stray.touch()
+    assert roleagent(["report", str(stray), str(tmp_path / "again"), str(run), str(other)]) == 0
+    shown = capsys.readouterr()
+    assert [line.split(":")[0] for line in shown.out.splitlines()[:2]] == [f"{tmp_path.name}/run", "again/run"]
+    left_out = [line for line in shown.err.splitlines() if "left out" in line]
+    assert len(left_out) == 2 and str(stray) in left_out[0] and (run / "report.html").exists()
+    assert roleagent(["report", str(stray)]) == roleagent(["report", str(run), str(tmp_path / "typo")]) == 2
     assert roleagent(["report", str(run), "--out", str(tmp_path / "nowhere" / "x.html")]) == 2
     assert "--out" in capsys.readouterr().err
 

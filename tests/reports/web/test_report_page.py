@@ -9,6 +9,7 @@ from importlib import resources
 
 import pytest
 
+from roleagent.reports.data.run_groups import group_runs, name_apart
 from roleagent.reports.data.run_schema import ACTION, PREDICTION, PROMPT
 from roleagent.reports.web.page import as_json, render
 
@@ -27,15 +28,18 @@ def turn(number, action, prediction, observation, advantage, **others):
         "calls": [],
         "answer": "",
         "rewards": {},
+        "reward": {},
         "predictions": [{"horizon": 1, "text": prediction, "actual": observation, "score": 0.75}],
         "return_task": 0.5,
         "return_predictive": 0.75,
+        "return_others": 0.0,
         "return_modulated": 0.875,
         "state_group": number,
         "state_group_size": 3,
         "grouping_state": "A shut drawer.",
         "advantage_state": advantage - 1,
         "advantage_outcome": 1.0,
+        "advantage_estimate": advantage,
         "advantage": advantage,
         "tokens": [["Task\n", PROMPT, 0.0], [action, ACTION, -0.25], [prediction, PREDICTION, -2.5]],
         **others,
@@ -68,6 +72,7 @@ def episode(iteration, group, member, won, goal):
         "chosen_reason": None,
         "initial_observation": "You are in a kitchen.",
         "analysis": None if won else analysis,
+        "whitening": None,
         "turns": [
             turn(
                 0, "go to pan 1", "On the pan 1, you see a mug 2 and a fork 3.", "On the pan 1, you see an egg 1.", -1.5
@@ -194,7 +199,7 @@ def embedded(document):
 def test_a_document_holds_its_stories_unharmed_and_asks_nobody():
     reported = [run_data(goal=EVIL), run_data("second <b>")]
     document = render(reported)
-    assert json.loads(embedded(document))["runs"] == reported
+    assert json.loads(embedded(document)) == {"live": "", "runs": reported, "groups": group_runs(reported)}
     assert EVIL not in document and "<b>" not in embedded(document)
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', document)[1]
     assert "default-src &#x27;none&#x27;" in policy and "connect-src &#x27;none&#x27;" in policy
@@ -241,6 +246,7 @@ class Reader:
         size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width < 500}
         self.browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
         self.browser.get(address)
+        self.until("document.documentElement.dataset.drawn == 'true'")
         return self
 
     def prefer(self, scheme):
@@ -344,6 +350,19 @@ def test_a_run_is_told_at_the_top(reader, pages):
     assert not reader.ask("document.getElementById('comparison').checkVisibility()")
 
 
+def test_what_is_opened_is_there_before_the_next_look(reader, pages):
+    """A fold has its contents without another turn of the event loop; the page reports when its plots are drawn."""
+    reader.open(pages["one"])
+    opened = "document.querySelector('.chart details')"
+    made = f"({opened}.open = true, Promise.resolve().then(() => {opened}.querySelectorAll('tbody tr').length))"
+    assert reader.ask(made) == ITERATIONS + 1
+    near = (
+        "[...document.querySelectorAll('.plot')].filter(plot => plot.getBoundingClientRect().top < innerHeight + 200)"
+    )
+    drawn = reader.ask(f"{near}.map(plot => plot.querySelectorAll('.main-svg').length > 0)")
+    assert drawn and all(drawn)
+
+
 def test_curves_have_numbers_and_a_smoothed_line(reader, pages):
     reader.open(pages["one"])
     reader.click(".chart summary")
@@ -363,6 +382,69 @@ def test_curves_have_numbers_and_a_smoothed_line(reader, pages):
     reader.click("#theme")
     reader.until(f"getComputedStyle(document.querySelector('.plot .xtick text')).fill != '{light}'")
     reader.click("#theme")
+
+
+def test_charts_of_one_title_have_a_plot_each(reader, tmp_path):
+    """The same words in two sections, and types of task that are written alike."""
+    run = run_data()
+    run["success_by_type"] = along({"heat_egg": [0.25] * ITERATIONS, "heat egg": [0.5] * ITERATIONS})
+    shares = [f"{kind}_zero_variance_share" for kind in ("curriculum", "uniform")]
+    run["training"]["values"] |= {name: [0.125] * ITERATIONS for name in ("loss", *shares)}
+    (tmp_path / "page.html").write_text(render([run]), encoding="utf-8")
+    reader.open((tmp_path / "page.html").as_uri())
+    titles = reader.see(".chart h4")
+    assert titles.count("Zero-variance groups") == titles.count("heat egg") == 2 and {"Loss", "loss"} <= set(titles)
+    charts = "[...document.querySelectorAll('.chart')]"
+    assert reader.ask(f"{charts}.map(one => one.querySelectorAll('.plot').length)") == [1] * len(titles)
+    reader.ask("document.querySelectorAll('.chart details').forEach(fold => { fold.open = true })")
+    last = reader.ask(f"{charts}.map(one => one.querySelector('tbody tr:last-child td').innerText)")
+    shares = [number for number, title in zip(last, titles, strict=True) if title == "heat egg"]
+    assert sorted(shares) == ["25.0\u202f%", "50.0\u202f%"]
+
+
+def numbers_in(text):
+    return [float(number) for number in re.findall(r"-?[\d.]+", text.replace("−", "-").replace("- ", "-"))]
+
+
+def test_the_equations_of_a_turn_add_up_with_every_term(reader, tmp_path):
+    """As with penalties, another weight of the outcome, a normalized process reward, and whitening over the batch."""
+    run = run_data(**{"estimator.alpha": "0.5"})
+    run["episodes"] = run["episodes"][:1]
+    [card] = run["episodes"]
+    first = turn(0, "look", "A pan.", "A mug.", 0.25, return_task=0.5, return_predictive=0.7546, return_others=-0.195)
+    first |= {
+        "return_modulated": 0.6823,
+        "advantage_state": -0.75,
+        "advantage_outcome": 2.0,
+        "advantage_estimate": 0.25,
+    }
+    first |= {"rewards": {"task": 1.0, "tool": 0.5}, "reward": {"task": 1.0, "format_error": -0.1, "tool": 0.025}}
+    second = turn(1, "look", "A pan.", "A mug.", -0.5, return_others=0.125, return_predictive=None)
+    second |= {"return_modulated": None, "advantage_state": None, "advantage_outcome": 1.5, "advantage_estimate": 1.5}
+    second |= {"advantage": 1.5}
+    card |= {"turns": [first, second], "whitening": None}
+    whitened = card | {"id": "1/0/9", "whitening": [2.0, 0.5], "turns": [second | {"advantage": -1.0}]}
+    run["episodes"].append(whitened)
+    (tmp_path / "page.html").write_text(render([run]), encoding="utf-8")
+    reader.open((tmp_path / "page.html").as_uri())
+    reader.ask("document.querySelectorAll('.card-head').forEach(head => head.click())")
+    credits = reader.ask(
+        "[...document.querySelectorAll('.credit')].map(credit => [...credit.querySelectorAll('.credit-row')]"
+        ".map(row => [row.children[0].innerText, row.children[1].innerText]))"
+    )
+    predicted, plain, whitened = map(dict, credits)
+    task, one, factor, others, total = numbers_in(predicted["Return"])
+    assert (one, others) == (1, -0.195) and task * (1 + factor) + others == pytest.approx(total, abs=1e-3)
+    [of_state], [outcome], [advantage] = (
+        numbers_in(predicted[name]) for name in ("A state", "0.500 × A outcome", "Advantage")
+    )
+    assert of_state + outcome == pytest.approx(advantage)
+    *terms, total = numbers_in(predicted["Reward"])
+    assert len(terms) == 3 and sum(terms) == pytest.approx(total) and "tool +0.500" in predicted["Rewards given"]
+    task, others, total = numbers_in(plain["Return"])  # without a prediction there is no factor
+    assert task + others == total and plain["A outcome"] == plain["Advantage"]
+    estimate, mean, deviation = numbers_in(whitened["Whitened"])
+    assert [(estimate + mean) / deviation] == numbers_in(whitened["Advantage"])
 
 
 def test_a_card_shows_what_was_predicted_what_came_and_the_credit(reader, pages):
@@ -464,6 +546,81 @@ def test_two_runs_are_told_apart(reader, pages):
     assert len(reader.see(".card")) == 16
     reader.choose("run", "1")
     assert len(reader.see(".card")) == 8 and all("second" in text for text in reader.see(".card"))
+
+
+@pytest.fixture(scope="module")
+def ten_runs():
+    """Three methods of three seeds, and a run of a fourth; folders have the same names, as each sweep has its own."""
+    runs = []
+    for place in range(10):
+        method, seed = ("role_agent", "gigpo", "grpo", "rloo")[place // 3], place % 3
+        config = {"method": method, "estimator.kind": method, "seed": str(seed), "run_dir": f"/sweeps/{method}/{seed}"}
+        one = run_data(str(seed), after=0.5 + 0.1 * seed, **config)
+        one |= {"method": method, "seed": seed, "path": f"/sweeps/{method}/{seed}"}
+        one["training"]["values"]["success"] = [0.25 * seed] * ITERATIONS
+        runs.append(one)
+    return runs
+
+
+def test_runs_are_grouped_by_what_differs(ten_runs):
+    runs = copy.deepcopy(ten_runs)
+    name_apart(runs)
+    assert [run["name"] for run in runs[:4]] == ["role_agent/0", "role_agent/1", "role_agent/2", "gigpo/0"]
+    assert group_runs(runs) == [
+        {"name": "method=role_agent", "runs": [0, 1, 2], "seeds": [0, 1, 2]},
+        {"name": "method=gigpo", "runs": [3, 4, 5], "seeds": [0, 1, 2]},
+        {"name": "method=grpo", "runs": [6, 7, 8], "seeds": [0, 1, 2]},
+        {"name": "method=rloo", "runs": [9], "seeds": [0]},
+    ]
+    [seeds] = group_runs(runs[:3])
+    assert seeds["name"] == "role_agent on RoleAgent/Toy-v0"
+    every = [{**run, "config": {**run["config"], "loss.kl": str(place)}} for place, run in enumerate(runs)]
+    assert [group["name"] for group in group_runs(every)] == [run["name"] for run in runs]  # nothing to average
+    runs[4]["config"]["loss.kl"] = "0.5"
+    names = [group["name"] for group in group_runs(runs)]
+    assert names[1:3] == ["method=gigpo, loss.kl=0.0", "method=gigpo, loss.kl=0.5"] and len(set(names)) == 5
+    del runs[4]["config"]["loss.kl"]  # of another version
+    assert len(group_runs(runs)) == 4
+
+
+def test_ten_runs_are_four_curves_with_bands_in_four_colors(reader, ten_runs, tmp_path):
+    runs = copy.deepcopy(ten_runs)
+    name_apart(runs)
+    (tmp_path / "page.html").write_text(render(runs), encoding="utf-8")
+    reader.open((tmp_path / "page.html").as_uri())
+    legend = [" ".join(text.split()) for text in reader.see("#legend li")]
+    assert legend[0] == "method=role_agent 3 runs, seeds 0, 1, 2" and legend[3] == "method=rloo"
+    reader.ask("document.querySelector('.plot').scrollIntoView()")
+    reader.until("document.querySelector('.plot path.js-line')")
+    styles = "[...document.querySelector('.plot').querySelectorAll('path.js-fill')].map(band => band.style.fill)"
+    assert len(set(reader.ask(styles))) == len(reader.ask(styles)) == 3
+    reader.click(".chart summary")
+    columns = reader.see(".chart table thead th")
+    assert columns[1:4] == ["method=role_agent", "method=role_agent, lowest", "method=role_agent, highest"]
+    assert len(set(columns)) == len(columns)
+    assert reader.see(".chart table tbody tr")[-1].split()[1:7:2] == ["25.0", "0.0", "50.0"]
+    first = reader.see("#runs .tiles")[0]
+    assert "60.0" in first and "50.0 to 70.0" in first and "+35.0 points" in first
+    assert len(reader.see(".run")) == 4
+    reader.click("#runs details summary")
+    assert len(reader.see(".run")) == 7 and "role_agent/2" in reader.see("#runs")[0]
+    rows = reader.see("#differences tbody tr")
+    assert rows[0].startswith("all tasks") and "0.0" in rows[0]
+    assert [row.split()[0] for row in rows if "gigpo" in row] == ["estimator.kind", "method"]  # and not the seed
+    assert reader.ask("document.querySelector('select[name=run]').length") == 1 + len(runs)
+    assert reader.complaints() == []
+
+
+def test_forty_runs_have_forty_looks(reader, tmp_path):
+    runs = [run_data(f"run {place}", **{"loss.kl": str(place)}) for place in range(40)]
+    for run in runs:
+        run["episodes"] = []
+    (tmp_path / "page.html").write_text(render(runs), encoding="utf-8")
+    reader.open((tmp_path / "page.html").as_uri())
+    swatches = "[...document.querySelectorAll('#legend .swatch:not(.mark) line')].map(getComputedStyle)"
+    looks = reader.ask(f"{swatches}.map(style => style.stroke + style.strokeDasharray)")
+    assert len(looks) == len(set(looks)) == 40
+    assert len(set(reader.ask(f"{swatches}.map(style => style.stroke)")[:10])) == 10
 
 
 def test_hostile_text_stays_text(reader, pages):
