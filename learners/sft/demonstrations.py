@@ -8,6 +8,7 @@ them is imitated.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,6 +28,8 @@ from roleagent.types import Completion, Task
 
 PER_TASK = 40
 """Most episodes of a training task in a warm start: more of them repeat each other."""
+_REPEATS = 5
+"""Demonstrations of a task in a row that say nothing new, after which it is not played again."""
 _TIMED = 3
 """Episodes from whose time that of all of them is estimated."""
 
@@ -140,8 +143,8 @@ def sized(config: WarmStartConfig, tasks: int) -> WarmStartConfig:
 def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: Display) -> list[Demonstration]:
     """``warmstart.episodes`` episodes of the expert on training tasks; with the same ``rng`` the same on every rank.
 
-    A task of which an episode came a second time is not played again: its further demonstrations are drawn from the
-    episodes that it has.
+    A task whose last :data:`_REPEATS` episodes were known is not played again: its further demonstrations are drawn
+    from the episodes that it has.
 
     Raises:
         ConfigError: the expert wins too rarely.
@@ -152,7 +155,7 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
     display.stage("demonstrations", config.episodes)
     chosen: list[Demonstration] = []
     won: dict[str, list[Demonstration]] = {}  # by task
-    repeated: set[str] = set()
+    repeats: Counter[str] = Counter()  # of a task's newest demonstrations, in a row
     attempts, began = 0, time.monotonic()
     least = min((share for share in config.shares.values() if share > 0), default=1.0)
     while len(chosen) < config.episodes:
@@ -162,13 +165,13 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
             )
         task_id = split.task_split.task_ids[order[attempts % len(order)]]
         earlier = won.setdefault(task_id, [])
-        if task_id in repeated:
+        if repeats[task_id] >= _REPEATS:
             demonstration: Demonstration | None = earlier[int(rng.integers(len(earlier)))]
         else:
             demonstration = demonstrate(split.base, task_id, config.noise, slips, rng)
             if demonstration is not None:
-                if any(demonstration.shown == one.shown for one in earlier):
-                    repeated.add(task_id)
+                is_new = all(demonstration.shown != one.shown for one in earlier)
+                repeats[task_id] = 0 if is_new else repeats[task_id] + 1
                 earlier.append(demonstration)
         attempts += 1
         if attempts == _TIMED:

@@ -34,7 +34,7 @@ CONFIG = {
         "failures": 0.5,
     },
     "curriculum": {"epsilon": 0.9, "reflection_tokens": 160, "selection_tokens": 60, "candidate_tokens": 200},
-    "rollout": {"num_groups": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32, "temperature": 1.0},
+    "rollout": {"num_groups": 3, "group_size": 3, "action_tokens": 16, "prediction_tokens": 32, "temperature": 1.0},
     "loss": {"kl": 1e-3},
     "optim": {"minibatches": 2, "epochs": 1, "lr": 5e-4},
     "train": {"iterations": 3, "keep_checkpoints": 20, "evaluate_every": 2},

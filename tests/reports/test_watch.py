@@ -203,7 +203,7 @@ def test_the_command_says_where_and_what_and_ends_with_ctrl_c(tmp_path, shell):
     process = subprocess.Popen(command, **options, preexec_fn=default_signals)
     try:
         assert re.match(r"the report is at http://127\.0\.0\.1:\d+/ \(Ctrl-C stops\)", process.stdout.readline())
-        assert "waiting for train.py to start one" in process.stdout.readline()
+        assert "waiting for the training to begin" in process.stdout.readline()
         begin(runs / "one")
         assert process.stdout.readline() == f"watching {runs / 'one'}, the newest run in {runs}\n"
         process.send_signal(signal.SIGINT)

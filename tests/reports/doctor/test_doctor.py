@@ -71,7 +71,7 @@ def test_checks_that_fail_are_findings(monkeypatch, capsys):
     monkeypatch.setattr(installed, "packages", lambda: sys.exit("no metadata"))
     assert main(["doctor", "--quick"]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert shown.count("check failed: PermissionError: [odd] machine of two") == 6
+    assert shown.count("check failed: PermissionError: [odd] machine of two") == 7
     assert "SystemExit: no metadata" in shown
     assert "generated games" in shown
 
