@@ -36,6 +36,8 @@ CLOCKS = {"seconds", "*_seconds", "tokens_per_second"}  # which `metrics` leaves
 # Of the curriculum's groups, of valid commands and of process rewards: an iteration may have none.
 CONDITIONAL = {"curriculum_success", "curriculum_zero_variance_share", "prediction_accuracy_valid"}
 CONDITIONAL |= {"process_nonzero", "process_share", "returns_changed", "process_only_groups"}
+# Of the iteration after an evaluation.
+CONDITIONAL |= {"held_out_success", "held_out_invalid"}
 # Of environments with tools.
 TOOLS = "calls calls_per_episode answer_rate malformed repaired unknown_tool bad_arguments tool_errors timeouts not_run"
 TOOLS += " cut_results neutralized coerced shared_calls images tool_calls/* tool_success/* tool_seconds/*"
