@@ -13,11 +13,26 @@ from roleagent import slow_notice
 
 for folder in ("ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA", "TEXTCRAFT_DATA"):
     os.environ.pop(folder, None)  # what a newcomer sees, whatever data this machine has
+if "PYTEST_XDIST_WORKER" in os.environ:
+    os.environ.setdefault("OMP_NUM_THREADS", "1")  # a worker has one core; read when torch is imported
 
 # A busy machine is not a failure: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
 slow_notice.AFTER = 3600.0  # nor does it add its "waiting (2 s) for …" to the lines that a test counts
+
+MOST_WORKERS = 4  # with torch each has more than a gigabyte
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    """Plain ``pytest``, the whole core, runs in a process per core where pytest-xdist is installed; a file in one."""
+    options, cores = config.option, min(MOST_WORKERS, os.cpu_count() or 1)
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and options.markexpr == "not slow"
+    asked = getattr(options, "numprocesses", 0) is not None or options.collectonly or options.capture == "no"
+    if whole and cores > 1 and not (asked or options.usepdb or hasattr(config, "workerinput")):
+        options.numprocesses, options.dist = cores, "loadfile"  # fixtures of a file are made once
+
 
 SAFELY = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}  # Python 3.11.2 and 3.10.11 have none
 

@@ -61,6 +61,7 @@ def test_a_run_with_process_rewards(mask, tmp_path):
     assert any(card["calls"] in logged for card in cards if card["calls"])
 
 
+@pytest.mark.slow
 def test_a_run_on_tools_goes_on_in_the_same_bits(tmp_path):
     """Offices and ids are drawn for every task, and states are copied for every episode: all of it comes again."""
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
