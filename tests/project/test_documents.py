@@ -1,4 +1,4 @@
-"""What the documents name exists, options, thresholds, files, functions, and their Python programs run."""
+"""What documents, scripts and plans name exists: options, thresholds, files, functions."""
 
 import dataclasses
 import doctest
@@ -10,11 +10,12 @@ import subprocess
 import sys
 
 import pytest
+import yaml
 from commands import PAGES
 from gymnasium.error import DependencyNotInstalled
 from programs import ROOT
 
-from roleagent.config import Config
+from roleagent.config import Config, from_dict
 from roleagent.config.settings import WatchdogConfig
 from roleagent.learners.watchdog import SIGNS
 
@@ -35,11 +36,37 @@ def is_option(path):
     return True
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_option_that_a_page_names_exists(page):
-    named = set(re.findall(rf"(?<![\w./-])((?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+)(?![\w(.])", page.read_text("utf-8")))
+SHELL = [path for path in (*(ROOT / ".ci").iterdir(), *ROOT.glob("benchmarks/*.sh"))]
+PLANS = [*ROOT.glob("benchmarks/plans/*.yaml"), *(ROOT / "configs").rglob("*.yaml")]
+PYTHON = [path for folder in ("benchmarks", "examples") for path in sorted((ROOT / folder).rglob("*.py"))]
+OPTION = rf"(?<![\w./-])((?:{'|'.join(SECTIONS)})(?:\.[a-z][a-z_]*)+)"
+
+
+def relative(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *SHELL, *PLANS, *PYTHON], ids=relative)
+def test_every_option_that_is_named_exists(page):
+    ends = "=" if page in PYTHON else r"(?![\w(.])"  # a program has variables with names of sections
+    text = re.sub(r"^EARLIER = .*", "", page.read_text("utf-8"), flags=re.MULTILINE)  # of an earlier program
+    named = set(re.findall(OPTION + ends, text))
     others = re.compile(r".*\.(py|jsonl?|md|parquet)|env\.unwrapped(\..*)?")  # files, and the environment itself
     assert {path for path in named if not is_option(path) and not others.fullmatch(path)} == set()
+
+
+@pytest.mark.parametrize("script", SHELL, ids=relative)
+def test_a_shell_script_names_options_and_files_that_exist(script):
+    text = script.read_text("utf-8").replace("\\\n", " ")
+    for _, written in re.findall(r"\.yaml\"? <<'(\w+)'\n(.*?)\n\1\n", text, re.DOTALL):
+        from_dict(yaml.safe_load(written))
+    programs = [*ROOT.glob("*.py"), *PYTHON, *(ROOT / "src").glob("roleagent/*.py"), *ROOT.glob("learners/run/*.py")]
+    defined = {flag for path in programs for flag in re.findall(r'"(--[a-z][\w-]*)"', path.read_text("utf-8"))}
+    for line in text.splitlines():
+        for arguments in re.findall(r"\w+\.py\b(.*)", line):
+            assert set(re.findall(r"(?<=\s)--[a-z][\w-]*", arguments)) <= defined, line
+    named = re.findall(r"(?<![\w./$-])(?:configs|benchmarks|examples|tests|docs)/[\w/]+(?:\.\w+)?", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_the_page_on_monitoring_knows_every_alarm_and_its_thresholds():
