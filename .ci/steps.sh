@@ -49,6 +49,6 @@ fresh_environment() {
 # The last line of a script: how long everything took, and each step.
 finish() {
     local each
-    printf -v each ', %s' "${parts[@]}"
+    printf -v each '; %s' "${parts[@]}"
     echo "=== all passed: $((SECONDS - started)) s (${each:2})"
 }

@@ -4,9 +4,7 @@ import dataclasses
 import doctest
 import importlib.util
 import operator
-import os
 import re
-import subprocess
 import sys
 
 import pytest
@@ -124,44 +122,6 @@ def test_what_a_page_names_in_full_exists(name):
         resolved(name)
     except DependencyNotInstalled as error:  # the adapter to a trainer
         pytest.skip(str(error))
-
-
-PROGRAMS = [page for page in PAGES if "\n```python\n" in page.read_text("utf-8")]
-SERVERS = "http://one:8000,http://two:8000"  # those of docs/retrieval.md
-
-
-@pytest.fixture
-def passages():
-    from retrieval_serving import serving
-
-    from roleagent.envs.retrieval.passages import Passage
-    from roleagent.envs.retrieval.retriever import Hit
-
-    class Known:
-        name = "known"
-
-        def retrieve(self, queries, k):
-            return [[Hit(Passage("1", "Fantagraphics", "Gary Groth founded it."), 1.0)] for _ in queries]
-
-    with serving(Known()) as server:
-        yield f"http://127.0.0.1:{server.port}"
-
-
-@pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: page.stem)
-def test_the_programs_of_a_page_run(page, tmp_path, request):
-    """Its Python blocks, one after the other, as one program. A block that begins with a file's name is that file."""
-    blocks = re.findall(r"^```python\n(?:# (\S+\.py)\n)?(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    program = "\n".join(block for name, block in blocks if not name)
-    for name, block in blocks:
-        if name:
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(block, "utf-8")
-    if SERVERS in program:
-        program = program.replace(SERVERS, request.getfixturevalue("passages"))
-    command = [sys.executable, "-W", "error::UserWarning", "-c", program]
-    generated = {name: value for name, value in os.environ.items() if not name.endswith("_DATA")}
-    done = subprocess.run(command, cwd=tmp_path, env=generated, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
 
 
 def building(name):
