@@ -1,6 +1,5 @@
 """How commands of the documents are run here; :mod:`test_commands` reads all others to their last argument."""
 
-import sys
 from dataclasses import dataclass, field
 
 SMALL = (
@@ -59,7 +58,7 @@ RULES = [
     slow(r"python examples/mcp_tool\.py", says="reward 1", needs="mcp"),
     quick(r"roleagent tools show my_tools\.py", "what is wanted"),
     quick(r"roleagent tools call my_tools\.py price .*", "^25"),
-    slow(r"roleagent tools show mcp:python .*", says='"stock"', needs="mcp", **{"mcp:python": f"mcp:{sys.executable}"}),
+    slow(r"roleagent tools show mcp:python .*", says='"stock"', needs="mcp"),
     quick(r"roleagent play RoleAgent/ToolEnv-v0 .*", "What do a .* cost together", types="quit\n"),
     quick(r"roleagent play RoleAgent/ALFWorld-v0 --env-arg size=tiny", "go to", types="?\nhint\nquit\n"),
     quick(r"roleagent tools call roleagent\.envs\.tools\.examples convert .*", r"3000\.0"),
@@ -82,8 +81,7 @@ RULES = [
     quick(r"roleagent failures (list|modes|growth|export) runs/toy.*"),
     quick(r"roleagent failures show runs/toy 17", "navigation_loop|mode", **{"17": "1"}),
     slow(r"python -m roleagent\.learners\.run\.nan_dump runs/…/halted/.*", **{"runs/…": "runs/toy"}),
-    slow(r"roleagent export runs/toy --out policy", says="step-500010"),
-    slow(r"roleagent export runs/toy --out policy --checkpoint .*", more="--out older"),
+    slow(r"roleagent export runs/toy --out .*"),
     slow(r"tail -n 1 runs/toy/metrics\.jsonl"),
     quick(r"roleagent report runs/\S+", "report.html", **TOY),
     quick(r"roleagent report runs/toy runs/gigpo --out comparison.html", "comparison", **TOY),
@@ -107,7 +105,6 @@ RULES = [
     # --- data ---
     slow(r"roleagent searchqa generate --out searchqa", says="2886 passages"),
     slow(r"roleagent index build --corpus searchqa/corpus\.jsonl --out wiki"),
-    slow(r"python benchmarks/dropin\.py"),
     slow(
         r"roleagent index build .* --encoder e5:models/e5-base-v2 .*",
         **{"corpus.jsonl": "{searchqa}/corpus.jsonl", "models/e5-base-v2": "{encoder}"},

@@ -11,6 +11,7 @@ import urllib.request
 from contextlib import contextmanager
 from functools import cached_property
 from importlib.util import find_spec
+from pathlib import Path
 
 import yaml
 from commands import blocks_of, commands_in
@@ -62,6 +63,9 @@ def started(words, folder, variables, **options):
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_DATA")}
     environment.pop("LOCAL_RANK", None)  # a run in this process has set it
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "DS_ACCELERATOR": "cpu", "COLUMNS": "100"}
+    environment["PATH"] = (
+        f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # as if activated
+    )
     environment |= {"PYTHONPATH": str(folder / "installed"), **variables}  # where `pip install .` puts a package
     program = {"python": (sys.executable,), "pip": (sys.executable, "-m", "pip"), "roleagent": ROLEAGENT}.get(
         words[0], words[:1]
