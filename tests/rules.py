@@ -57,7 +57,7 @@ RULES = [
     quick(r"python examples/plug_your_tool\.py", "bought, 10 euros are left"),
     slow(r"python examples/mcp_tool\.py", says="reward 1", needs="mcp"),
     quick(r"roleagent tools show my_tools\.py", "what is wanted"),
-    quick(r"roleagent tools call my_tools\.py price .*", "^25"),
+    quick(r"roleagent tools call my_tools\.py price .*", "^10"),
     slow(r"roleagent tools show mcp:python .*", says='"stock"', needs="mcp"),
     quick(r"roleagent play RoleAgent/ToolEnv-v0 .*", "What do a .* cost together", types="quit\n"),
     quick(r"roleagent play RoleAgent/ALFWorld-v0 --env-arg size=tiny", "go to", types="?\nhint\nquit\n"),

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
-from commands import blocks_of, commands_in
+from commands import blocks_of, commands_in, commands_of
 from failures import failed
 from programs import ROOT, default_signals
 from rules import RULES
@@ -63,9 +63,7 @@ def started(words, folder, variables, **options):
     environment = {name: value for name, value in os.environ.items() if not name.endswith("_DATA")}
     environment.pop("LOCAL_RANK", None)  # a run in this process has set it
     environment |= {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "DS_ACCELERATOR": "cpu", "COLUMNS": "100"}
-    environment["PATH"] = (
-        f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # as if activated
-    )
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # as if activated
     environment |= {"PYTHONPATH": str(folder / "installed"), **variables}  # where `pip install .` puts a package
     program = {"python": (sys.executable,), "pip": (sys.executable, "-m", "pip"), "roleagent": ROLEAGENT}.get(
         words[0], words[:1]
@@ -76,7 +74,7 @@ def started(words, folder, variables, **options):
 
 def done(words, folder, variables=None, types=""):
     process = started(words, folder, variables or {})
-    shown, _ = process.communicate(types, timeout=600)
+    shown, _ = process.communicate(types, timeout=1800)
     assert process.returncode == 0, f"{shlex.join(words)} ended with {process.returncode}:\n{shown}"
     return shown
 
@@ -180,7 +178,7 @@ class Walk:
         self.page, self.place, self.folder, self.slow = page, place, folder, slow
         self.program, self.seen, self.skipped = "", 0, set()
         lay_out(folder)
-        if "runs/" in page.read_text("utf-8"):
+        if any("runs/" in command.text and rule_of(command) for command in commands_of(page)):
             shutil.copytree(place.run if slow else place.sketch, folder / "runs" / "toy")
 
     def to_the_end(self):

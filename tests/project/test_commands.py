@@ -79,7 +79,7 @@ def read_pip(words):
     setup.read(ROOT / "setup.cfg")
     for word in words[2:]:
         wanted = (
-            Requirement("roleagent" + word[1:]) if word.startswith(".") else None if word == "-e" else Requirement(word)
+            Requirement("roleagent" + word[1:]) if word[0] == "." else None if word[0] == "-" else Requirement(word)
         )
         if wanted is not None and wanted.name == "roleagent":
             assert all(setup.has_option("options.extras_require", extra) for extra in wanted.extras), word
