@@ -1,5 +1,6 @@
 # Shared by .ci/run and .ci/full; sourced from the project's root.
 started=$SECONDS
+parts=()
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 
@@ -17,13 +18,15 @@ fail() {
     exit 1
 }
 
-# step NAME COMMAND…: runs it, prints how long it took, stops everything if it fails.
+# step NAME COMMAND…: runs it, prints how long it took, stops everything if it fails. Not in a pipe, which would forget its
+# time.
 step() {
     local name=$1 begun=$SECONDS
     shift
     echo "=== $name"
     "$@" || fail "$name (after $((SECONDS - begun)) s)"
     echo "=== $name: $((SECONDS - begun)) s"
+    parts+=("$name $((SECONDS - begun)) s")
 }
 
 # readme NAME: the code block that follows the line <!-- ci: NAME --> of the README.
@@ -43,6 +46,9 @@ fresh_environment() {
     unset PYTHONPATH PYTHONHOME
 }
 
+# The last line of a script: how long everything took, and each step.
 finish() {
-    echo "=== all passed: $((SECONDS - started)) s"
+    local each
+    printf -v each '; %s' "${parts[@]}"
+    echo "=== all passed: $((SECONDS - started)) s (${each:2})"
 }

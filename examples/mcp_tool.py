@@ -15,23 +15,23 @@ from roleagent.tools import Call
 server = MCPServer("shop")
 
 
-@server.tool(annotations=ToolAnnotations(read_only_hint=True))  # a tool without this hint needs allow=["price"]
-def price(item: Literal["kettle", "lamp", "radio"]) -> int:
-    """Returns what an item costs, in euros."""
-    return {"kettle": 40, "lamp": 25, "radio": 60}[item]
+@server.tool(annotations=ToolAnnotations(read_only_hint=True))  # a tool without this hint needs allow=["stock"]
+def stock(item: Literal["kettle", "lamp", "radio"]) -> int:
+    """Returns how many of an item there are."""
+    return {"kettle": 4, "lamp": 25, "radio": 6}[item]
 
 
 def agent(prompt, observation):
     """Calls the tool for the item that the task names, and answers with the result. A model would do that."""
     if observation != prompt:
         return answer_command(observation)
-    return call_command([Call("price", {"item": prompt.rstrip("?").split()[-1]})])
+    return call_command([Call("stock", {"item": prompt.split()[2]})])
 
 
 def main():
     """Plays a task with the tools of the server, which runs as a process of its own."""
     command = shlex.join([sys.executable, __file__, "--serve"])
-    tasks = [{"id": "lamp", "prompt": "What is the price of a lamp?", "answer": 25}]
+    tasks = [{"id": "lamp", "prompt": "Of the lamp there are how many?", "answer": 25}]
     env = gymnasium.make("RoleAgent/ToolEnv-v0", tools=f"mcp:{command}", tasks=tasks, split="all")
     prompt, info = env.reset()
     print("tools:", *(tool["function"]["name"] for tool in info["tools"]))

@@ -1,4 +1,4 @@
-"""The commands that the documents show, taken out of them: every line of every ``bash`` block, as words."""
+"""The blocks of code that the documents show, and the commands in them: every line of a ``bash`` block, as words."""
 
 import re
 import shlex
@@ -32,17 +32,49 @@ class Command:
         return f"{self.page.relative_to(ROOT)}:{self.line}: {self.text}"
 
 
+@dataclass(frozen=True)
+class Block:
+    """A block of code.
+
+    Attributes:
+        kind: its language; ``text`` is what the programs or commands before it print.
+        line: of the page, where its text begins.
+        name: of the file as which it is saved, below earlier blocks of that name; None if no comment names one.
+    """
+
+    kind: str
+    line: int
+    text: str
+
+    @property
+    def name(self):
+        found = re.match(r"# ([\w/]+\.(?:py|toml|yaml))\n", self.text)
+        return found and found[1]
+
+
+def blocks_of(page):
+    """The blocks of a page, in order."""
+    kind, lines = None, []
+    for number, line in enumerate(page.read_text("utf-8").splitlines(keepends=True), 1):
+        if kind is None and (begun := re.fullmatch(r" *```(\w+)\n", line)):
+            kind, lines = begun[1], []
+        elif kind is not None and line.strip() == "```":
+            yield Block(kind, number - len(lines), "".join(lines))
+            kind = None
+        elif kind is not None:
+            lines.append(line)
+
+
 def commands_of(page):
     """The commands of a page, in order."""
-    block = None
-    for number, line in enumerate(page.read_text("utf-8").splitlines(), 1):
-        if block is None and re.fullmatch(r" *```bash.*", line):
-            block = []
-        elif block is not None and line.strip() == "```":
-            yield from _commands(page, block)
-            block = None
-        elif block is not None:
-            block.append((number, line))
+    for block in blocks_of(page):
+        if block.kind == "bash":
+            yield from commands_in(page, block)
+
+
+def commands_in(page, block):
+    """The commands of one ``bash`` block."""
+    return _commands(page, list(enumerate(block.text.splitlines(), block.line)))
 
 
 def _commands(page, lines):

@@ -1,6 +1,5 @@
 """How commands of the documents are run here; :mod:`test_commands` reads all others to their last argument."""
 
-import sys
 from dataclasses import dataclass, field
 
 SMALL = (
@@ -11,7 +10,6 @@ SMALL = (
     "curriculum.reflection_tokens=200 curriculum.selection_tokens=80 env.eval_tasks=2 train.iterations=1"
 )
 """What makes any training run one of seconds."""
-TOOLS = {"my_tools.py": "{tools}/my_tools.py", "tasks.jsonl": "{tools}/tasks.jsonl"}
 TOY = {"role_agent-alfworld-v0-seed0": "toy", "gigpo": "toy"}
 
 
@@ -22,7 +20,7 @@ class Rule:
     Attributes:
         pattern: a regular expression for all of a command.
         how: ``quick``: always run; ``slow``: run by ``pytest -m slow``; ``serves``: as slow, and stopped when it
-            answers.
+            answers; ``made``: the run that slow commands are run beside.
         more: arguments that make it small.
         put: what takes the place of words, or of parts of words. ``{…}`` names something that the tests make.
         says: a regular expression that its output must have somewhere; of a server, a page that it has.
@@ -58,10 +56,10 @@ RULES = [
     quick(r"python examples/two_roles\.py"),
     quick(r"python examples/plug_your_tool\.py", "bought, 10 euros are left"),
     slow(r"python examples/mcp_tool\.py", says="reward 1", needs="mcp"),
-    quick(r"roleagent tools show my_tools\.py", "what is wanted", **TOOLS),
-    quick(r"roleagent tools call my_tools\.py price .*", "^25", **TOOLS),
-    slow(r"roleagent tools show mcp:python .*", says='"price"', needs="mcp", **{"mcp:python": f"mcp:{sys.executable}"}),
-    quick(r"roleagent play RoleAgent/ToolEnv-v0 .*", "What do a .* cost together", types="quit\n", **TOOLS),
+    quick(r"roleagent tools show my_tools\.py", "what is wanted"),
+    quick(r"roleagent tools call my_tools\.py price .*", "^10"),
+    slow(r"roleagent tools show mcp:python .*", says='"stock"', needs="mcp"),
+    quick(r"roleagent play RoleAgent/ToolEnv-v0 .*", "What do a .* cost together", types="quit\n"),
     quick(r"roleagent play RoleAgent/ALFWorld-v0 --env-arg size=tiny", "go to", types="?\nhint\nquit\n"),
     quick(r"roleagent tools call roleagent\.envs\.tools\.examples convert .*", r"3000\.0"),
     slow(r"roleagent games .*--out games", says="game", needs="alfworld"),
@@ -74,24 +72,28 @@ RULES = [
     slow(r"python examples/agentgym_client\.py http://\S+", **{"http://127.0.0.1:36001": "{agentgym}"}),
     # --- training: tests/core/test_configurations.py trains every configuration in small ---
     slow(r"python train\.py", f"{SMALL} run_dir=runs/other"),
-    slow(
-        r"python train\.py env\.id=RoleAgent/ToolEnv-v0 .*rollout\.action_tokens=40",
-        f"{SMALL} rollout.action_tokens=60 run_dir=runs/other",
-        "success on valid",
-        **TOOLS,
-    ),
-    slow(r"python train\.py --config configs/toy\.yaml run_dir=runs/toy --resume", f"{SMALL} train.iterations=3"),
-    slow(r"python train\.py --resume runs/toy", "train.iterations=3"),
+    slow(r"python train\.py --config (tools|countdown)\.yaml"),
+    Rule(r"python train\.py --config configs/toy\.yaml run_dir=runs/toy", "made"),
+    slow(r"python train\.py --config configs/toy\.yaml run_dir=runs/toy --resume", says="is finished"),
+    slow(r"python train\.py --resume runs/toy", says="is finished"),
+    quick(r"pip install \.", more="--quiet --no-deps --no-index --no-build-isolation --target installed"),
     # --- what a run leaves behind ---
     quick(r"roleagent failures (list|modes|growth|export) runs/toy.*"),
     quick(r"roleagent failures show runs/toy 17", "navigation_loop|mode", **{"17": "1"}),
     slow(r"python -m roleagent\.learners\.run\.nan_dump runs/…/halted/.*", **{"runs/…": "runs/toy"}),
-    slow(r"roleagent export runs/toy --out policy.*", **{"step-500004": "step-500001"}),
+    slow(r"roleagent export runs/toy --out .*"),
+    slow(r"tail -n 1 runs/toy/metrics\.jsonl"),
     quick(r"roleagent report runs/\S+", "report.html", **TOY),
     quick(r"roleagent report runs/toy runs/gigpo --out comparison.html", "comparison", **TOY),
     serves(r"roleagent watch runs/\S+", "/", "--port 0", **TOY),
+    quick(r"roleagent tasks propose countdown:Countdown-v1"),
     # --- evaluating ---
-    slow(r"python evaluate\.py .*--agent my_module:MyAgent", "--tasks 2"),
+    quick(r"python evaluate\.py --env RoleAgent/Toy-v0 .*--agent my_module:MyAgent"),
+    quick(r"python evaluate\.py --agent (expert|random) --env RoleAgent/Toy-v0 .*"),
+    quick(r"python evaluate\.py compare expert\.jsonl random\.jsonl"),
+    quick(r"python evaluate\.py --agent oracle --env RoleAgent/Office-v0 .*"),
+    slow(r"python evaluate\.py --agent oracle --config mcp\.yaml", needs="mcp"),
+    slow(r"python evaluate\.py --agent runs/toy"),
     slow(r"python evaluate\.py --agent runs/toy --temperature 1 --repeats 5", "--tasks 2"),
     slow(r"python evaluate\.py --agent oracle .*ScienceWorld.*", "--tasks 2", needs="scienceworld"),
     slow(r"python evaluate\.py compare runs/toy/before\.json runs/toy/after\.json", says="bootstrap"),
@@ -101,9 +103,11 @@ RULES = [
         **{f"runs/{name}-{seed}": "runs/toy" for name in ("gigpo", "toy") for seed in (0, 1)},
     ),
     # --- data ---
+    slow(r"roleagent searchqa generate --out searchqa", says="2886 passages"),
+    slow(r"roleagent index build --corpus searchqa/corpus\.jsonl --out wiki"),
     slow(
         r"roleagent index build .* --encoder e5:models/e5-base-v2 .*",
         **{"corpus.jsonl": "{searchqa}/corpus.jsonl", "models/e5-base-v2": "{encoder}"},
     ),
-    serves(r"roleagent index serve --index wiki --port 8000", "/health", **{"wiki": "{index}", "8000": "0"}),
+    serves(r"roleagent index serve --index wiki --port 8000", "/health", **{"8000": "0"}),
 ]

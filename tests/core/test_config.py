@@ -142,6 +142,42 @@ def test_a_file_may_build_on_another(tmp_path):
     assert (config.optim.lr, config.optim.minibatches, config.aiw, config.env.kwargs) == (0.25, 3, False, {})
 
 
+SHOP = "RoleAgent/WebShop-v0"
+SPECIFIED = """
+import gymnasium, roleagent
+from roleagent.env_spec import EnvSpec
+roleagent.register(EnvSpec("Specified-v0", entry_point="specified_here:None", splits=("learn", "measure")))
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides", "env"),
+    [
+        ("env: {id: RoleAgent/ToolEnv-v0, kwargs: {tasks: t}}", (), ("train", "valid", 0, {"tasks": "t"})),
+        ("", ("env.id=RoleAgent/ToolEnv-v0",), ("train", "valid", 0, {})),
+        ("", (f"env={{id: {SHOP}}}",), ("train", "valid", 0, {})),
+        (f"env: {{id: {SHOP}, eval_split: test}}", (), ("train", "test", 0, {})),
+        (f"base: base.yaml\nenv: {{id: {SHOP}, eval_tasks: 3}}", (), ("train", "valid", 3, {})),
+        ("base: base.yaml\nenv: {id: RoleAgent/Toy-v0}", (), ("train", "train", 7, {"max_steps": 5})),
+        ("base: base.yaml\nenv: {id: Someone/Else-v0}", (), ("train", "train", 0, {})),
+        ("base: base.yaml", ("env.id=RoleAgent/ALFWorld-v0",), ("train", "valid_unseen", 0, {})),
+        ("base: base.yaml\nenv: {eval_tasks: 9}", (), ("train", "train", 9, {"max_steps": 5})),
+        ("env: {id: RoleAgent/BFCL-v0}", (), ("all", "all", 0, {})),
+        ("env: {id: 'specified_here:Specified-v0'}", (), ("learn", "measure", 0, {})),
+        ("base: base.yaml", ("env.id=specified_here:Specified-v0",), ("learn", "measure", 0, {})),
+    ],
+)
+def test_the_section_of_another_environment_begins_anew(tmp_path, monkeypatch, text, overrides, env):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "specified_here.py").write_text(SPECIFIED)
+    (tmp_path / "base.yaml").write_text(
+        "env: {id: RoleAgent/Toy-v0, train_split: train, eval_split: train, eval_tasks: 7, kwargs: {max_steps: 5}}\n"
+    )
+    (tmp_path / "run.yaml").write_text(text)
+    found = load("run.yaml", overrides).env
+    assert (found.train_split, found.eval_split, found.eval_tasks, found.kwargs) == env
+
+
 @pytest.mark.parametrize("base", ["run.yaml", "other.yaml", "3", "missing.yaml"])
 def test_a_base_that_leads_nowhere_is_refused(tmp_path, base):
     (tmp_path / "run.yaml").write_text(f"base: {base}\n")

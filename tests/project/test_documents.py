@@ -1,20 +1,19 @@
-"""What the documents name exists, options, thresholds, files, functions, and their Python programs run."""
+"""What documents, scripts and plans name exists: options, thresholds, files, functions."""
 
 import dataclasses
 import doctest
 import importlib.util
 import operator
-import os
 import re
-import subprocess
 import sys
 
 import pytest
+import yaml
 from commands import PAGES
 from gymnasium.error import DependencyNotInstalled
 from programs import ROOT
 
-from roleagent.config import Config
+from roleagent.config import Config, from_dict
 from roleagent.config.settings import WatchdogConfig
 from roleagent.learners.watchdog import SIGNS
 
@@ -35,11 +34,37 @@ def is_option(path):
     return True
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_every_option_that_a_page_names_exists(page):
-    named = set(re.findall(rf"(?<![\w./-])((?:{'|'.join(SECTIONS)})(?:\.[a-z_]+)+)(?![\w(.])", page.read_text("utf-8")))
+SHELL = [path for path in (*(ROOT / ".ci").iterdir(), *ROOT.glob("benchmarks/*.sh"))]
+PLANS = [*ROOT.glob("benchmarks/plans/*.yaml"), *(ROOT / "configs").rglob("*.yaml")]
+PYTHON = [path for folder in ("benchmarks", "examples") for path in sorted((ROOT / folder).rglob("*.py"))]
+OPTION = rf"(?<![\w./-])((?:{'|'.join(SECTIONS)})(?:\.[a-z][a-z_]*)+)"
+
+
+def relative(path):
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("page", [*PAGES, *SHELL, *PLANS, *PYTHON], ids=relative)
+def test_every_option_that_is_named_exists(page):
+    ends = "=" if page in PYTHON else r"(?![\w(.])"  # a program has variables with names of sections
+    text = re.sub(r"^EARLIER = .*", "", page.read_text("utf-8"), flags=re.MULTILINE)  # of an earlier program
+    named = set(re.findall(OPTION + ends, text))
     others = re.compile(r".*\.(py|jsonl?|md|parquet)|env\.unwrapped(\..*)?")  # files, and the environment itself
     assert {path for path in named if not is_option(path) and not others.fullmatch(path)} == set()
+
+
+@pytest.mark.parametrize("script", SHELL, ids=relative)
+def test_a_shell_script_names_options_and_files_that_exist(script):
+    text = script.read_text("utf-8").replace("\\\n", " ")
+    for _, written in re.findall(r"\.yaml\"? <<'(\w+)'\n(.*?)\n\1\n", text, re.DOTALL):
+        from_dict(yaml.safe_load(written))
+    programs = [*ROOT.glob("*.py"), *PYTHON, *(ROOT / "src").glob("roleagent/*.py"), *ROOT.glob("learners/run/*.py")]
+    defined = {flag for path in programs for flag in re.findall(r'"(--[a-z][\w-]*)"', path.read_text("utf-8"))}
+    for line in text.splitlines():
+        for arguments in re.findall(r"\w+\.py\b(.*)", line):
+            assert set(re.findall(r"(?<=\s)--[a-z][\w-]*", arguments)) <= defined, line
+    named = re.findall(r"(?<![\w./$-])(?:configs|benchmarks|examples|tests|docs)/[\w/]+(?:\.\w+)?", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def test_the_page_on_monitoring_knows_every_alarm_and_its_thresholds():
@@ -97,44 +122,6 @@ def test_what_a_page_names_in_full_exists(name):
         resolved(name)
     except DependencyNotInstalled as error:  # the adapter to a trainer
         pytest.skip(str(error))
-
-
-PROGRAMS = [page for page in PAGES if "\n```python\n" in page.read_text("utf-8")]
-SERVERS = "http://one:8000,http://two:8000"  # those of docs/retrieval.md
-
-
-@pytest.fixture
-def passages():
-    from retrieval_serving import serving
-
-    from roleagent.envs.retrieval.passages import Passage
-    from roleagent.envs.retrieval.retriever import Hit
-
-    class Known:
-        name = "known"
-
-        def retrieve(self, queries, k):
-            return [[Hit(Passage("1", "Fantagraphics", "Gary Groth founded it."), 1.0)] for _ in queries]
-
-    with serving(Known()) as server:
-        yield f"http://127.0.0.1:{server.port}"
-
-
-@pytest.mark.parametrize("page", PROGRAMS, ids=lambda page: page.stem)
-def test_the_programs_of_a_page_run(page, tmp_path, request):
-    """Its Python blocks, one after the other, as one program. A block that begins with a file's name is that file."""
-    blocks = re.findall(r"^```python\n(?:# (\S+\.py)\n)?(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
-    program = "\n".join(block for name, block in blocks if not name)
-    for name, block in blocks:
-        if name:
-            (tmp_path / name).parent.mkdir(exist_ok=True)
-            (tmp_path / name).write_text(block, "utf-8")
-    if SERVERS in program:
-        program = program.replace(SERVERS, request.getfixturevalue("passages"))
-    command = [sys.executable, "-W", "error::UserWarning", "-c", program]
-    generated = {name: value for name, value in os.environ.items() if not name.endswith("_DATA")}
-    done = subprocess.run(command, cwd=tmp_path, env=generated, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
 
 
 def building(name):

@@ -16,7 +16,9 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import importlib
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,7 +49,8 @@ from roleagent.config.settings import (
     WatchdogConfig,
 )
 from roleagent.config.words import WORDS
-from roleagent.env_spec import spec_of
+from roleagent.env_spec import EnvSpec, spec_of
+from roleagent.imports import searched_first
 from roleagent.options import ConfigError, shown, user_path
 from roleagent.validation import Integer, PathText, Switch, Text, validated
 
@@ -131,8 +134,10 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
         path: a YAML file with any subset of the keys. A path such as ``configs/toy.yaml`` that does not exist is looked
             for among the configurations of the package. The key ``base`` names another file, relative to this one, on
             which it is built: an ablation is then the one line in which it differs.
-        overrides: strings ``dotted.key=value``; values are read as YAML (``on``/``off`` are booleans). Another
-            ``env.id`` than the file's drops the file's ``env`` section, which belongs to its own environment.
+        overrides: strings ``dotted.key=value``; values are read as YAML (``on``/``off`` are booleans).
+
+    Another ``env.id`` than that of the ``base``, or of the file, drops its ``env`` section, which belongs to its own
+    environment. Splits that nothing names are those of the environment's spec.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type, or an unreadable file.
@@ -155,24 +160,41 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
     return from_dict(tree)
 
 
-def _for_environment(tree: dict[str, Any], env_id: str) -> dict[str, Any]:
-    """The tree for another environment than the file's, whose arguments and splits do not fit.
+def _for_environment(tree: dict[str, Any], env_id: Any) -> dict[str, Any]:
+    """The tree without the section of another environment, whose arguments and splits do not fit.
 
-    An environment whose spec names no held-out split keeps the file's splits; without a file there is only its first.
+    An environment whose spec names no splits keeps those of the section.
 
-    >>> _for_environment({"env": {"kwargs": {"size": "tiny"}}}, "RoleAgent/ToolEnv-v0")
-    {'env': {'train_split': 'train', 'eval_split': 'valid'}}
+    >>> _for_environment({"env": {"eval_split": "test", "kwargs": {"size": "tiny"}}}, "RoleAgent/Toy-v0")
+    {'env': {}}
+    >>> _for_environment({"env": {"eval_split": "test", "kwargs": {"size": "tiny"}}}, "Someone/Else-v1")
+    {'env': {'eval_split': 'test'}}
     """
-    section = tree.get("env", {})
+    section = tree.get("env")
     if not isinstance(section, Mapping) or section.get("id", EnvConfig.id) == env_id:
         return tree
-    train, *others = spec_of(env_id).splits
-    if not others and not section:
-        return {**tree, "env": {"train_split": train, "eval_split": train}}
-    if not others:
-        return {**tree, "env": {key: section[key] for key in ("train_split", "eval_split") if key in section}}
-    held_out = EnvConfig.eval_split if EnvConfig.eval_split in others else others[0]
-    return {**tree, "env": {"train_split": train, "eval_split": held_out}}
+    kept = ("train_split", "eval_split") if _spec(env_id).splits == EnvSpec.splits else ()
+    return {**tree, "env": {key: section[key] for key in kept if key in section}}
+
+
+def _spec(env_id: Any) -> EnvSpec:
+    """The spec of an environment, whose module is imported if the id names one."""
+    module, _, name = str(env_id).rpartition(":")
+    if module:
+        with suppress(Exception), searched_first():  # making the environment says what is wrong with the module
+            importlib.import_module(module)
+    return spec_of(name)
+
+
+def _splits(env_id: Any) -> dict[str, str]:
+    """The splits that are trained and measured on where a configuration names none.
+
+    >>> _splits("RoleAgent/ALFWorld-v0"), _splits("RoleAgent/BFCL-v0")
+    ({'train_split': 'train', 'eval_split': 'valid_unseen'}, {'train_split': 'all', 'eval_split': 'all'})
+    """
+    splits = _spec(env_id).splits
+    held_out = EnvConfig.eval_split if EnvConfig.eval_split in splits else splits[:2][-1]
+    return {"train_split": splits[0], "eval_split": held_out}
 
 
 def _find(path: Path) -> Path:
@@ -195,7 +217,11 @@ def _read(path: Path, readers: tuple[Path, ...]) -> dict[str, Any]:
     if not isinstance(base, str) or resolved in readers:
         raise ConfigError(f"the base of {path} must be the name of another file, not {shown(base)}")
     own = {key: value for key, value in tree.items() if key != "base"}
-    return merged(_read(path.parent / user_path(base), (*readers, resolved)), own)
+    below = _read(path.parent / user_path(base), (*readers, resolved))
+    section = own.get("env")
+    if isinstance(section, Mapping) and "id" in section:
+        below = _for_environment(below, section["id"])
+    return merged(below, own)
 
 
 def _parsed(text: str) -> Any:
@@ -247,7 +273,9 @@ def _replaced(tree: Any, path: Sequence[str], value: Any) -> Any:
 
 
 def from_dict(tree: Mapping[str, Any]) -> Config:
-    """A checked :class:`Config` from nested mappings; missing options have the defaults of their ``method``.
+    """A checked :class:`Config` from nested mappings.
+
+    Missing options have the defaults of their ``method``, missing splits those of the environment.
 
     Raises:
         ConfigError: an unknown key or method, a value of the wrong type, or a number that is not finite or not in its
@@ -263,7 +291,11 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
         near = difflib.get_close_matches(str(method)[:100], METHODS, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise ConfigError(f"method must be one of {', '.join(METHODS)}, not {shown(method)}{hint}")
-    return validated(Config, merged(METHODS[method], tree), RENAMED, REMOVED, WORDS)
+    tree = merged(METHODS[method], tree)
+    section = tree.get("env")
+    if isinstance(section, Mapping) and "id" in section and not {"train_split", "eval_split"} <= section.keys():
+        tree["env"] = {**_splits(section["id"]), **section}
+    return validated(Config, tree, RENAMED, REMOVED, WORDS)
 
 
 def to_dict(config: Config) -> dict[str, Any]:

@@ -1,0 +1,73 @@
+"""Every page of the documents leads from an empty folder to the end that it shows.
+
+``pytest`` runs the programs and the quick commands of a page; ``pytest -m slow`` also the slow ones, beside a real run.
+Where a page shows in a ``text`` block what a user sees, that must be printed.
+"""
+
+from contextlib import ExitStack
+
+import pytest
+from commands import PAGES, blocks_of
+from programs import ROOT
+from walks import Place, Walk, check_output
+
+READ = {
+    "CONTRIBUTING": "its commands are those of .ci/run and .ci/full",
+    "README": ".ci/run and .ci/full run its commands",
+    "index": "its command is that of the README",
+    "agent_r": "an hour of training",
+    "algorithms": "trains the default run with other methods, ten minutes each",
+    "citing": "nothing to run",
+    "genenv": "hours of training",
+    "results": "hours of training",
+    "scaling": "several GPUs",
+    "vllm": "a GPU, or an environment of its own (.ci/vllm)",
+}
+"""Pages that show no end, with the reason."""
+SHOWN = [page for page in PAGES if {"python", "bash"} & {block.kind for block in blocks_of(page)}]
+SHOWN = [page for page in SHOWN if page.parent.name != "results" and page.stem not in READ]
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory):
+    made = Place(tmp_path_factory.mktemp("commands"))
+    with ExitStack() as made.open:
+        yield made
+
+
+def walk(page, place, folder, slow):
+    walked = Walk(page, place, folder, slow)
+    walked.to_the_end()
+    return walked
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"], ids=lambda page: page.stem)
+def test_the_programs_and_quick_commands_of_a_page_run(page, place, tmp_path):
+    walk(page, place, tmp_path, slow=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"], ids=lambda page: page.stem)
+def test_a_page_leads_to_the_end_that_it_shows(page, place, tmp_path):
+    walked = walk(page, place, tmp_path, slow=True)
+    if page in SHOWN and walked.seen != [*blocks_of(page)][-1].line:
+        pytest.skip(f"needs {', '.join(walked.skipped)}")
+
+
+@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
+def test_a_page_ends_with_what_a_user_sees(page):
+    last = [*blocks_of(page)][-1]
+    assert last.kind == "text" and any(sign.isdigit() for sign in last.text), f"{page}: its last block shows no numbers"
+
+
+@pytest.mark.parametrize(
+    ("expected", "printed", "near"),
+    [("won 3 of 12", "won 4 of 12", 0), ("96.0 %", "85.0 %", 10), ("96.0 %", "95.0 %", 0), ("a\nb", "b\na", 0)],
+)
+def test_other_output_than_a_page_shows_is_found(expected, printed, near):
+    with pytest.raises(AssertionError, match="page: nothing that was printed"):
+        check_output("page", expected, printed, near)
+
+
+def test_every_reason_has_a_page():
+    assert {page.stem for page in PAGES} >= READ.keys() and (ROOT / "docs").is_dir()
