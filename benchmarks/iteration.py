@@ -11,7 +11,7 @@ one square float32 product. A second run of the same work counts the operations 
 The RESULT has ``update_peak_share`` (updates of the warm start), ``generation_peak_share`` (actions of the iterations),
 ``muon_share`` (of the seconds of a warm-start update), and by stage ``tokens_per_second`` and ``peak_share``.
 
-The default size (300 demonstrations, 2 groups of 8 episodes) shows which part takes the time; the default run has more
+The default size (120 demonstrations, 1 group of 8 episodes) shows which part takes the time; the default run has more
 groups. After so short a warm start every episode is lost, and predictions are too long. ``--policy`` takes the policy
 of a trained run into the iterations.
 """
@@ -119,8 +119,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(json.dumps(measure(arguments[1:], count=True)))
         return 0
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--groups", type=int, default=2, help="groups of an iteration (default: %(default)s)")
-    parser.add_argument("--iterations", type=int, default=2, help="default: %(default)s")
+    parser.add_argument("--groups", type=int, default=1, help="groups of an iteration (default: %(default)s)")
+    parser.add_argument("--iterations", type=int, default=1, help="default: %(default)s")
     parser.add_argument(
         "--policy", type=user_path, metavar="FOLDER", help="a trained policy, in place of the warm start"
     )
@@ -129,10 +129,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.error(f"--policy: {options.policy} has no config.json; name a folder checkpoints/step-N/policy of a run")
     if options.iterations < 1 or options.groups < 1:
         parser.error("--iterations and --groups must be at least 1")
-    start = ["warmstart.episodes=300", "warmstart.rounds=0"]
+    start = ["warmstart.episodes=120", "warmstart.rounds=0"]
     if options.policy:
         start = ["warmstart.episodes=0", "warmstart.rounds=0", f"policy.path={options.policy.resolve()}"]
-    sizes = [f"rollout.num_groups={options.groups}", f"train.iterations={options.iterations}", "env.eval_tasks=1"]
+    sizes = [
+        f"rollout.num_groups={options.groups}",
+        f"train.iterations={options.iterations}",
+        "env.eval_tasks=1",
+        "rollout.eval_sampled=0",
+    ]
     common = ["--config", str(ROOT / "configs" / "default.yaml"), *start, *sizes]
     with tempfile.TemporaryDirectory() as scratch:
         seconds = measure([*common, f"run_dir={scratch}/timed"], count=False)
