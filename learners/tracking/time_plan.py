@@ -43,10 +43,9 @@ def time_plan(
     rollout, optim = config.rollout, config.optim
     acted = [one for one in segments if (one.token_kind == ACTION).any()]
     predicted = [one for one in segments if (one.token_kind == PREDICTION).any()]
-    length = float(np.mean([len(one) for one in acted]))
-    turns = float(np.mean([_spans(one.token_kind == ACTION) for one in acted]))
-    action = sum(int((one.token_kind == ACTION).sum()) for one in acted)
-    reply = action / max(1, sum(_spans(one.token_kind == ACTION) for one in acted))
+    episodes, replies = config.warmstart.episodes, sum(_spans(one.token_kind == ACTION) for one in acted)
+    length, turns = sum(map(len, acted)) / episodes, replies / episodes  # of an episode, which may be many segments
+    reply = sum(int((one.token_kind == ACTION).sum()) for one in acted) / replies
     prediction = sum(int((one.token_kind == PREDICTION).sum()) for one in predicted) / max(1, len(predicted))
 
     state = policy.generator.get_state()
