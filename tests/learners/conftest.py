@@ -27,7 +27,7 @@ CONFIG = {
         "episodes": 40,
         "epochs": 9,
         "batch_tokens": 1024,
-        "noise": 0.1,
+        "noise": 0.25,
         "corrupted_predictions": 0.3,
         "lr": 1e-2,
         "text_weight": 0.3,

@@ -180,7 +180,7 @@ def test_the_command_compares_runs_and_files(tmp_path, capsys):
         (None, "no record file"),
         ("hello\n", "not an evaluation file"),
         ('{"protocol": 99}\n{"task_id": "a", "task_type": "", "won": true, "reward": 1, "steps": 1, '
-         '"stop_reason": "won"}\n', "newer roleagent"),
+         '"stop_reason": "won"}\n', "newer version of roleagent"),
         ('{"protocol": 2}\n', "no episode with an outcome"),
         ('{"protocol": 2}\n{"task_id": "a", "task_type": "", "won": true, "reward": 1, "steps": 1, '
          '"stop_reason": "won"}\n', "on which tasks"),

@@ -24,7 +24,7 @@ def test_a_library_of_another_version_is_left_alone(tmp_path, database_url, read
         session.execute(sa.text(f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'"))
     library.close()
     before = [path.read_bytes() for path in tmp_path.glob("*.db")]
-    with pytest.raises(LibraryError, match=r"another version of roleagent .*9999.*: open it with that version$"):
+    with pytest.raises(LibraryError, match=r"a newer version of roleagent .*9999.*: open it with that version$"):
         FailureLibrary(database_url, read_only=read_only)
     assert [path.read_bytes() for path in tmp_path.glob("*.db")] == before
 

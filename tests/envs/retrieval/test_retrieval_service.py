@@ -578,4 +578,4 @@ def test_index_serve_complains_in_a_line(built, tmp_path, capsys):
     with Server() as taken:
         taken._socket.listen()
         assert main(["index", "serve", "--index", str(built), "--port", str(taken.port)]) == 2
-    assert "choose another with --host and --port" in capsys.readouterr().err
+    assert "give another --port or --host" in capsys.readouterr().err
