@@ -212,14 +212,17 @@ class Walk:
         return done(["python", "-W", "error::UserWarning", "-c", program], self.folder)
 
     def _run_commands(self, block):
-        """What a block of commands prints, and by how many points its percentages may differ; None: not all was run."""
+        """What a block of commands prints, and by how many points its percentages may differ.
+
+        None: not all was run, or on the sketch of a run.
+        """
         rules = [(command, rule_of(command)) for command in commands_in(self.page, block)]
         rules = [(command, rule) for command, rule in rules if rule or command.words[0] != "pip"]
         printed = [self._run_command(command, rule) for command, rule in rules if rule and self._is_run(rule)]
-        whole = len(printed) == len(rules) and rules
-        return "".join(printed) if whole else None, NEAR if any(
-            rule and rule.how != "quick" for _, rule in rules
-        ) else 0
+        on_sketch = not self.slow and any("runs/" in command.text for command, _ in rules)
+        whole = rules and len(printed) == len(rules) and not on_sketch
+        quick = all(rule and rule.how == "quick" for _, rule in rules)
+        return "".join(printed) if whole else None, 0.0 if quick else NEAR
 
     def _is_run(self, rule):
         if rule.needs and not find_spec(rule.needs):
