@@ -110,7 +110,7 @@ def read_command(words, read):
         read_command(["python", found.value.args[0].user_script, *found.value.args[0].user_args], read)
     elif arguments[0] == "-m":
         read(runpy.run_module, arguments[1], arguments[2:])
-    elif not re.search("sys.argv|argparse|parse_", (ROOT / arguments[0]).read_text("utf-8")):
+    elif not re.search("sys.argv|argparse|parse_|read_command", (ROOT / arguments[0]).read_text("utf-8")):
         assert not arguments[1:], f"{arguments[0]} takes no arguments"
     else:
         found = read(runpy.run_path, arguments[0], arguments[1:])
