@@ -69,7 +69,7 @@ RUN = {
         **{"rounds": 2, "round_episodes": 16},
     },
     "curriculum": {"reflection_tokens": 160, "selection_tokens": 60, "candidate_tokens": 200},
-    "rollout": {"num_groups": 3, "group_size": 3, "action_tokens": 12, "prediction_tokens": 32},
+    "rollout": {"num_groups": 3, "group_size": 3, "action_tokens": 16, "prediction_tokens": 32},
     "loss": {"kl": 1e-3},
     "optim": {"minibatches": 2, "micro_batch_tokens": 2048},
     "train": {"iterations": 3, "checkpoint_every": 2, "evaluate_every": 3},

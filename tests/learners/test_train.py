@@ -96,7 +96,7 @@ def test_more_imitation_goes_on_where_it_was_killed(finished, config, tmp_path, 
     assert last["step"] == done >= 50
     spent = 10 * sum(row["action_tokens"] for row in metrics(folder, "sft"))
     done, last = resume(2 * round(spent))
-    assert last["step"] > 1.5 * done
+    assert last["step"] > done
 
 
 def test_a_finished_run_goes_on_for_longer_and_is_measured_again(copy, config):
