@@ -150,7 +150,7 @@ def address_in(said):
 
 @contextmanager
 def listening(words, folder, variables):
-    """What a server says until it listens. It is told to end when the block does, and must."""
+    """What a server prints until it listens. It gets a signal when the block ends, and must end."""
     process = started(words, folder, variables, preexec_fn=default_signals)
     try:
         said = ""
