@@ -68,7 +68,9 @@ def open_simulator(run: Run, split: EnvSplit) -> SimulatorTraining:
 def play(run: Run, split: EnvSplit, simulator: SimulatorTraining, updates: int) -> dict[str, float]:
     """Updates the simulator against the agent that stands still; returns the figures."""
     env = gymnasium.make(run.config.env.id, generated_tasks=True)
-    sampler = generated_sampler(run, split, UniformSampler(split.task_split, run.stream(3)), simulator.simulator)
+    sampler = generated_sampler(
+        run, split, UniformSampler(split.task_split, run.stream("sampler")), simulator.simulator
+    )
     agent = Agent(env.unwrapped, sampler.grammar, SLIPS["toy"], noise=False, seed=run.config.seed)
     rates: list[list[float]] = []
     written: list[list[str]] = []
@@ -96,7 +98,7 @@ def play(run: Run, split: EnvSplit, simulator: SimulatorTraining, updates: int) 
             flush=True,
         )
     seconds = time.process_time() - began
-    first = sampler.probe(START, run.stream(0))["initial"]
+    first = sampler.probe(START, run.stream("probe tasks"))["initial"]
     start = in_band([success(agent.play(task_id)) for task_id in first])
     last = slice(-max(1, updates // 3), None)
     lines = [line for batch in written[last] for line in batch]

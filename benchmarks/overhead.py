@@ -111,7 +111,7 @@ class Method:
         # For the tokenizer; the expert needs its time even where the episodes that are measured are short.
         lessons = replace(config.env, kwargs={**config.env.kwargs, "max_steps": 14})
         longer = EnvSplit.open(replace(config, env=lessons), config.env.train_split)
-        demonstrations = collect_demonstrations(longer, self.run.stream(1), display)
+        demonstrations = collect_demonstrations(longer, self.run.stream("demonstrations"), display)
         data = SFTData(self.run, replace(world, horizon=1), demonstrations)
         policy: Any = self.run.open_policy(data.new_policy)
         policy.__class__ = Metronome  # the same model, that keeps to a length
@@ -125,12 +125,14 @@ class Method:
         self.numbers = iter(range(10**6))
         pool = EnvPool(self._make)
         self.rollout = Rollout(policy, pool, config.env.id, config.prompt, config.rollout, world.horizon)
-        self.task_ids = [world.task_split.task_ids[i] for i in self.run.stream(2).permutation(len(world.task_split))]
-        self.sampler: Any = UniformSampler(world.task_split, self.run.stream(3))
+        self.task_ids = [
+            world.task_split.task_ids[i] for i in self.run.stream("tasks").permutation(len(world.task_split))
+        ]
+        self.sampler: Any = UniformSampler(world.task_split, self.run.stream("sampler"))
         if config.aiw:
             library = FailureLibrary(f"sqlite:///{self.run.folder.path / 'failures.db'}")
             analyst = RuleAnalyst() if config.curriculum.analyst == "rule" else model_analyst(config, policy)
-            self.sampler = CurriculumSampler(world.task_split, library, analyst, self.run.stream(3))
+            self.sampler = CurriculumSampler(world.task_split, library, analyst, self.run.stream("sampler"))
 
     def _make(self) -> gymnasium.Env:
         env: Any = Led(make_base(self.config, self.config.env.train_split), next(self.numbers))
@@ -153,7 +155,7 @@ class Method:
         batch = make_batch(run, self.rollout, groups, estimate_advantages(run, groups))
         with watch("update"):
             self.policy.offload()
-            update(self.learner, batch, [run.stream(8, number)])
+            update(self.learner, batch, [run.stream("minibatches", number)])
         with watch("sync"):
             self.policy.sync(self.learner, self.policy.version)
         with watch("analysis"):

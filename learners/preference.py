@@ -91,7 +91,8 @@ def learn(run: Run, policy: HFPolicy, examples: Sequence[Example]) -> Learner:
         part
         for number in count()
         for part in np.array_split(
-            run.stream(27, iteration, number).permutation(len(examples)), max(1, round(len(examples) / size))
+            run.stream("preference batches", iteration, number).permutation(len(examples)),
+            max(1, round(len(examples) / size)),
         )
     )
 

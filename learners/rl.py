@@ -112,7 +112,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
             split.task_split,
             library,
             open_analyst(run.config, actor),
-            run.stream(3),
+            run.stream("sampler"),
             epsilon=options.epsilon,
             decay=options.decay,
             success_factor=options.success_factor,
@@ -125,7 +125,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
         if run.resumed and run.progress.sampler is None:
             library.rollback(0)  # a run killed before its first checkpoint may have saved failures
     else:
-        sampler = UniformSampler(split.task_split, run.stream(3))
+        sampler = UniformSampler(split.task_split, run.stream("sampler"))
     if run.config.genenv:
         sampler = generated_sampler(run, split, sampler, simulator.simulator if simulator else None)
     if run.progress.sampler is not None:
@@ -136,7 +136,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
 def play(run: Run, rollout: Rollout, task_ids: Sequence[str]) -> list[Group]:
     """``rollout.group_size`` episodes of each task."""
     options = run.config.rollout
-    rollout.policy.reseed(int(run.own_stream(4, run.iteration).integers(2**62)))
+    rollout.policy.reseed(int(run.own_stream("episodes", run.iteration).integers(2**62)))
     rollout.stats, rollout.watch = RolloutStats(), run.timer
     return _episodes(run, rollout, task_ids, options.group_size, options.temperature)
 
@@ -182,11 +182,13 @@ def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Credit]:
             groups, options.rewards, options.process_norm, options.process_gate, run.ranks.largest
         )
         if config.train.shuffle_process:
-            normalized = shuffle_process(normalized, options.rewards, run.own_stream(16, run.iteration))
+            normalized = shuffle_process(
+                normalized, options.rewards, run.own_stream("shuffled process rewards", run.iteration)
+            )
         credits = [Credit.of(group, options.kind, estimator_config(config)) for group in normalized]
         if not config.train.shuffle_advantages:
             return credits
-        rng = run.own_stream(5, run.iteration)
+        rng = run.own_stream("shuffled advantages", run.iteration)
         values = shuffled([one.values for one in credits], rng)
         predicted = shuffled([one.of_predictions or [] for one in credits], rng)
         return [
@@ -205,7 +207,7 @@ def shuffled(advantages: Sequence[Values], rng: np.random.Generator) -> list[Val
 def make_batch(run: Run, rollout: Rollout, groups: Sequence[Group], credits: Sequence[Credit]) -> Batch:
     """The episodes as token columns (:func:`~roleagent.learners.batch.build_batch`)."""
     with run.timer("grouping"):
-        return build_batch(groups, credits, run.config, rollout, run.own_stream(13, run.iteration))
+        return build_batch(groups, credits, run.config, rollout, run.own_stream("batch", run.iteration))
 
 
 def update_policy(run: Run, learner: Learner, batch: Batch, actor: Policy) -> dict[str, float]:
@@ -214,7 +216,7 @@ def update_policy(run: Run, learner: Learner, batch: Batch, actor: Policy) -> di
     with run.timer("update"):
         actor.offload()
         learner.share = (run.iteration - 1) / options.iterations
-        orders = [run.own_stream(8, run.iteration, epoch) for epoch in range(run.config.optim.epochs)]
+        orders = [run.own_stream("minibatches", run.iteration, epoch) for epoch in range(run.config.optim.epochs)]
         return policy_update.update(learner, batch, orders)
 
 

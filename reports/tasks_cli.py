@@ -110,11 +110,10 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator, Situatio
 
 
 def _open_run(run: Path, writes: bool) -> tuple[TaskGrammar, Simulator, Situation]:
-    from numpy.random import default_rng
-
     from roleagent.agents.builders import make_base, open_simulator
     from roleagent.curricula.simulators import BaseSimulator
     from roleagent.learners.run.folder import read_config
+    from roleagent.random_streams import random_stream
     from roleagent.reports.data.load_run import newest_checkpoint
     from roleagent.tasks.grammar import grammar_of
     from roleagent.tasks.simulator import Situation
@@ -130,7 +129,7 @@ def _open_run(run: Path, writes: bool) -> tuple[TaskGrammar, Simulator, Situatio
     situation = _situation(state, config, grammar)
     if config.simulator_is_model:
         return grammar, _saved_model(run, config, grammar), situation
-    stream = default_rng([config.seed, 0, 17])  # the run's own: a static list is drawn again
+    stream = random_stream(config.seed, "task writer")  # the run's own: a static list is drawn again
     simulator = open_simulator(config, grammar, len(env.unwrapped.task_split), stream)
     if state.get("simulator"):
         simulator.load_state_dict(state["simulator"])

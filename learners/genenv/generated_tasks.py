@@ -48,12 +48,12 @@ def generated_sampler(
     never_learns = options.kind in ("base", "static")  # varying the tasks in the band would be a way to learn
     grammar = grammar_of(split.base, plan_share=options.plan_share)
     if simulator is None:
-        simulator = open_simulator(run.config, grammar, len(split.task_split), run.stream(17))
+        simulator = open_simulator(run.config, grammar, len(split.task_split), run.stream("task writer"))
     return GeneratedSampler(
         inner,
         grammar,
         simulator,
-        run.stream(18),
+        run.stream("generated tasks"),
         alignment_of(run.config),
         fresh=options.fresh,
         replay=options.replay,
@@ -85,7 +85,7 @@ def play_probe(run: Run, rollout: Rollout, sampler: Probing) -> dict[str, float]
     stats, watch = rollout.stats, rollout.watch
     with run.timer("probe"):
         rollout.stats, rollout.watch = RolloutStats(), Timer()
-        rollout.policy.reseed(int(run.own_stream(20, run.iteration).integers(2**62)))
+        rollout.policy.reseed(int(run.own_stream("probe episodes", run.iteration).integers(2**62)))
         tasks, costs = sampler.probe(options.probe)
         found = {f"genenv_probe_{name}": cost for name, cost in costs.items()}
         for name, task_ids in tasks.items():

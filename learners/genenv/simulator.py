@@ -75,7 +75,12 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
             start = HFPolicy(model, agent.policy.tokenizer, _generator(config), agent.policy.context_length)  # type: ignore[arg-type]
         simulator = ModelSimulator(actor, grammar, options.temperature, start)
         if not run.progress.step:
-            _report(run, run.ranks.once(lambda: quality(simulator, run.stream(21), run.stream(22))))
+            _report(
+                run,
+                run.ranks.once(
+                    lambda: quality(simulator, run.stream("quality tasks"), run.stream("quality situations"))
+                ),
+            )
             simulator.costs()  # which are no iteration's
         return SimulatorTraining(simulator, agent, shared=True)
     path = run.folder.path / _FOLDER
@@ -205,7 +210,7 @@ def update_simulator(run: Run, training: SimulatorTraining | None, actor: Policy
         actor.offload()
         options, learner = run.config.train, training.learner
         learner.share = (run.iteration - 1) / options.iterations
-        metrics = learn(training, records, run.config, run.stream(25, run.iteration))
+        metrics = learn(training, records, run.config, run.stream("simulator update", run.iteration))
         learner.sync_policy()
         if training.shared:
             actor.sync(learner, learner.policy.version)

@@ -25,6 +25,7 @@ from roleagent.learners.model.optimizer import build_optimizer
 from roleagent.learners.model.token_logprobs import TokenScores, token_scores
 from roleagent.learners.model.zero3 import partition
 from roleagent.learners.run.distributed import Ranks
+from roleagent.random_streams import random_stream
 from roleagent.types import Segment
 
 Columns = Mapping[str, Column]
@@ -120,7 +121,7 @@ class Engine:
             raise ValueError("an update needs at least one segment with trained tokens on some rank")
         self.module.train()
         # Dropout is a function of the update, so a resumed run draws the same numbers.
-        own = np.random.default_rng([self.config.seed, self.ranks.rank, 12, self.steps])
+        own = random_stream(self.config.seed, "rank", self.ranks.rank, "dropout", self.steps)
         torch.manual_seed(int(own.integers(2**62)))
         options = self.config.optim
         for group in self.optimizer.param_groups:

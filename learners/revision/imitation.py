@@ -57,9 +57,13 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
         run.display.warn(f"no conversation of revision.general fits into policy.context={policy.context_length}")
     parts["replay"] = replayed
     shares, tokens = part_shares(parts, options), options.batch_tokens or config.warmstart.batch_tokens
-    epoch = sum(1 for _ in batches(parts, shares, tokens, run.stream(25, iteration, 0)))
+    epoch = sum(1 for _ in batches(parts, shares, tokens, run.stream("revision batches", iteration, 0)))
     updates = max(1, round(epoch * options.of_iteration("epochs", iteration)))
-    order = (one for number in count() for one in batches(parts, shares, tokens, run.stream(25, iteration, number)))
+    order = (
+        one
+        for number in count()
+        for one in batches(parts, shares, tokens, run.stream("revision batches", iteration, number))
+    )
     run.display.stage(f"imitate {iteration}", began + updates, run.progress.step)
 
     def step(batch: Sequence[Member]) -> dict[str, float]:

@@ -100,8 +100,8 @@ def search(run: Run, searcher: Search, wave: Wave) -> list[Tree]:
     if run.ranks.once(path.exists):  # a resumed run has searched it
         return run.ranks.share(read_trees(path))
     policy, own = searcher.rollout.policy, run.ranks.share(range(len(wave.task_ids)))
-    policy.reseed(int(run.own_stream(20, wave.iteration, wave.number).integers(2**62)))
-    streams = [run.stream(26, wave.iteration, wave.first + place) for place in own]
+    policy.reseed(int(run.own_stream("search", wave.iteration, wave.number).integers(2**62)))
+    streams = [run.stream("trees", wave.iteration, wave.first + place) for place in own]
     before = asdict(searcher.stats)
     with run.timer("generation"):
         task_ids, progress = [wave.task_ids[place] for place in own], partial(run.inner, "trees")
@@ -122,7 +122,7 @@ def make_examples(run: Run, split: EnvSplit, actor: Policy, wave: Wave, trees: S
     """Judges and splices the trees of this rank, and writes the wave's file."""
     data = _data(run, split, actor, wave.iteration, (wave.iteration, wave.number))
     numbers = run.ranks.share(range(wave.first, wave.first + len(wave.task_ids)))
-    streams = [run.stream(21, wave.iteration, number) for number in numbers]
+    streams = [run.stream("revision examples", wave.iteration, number) for number in numbers]
     _write_examples(run, wave.path, data, trees, streams)
 
 
@@ -133,17 +133,17 @@ def join_trees(run: Run, actor: Policy, iteration: int) -> None:
         if run.progress.searched >= iteration or run.ranks.once(path.exists):
             continue
         split, trees = trees_of(other, run.config, actor, iteration)
-        data = _data(run, split, actor, iteration, (28, iteration, place))
-        streams = [run.stream(28, iteration, place, number) for number in range(len(trees))]
+        data = _data(run, split, actor, iteration, ("joined", iteration, place))
+        streams = [run.stream("joined examples", iteration, place, number) for number in range(len(trees))]
         _write_examples(run, path, data, run.ranks.share(trees), run.ranks.share(streams))
 
 
-def _data(run: Run, split: EnvSplit, actor: Policy, iteration: int, stream: tuple[int, ...]) -> RevisionData:
+def _data(run: Run, split: EnvSplit, actor: Policy, iteration: int, stream: tuple[str | int, ...]) -> RevisionData:
     """What makes examples of trees; ``stream`` names the random numbers of its policies."""
     config, policy = run.config, judging_policy(run.config, actor)
     for one in {id(actor): actor, id(policy): policy}.values():
-        one.reseed(int(run.own_stream(22, *stream).integers(2**62)))
-    judge = open_judge(config, policy, run.own_stream(23, *stream))
+        one.reseed(int(run.own_stream("revision policies", *stream).integers(2**62)))
+    judge = open_judge(config, policy, run.own_stream("judge", *stream))
     kind = PreferenceData if config.train.stage == "eto" else RevisionData
     analyst = open_analyst(config, actor) if config.aiw else None
     return kind(split, actor, judge, analyst, config.revision.of_iteration("alpha", iteration))
@@ -239,7 +239,7 @@ def _selected(run: Run, iteration: int) -> tuple[list[Example], Counter[str]]:
     """The examples of an iteration, those of other runs included, and how many each filter drops."""
     rows = run.ranks.once(lambda: _rows(run, iteration, "wave", "also"))
     found = [Example.from_json(one) for row in rows for one in row["examples"]]
-    return select(found, run.config.revision, run.stream(24, iteration))
+    return select(found, run.config.revision, run.stream("revision selection", iteration))
 
 
 def _write_counts(run: Run, wave: Wave, spent: Sequence[Mapping[str, int]]) -> None:

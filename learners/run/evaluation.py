@@ -33,7 +33,7 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
         return _remembered(run, policy, known, sampled)
     options, task_split = run.config.rollout, split.task_split
     name += suffix
-    policy.reseed(int(run.own_stream(6).integers(2**62)))
+    policy.reseed(int(run.own_stream("evaluation").integers(2**62)))
     task_ids = run.ranks.share(task_split.task_ids)
     run.display.stage(f"evaluate {name}", len(task_ids))
     rollout, temperature = split.rollout(policy), options.eval_sampled if sampled else options.eval_temperature

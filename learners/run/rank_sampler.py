@@ -75,7 +75,7 @@ class RankSampler:
 
         def write() -> tuple[dict[str, list[str]], dict[str, float]]:
             assert isinstance(self._sampler, GeneratedSampler)
-            tasks = self._sampler.probe(count, self._run.stream(19, self._run.iteration))
+            tasks = self._sampler.probe(count, self._run.stream("probe tasks", self._run.iteration))
             return tasks, self._sampler.simulator.costs()  # which are not the next iteration's
 
         return self._run.ranks.once(write)

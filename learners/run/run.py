@@ -22,6 +22,7 @@ from roleagent.learners.run.distributed import Ranks
 from roleagent.learners.run.folder import RunFolder
 from roleagent.learners.tracking.display import Display
 from roleagent.learners.tracking.trackers import Tracking
+from roleagent.random_streams import random_stream
 from roleagent.timer import Timer
 
 _UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG)  # another name helps
@@ -106,13 +107,13 @@ class Run:
         folder.rewind(progress.stage, progress.step)
         return folder, latest, progress
 
-    def stream(self, *name: int) -> np.random.Generator:
-        """A random stream by seed and name, so a resumed run draws the same numbers."""
-        return np.random.default_rng([self.config.seed, 0, *name])
+    def stream(self, *name: str | int) -> np.random.Generator:
+        """A random stream by name, the same on every rank; a resumed run draws the same numbers."""
+        return random_stream(self.config.seed, *name)
 
-    def own_stream(self, *name: int) -> np.random.Generator:
+    def own_stream(self, *name: str | int) -> np.random.Generator:
         """As :meth:`stream`, with different numbers on every rank."""
-        return np.random.default_rng([self.config.seed, self.ranks.rank, *name])
+        return random_stream(self.config.seed, "rank", self.ranks.rank, *name)
 
     def open_policy(self, new: Callable[[torch.Generator], HFPolicy]) -> HFPolicy:
         """The policy from the newest checkpoint, from the configured path, or a ``new`` one."""

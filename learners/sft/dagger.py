@@ -143,8 +143,8 @@ class Corrections:
     def play(self, number: int, policy: Policy) -> None:
         """Plays and saves a round; rounds are numbered from 1."""
         run, split = self._run, self.split
-        rng = run.own_stream(11, number)
-        drawn = run.stream(12, number).integers(len(split.task_split), size=self.episodes)
+        rng = run.own_stream("dagger", number)
+        drawn = run.stream("dagger tasks", number).integers(len(split.task_split), size=self.episodes)
         policy.reseed(int(rng.integers(2**62)))
         own = run.ranks.share([split.task_split.task_ids[int(place)] for place in drawn])
         temperature = split.config.rollout.temperature
@@ -194,5 +194,8 @@ class Corrections:
     def segments(self, policy: HFPolicy, number: int = 0) -> list[Segment]:
         """The segments of a round; 0: of all rounds."""
         chosen = [number] if number else range(1, len(self.started) + 1)
-        rounds = (tokenize(self.split, policy, self.demonstrations(one), self._run.stream(13, one)) for one in chosen)
+        rounds = (
+            tokenize(self.split, policy, self.demonstrations(one), self._run.stream("dagger segments", one))
+            for one in chosen
+        )
         return [segment for segments in rounds for segment in segments]

@@ -58,10 +58,12 @@ class SFTData:
         later = config.train.stage == "sft" or (config.train.stage == "revise" and config.revision.replay > 0)
         if not config.warmstart.episodes or (run.progress.stage != "warmstart" and not later):
             return cls(run, split)
-        demonstrations = collect_demonstrations(split, run.stream(1), run.display)
+        demonstrations = collect_demonstrations(split, run.stream("demonstrations"), run.display)
         if not (config.aiw and config.curriculum.analyst == "model"):
             return cls(run, split, demonstrations)
-        return cls(run, split, demonstrations, collect_failures(split, demonstrations, run.stream(9), run.display))
+        return cls(
+            run, split, demonstrations, collect_failures(split, demonstrations, run.stream("failures"), run.display)
+        )
 
     def new_policy(self, generator: torch.Generator) -> HFPolicy:
         """A small policy from scratch; the first rank trains its tokenizer on these texts."""
@@ -93,14 +95,17 @@ class SFTData:
         config, run = self.run.config, self.run
         simulator = ModelSimulator(policy, self._grammar) if config.simulator_is_model else None
         check_reply_lengths(self.split, policy, self.demonstrations)
-        segments = tokenize(self.split, policy, self.demonstrations, run.stream(7), most_fit=True)
+        segments = tokenize(self.split, policy, self.demonstrations, run.stream("segments"), most_fit=True)
         if self.failures:
             analyst = model_analyst(config, policy)
             examples = self._examples(analyst.prompts)
             segments += tokenize_examples(analyst, examples, config.warmstart.failure_weight)
         if simulator and config.shares_simulator and self.demonstrations:
             count = _PER_DEMONSTRATION * len(self.demonstrations)
-            segments += [simulator.segment(*one) for one in simulator_examples(self._grammar, count, run.stream(26))]
+            segments += [
+                simulator.segment(*one)
+                for one in simulator_examples(self._grammar, count, run.stream("simulator segments"))
+            ]
         return segments
 
     @property
@@ -110,12 +115,14 @@ class SFTData:
     def _situations(self) -> Iterator[str]:
         """Examples of a task simulator, as text: as many as demonstrations, whose words must be tokens too."""
         grammar = self._grammar
-        for situation, values in simulator_examples(grammar, len(self.demonstrations), self.run.stream(27)):
+        for situation, values in simulator_examples(
+            grammar, len(self.demonstrations), self.run.stream("simulator texts")
+        ):
             yield simulator_prompt(grammar, situation, explain=False)
             yield write_tasks([grammar.write(TaskSpec(values))])
 
     def _examples(self, questions: AnalystPrompts) -> list[AnalystExample]:
-        return list(analyst_examples(questions, self.failures, RuleAnalyst(), self.run.stream(10)))
+        return list(analyst_examples(questions, self.failures, RuleAnalyst(), self.run.stream("analyst examples")))
 
 
 __all__ = ["SFTData"]

@@ -53,7 +53,7 @@ def imitate(
     learner = Learner(policy, run.config, config.lr, optimizer=config.optimizer)
     run.restore(learner)
 
-    first = max(1, round(sum(1 for _ in batches(segments, config.batch_tokens, run.stream(2, 0))) * epochs))
+    first = max(1, round(sum(1 for _ in batches(segments, config.batch_tokens, run.stream("imitation", 0))) * epochs))
     rounds = corrections.rounds if corrections else 0
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
@@ -63,7 +63,11 @@ def imitate(
     pool, before = [*segments], 0
     for part in range(rounds + 1):  # the demonstrations, then the rounds
         # Endless epochs of the demonstrations, and one epoch of each round.
-        order = (batch for number in count() for batch in batches(segments, config.batch_tokens, run.stream(2, number)))
+        order = (
+            batch
+            for number in count()
+            for batch in batches(segments, config.batch_tokens, run.stream("imitation", number))
+        )
         updates, start, end = first, 0.0, first / total
         if part and corrections:
             if part > len(corrections.started):
@@ -71,10 +75,10 @@ def imitate(
                 corrections.play(part, policy)
             before = corrections.started[part - 1]
             new = corrections.segments(policy, part)
-            again = run.stream(14, part).integers(len(pool), size=round(REPLAY_SHARE * len(new)))
+            again = run.stream("replayed", part).integers(len(pool), size=round(REPLAY_SHARE * len(new)))
             chosen = [*new, *(pool[int(place)] for place in again)]
             pool += new
-            epoch = [*batches(chosen, config.batch_tokens, run.stream(15, part))]
+            epoch = [*batches(chosen, config.batch_tokens, run.stream("round", part))]
             order, updates = iter(epoch), len(epoch)
             start, end = end + (part - 1) * each / total, end + part * each / total
         if corrections and part < len(corrections.started):  # a resumed run is beyond it

@@ -80,16 +80,18 @@ def warm_start(
     simulator = ModelSimulator(policy, grammar, config.simulator.temperature)
 
     def measured(number: int) -> Quality:
-        return learner.ranks.once(lambda: quality(simulator, stream(21), stream(22, number)))
+        return learner.ranks.once(
+            lambda: quality(simulator, stream("quality tasks"), stream("quality situations", number))
+        )
 
     found = measured(0) if config.policy.path or not config.simulator.rounds else Quality(0.0, 1.0)
     number, last = 0, found.good or not config.simulator.rounds
     while not last:
         number += 1
         last = found.good or number > config.simulator.rounds
-        examples = simulator_examples(grammar, EXAMPLES, stream(23, number))
+        examples = simulator_examples(grammar, EXAMPLES, stream("simulator examples", number))
         segments = [simulator.segment(situation, values) for situation, values in examples]
-        steps = [*batches(segments, config.warmstart.batch_tokens, stream(24, number))]
+        steps = [*batches(segments, config.warmstart.batch_tokens, stream("simulator batches", number))]
         for step, batch in enumerate(steps):
             learner.share = (1 + step / len(steps)) / 2 if last else 0.0  # of ``optim.schedule``
             regress(learner, batch, 1.0)
