@@ -11,6 +11,10 @@ from transformers import PreTrainedModel
 from roleagent.agents.policies.kv_cache import SlotCache
 
 
+SHARED_PREFIXES = "sdpa_shared_prefixes"
+"""The attention of a model that the learner has trained; sdpa for everybody else (learners/model/prefix_sharing.py)."""
+
+
 class Decoder:
     """Reads new tokens of many conversations in one batch."""
 
@@ -53,7 +57,7 @@ class Decoder:
             mask: the slots that each token attends to, its own included, bool ``(rows, 1, width, used)``.
         """
         cache.write_at(places, mask.shape[-1])
-        if self.model.config._attn_implementation != "sdpa":  # adds the mask to what it compares
+        if self.model.config._attn_implementation == "eager":  # adds the mask to what it compares
             dtype = self.model.dtype
             mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
         return self.model.base_model(

@@ -18,7 +18,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from roleagent.agents.policies.branches import Branches
-from roleagent.agents.policies.decoder import Decoder
+from roleagent.agents.policies.decoder import SHARED_PREFIXES, Decoder
 from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.agents.policies.sampling import prefill_rows
@@ -46,7 +46,7 @@ def check_model(model: PreTrainedModel, context_length: int) -> None:
         PolicyError: it names the model, and what to change.
     """
     name, config = type(model).__name__, model.config.get_text_config()
-    if config._attn_implementation not in ("sdpa", "eager"):
+    if config._attn_implementation not in ("sdpa", "eager", SHARED_PREFIXES):
         raise PolicyError(f"the local policy needs attention by sdpa or eager, not {config._attn_implementation}")
     for option in ("logits_scaling", "logit_scale", "final_logit_softcapping"):
         if getattr(config, option, None) not in (None, 1):

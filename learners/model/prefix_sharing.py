@@ -5,7 +5,8 @@ same state for such a token in every row, so all layers but attention see it onc
 covers whole rows, a rectangle of rows of similar length at a time: rows are gathered from the distinct tokens, attend
 causally, and each distinct token takes the result of the row in which it first stands.
 
-This replaces transformers' ``sdpa`` attention in the whole process. Calls without prefixes go to the original.
+The attention has a name of its own, which a model's configuration gets at its first such pass. Calls without prefixes go
+on to transformers' ``sdpa``.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, PreTrainedModel
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
+from roleagent.agents.policies.decoder import SHARED_PREFIXES
 from roleagent.types import Segment
 
 ALIKE = 0.9
@@ -193,7 +196,11 @@ def can_share(model: PreTrainedModel) -> bool:
     config = model.config.get_text_config()
     kinds = getattr(config, "layer_types", None)
     looks_everywhere = set(kinds) == {"full_attention"} if kinds else not getattr(config, "sliding_window", None)
-    return config._attn_implementation == "sdpa" and bool(model._supports_attention_backend) and looks_everywhere
+    return (
+        config._attn_implementation in ("sdpa", SHARED_PREFIXES)
+        and bool(model._supports_attention_backend)
+        and looks_everywhere
+    )
 
 
 def distinct_states(body: PreTrainedModel, token_ids: Tensor, shared: Prefixes) -> Tensor:
@@ -208,6 +215,7 @@ def distinct_states(body: PreTrainedModel, token_ids: Tensor, shared: Prefixes) 
         TypeError: the model did not pass ``shared`` on to its attention, so its states would be wrong.
     """
     call = _SharedCall(shared)
+    body.config.get_text_config()._attn_implementation = SHARED_PREFIXES
     made = body(
         input_ids=token_ids.reshape(-1)[shared.places][None],
         position_ids=(shared.places % token_ids.shape[1])[None],
@@ -248,14 +256,16 @@ def _attend(
 ) -> tuple[Tensor, None]:
     """transformers' interface: query (1, H, U, E), key and value (1, K, U, E); returns (1, U, H, E)."""
     if shared is None:
-        return _original_attention(module, query, key, value, attention_mask, **options)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     flat = [tensor[0].transpose(0, 1).contiguous() for tensor in (query, key, value)]
     shared.layers += 1
     found = []
     for rectangle, mask in zip(shared.shared.rectangles, shared.masks, strict=True):
         asking = _rows(flat[0], rectangle, rectangle.skip).transpose(1, 2)
         parts = [asking, *(_rows(tensor, rectangle).transpose(1, 2) for tensor in flat[1:])]
-        attended = _original_attention(module, *parts, mask, **{**options, "is_causal": mask is None})[0].flatten(0, 1)
+        attended = sdpa_attention_forward(module, *parts, mask, **{**options, "is_causal": mask is None})[0].flatten(
+            0, 1
+        )
         found.append(attended if rectangle.firsts is None else attended[rectangle.firsts])
     return torch.cat(found)[None], None
 
@@ -280,7 +290,7 @@ def _causal(rectangle: Rectangle, device: torch.device) -> Tensor | None:
     return seen.tril(rectangle.skip)[None, None]
 
 
-_original_attention = ALL_ATTENTION_FUNCTIONS["sdpa"]
-AttentionInterface.register("sdpa", _attend)
+AttentionInterface.register(SHARED_PREFIXES, _attend)
+AttentionMaskInterface.register(SHARED_PREFIXES, sdpa_mask)
 
 __all__ = ["Prefixes", "Rectangle", "can_share", "distinct_states", "find_prefixes", "plan_by_prefix"]

@@ -132,10 +132,10 @@ def test_other_callers_have_attention_as_ever():
     mask[0, :4] = 0
     model = qwen()
     with torch.no_grad():
-        ours = model(input_ids=ids, attention_mask=mask).logits
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setitem(ALL_ATTENTION_FUNCTIONS._global_mapping, "sdpa", sdpa_attention_forward)
-            assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, ours)
+        before = model(input_ids=ids, attention_mask=mask).logits
+        TokenScorer(model)(collate(segments(ROWS["one"]), 1), 1.0)
+        assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before)
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward
 
 
 def test_a_model_that_tells_its_attention_nothing_is_refused(monkeypatch):
