@@ -10,7 +10,6 @@ from transformers import PreTrainedModel
 
 from roleagent.agents.policies.kv_cache import SlotCache
 
-
 SHARED_PREFIXES = "sdpa_shared_prefixes"
 """The attention of a model that the learner has trained; sdpa for everybody else (learners/model/prefix_sharing.py)."""
 

@@ -5,8 +5,8 @@ same state for such a token in every row, so all layers but attention see it onc
 covers whole rows, a rectangle of rows of similar length at a time: rows are gathered from the distinct tokens, attend
 causally, and each distinct token takes the result of the row in which it first stands.
 
-The attention has a name of its own, which a model's configuration gets at its first such pass. Calls without prefixes go
-on to transformers' ``sdpa``.
+The attention has a name of its own, which a model's configuration gets at its first such pass. Calls without prefixes
+go on to transformers' ``sdpa``.
 """
 
 from __future__ import annotations
