@@ -157,8 +157,8 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
 
         # Learn from the comparison of the episodes of a group.
         advantages = estimate_advantages(run, groups)
-        batch = make_batch(run, rollout, groups, advantages)
-        metrics = update_policy(run, learner, batch, actor)
+        batch = make_batch(run, learner, rollout, groups, advantages)
+        metrics = update_policy(run, learner, batch)
         sync_weights(run, learner, actor)
 
         # Analyze the failures: they choose the next tasks.

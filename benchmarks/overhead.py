@@ -152,9 +152,8 @@ class Method:
         start = number * options.num_groups % (len(self.task_ids) - options.num_groups)
         played = self.task_ids[start : start + options.num_groups]  # whatever was drawn: both methods play the same
         groups = self.rollout.play(played, options.group_size, options.temperature)
-        batch = make_batch(run, self.rollout, groups, estimate_advantages(run, groups))
+        batch = make_batch(run, self.learner, self.rollout, groups, estimate_advantages(run, groups))
         with watch("update"):
-            self.policy.offload()
             update(self.learner, batch, [run.stream("minibatches", number)])
         with watch("sync"):
             self.policy.sync(self.learner, self.policy.version)

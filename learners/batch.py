@@ -53,9 +53,9 @@ def trained_tokens(segments: Sequence[Segment]) -> int:
     return sum(int(((one.token_kind == ACTION) & (one.advantages > 0)).sum()) for one in segments)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Batch:
-    """An iteration's episodes on this rank.
+    """An iteration's episodes on this rank. What adds or replaces columns returns another batch.
 
     Attributes:
         segments: of all trajectories, group after group; ``Segment.trajectory`` numbers the trajectories.
@@ -232,8 +232,8 @@ def _begins(sequence: tuple[int, ...], prefix: tuple[int, ...]) -> bool:
 
 def whiten(
     batch: Batch, action_mask: bool, sum_over_ranks: Callable[[float], float] = float, level: str = "token"
-) -> None:
-    """Shifts and scales advantages to mean 0 and population deviation 1 over the action tokens of all ranks.
+) -> Batch:
+    """The batch with advantages of mean 0 and population deviation 1 over the action tokens of all ranks.
 
     Without ``action_mask`` TEXT tokens are included. Predictions are shifted with their turns but not counted. A batch
     of equal advantages becomes 0.
@@ -252,11 +252,11 @@ def whiten(
     mean = sum_over_ranks(math.fsum(counted.tolist())) / count
     deviation = math.sqrt(sum_over_ranks(math.fsum(((counted - mean) ** 2).tolist())) / count)
     scale = 1.0 / (deviation + EPSILON) if deviation > 1e-9 else 0.0
-    batch.whitening = mean, deviation
     kept = _silent_kinds(action_mask)  # silent tokens stay at 0
     kept = (*kept, PREDICTION) if batch.own_prediction_credit else kept
     values = np.where(np.isin(kinds, kept), values, (values - mean) * scale)
-    batch.columns["advantages"] = split_tokens(values, batch.segments)
+    advantages = split_tokens(values, batch.segments)
+    return replace(batch, columns={**batch.columns, "advantages": advantages}, whitening=(mean, deviation))
 
 
 def first_action_tokens(batch: Batch) -> Column:

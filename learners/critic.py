@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -84,8 +85,8 @@ def generalized_advantages(
     return advantages[::-1]
 
 
-def estimate_advantages(batch: Batch, critic: Engine, config: Config) -> None:
-    """Replaces the rewards of the turns by generalized advantages, with the critic's present values.
+def estimate_advantages(batch: Batch, critic: Engine, config: Config) -> Batch:
+    """The batch with generalized advantages in place of the turns' rewards, by the critic's present values.
 
     GAE runs over a trajectory's action tokens in order (with ``estimator.action_mask`` off, over the TEXT tokens
     between them too) and skips all others. A turn's reward is at its last action token. The value behind the last token
@@ -101,7 +102,7 @@ def estimate_advantages(batch: Batch, critic: Engine, config: Config) -> None:
     kept = (CONTEXT, TEXT, PREDICTION) if batch.own_prediction_credit else (CONTEXT, TEXT)
     values = critic.score(batch.segments, config.rollout.temperature)
     returns, fitted = ([np.zeros(len(row)) for row in values] for _ in range(2))
-    advantages = batch.columns["advantages"] = list(batch.columns["advantages"])
+    advantages = list(batch.columns["advantages"])
     members: defaultdict[int, list[int]] = defaultdict(list)
     for number, segment in enumerate(batch.segments):
         members[segment.trajectory].append(number)
@@ -141,9 +142,8 @@ def estimate_advantages(batch: Batch, critic: Engine, config: Config) -> None:
             advantages[number] = row
             returns[number][chosen] = part + value
             fitted[number][chosen] = learned
-    batch.columns |= {"values": values, "returns": returns}
-    if options.gae_level == "turn":
-        batch.columns["fitted"] = fitted
+    columns = {**batch.columns, "advantages": advantages, "values": values, "returns": returns}
+    return replace(batch, columns=columns | ({"fitted": fitted} if options.gae_level == "turn" else {}))
 
 
 def value_loss(values: Tensor, old: Tensor, returns: Tensor, weights: Tensor, clip: float) -> Tensor:

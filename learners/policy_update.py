@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import NamedTuple
 
@@ -32,27 +33,33 @@ class Minibatch(NamedTuple):
     groups: list[int] | None
 
 
+def prepared(learner: Learner, batch: Batch) -> Batch:
+    """The batch with its final advantages: by GAE, if there is a critic, and whitened (``estimator.whiten``)."""
+    options = learner.config.estimator
+    if learner.critic is not None:
+        batch = estimate_advantages(batch, learner.critic, learner.config)
+    if not options.whiten:
+        return batch
+    level = options.gae_level if learner.critic is not None else "token"
+    return whiten(batch, options.action_mask, learner.ranks.sum, level)
+
+
 def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]) -> dict[str, float]:
     """Passes over the batch, each with as many optimizer steps as :func:`minibatches` returns.
 
     Args:
         learner: the policy, and its critic if the estimator needs one.
-        batch: of this rank; GAE and whitening replace its advantages here.
+        batch: of this rank, :func:`prepared`.
         orders: one generator per pass; it shuffles the minibatches.
 
     Returns:
         the metrics of :func:`policy_step` and :func:`~roleagent.learners.critic.fit`, each in the mean over the steps
         that have it.
     """
-    config = learner.config
     passes = [minibatches(learner, batch, order) for order in orders]
     if learner.critic is not None:
         learner.critic.share = learner.share
-        estimate_advantages(batch, learner.critic, config)
-    if config.estimator.whiten:
-        level = config.estimator.gae_level if learner.critic is not None else "token"
-        whiten(batch, config.estimator.action_mask, learner.ranks.sum, level)
-    cache_logprobs(batch, learner, [[part.segments for part in parts] for parts in passes])
+    batch = with_logprobs(batch, learner, [[part.segments for part in parts] for parts in passes])
     of_batch = _weights(learner, batch, range(len(batch.segments)), batch.count_trajectories(range(len(batch.lengths))))
     policy_metrics: list[dict[str, float]] = []
     critic_metrics: list[dict[str, float]] = []
@@ -114,8 +121,8 @@ def minibatches(learner: Learner, batch: Batch, order: np.random.Generator) -> l
     return [Minibatch(part.tolist(), None) for part in parts]
 
 
-def cache_logprobs(batch: Batch, learner: Learner, passes: Sequence[Sequence[Sequence[int]]]) -> None:
-    """Adds the columns ``reference`` and ``old``, if needed, before the first step.
+def with_logprobs(batch: Batch, learner: Learner, passes: Sequence[Sequence[Sequence[int]]]) -> Batch:
+    """The batch with the columns ``reference`` and ``old``, if needed, as they are before the first step.
 
     ``reference`` is scored with the reference policy of the KL penalty. ``old`` is scored with the learner's present
     weights, if the ratio starts from them and more than one step follows: the first step computes them itself.
@@ -127,17 +134,19 @@ def cache_logprobs(batch: Batch, learner: Learner, passes: Sequence[Sequence[Seq
     temperature, segments = config.rollout.temperature, batch.segments
     zeros = [np.zeros(len(segment)) for segment in segments]
     first_pass = passes[0] if passes else []
+    columns = dict(batch.columns)
     if config.loss.kl:
-        rows = batch.columns["reference"] = list(zeros)
+        rows = columns["reference"] = list(zeros)
         for chosen in first_pass:  # minibatch by minibatch, so that the micro-batches are those of the update
             scores = learner.score([segments[i] for i in chosen], temperature, learner.reference)
             for i, row in zip(chosen, scores, strict=True):
                 rows[i] = row
     if (config.loss.old_logprobs == "learner" or not config.loss.action_mask) and sum(map(len, passes)) > 1:
-        rows = batch.columns["old"] = list(zeros)
+        rows = columns["old"] = list(zeros)
         chosen = sorted(range(len(segments)) if len(passes) > 1 else chain(*first_pass[1:]))
         for i, row in zip(chosen, learner.score([segments[i] for i in chosen], temperature), strict=True):
             rows[i] = row
+    return replace(batch, columns=columns)
 
 
 def policy_step(
@@ -153,7 +162,7 @@ def policy_step(
         learner: the policy.
         segments: those of this rank; may be none.
         columns: ``weights`` (:func:`~roleagent.learners.loss.token_weights`), ``advantages``, ``sampler`` and, if
-            needed, ``reference`` and ``old`` (:func:`cache_logprobs`).
+            needed, ``reference`` and ``old`` (:func:`with_logprobs`).
         temperature: of the sampling.
         fresh: whether the learner still has the weights that sampled. A ratio that starts from the learner then starts
             from this pass, and the pass measures the mismatch of learner and sampler.
@@ -331,4 +340,4 @@ def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}
 
 
-__all__ = ["cache_logprobs", "minibatches", "policy_step", "update", "world_shares"]
+__all__ = ["minibatches", "policy_step", "prepared", "update", "with_logprobs", "world_shares"]

@@ -204,17 +204,21 @@ def shuffled(advantages: Sequence[Values], rng: np.random.Generator) -> list[Val
     return [[[next(values) for _ in row] for row in group] for group in advantages]
 
 
-def make_batch(run: Run, rollout: Rollout, groups: Sequence[Group], credits: Sequence[Credit]) -> Batch:
-    """The episodes as token columns (:func:`~roleagent.learners.batch.build_batch`)."""
+def make_batch(
+    run: Run, learner: Learner, rollout: Rollout, groups: Sequence[Group], credits: Sequence[Credit]
+) -> Batch:
+    """The episodes as token columns (:func:`~roleagent.learners.batch.build_batch`), with their final advantages."""
     with run.timer("grouping"):
-        return build_batch(groups, credits, run.config, rollout, run.own_stream("batch", run.iteration))
+        batch = build_batch(groups, credits, run.config, rollout, run.own_stream("batch", run.iteration))
+    with run.timer("update"):
+        rollout.policy.offload()  # the critic and the update need its memory
+        return policy_update.prepared(learner, batch)
 
 
-def update_policy(run: Run, learner: Learner, batch: Batch, actor: Policy) -> dict[str, float]:
+def update_policy(run: Run, learner: Learner, batch: Batch) -> dict[str, float]:
     """``optim.epochs`` passes over the batch; returns the metrics of the update."""
     options = run.config.train
     with run.timer("update"):
-        actor.offload()
         learner.share = (run.iteration - 1) / options.iterations
         orders = [run.own_stream("minibatches", run.iteration, epoch) for epoch in range(run.config.optim.epochs)]
         return policy_update.update(learner, batch, orders)

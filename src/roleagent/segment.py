@@ -13,8 +13,8 @@ class Segment:
 
     Attributes:
         token_ids: int64 (T,): prompts, replies and observations, as they stood in the policy's context.
-        token_kind: int8 (T,): 0 for tokens that the model did not sample, 1 for action tokens, 2 for prediction tokens
-            (:mod:`roleagent.learners.batch`).
+        token_kind: int8 (T,): 0 for tokens that are only read, 1 for action tokens, 2 for prediction tokens, 3 for the
+            environment's text where it is trained (:mod:`roleagent.learners.batch`).
         sampler_logprobs: float64 (T,): log-probability under the policy that sampled the token; 0 elsewhere.
         advantages: float64 (T,): the advantage of the turn that sampled the token; 0 elsewhere.
         trajectory: index of the trajectory the segment belongs to, within its batch.

@@ -141,7 +141,7 @@ def test_whitening_counts_the_tokens_that_carry_advantages(estimator):
     config = configured(True, estimator)
     batch = batch_of(config, transcript(1.0), transcript(0.0), windows(1.0))
     counted = (1,) if estimator else (1, 3)
-    whiten(batch, estimator)
+    batch = whiten(batch, estimator)
     rows = zip(batch.segments, batch.columns["advantages"], strict=True)
     counted_values = [
         v for segment, row in rows for kind, v in zip(segment.token_kind, row, strict=True) if kind in counted
@@ -165,18 +165,18 @@ def test_whitening_is_over_all_ranks():
     counted = [value[chosen] for value, chosen in zip(values, actions, strict=True)]
     mean = np.concatenate(counted).mean()
     sums = [lambda v: len(v), np.sum, lambda v: ((v - mean) ** 2).sum()]
-    whiten(whole, True)
+    whole, found = whiten(whole, True), []
     for half, other in ((halves[0], counted[1]), (halves[1], counted[0])):
         of_other = iter([float(function(other)) for function in sums])
-        whiten(half, True, lambda own, of_other=of_other: own + next(of_other))
-    found = [row for half in halves for row in half.columns["advantages"]]
+        half = whiten(half, True, lambda own, of_other=of_other: own + next(of_other))
+        found += half.columns["advantages"]
     np.testing.assert_allclose(np.concatenate(found), np.concatenate(whole.columns["advantages"]))
 
 
 def test_equal_advantages_whiten_to_zero():
     batch = batch_of(configured(kind="reinforce", gamma=1.0), transcript(1.0), transcript(1.0))
-    whiten(batch, True)
+    batch = whiten(batch, True)
     assert not any(itertools.chain(*batch.columns["advantages"]))
     empty = build_batch([], [], configured(), None, np.random.default_rng(0))
-    whiten(empty, True)
+    empty = whiten(empty, True)
     assert empty.columns["advantages"] == [] and empty.advantages_by_turn() == []

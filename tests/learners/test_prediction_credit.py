@@ -18,7 +18,7 @@ from roleagent.learners.critic import Critic, estimate_advantages
 from roleagent.learners.launch import check_learning
 from roleagent.learners.model.engine import Engine
 from roleagent.learners.model.learner import Learner
-from roleagent.learners.policy_update import update
+from roleagent.learners.policy_update import prepared, update
 from roleagent.learners.prediction_targets import with_true_states
 from roleagent.learners.returns import EstimatorConfig, prediction_mean
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
@@ -86,7 +86,7 @@ class Stage:
         self.batch.columns["sampler"] = [np.where(np.isin(one.token_kind, silent), 0.0, row) for one, row in rows]
 
     def update(self):
-        return update(self.learner, self.batch, [np.random.default_rng(0)])
+        return update(self.learner, prepared(self.learner, self.batch), [np.random.default_rng(0)])
 
     def gradients(self):
         found = {}
@@ -145,12 +145,13 @@ def test_each_rule_has_its_gradient_however_the_batch_is_split(rule, style):
 def test_the_estimator_does_not_matter_to_predictions(rule, method):
     options = [f"method={method}", f"loss.prediction_credit={rule}", "prompt.style=window"]
     stage, alone = Stage(*options), Stage(f"loss.prediction_credit={rule}", "prompt.style=window")
+    batch = stage.batch
     if stage.config.estimator.kind == "gae":
         critic = Engine(Critic(qwen(context=512).model), stage.config, 1e-3, 0)
-        estimate_advantages(stage.batch, critic, stage.config)
-    whiten(stage.batch, True)
+        batch = estimate_advantages(batch, critic, stage.config)
+    batch = whiten(batch, True)
     for segment, row, other in zip(
-        stage.batch.segments, stage.batch.columns["advantages"], alone.batch.columns["advantages"], strict=True
+        batch.segments, batch.columns["advantages"], alone.batch.columns["advantages"], strict=True
     ):
         kept = segment.token_kind == PREDICTION
         assert row[kept].tolist() == other[kept].tolist()
