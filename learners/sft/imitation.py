@@ -23,9 +23,6 @@ from roleagent.types import Segment
 CHUNK = 50
 """Updates between checkpoints."""
 
-PREDICTION_WEIGHT = 0.5
-"""Of prediction tokens, relative to action tokens; they are averaged apart."""
-
 
 def imitate(
     run: Run,
@@ -122,11 +119,11 @@ def imitation_step(learner: Learner, segments: Sequence[Segment]) -> dict[str, f
     """One update towards demonstrations: mean negative log-likelihood, in nats per token.
 
     As in :func:`~roleagent.learners.policy_update.policy_step` each kind of token has its own average. Action tokens
-    weigh 1 (0 for a step that is not imitated), prediction tokens :data:`PREDICTION_WEIGHT`, and the environment's
+    weigh 1 (0 for a step that is not imitated), prediction tokens ``loss.prediction_weight``, and the environment's
     text ``warmstart.text_weight``. Observations repeat names, so a small model learns there to copy them.
     """
     config = learner.config
-    weight_of = {ACTION: 1.0, PREDICTION: PREDICTION_WEIGHT, TEXT: config.warmstart.text_weight}
+    weight_of = {ACTION: 1.0, PREDICTION: config.loss.prediction_weight, TEXT: config.warmstart.text_weight}
     segments = [with_text(segment) for segment in segments]
     weights = imitation_weights(segments, weight_of, learner.ranks.sum)
     kinds, names = [one.token_kind for one in segments], {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}
@@ -175,4 +172,4 @@ def with_text(segment: Segment) -> Segment:
     return replace(segment, token_kind=kinds)
 
 
-__all__ = ["CHUNK", "PREDICTION_WEIGHT", "batches", "imitate", "imitation_step", "likelihood_step", "passes", "with_text"]
+__all__ = ["CHUNK", "batches", "imitate", "imitation_step", "likelihood_step", "passes", "with_text"]

@@ -207,8 +207,7 @@ class LossConfig:
     aggregation: Literal["trajectory", "token", "constant"] = "trajectory"  # what is averaged over; see token_weights
     divisor: Size = 1024  # tokens of a trajectory as aggregation=constant counts them, however many there are
     kl: Amount = 1e-3  # weight of the distance to the reference, per token; 0: no reference
-    prediction_weight: Amount = 0.5  # of prediction tokens, relative to action tokens; they are averaged apart. The
-    # warm start has its own (learners/sft/imitation.py)
+    prediction_weight: Amount = 0.5  # of prediction tokens, relative to action tokens; they are averaged apart
     prediction_credit: Annotated[Literal["advantage", "own", "imitate", "none"], OFF_IS_NONE] = "imitate"
     # what trains predictions: the turn's advantage; that of their own score in the state group; the likelihood of the
     # states that came; nothing
