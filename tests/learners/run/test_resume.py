@@ -18,6 +18,8 @@ from roleagent.cli import main as roleagent
 from roleagent.files import CHECKSUMS, Lock, damage, make_whole, replace_checked, write_checksums
 from roleagent.learners.run.checkpoints import Checkpoints
 from roleagent.learners.run.folder import RunFolder
+from roleagent.learners.tracking import time_plan
+from roleagent.learners.tracking.display import Display
 
 differences = load("benchmarks/parts/run_differences").differences
 train = load("train")
@@ -97,6 +99,27 @@ def test_the_comparison_sees_the_smallest_difference(whole, own, spoil):
     assert differences(whole, folder) == []
     spoil(folder)
     assert len(differences(whole, folder)) == 1
+
+
+def test_a_resumed_warm_start_announces_the_time_that_is_left(finished, config, tmp_path, monkeypatch):
+    for name in ("_reading", "_sampling"):
+        monkeypatch.setattr(time_plan, name, lambda *measured: 1.0)  # second per token
+    planned = []
+
+    def plan(display, seconds):
+        planned.append(seconds)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Display, "plan", plan)
+    for step in ("step-000050", "step-000100"):
+        folder = shutil.copytree(finished[0], tmp_path / step)
+        for checkpoint in (folder / "checkpoints").iterdir():
+            if checkpoint.name != step:
+                shutil.rmtree(checkpoint)
+        assert train.main(["--config", str(config), f"run_dir={folder}", "--resume"]) == 130
+    longer, shorter = planned
+    assert longer["warmstart"] - shorter["warmstart"] == pytest.approx(50 * 1024 * time_plan.UPDATE)
+    assert longer["train"] == shorter["train"] > 0
 
 
 def test_a_finished_run_says_so_and_trains_no_more(own, whole, capsys):
