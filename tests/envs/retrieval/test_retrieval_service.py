@@ -447,7 +447,8 @@ class Slow:
     name = "slow"
     left = float(sys.argv[2])
     def retrieve(self, queries, k=3):
-        if (self.left := self.left - 1) < 0:
+        self.left -= 1
+        if self.left < 0:
             print("holds", flush=True)
             time.sleep(3600)
         time.sleep(0.02)
