@@ -36,7 +36,10 @@ MOMENTS = (
     "train/2/update/1",
     "train/3/evaluation/2",
 )
-SMALLER = ("train.iterations=3", "train.evaluate_every=2", "warmstart.epochs=5", "train.keep_checkpoints=2")
+SMALLER = (
+    *("train.iterations=3", "train.evaluate_every=2", "warmstart.epochs=5", "train.keep_checkpoints=2"),
+    "rollout.temperature=1.3",  # some episodes of each iteration fail
+)
 
 
 @pytest.fixture(scope="module")
@@ -67,11 +70,10 @@ def test_killed_in_every_kind_of_work_it_ends_as_if_nothing_had_happened(tmp_pat
     rows = [json.loads(line) for line in (whole / "metrics.jsonl").read_text().splitlines()]
     trained = [row for row in rows if row["stage"] == "train"]
     assert [row["step"] for row in trained] == [1, 2, 3]
-    assert any(row["grad_norm"] > 0 for row in trained)
-    failures, unread = (
-        sum(row[f"curriculum_{name}"] for row in trained) for name in ("failures", "reflections_fallback")
-    )
-    assert unread < failures
+    assert all(row["grad_norm"] > 0 for row in trained)
+    filed = [row["curriculum_failures"] for row in trained]  # so far
+    assert 0 < filed[0] < filed[1] < filed[2]
+    assert trained[-1]["curriculum_reflections_fallback"] < filed[-1]
     assert {path.name for path in (whole / "checkpoints").iterdir()} == {"step-500002", "step-500003"}
     assert (whole / "iteration-000002.json").exists()
 
