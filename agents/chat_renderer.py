@@ -19,6 +19,10 @@ class ChatRenderer:
 
     What :meth:`first_message`, :meth:`next_message` and :meth:`tool_results` return is what the template makes of the
     whole conversation, byte for byte: a template may trim a text, write it as JSON or join several results.
+
+    Args:
+        policy: its tokenizer has a chat template.
+        thinks: see :class:`~roleagent.agents.chat_template.ChatTemplate`.
     """
 
     explains = True
@@ -28,8 +32,8 @@ class ChatRenderer:
     _REPLY = "\u241fReply\u241f"
     _MESSAGE = "\u241fMessage\u241f"
 
-    def __init__(self, policy: Policy):
-        self._policy, self._template = policy, ChatTemplate(policy.tokenizer)
+    def __init__(self, policy: Policy, thinks: bool = True):
+        self._policy, self._template = policy, ChatTemplate(policy.tokenizer, thinks)
         try:
             rendered = self._template.raw([*self._example(), {"role": "user", "content": self._MESSAGE}])
         except (TemplateError, TypeError, ValueError) as error:

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 from jinja2 import TemplateError
@@ -54,12 +54,18 @@ class ChatTemplate:
 
     Args:
         tokenizer: has a chat template.
+        thinks: whether replies may contain thoughts; otherwise a prompt closes the thought that the template opens.
     """
 
     _texts = _FIRST, _REPLY, _NEXT = "qzvFirst", "qzvReply", "qzvNext"
 
-    def __init__(self, tokenizer: Any):
-        self._apply = tokenizer.apply_chat_template
+    def __init__(self, tokenizer: Any, thinks: bool = True):
+        self._apply, self._no_thought = tokenizer.apply_chat_template, ""
+        if not thinks:  # Qwen3, GLM and others have this argument; templates ignore what they do not know
+            self._apply = partial(self._apply, enable_thinking=False)
+            if _THOUGHT.search(self.opening):
+                self._no_thought = f"\n{_closing(self.opening)}\n\n"
+                del self.opening  # closed from now on
 
     def raw(self, messages: Sequence[Message], tools: Sequence[Any] = (), prompt: bool = True) -> str:
         """What the template makes of messages as they are.
@@ -72,7 +78,7 @@ class ChatTemplate:
         """
         text = self._apply(list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt)
         assert isinstance(text, str)
-        return text
+        return text + self._no_thought if prompt else text
 
     def render(self, messages: Sequence[Message], tools: Sequence[Any] = ()) -> str:
         """The prompt of a conversation, in the form that the template takes.

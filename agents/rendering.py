@@ -156,9 +156,15 @@ class TextRecorder(_Unexplained):
         return self.first_message(text)
 
 
-def renderer_of(policy: Policy) -> Renderer:
-    """The renderer of a policy: its chat template if it has one, else plain lines."""
-    return ChatRenderer(policy) if getattr(policy.tokenizer, "chat_template", None) else PlainRenderer(policy)
+def renderer_of(policy: Policy, thinks: bool = True) -> Renderer:
+    """The renderer of a policy: its chat template if it has one, else plain lines.
+
+    Args:
+        policy: reads and writes tokens.
+        thinks: whether replies may contain thoughts.
+    """
+    has_template = getattr(policy.tokenizer, "chat_template", None)
+    return ChatRenderer(policy, thinks) if has_template else PlainRenderer(policy)
 
 
 class Conversation(ABC):

@@ -65,7 +65,8 @@ class Rollout:
     ):
         self.policy, self.pool, self.env_id = policy, pool, env_id
         self.prompt, self.config, self.horizon = prompt, config, horizon
-        self.renderer, self.guide = renderer_of(policy), guide or instructions_of(env_id)
+        self.renderer = renderer_of(policy, prompt.think != "none")
+        self.guide = guide or instructions_of(env_id)
         self.stats, self.watch = RolloutStats(), Timer()
         self.reader: ReplyReader = reader or TagReader(prompt.think, horizon=horizon)
         self.action_stops = self._stops(*self.reader.stops)

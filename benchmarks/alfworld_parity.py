@@ -1,7 +1,7 @@
 """Compares the native ALFWorld simulator with unmodified TextWorld, answer by answer.
 
     python benchmarks/alfworld_parity.py --data DIR --games 300 --steps 60
-    python benchmarks/alfworld_parity.py --generated --games 100
+    python benchmarks/alfworld_parity.py --games 100    (games of the project's own generator)
 
 Every game is played twice: along its walkthrough, and with random, invalid and malformed commands. Compared are the
 observation, the admissible commands with their order, and ``won``. DIR is any folder with ``game.tw-pddl`` files in it,
@@ -63,16 +63,14 @@ def play_generated(task_id: str, steps: int, seed: int) -> tuple[int, list[Misma
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    where = parser.add_mutually_exclusive_group(required=True)
-    where.add_argument("--data", type=user_path, help="folder with official games, at any depth")
-    where.add_argument("--generated", action="store_true", help="play games of the project's own generator")
+    parser.add_argument("--data", type=user_path, help="folder with official games, at any depth (default: generated)")
     parser.add_argument("--games", type=int, default=8, help="how many, spread evenly over those found (0: all)")
     parser.add_argument("--steps", type=int, default=20, help="random commands per game, beside the walkthrough")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
 
-    if options.generated:
+    if options.data is None:
         from roleagent.envs.alfworld.generated.generate import split_ids
 
         found = [*split_ids("train", "standard"), *split_ids("train", "small"), *split_ids("valid_unseen", "standard")]

@@ -58,7 +58,7 @@ def open_simulator(run: Run, split: EnvSplit) -> SimulatorTraining:
     data = SFTData.collect(run, split)
     policy = run.open_policy(data.new_policy)
     if run.config.shares_simulator:
-        imitate(run, policy, data.tokenize(policy), run.config.warmstart.epochs, 0.0).close()
+        imitate(run, policy, data.tokenize(policy), run.config.warmstart.epochs).close()
     run.enter("train")
     simulator = open_learner(run, split, policy, policy)[1]
     assert simulator is not None

@@ -25,7 +25,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,7 @@ def measure(arguments: Sequence[str], count: bool) -> dict[str, float]:
     Raises:
         SystemExit: training failed.
     """
-    spent: Counter[str] = Counter()
+    spent: defaultdict[str, float] = defaultdict(float)
 
     @contextlib.contextmanager
     def booked(name: str) -> Iterator[None]:

@@ -40,7 +40,7 @@ def build(name="shelf", die=lambda: os._exit(1), clears=False):
     async def misbehave(how: str) -> str:
         """Hangs, dies, raises, or says too much."""
         if how == "hang":
-            await anyio.sleep(60)
+            await anyio.sleep(3600)
         if how == "die":
             die()
         if how == "raise":

@@ -19,6 +19,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+HANGS = 3600.0
+"""Seconds after which a program hangs, however busy the machine is."""
 # Sizes of a policy that plays the toy kitchen badly, and is made in a moment.
 TOY_POLICY = {"hidden_size": 32, "layers": 2, "heads": 2, "kv_heads": 1, "mlp_size": 64, "context": 640}
 TOY_POLICY["vocabulary"] = 400
@@ -151,7 +153,7 @@ def result_of(stdout):
 def run(name, *arguments, **options):
     """Runs the real command to its end; returns (exit status, stdout, stderr)."""
     process = start(name, *arguments, **options)
-    out, err = process.communicate(timeout=900)
+    out, err = process.communicate(timeout=HANGS)
     return process.returncode, out, err
 
 
@@ -167,7 +169,7 @@ def start_both(*arguments):
 def run_both(*arguments):
     """Runs them to their end; (status, stdout, stderr) of each."""
     processes = start_both(*arguments)
-    spoken = [process.communicate(timeout=600) for process in processes]
+    spoken = [process.communicate(timeout=HANGS) for process in processes]
     return [(process.returncode, *said) for process, said in zip(processes, spoken, strict=True)]
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import yaml
 from commands import blocks_of, commands_in, commands_of
 from failures import failed
-from programs import ROOT, default_signals
+from programs import HANGS, ROOT, default_signals
 from rules import RULES
 
 from roleagent import config
@@ -73,8 +73,12 @@ def started(words, folder, variables, **options):
 
 
 def done(words, folder, variables=None, types=""):
-    process = started(words, folder, variables or {})
-    shown, _ = process.communicate(types, timeout=1800)
+    with started(words, folder, variables or {}) as process:
+        try:
+            shown, _ = process.communicate(types, timeout=HANGS)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
     assert process.returncode == 0, f"{shlex.join(words)} ended with {process.returncode}:\n{shown}"
     return shown
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from ssl import create_default_context
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from openai import APIConnectionError, APIStatusError, APITimeoutError, AsyncOpenAI, DefaultAsyncHttpxClient, Timeout
 
@@ -23,6 +21,7 @@ from roleagent.agents.chat.types import (
     estimated_tokens,
 )
 from roleagent.markers import escape_markers, map_texts
+from roleagent.proxy import ProxyError, open_http_client
 
 KEYS = ("ROLEAGENT_API_KEY", "OPENAI_API_KEY")
 """Environment variables that may hold the server's key; the first that is set counts."""
@@ -252,24 +251,11 @@ def listed(names: Sequence[str], most: int = 8) -> str:
 
 
 def _http_client(url: str) -> Any:
-    """An HTTP client for one server, with the proxy that the environment has for it.
-
-    Left to itself the client opens every proxy of the environment: one that cannot be used would stop it, even where
-    ``NO_PROXY`` names the server.
-    """
-    parts, proxies = urlsplit(url), getproxies()
-    proxy = None if proxy_bypass(parts.netloc) else proxies.get(parts.scheme) or proxies.get("all")
-    proxy = f"http://{proxy}" if proxy and "://" not in proxy else proxy
-    file, folder = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
-    verify = create_default_context(cafile=file, capath=folder) if file or folder else True
-    make = partial(DefaultAsyncHttpxClient, trust_env=False, verify=verify, follow_redirects=False)
+    options = {"follow_redirects": False, "event_hooks": {"response": [use_status_of_body]}}
     try:
-        return make(proxy=proxy, event_hooks={"response": [use_status_of_body]})
-    except Exception as error:  # the proxy's URL is not shown: it may hold a password
-        solution = "pip install socksio" if isinstance(error, ImportError) else "correct its variable"
-        raise EndpointError(
-            f"the environment's proxy for {parts.hostname} cannot be used: {solution}, or set NO_PROXY={parts.hostname}"
-        ) from None
+        return open_http_client(DefaultAsyncHttpxClient, url, **options)
+    except ProxyError as error:
+        raise EndpointError(str(error)) from None
 
 
 def _checked_url(base_url: str) -> str:

@@ -58,7 +58,8 @@ def imitate(
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
     if evaluated and run.config.train.stage == "rl":
-        run.display.plan(time_plan(run.config, policy, segments, evaluated, total))
+        left, unplayed = max(0, total - run.progress.step), rounds - len(corrections.started if corrections else ())
+        run.display.plan(time_plan(run.config, policy, segments, evaluated, left, unplayed))
     run.begin(total)
     pool, before = [*segments], 0
     for part in range(rounds + 1):  # the demonstrations, then the rounds

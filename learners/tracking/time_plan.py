@@ -27,9 +27,9 @@ _TOKENS = 4096  # read in a measurement, at most; a long text is measured alone
 
 
 def time_plan(
-    config: Config, policy: HFPolicy, segments: Sequence[Segment], tasks: int, updates: int
+    config: Config, policy: HFPolicy, segments: Sequence[Segment], tasks: int, updates: int, rounds: int
 ) -> dict[str, float]:
-    """The estimated seconds of each stage of a run, by the name that the display gives it.
+    """The estimated seconds that a run in its warm start still takes, by the stage's name in the display.
 
     Episodes are taken to be as long as the demonstrations.
 
@@ -38,7 +38,8 @@ def time_plan(
         policy: that will be trained; its random stream stays as it is.
         segments: the demonstrations.
         tasks: of an evaluation.
-        updates: of the warm start.
+        updates: of the warm start that are left.
+        rounds: of corrections that are left to play.
     """
     rollout, optim = config.rollout, config.optim
     acted = [one for one in segments if (one.token_kind == ACTION).any()]
@@ -60,8 +61,8 @@ def time_plan(
         * rollout.group_size
         * (episode + (turns * prediction * sample if config.wia else 0.0) + FRESH * optim.epochs * learned * update)
     )
-    rounds = config.warmstart.rounds * config.warmstart.round_episodes * episode
-    plan = {"warmstart": updates * config.warmstart.batch_tokens * update + rounds}
+    played = rounds * config.warmstart.round_episodes * episode
+    plan = {"warmstart": updates * config.warmstart.batch_tokens * update + played}
     plan |= {"evaluate before": tasks * episode}
     plan |= {"evaluate before-sampled": tasks * episode} if rollout.eval_sampled else {}
     plan |= {"train": config.train.iterations * iteration, "evaluate after": tasks * episode}

@@ -94,9 +94,11 @@ def test_more_imitation_goes_on_where_it_was_killed(finished, config, tmp_path, 
 
     done, last = resume(1)  # spent before the kill
     assert last["step"] == done >= 50
-    spent = 10 * sum(row["action_tokens"] for row in metrics(folder, "sft"))
-    done, last = resume(2 * round(spent))
-    assert last["step"] > done
+    spent = 10 * sum(row["action_tokens"] for row in metrics(folder, "sft"))  # about: every tenth update has a row
+    done, longer = resume(3 * round(spent))
+    assert longer["step"] > done
+    done, twice = resume(6 * round(spent))
+    assert done == longer["step"] and abs(twice["step"] - 2 * done) <= 2
 
 
 def test_a_finished_run_goes_on_for_longer_and_is_measured_again(copy, config):

@@ -11,8 +11,8 @@ import logging
 import os
 import shlex
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,6 +20,7 @@ from gymnasium.error import DependencyNotInstalled
 from pydantic import ValidationError
 
 from roleagent.options import home_expanded
+from roleagent.proxy import open_http_client
 
 try:
     import mcp
@@ -83,16 +84,21 @@ class Server:
             command, *arguments = map(home_expanded, shlex.split(self.address))
             passed = {name: os.environ[name] for name in self.environment}
             return stdio_client(StdioServerParameters(command=command, args=arguments, env=passed or None), errors)
-        headers = {"Authorization": f"Bearer {os.environ[self.token]}"} if self.token else None
-        connect = getattr(streamable_http, "streamable_http_client", None)
-        if connect is not None:
-            options: dict[str, Any] = {}
-            if "max_sse_event_size" in inspect.signature(connect).parameters:
-                options["max_sse_event_size"] = LARGEST
-            if headers:
-                options["http_client"] = streamable_http.create_mcp_http_client(headers=headers)  # pyright: ignore
-            return connect(self.address, **options)
-        return streamable_http.streamablehttp_client(self.address, headers)  # pyright: ignore  # SDK before 1.24
+        headers = {"Authorization": f"Bearer {os.environ[self.token]}"} if self.token else {}
+        return _over_http(self.address, headers)
+
+
+@asynccontextmanager
+async def _over_http(url: str, headers: Mapping[str, str]) -> AsyncIterator[Any]:
+    """The SDK's connection to a URL, by an HTTP client with the environment's proxy for it."""
+    connect, options = streamable_http.streamable_http_client, {}
+    if "max_sse_event_size" in inspect.signature(connect).parameters:
+        options["max_sse_event_size"] = LARGEST
+    httpx: Any = getattr(streamable_http, "httpx2", None) or streamable_http.httpx  # pyright: ignore  # SDK 2 or 1
+    timeout = httpx.Timeout(30.0, read=300.0)  # as the SDK's own client: it may wait for long for a tool's result
+    client = open_http_client(httpx.AsyncClient, url, headers=headers, timeout=timeout, follow_redirects=True)
+    async with client, connect(url, http_client=client, **options) as streams:
+        yield streams
 
 
 class Session:

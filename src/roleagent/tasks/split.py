@@ -13,13 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gymnasium
 import numpy as np
 
 from roleagent.commands import nearest
 from roleagent.sharing import DataChanged, Immutable
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 T = TypeVar("T")
 
@@ -127,7 +130,7 @@ class TaskSplitEnv(gymnasium.Env[str, str]):
     _steps: int | None = None  # of this episode; None: reset comes first
     _text = ""  # the last observation
 
-    def __new__(cls, *_: Any, **arguments: Any) -> TaskSplitEnv:
+    def __new__(cls, *_: Any, **arguments: Any) -> Self:
         check_names(cls, arguments)
         return super().__new__(cls)
 

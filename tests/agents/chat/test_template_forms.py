@@ -46,6 +46,10 @@ TEXT_ARGUMENTS = (
     f"{TURN}{{% endif %}}{{% endfor %}}{BEGIN}"
 )
 THINKS = ANY_ROLE.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+NO_THOUGHT = "<think>\n\n</think>\n\n"
+OFFERS = ANY_ROLE.replace(
+    "assistant\n{% endif %}", f"assistant\n{{% if enable_thinking is false %}}{NO_THOUGHT}{{% endif %}}{{% endif %}}"
+)
 TEMPLATES = {
     "alternate": ALTERNATE,
     "any role": ANY_ROLE,
@@ -158,7 +162,7 @@ def test_a_reply_that_was_cut_within_its_thought_is_no_action(mark):
     assert renderer.opening == mark
 
 
-@pytest.mark.parametrize("template", [ANY_ROLE, THINKS.replace("<think>\n", "<think>\n\n</think>\n\n")])
+@pytest.mark.parametrize("template", [ANY_ROLE, THINKS.replace("<think>\n", NO_THOUGHT)])
 def test_a_template_that_opens_no_thought_leaves_replies_alone(template):
     renderer = ChatRenderer(policy_of(template))
     assert renderer.opening == "" and renderer.read(renderer._policy.encode(CUT)) == CUT
@@ -207,6 +211,32 @@ def test_a_rollout_plays_no_action_of_a_thought(predictions):
     assert first.info["format_error"] in ("<think> is never closed", "no <action> block") and not first.action
     assert second.info["format_error"] is None and second.action == "go to stove"
     assert [turn.prediction.texts for turn in (first, second)] == [("x",), ("x",)]
+
+
+@pytest.mark.parametrize("template", [THINKS, OFFERS], ids=["opens a thought", "can do without"])
+@pytest.mark.parametrize("style", ["transcript", "window"])
+def test_without_thoughts_every_prompt_closes_the_thought_and_the_reply_is_an_action(template, style):
+    policy = policy_of(template)
+
+    def reply(prompt, slot):
+        command = "<action>go to stove</action>"
+        return (
+            command if prompt.endswith(NO_THOUGHT) else f"{'' if template == THINKS else '<think>'}Hm.</think>{command}"
+        )
+
+    replies = Script(reply)
+    names = ("tokenizer", "end_ids", "eos_id", "encode", "decode", "literal", "single_token")
+    vars(replies).update({name: getattr(policy, name) for name in names})
+    make = lambda: read_replies(gymnasium.make("RoleAgent/Toy-v0", max_steps=2), "none")  # noqa: E731
+    limits, prompt = RolloutConfig(action_tokens=200), PromptConfig(style=style, think="none")
+    rollout = Rollout(replies, EnvPool(make), "RoleAgent/Toy-v0", prompt, limits, 0)
+    [group] = rollout.play(["bring-egg-table-1"], 1, 0.0)
+    assert [(turn.action, turn.info["format_error"]) for turn in group.trajectories[0].turns] == [
+        ("go to stove", None)
+    ] * 2
+    assert all(prompt.endswith(f"assistant\n{NO_THOUGHT}") for prompt in replies.prompts)
+    # Demonstrations continue the same prompts.
+    assert policy.decode(rollout.renderer.write("<action>look</action>")) == "<action>look</action>"
 
 
 def test_a_prompting_agent_plays_no_action_of_a_thought():

@@ -19,6 +19,7 @@ from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.adapters.chat import ChatEpisode, GroupObserver
 from roleagent.envs.wrappers import FailureCurriculum
+from roleagent.tasks.split import first_tasks
 
 TOY = "RoleAgent/Toy-v0"
 
@@ -228,7 +229,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize("play", DRIVERS)
 def test_a_trainer_plays_the_environments_own_episode(play, env):
     local = gymnasium.make(env, **SMALL[env])
-    task_id = local.unwrapped.task_split.task_ids[0]
+    [task_id] = first_tasks(local, 1).task_ids
     local.reset(options={"task_id": task_id})
     commands = ["no such command ☀", *local.unwrapped.walkthrough()][-local.unwrapped.max_steps :]
     replies = [f'<action>{command}</action><prediction h="1">You see nothing.</prediction>' for command in commands]

@@ -61,9 +61,17 @@ def in_memory(starts, **options):
 
 @contextmanager
 def episode(client, isolation="episode"):
-    """An episode of an environment: what calls its tools, by name."""
+    """An episode of an environment: what calls its tools, by name. Only a call that hangs is given up soon."""
     number = next(NUMBERS)
-    yield {tool.name: tool.begin(number, isolation).execute for tool in client.tools}
+
+    def caller(tool):
+        def call(arguments):
+            tool.set_timeout(0.3 if arguments.get("how") == "hang" else 300.0)
+            return tool.execute(arguments)
+
+        return call
+
+    yield {tool.name: caller(tool.begin(number, isolation)) for tool in client.tools}
     [tool.end(number) for tool in client.tools]
 
 
@@ -91,6 +99,20 @@ def test_each_episode_has_a_session_of_its_own():
             assert other["look"]({}).text == seen
 
 
+@pytest.mark.parametrize("proxy", ["socks5://me:secret@127.0.0.1:9", "http://127.0.0.1:9"])
+def test_a_proxy_is_not_asked_for_a_server_without_one(url, proxy, monkeypatch):
+    for name in ("ALL_PROXY", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.setenv(name, proxy)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    assert MCPClient(url).name == "shelf"
+    monkeypatch.setenv("NO_PROXY", "127.0.0.2")
+    with pytest.raises(MCPError, match="the server does not start: ") as caught:
+        MCPClient(url)
+    if proxy.startswith("socks5"):
+        assert "pip install socksio, or set NO_PROXY=127.0.0.1" in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
 def test_only_tools_that_read_are_offered(url, capsys):
     client = MCPClient(url)
     assert "put" not in [tool.name for tool in client.tools] and client.refused == ("put",)
@@ -108,7 +130,7 @@ def test_only_tools_that_read_are_offered(url, capsys):
 @pytest.mark.parametrize("how", ["hang", "die"])
 def test_a_server_that_fails_is_restarted_once_and_then_ends_the_episode(how):
     starts = []
-    client = MCPClient("shelf", transport=in_memory(starts), timeout=0.3, allow=["put"])
+    client = MCPClient("shelf", transport=in_memory(starts), allow=["put"])
     reason = "the server gave no answer in 0.3 s" if how == "hang" else "the server has died"
     with episode(client) as tools:
         with pytest.raises(CallTimeout if how == "hang" else ToolError, match=reason):
@@ -164,7 +186,7 @@ def test_a_command_that_starts_for_each_episode_is_said_with_its_time(capsys):
 
 def test_one_episode_does_not_end_a_shared_session_of_others():
     starts = []
-    client = MCPClient("shelf", transport=in_memory(starts), timeout=0.3)
+    client = MCPClient("shelf", transport=in_memory(starts))
     with episode(client, "shared") as first, episode(client, "shared") as second:
         with pytest.raises(ToolError, match="no answer"):
             first["misbehave"]({"how": "hang"})
@@ -352,8 +374,10 @@ def test_the_timeout_of_a_call_is_the_server_s_or_else_the_environment_s(own):
 
 
 def test_a_lost_server_is_an_error_of_its_episode_alone():
-    client = MCPClient("shelf", transport=in_memory([]), timeout=0.3)
-    pool = EnvPool(lambda: ToolEnv(tools=client.tools, tasks=SERVED, split="all", max_steps=9))
+    client = MCPClient("shelf", transport=in_memory([]))
+    timeouts = iter([0.3, 300.0, 300.0])  # of the lost episode, of the other one, and of that after the loss
+    make = lambda: ToolEnv(tools=client.tools, tasks=SERVED, split="all", max_steps=9, timeout=next(timeouts))  # noqa: E731
+    pool = EnvPool(make)
     [pool.reset(index) for index in range(2)]
     turn = {0: call_command([Call("misbehave", {"how": "hang"})]), 1: call_command([Call("add", {"a": 2, "b": 3})])}
     first, second = pool.step_many(turn), pool.step_many(turn)

@@ -10,7 +10,7 @@ import sys
 
 import pytest
 import torch
-from programs import ROOT
+from programs import HANGS, ROOT
 from tiny import qwen
 from together import BF16, CONTINUED, TRAININGS, batch, learner_of
 from transformers import AutoModelForCausalLM
@@ -48,7 +48,7 @@ def found(tmp_path_factory):
     processes = [start(folders["pair"], **pair, RANK=rank, LOCAL_RANK=rank) for rank in ("0", "1")]
     processes.append(start(folders["alone"]))
     try:
-        said = [process.communicate(timeout=600)[0] for process in processes]
+        said = [process.communicate(timeout=HANGS)[0] for process in processes]
     finally:
         for process in processes:
             process.kill()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from programs import ROOT, TOY_POLICY, metrics
+from programs import HANGS, ROOT, TOY_POLICY, metrics
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
@@ -52,7 +52,7 @@ def launch(launcher, *arguments):
         },
         capture_output=True,
         text=True,
-        timeout=600,
+        timeout=HANGS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
