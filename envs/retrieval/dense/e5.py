@@ -100,7 +100,7 @@ class E5Encoder:
         except _UNUSABLE as error:
             raise _unusable(path, error) from error
         positions = getattr(config, "max_position_embeddings", None)
-        longest = min(positions or math.inf, self._tokenizer.model_max_length)  # transformers says 1e30 for unknown
+        longest = min(positions or math.inf, self._tokenizer.model_max_length)  # 1e30 where it is unknown
         length = stated.pop("max_seq_length", None) or (longest if longest < 1e9 else None)
         stated |= {"query_length": length, "passage_length": length}
         given = {

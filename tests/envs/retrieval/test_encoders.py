@@ -258,11 +258,8 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path, name, length, prom
     state_use(folder, length=length, prompts=prompts)
     texts = [*TEXTS, "Ünïcode, 東京 and \n newlines", "  spaces around  ", "long " * 700, "", "ALL CAPITALS"]
     ours, theirs = E5Encoder(folder, device="cpu"), library.SentenceTransformer(str(folder), device="cpu")
-    for mine, other in (
-        (ours.encode_queries, theirs.encode_query),
-        (ours.encode_passages, theirs.encode_document),
-    ):
-        assert np.abs(mine(texts) - other(texts)).max() < 1e-5
+    for encode, prompt in zip((ours.encode_queries, ours.encode_passages), prompts, strict=True):
+        assert np.abs(encode(texts) - theirs.encode(texts, prompt_name=prompt)).max() < 1e-5
 
 
 def test_wrong_encoders(model, tmp_path):
