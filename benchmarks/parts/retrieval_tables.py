@@ -227,8 +227,9 @@ def gold_recall(retrievers: Sequence[str], most: int | None) -> dict[str, float]
         for line in (shared() / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
             record = json.loads(line)
             answers[record["question"]] = {normalize(answer) for answer in record["golden_answers"]}
-    counts = ", ".join(f"{name} {len(questions)}" for name, questions in asked.items())
-    print(f"{len(corpus)} passages; questions: {counts}; recall@3 of gold passages / answer among the best three")
+        wanted = sum(bool(answers[question.text] - {"", "yes", "no"}) for question in asked[name])
+        print(f"{name}: {len(asked[name])} questions, {wanted} with an answer to look for")
+    print(f"{len(corpus)} passages; recall@3 of gold passages / answer among the best three")
     print(f"{'':>16}" + "".join(f"{name:>16}" for name in asked) + f"{'mean':>32}{'more than the first, points':>34}")
     result: dict[str, float] = {}
     first: list[NDArray[np.float64]] = []
