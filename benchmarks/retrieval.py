@@ -2,7 +2,9 @@
 
     python benchmarks/retrieval.py                       (100,000 clustered vectors of 384 dimensions; a minute)
     python benchmarks/retrieval.py --full                (400,000 of 768, all kinds of index; several minutes)
-    python benchmarks/retrieval.py --recall              (gold passages found, per data set and retriever)
+    python benchmarks/retrieval.py --recall              (gold passages and answers found, per data set and retriever)
+    python benchmarks/retrieval.py --recall bm25 tfidf dense --passages 3000    (also by an index; see --write-corpus)
+    python benchmarks/retrieval.py --encode e5:PATH      (passages per second beside sentence-transformers)
     python benchmarks/retrieval.py --bm25 1.2,0.75 0.9,0.4    (recall of BM25 with these k1 and b)
 
 Servers run side by side and are measured in turn under 1, 8 and 32 clients; each client sends a query per request and
@@ -35,9 +37,11 @@ from parts.retrieval_tables import (
     KINDS,
     bm25_parameters,
     build,
+    encoding,
     exact,
     gold_recall,
     real_table,
+    recall_corpus,
     shared_part,
     table,
     tuned,
@@ -123,6 +127,16 @@ def bfloat16_is_fast() -> bool:
         return False
 
 
+def _setting(text: str) -> tuple[str, str | int]:
+    """A setting of an encoder.
+
+    >>> _setting("query_prefix=query: "), _setting("passage_length=64")
+    (('query_prefix', 'query: '), ('passage_length', 64))
+    """
+    key, _, value = text.partition("=")
+    return key, int(value) if value.isdecimal() else value
+
+
 def _pair(text: str) -> tuple[float, float]:
     """k1 and b.
 
@@ -154,8 +168,18 @@ def main() -> int:
         "--recall",
         nargs="*",
         metavar="RETRIEVER",
-        help="gold passages found by these, e.g. e5:PATH (default: bm25, tfidf and their fusion); no server",
+        help="what these find: names, or folders of indexes (default: bm25, tfidf and their fusion); no server",
     )
+    parser.add_argument(
+        "--encode", metavar="e5:PATH", help="passages per second beside sentence-transformers, in turns; no server"
+    )
+    parser.add_argument(
+        "--set", action="append", default=[], type=_setting, metavar="KEY=VALUE", help="of the encoder of --encode"
+    )
+    parser.add_argument(
+        "--passages", type=int, help="of the corpus of --recall (default: all), or of a round of --encode"
+    )
+    parser.add_argument("--write-corpus", type=Path, metavar="FILE", help="the corpus of --recall, to index; no server")
     parser.add_argument(
         "--bm25",
         nargs="+",
@@ -171,12 +195,18 @@ def main() -> int:
     if options.bm25:
         result = bm25_parameters(options.bm25)
     elif options.recall is not None:
-        result = gold_recall(options.recall or ("bm25", "tfidf", "bm25+tfidf"))
+        result = gold_recall(options.recall or ("bm25", "tfidf", "bm25+tfidf"), options.passages)
+    elif options.encode is not None:
+        result = encoding(options.encode, dict(options.set), options.passages or 128, max(options.rounds, 5))
+    elif options.write_corpus is not None:
+        corpus, _ = recall_corpus(options.passages)
+        corpus.write(options.write_corpus)
+        result = {"passages": len(corpus)}
     else:
         with tempfile.TemporaryDirectory() as folder:
             result = race(options, Path(folder))
     print(f"{time.perf_counter() - began:.0f} s")
-    print("RESULT", json.dumps({name: round(value, 3) for name, value in result.items()}))
+    print("RESULT", json.dumps({name: float(f"{value:.4g}") for name, value in result.items()}))
     return 0
 
 

@@ -116,6 +116,17 @@ def write_model(folder: Path, texts: Sequence[str]) -> None:
     with torch.random.fork_rng():
         torch.manual_seed(0)
         BertModel(size).save_pretrained(folder)
+    (folder / "1_Pooling").mkdir()
+    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Normalize": "Normalize"}
+    for name, value in (
+        (
+            "modules.json",
+            [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds.items()],
+        ),
+        ("1_Pooling/config.json", {"pooling_mode_mean_tokens": True}),
+        ("config_sentence_transformers.json", {"prompts": {"query": "query: ", "passage": "passage: "}}),
+    ):
+        (folder / name).write_text(json.dumps(value), encoding="utf-8")
 
 
 def prepare(folder: Path, rows: int, dimension: int, judged: int) -> tuple[Vectors, Vectors, list[str]]:

@@ -8,10 +8,15 @@ import random
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 from parts.retrieval_material import Vectors, questions, real_passages, shared
+
+if TYPE_CHECKING:
+    from roleagent.envs.retrieval.passages import Passages
+    from roleagent.envs.retrieval.recall import GoldQuestion
 
 EFFORTS = (32, 64, 128, 256, 512)  # lists read, or candidates kept, by a search
 ENOUGH = 0.985  # recall@3 that an index is tuned for, on questions that it is not judged by
@@ -162,32 +167,150 @@ def bm25_parameters(pairs: Sequence[tuple[float, float]], cuts: int = 3) -> dict
         cells = []
         for name, values, others in zip(("gold", "answer"), measured, first, strict=True):
             more = 100 * (values - others)
-            spread = 1.96 * more.std(ddof=1) / len(more) ** 0.5
-            cells.append(f"{name} {values.mean():.4f} of {len(values)} ({more.mean():+.2f} ± {spread:.2f} points)")
+            cells.append(
+                f"{name} {values.mean():.4f} of {len(values)} ({more.mean():+.2f} ± {_spread(more):.2f} points)"
+            )
             result[f"{name}_{pair[0]}_{pair[1]}"] = float(values.mean())
         print(f"k1 {pair[0]}, b {pair[1]}: {'; '.join(cells)}", flush=True)
     return result
 
 
-def gold_recall(retrievers: Sequence[str]) -> dict[str, float]:
-    """Share of the gold passages among the best three, per data set and retriever."""
-    from roleagent.envs.retrieval.passages import passage_of
-    from roleagent.envs.retrieval.recall import gold_corpus, recall
-    from roleagent.envs.retrieval.registry import open_retriever
+def recall_corpus(most: int | None) -> tuple[Passages, dict[str, list[GoldQuestion]]]:
+    """The corpus that recall is measured on, and the questions of each data set.
 
-    names = GOLD
-    others = map(passage_of, real_records())
-    paths = {name: shared() / f"{name}.jsonl" for name in names}
-    corpus, asked = gold_corpus(paths, others, np.random.default_rng(0))
-    print(f"{len(corpus)} passages; recall@3 / @5 of gold passages")
-    print(f"{'':>12}" + "".join(f"{name:>16}" for name in (*names, "mean")))
-    result = {}
+    Args:
+        most: passages; None: all. A smaller corpus has the gold passages of the first questions of each data set, a
+            quarter of its passages at most, and others drawn at random.
+    """
+    from roleagent.envs.retrieval.passages import Passages, passage_of
+    from roleagent.envs.retrieval.recall import gold_corpus
+
+    paths = {name: shared() / f"{name}.jsonl" for name in GOLD}
+    rng = np.random.default_rng(0)
+    corpus, asked = gold_corpus(paths, map(passage_of, real_records()), rng)
+    if most is None:
+        return corpus, asked
+    all_gold = {name for questions in asked.values() for question in questions for name in question.gold}
+    kept: set[str] = set()
+    few: dict[str, list[GoldQuestion]] = {name: [] for name in asked}
+    for turn in zip(*asked.values(), strict=False):
+        more = kept.union(*(question.gold for question in turn))
+        if len(more) > most // 4:
+            break
+        kept = more
+        for name, question in zip(asked, turn, strict=True):
+            few[name].append(question)
+    others = [row for row, name in enumerate(corpus.ids) if name not in all_gold]
+    drawn = {*rng.permutation(others)[: most - len(kept)].tolist()}
+    passages = (passage for row, passage in enumerate(corpus) if row in drawn or passage.id in kept)
+    return Passages.of(passages), few
+
+
+def gold_recall(retrievers: Sequence[str], most: int | None) -> dict[str, float]:
+    """What retrievers find among the best three, per data set.
+
+    Two measures: recall of the gold passages; and *answer*, the share of the questions (but for those of yes and no)
+    with a golden answer in a passage. Means have 95 % intervals over questions, and differences to the first retriever
+    are paired by question.
+
+    Args:
+        retrievers: names, or folders of indexes over :func:`recall_corpus`.
+        most: passages of the corpus.
+    """
+    from roleagent.envs.retrieval.manifest import MANIFEST
+    from roleagent.envs.retrieval.registry import open_index, open_retriever
+    from roleagent.envs.searchqa.text import normalize
+
+    corpus, asked = recall_corpus(most)
+    answers: dict[str, set[str]] = {}
+    for name in asked:
+        for line in (shared() / f"{name}.jsonl").read_text(encoding="utf-8").splitlines():
+            record = json.loads(line)
+            answers[record["question"]] = {normalize(answer) for answer in record["golden_answers"]}
+        wanted = sum(bool(answers[question.text] - {"", "yes", "no"}) for question in asked[name])
+        print(f"{name}: {len(asked[name])} questions, {wanted} with an answer to look for")
+    print(f"{len(corpus)} passages; recall@3 of gold passages / answer among the best three")
+    print(f"{'':>16}" + "".join(f"{name:>16}" for name in asked) + f"{'mean':>32}{'more than the first, points':>34}")
+    result: dict[str, float] = {}
+    first: list[NDArray[np.float64]] = []
     for spec in retrievers:
-        retriever = open_retriever(spec, corpus)
-        shares = {k: [recall(retriever, asked[name], k) for name in names] for k in (3, 5)}
-        means = {k: sum(values) / len(values) for k, values in shares.items()}
-        cells = [f"{at3:.3f} / {at5:.3f}" for at3, at5 in zip(*([*shares[k], means[k]] for k in (3, 5)), strict=True)]
-        print(f"{spec[-12:]:>12}" + "".join(f"{cell:>16}" for cell in cells), flush=True)
-        result |= {f"{spec}_{name}": share for name, share in zip(names, shares[3], strict=True)}
-        result[f"{spec}_mean"] = means[3]
+        is_index = (Path(spec) / MANIFEST).exists()
+        retriever = open_index(spec, corpus) if is_index else open_retriever(spec, corpus)
+        cells, found, answered = [], [], []
+        for group in asked.values():
+            hits = retriever.retrieve([question.text for question in group])
+            shares, told = [], []
+            for question, best in zip(group, hits, strict=True):
+                shares.append(len(question.gold & {hit.passage.id for hit in best}) / len(question.gold))
+                if golden := answers[question.text] - {"", "yes", "no"}:
+                    texts = [f" {normalize(hit.passage.contents)} " for hit in best]
+                    told.append(float(any(f" {answer} " in text for answer in golden for text in texts)))
+            cells.append(f"{np.mean(shares):.3f} / {np.mean(told):.3f}")
+            found += shares
+            answered += told
+        values = [np.asarray(found), np.asarray(answered)]
+        first = first or values
+        more = [100 * (mine - other) for mine, other in zip(values, first, strict=True)]
+        means = " / ".join(f"{mine.mean():.3f} ± {_spread(mine):.3f}" for mine in values)
+        compared = " / ".join(f"{difference.mean():+.1f} ± {_spread(difference):.1f}" for difference in more)
+        word = Path(spec).name if is_index else spec
+        print(f"{word[-16:]:>16}" + "".join(f"{cell:>16}" for cell in cells) + f"{means:>32}{compared:>34}", flush=True)
+        result |= {f"{word}_recall": float(values[0].mean()), f"{word}_answer": float(values[1].mean())}
     return result
+
+
+def encoding(spec: str, settings: dict[str, Any], count: int, rounds: int) -> dict[str, float]:
+    """Passages per second of an encoder and of sentence-transformers, which take turns in this process.
+
+    Args:
+        spec: ``e5:PATH``.
+        settings: of the encoder, where its files do not state them.
+        count: passages of a round, others in each.
+        rounds: how many.
+
+    Returns:
+        Medians over rounds; ``difference`` is the largest between two numbers of the vectors.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.models import Normalize, Pooling, Transformer
+
+    from roleagent.envs.retrieval.dense.e5 import E5Encoder
+
+    path = spec.partition(":")[2]
+    ours = E5Encoder(path, device="cpu", **settings)
+    used = ours.settings
+    modules: list[Any] = [Transformer(path, max_seq_length=used["passage_length"])]
+    modules += [Pooling(ours.dimension, pooling_mode=used["pooling"])]
+    modules += [Normalize()] if used["similarity"] == "cosine" else []
+    theirs = SentenceTransformer(modules=modules, device="cpu")
+    texts = [record["contents"] for record in real_records()]
+    random.Random(0).shuffle(texts)
+    sides = {
+        "ours": ours.encode_passages,
+        "theirs": lambda few: theirs.encode(few, prompt=used["passage_prefix"], show_progress_bar=False),
+    }
+    for encode in sides.values():
+        encode(texts[:4])  # what happens once
+    wall: dict[str, list[float]] = {name: [] for name in sides}
+    cpu: dict[str, list[float]] = {name: [] for name in sides}
+    difference = 0.0
+    for turn in range(rounds):
+        few, vectors = texts[turn * count : (turn + 1) * count], []
+        for name, encode in list(sides.items())[:: 1 if turn % 2 else -1]:
+            began = time.perf_counter(), time.process_time()
+            vectors.append(encode(few))
+            wall[name].append(count / (time.perf_counter() - began[0]))
+            cpu[name].append(count / (time.process_time() - began[1]))
+            print(f"{name:>7}{wall[name][-1]:9.2f} passages/s{cpu[name][-1]:9.2f} per CPU second", flush=True)
+        difference = max(difference, float(np.abs(vectors[0] - vectors[1]).max()))
+    ratios = {
+        "ratio": np.median(np.divide(wall["ours"], wall["theirs"])),
+        "cpu_ratio": np.median(np.divide(cpu["ours"], cpu["theirs"])),
+    }
+    rates = {f"{name}_per_cpu_s": np.median(values) for name, values in cpu.items()}
+    return {name: float(value) for name, value in {**ratios, **rates}.items()} | {"difference": difference}
+
+
+def _spread(values: NDArray[np.float64]) -> float:
+    """Half of the 95 % interval of a mean."""
+    return float(1.96 * values.std(ddof=1) / len(values) ** 0.5)

@@ -265,7 +265,7 @@ def _parser() -> argparse.ArgumentParser:
         default=[],
         type=_setting,
         metavar="KEY=VALUE",
-        help="of the encoder: dtype=bfloat16, query_prefix=, passage_length=512; of bm25: k1=0.9, b=0.4",
+        help="of the encoder: pooling=mean, 'query_prefix=query: ', passage_length=256; of bm25: k1=0.9, b=0.4",
     )
     parser.add_argument("--shards", type=natural, default=1, metavar="N", help="divide the encoding among N machines")
     parser.add_argument("--shard", type=whole, metavar="I", help="encode part I of them, from 0, and make no index")

@@ -41,11 +41,11 @@ class Encoder(Protocol):
     settings: dict[str, Any]
 
     def encode_queries(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors (n, d) of length 1; 0 where nothing can be searched for."""
+        """Vectors (n, d), 0 where nothing can be searched for."""
         ...
 
     def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Vectors (n, d) of length 1."""
+        """Vectors (n, d)."""
         ...
 
 

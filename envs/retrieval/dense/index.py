@@ -10,7 +10,8 @@ ivf-rabitq     lists of vectors of a bit a number, the    892, 124 of them     t
                best ones scored again with bytes        resident
 =============  =======================================  =====================  =========================================
 
-Vectors have length 1, or are 0. Indexes are mapped from their file: processes share it, and opening takes no time.
+Vectors have length 1, or are 0; those of an encoder for dot products have any length. Indexes are mapped from their
+file: processes share it, and opening takes no time.
 """
 
 from __future__ import annotations

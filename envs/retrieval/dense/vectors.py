@@ -19,6 +19,7 @@ from roleagent.envs.retrieval.passages import Passages, RetrievalError
 from roleagent.files import write_array, write_whole
 
 CHUNK = 2048  # passages
+PIECE = 64  # passages that are encoded between two signs of progress: a few seconds on two cores
 PLAN = "plan.json"
 
 
@@ -59,8 +60,12 @@ class Vectors:
         """
         self._settle(digest=encoder.digest, dimension=encoder.dimension)
         for done, number in enumerate(numbers):
-            progress(done / len(numbers))
-            vectors = encoder.encode_passages([self.corpus[row].contents for row in self._rows(number)])
+            rows, pieces = self._rows(number), []
+            for begin in range(0, len(rows), PIECE):
+                progress((done + begin / len(rows)) / len(numbers))
+                texts = [self.corpus[row].contents for row in rows[begin : begin + PIECE]]
+                pieces.append(encoder.encode_passages(texts))
+            vectors = np.concatenate(pieces)
             if not np.isfinite(vectors).all():
                 raise RetrievalError(f"{encoder.name} makes vectors that are not finite; check its weights")
             write_array(self._path(number), vectors)

@@ -1,13 +1,15 @@
 """Encoders: tf-idf from the corpus, and real transformers of the E5 kind, small and random, saved and loaded."""
 
+import os
 import pickle
 import shutil
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from tiny_e5 import save_model
+from tiny_e5 import MODULES, NORMALIZE, PROMPTS, save_model, state_use
 from transformers import AutoModel, PreTrainedTokenizerFast
 
 from roleagent.cli import main
@@ -116,7 +118,7 @@ def expected(folder, text, length):
 def test_the_published_recipe(encoder, model):
     texts = ["a red hat", "x", "", "a far longer text, with many words in it " * 3, "cut off " * 100]
     for encode, prefix, length in (
-        (encoder.encode_queries, "query: ", 128),
+        (encoder.encode_queries, "query: ", 256),
         (encoder.encode_passages, "passage: ", 256),
     ):
         vectors = encode(texts)
@@ -157,6 +159,107 @@ def test_the_digest_depends_on_the_model(model, tmp_path):
     assert len(digests) == 4
     assert E5Encoder(save_model(tmp_path / "same"), device="cpu").digest in digests
     assert E5Encoder(model, query_length=64, query_prefix="", device="cpu").digest in digests  # passages are the same
+
+
+ALL = (*MODULES, NORMALIZE)
+
+
+@pytest.mark.parametrize(
+    ("stated", "expected"),
+    [
+        ({"modules": ALL, "prompts": PROMPTS}, ("mean", "cosine", "query: ", "passage: ", 64)),
+        ({"modules": ALL, "pooling": "cls_token", "prompts": {"query": "Find: "}}, ("cls", "cosine", "Find: ", "", 64)),
+        (
+            {"modules": MODULES, "pooling": "lasttoken", "prompts": {"document": "D "}, "similarity_fn_name": "dot"},
+            ("lasttoken", "dot", "", "D ", 64),
+        ),
+        (
+            {"modules": ALL, "length": None, "prompts": {"web": "Web: "}, "default_prompt_name": "web"},
+            ("mean", "cosine", "Web: ", "Web: ", 256),
+        ),
+    ],
+)
+def test_the_files_of_a_model_state_its_use(model, tmp_path, stated, expected):
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    state_use(folder, **{"length": 64} | stated)
+    opened = E5Encoder(folder, device="cpu")
+    settings = opened.settings
+    keys = ("pooling", "similarity", "query_prefix", "passage_prefix", "passage_length")
+    assert tuple(settings[key] for key in keys) == expected
+    pooling, similarity, prefix, *_ = expected
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+    texts = ["a red hat", "a far longer text, with many words in it"]
+    for text, vector in zip(texts, opened.encode_queries(texts), strict=True):
+        ids = tokenizer(prefix + text, truncation=True, max_length=expected[-1], return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            states = AutoModel.from_pretrained(folder).eval()(input_ids=ids).last_hidden_state[0]
+        wanted = {"mean": states.mean(0), "cls": states[0], "lasttoken": states[-1]}[pooling]
+        assert vector == pytest.approx((wanted / (wanted.norm() if similarity == "cosine" else 1)).numpy(), abs=1e-5)
+    again = E5Encoder(folder, device="cpu", **settings)
+    assert (again.settings, again.digest) == (settings, opened.digest)
+
+
+def test_nothing_about_a_model_is_guessed(model, tmp_path):
+    """What the files do not say, or say of something that is not supported, is one line; a stated option helps."""
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    state_use(folder)
+    with pytest.raises(RetrievalError, match=r"do not state query_prefix, passage_prefix: .* --set query_prefix=TEXT"):
+        E5Encoder(folder)
+    state_use(folder, modules=MODULES, prompts=PROMPTS)
+    with pytest.raises(RetrievalError, match=r"do not state similarity: .*--set similarity=cosine.dot .an empty"):
+        E5Encoder(folder)
+    (folder / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(RetrievalError, match="do not state pooling, similarity: "):
+        E5Encoder(folder)
+    assert E5Encoder(folder, pooling="cls", similarity="dot").settings["pooling"] == "cls"
+    (folder / "modules.json").unlink()
+    (folder / "config_sentence_transformers.json").unlink()
+    with pytest.raises(
+        RetrievalError, match="do not state pooling, similarity, query_prefix, passage_prefix: "
+    ) as error:
+        E5Encoder(folder)
+    assert "\n" not in str(error.value)
+
+    for stated, message in (
+        ({"modules": (*ALL, "sentence_transformers.models.Dense")}, "has the modules .*Dense; supported are"),
+        ({"pooling": "cls_token+mean_tokens"}, r"pooling of .* is 'cls\+mean', not mean or cls or lasttoken"),
+        ({"modules": MODULES, "similarity_fn_name": "euclidean"}, "similarity of .* is 'euclidean', not cosine or dot"),
+    ):
+        state_use(folder, prompts=PROMPTS, **stated)
+        with pytest.raises(RetrievalError, match=message):
+            E5Encoder(folder)
+    state_use(folder, prompts=PROMPTS)
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean", "include_prompt": false}')
+    with pytest.raises(RetrievalError, match="leaves the prefix out of the pooling"):
+        E5Encoder(folder)
+    (folder / "modules.json").write_text("{}")
+    with pytest.raises(RetrievalError, match=r"modules.json cannot be read .it holds no list"):
+        E5Encoder(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "length", "prompts"), [("e5", 512, PROMPTS), ("minilm", 256, {"query": "", "document": ""})]
+)
+def test_vectors_are_those_of_sentence_transformers(tmp_path, name, length, prompts):
+    """Both read the same folder: a real model with the files that it is published with."""
+    source = Path(os.environ.get("ROLEAGENT_MODELS", "/nowhere")) / name
+    if not (source / "config.json").exists():
+        pytest.skip(f"needs the real model {name}: set ROLEAGENT_MODELS to the folder that has it")
+    library = pytest.importorskip("sentence_transformers", reason="needs pip install sentence-transformers")
+    folder = tmp_path / name
+    folder.mkdir()
+    for path in source.iterdir():
+        (folder / path.name).symlink_to(path)
+    for path in (*folder.glob("*sentence_*.json"), *folder.glob("modules.json")):
+        path.unlink()
+    state_use(folder, length=length, prompts=prompts)
+    texts = [*TEXTS, "Ünïcode, 東京 and \n newlines", "  spaces around  ", "long " * 700, "", "ALL CAPITALS"]
+    ours, theirs = E5Encoder(folder, device="cpu"), library.SentenceTransformer(str(folder), device="cpu")
+    for encode, prompt in zip((ours.encode_queries, ours.encode_passages), prompts, strict=True):
+        assert np.abs(encode(texts) - theirs.encode(texts, prompt_name=prompt)).max() < 1e-5
 
 
 def test_wrong_encoders(model, tmp_path):

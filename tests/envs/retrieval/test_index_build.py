@@ -88,6 +88,20 @@ def test_an_interrupted_build_continues(corpus, tmp_path, kind):
     assert contents(out) == contents(whole)
 
 
+def test_progress_within_a_chunk(corpus, tmp_path, monkeypatch):
+    """An encoder takes minutes for a chunk; someone waits for it."""
+    monkeypatch.setattr(vectors, "CHUNK", PASSAGES)
+    monkeypatch.setattr(vectors, "PIECE", PASSAGES // 5)
+    shares = []
+
+    def note(what, share):
+        if what == "encoding":
+            shares.append(share)
+
+    build_index(corpus, "tfidf", tmp_path / "index", progress=note)
+    assert shares == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+
+
 def test_shards_of_several_machines(corpus, tmp_path):
     """Two machines encode, a third that has their files makes the index."""
     build_index(corpus, "tfidf", tmp_path / "whole", kind="ivf-sq8", threads=1)
