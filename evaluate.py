@@ -135,29 +135,34 @@ class Evaluation:
     def play(self, missing: set[Attempt], display: Display, transcripts: TranscriptFile | None) -> Iterator[Record]:
         """Plays the missing attempts with the target's agent."""
         keep = partial(self.keep_episode, missing, transcripts)
+
+        def progress(done: float, episodes: int) -> None:
+            display.inner("episodes under way", done, episodes, steps=episodes)
+
         env_split, target, model, seed = self.env_split, self.target, self.model, self.options.seed
         config, split = env_split.config, env_split.task_split.split
         if model is None:
             agents = self.options.concurrency
-            return agent_attempts(env_split, target.plays, missing, seed, agents, keep, **pairs(self.options.agent_arg))
+            return agent_attempts(
+                env_split, target.plays, missing, seed, agents, keep, progress, **pairs(self.options.agent_arg)
+            )
         if isinstance(model, Endpoint):
             model.check(config.rollout.eval_temperature)
         if target.plays == STANDARD:
             if not isinstance(model, Endpoint):
                 cut = self.options.cut_failures
                 failures = {one.task_id: one for one in read_failures(cut)} if cut else None
-                progress = partial(display.inner, "episodes of the batch")
                 return policy_attempts(env_split, model, missing, seed, keep, progress, failures)
             reader = replace(env_split, horizon=0).reader
             agent: Any = ChatAgent(config.prompt, env_split.guide, reader)
             make = partial(make_wrapped, config, split, 0)
-            return chat_attempts(env_split, agent, model, make, missing, seed, keep)
+            return chat_attempts(env_split, agent, model, make, missing, seed, keep, progress)
         agent = build_prompting_agent(target.plays, env_split.base, **pairs(self.options.agent_arg))
         make = partial(make_base, config, split)
         if isinstance(model, Endpoint):
-            return chat_attempts(env_split, agent, model, make, missing, seed, keep)
+            return chat_attempts(env_split, agent, model, make, missing, seed, keep, progress)
         chat_model = PolicyChatModel(model, config.rollout.eval_batch)
-        return chat_attempts(env_split, agent, chat_model, make, missing, seed, keep, policy=model)
+        return chat_attempts(env_split, agent, chat_model, make, missing, seed, keep, progress, policy=model)
 
     def keep_episode(
         self, missing: set[Attempt], file: TranscriptFile | None, episode: Trajectory | EpisodeResult, repeat: int

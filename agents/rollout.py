@@ -99,7 +99,7 @@ class Rollout:
         task_ids: Sequence[str],
         copies: int,
         temperature: float,
-        progress: Callable[[int, int], None] | None = None,
+        progress: Callable[[float, int], None] | None = None,
         openings: Sequence[Sequence[Completion]] | None = None,
     ) -> list[Group]:
         """Plays each task ``copies`` times, all side by side.
@@ -108,7 +108,8 @@ class Rollout:
             task_ids: one group each, in order; a task may occur twice.
             copies: episodes per group (G).
             temperature: of sampling.
-            progress: called after every turn with (finished, all) episodes.
+            progress: called after every turn with (finished, all) episodes; of one that goes on, the share of its steps
+                counts.
             openings: for each task id, replies that its episodes begin with; none of them is sampled.
 
         Returns:
@@ -125,7 +126,8 @@ class Rollout:
             self._turn(live, temperature)
             live = [episode for episode in live if not episode.stop_reason]
             if progress is not None:
-                progress(len(episodes) - len(live), len(episodes))
+                going = sum(self.pool.share(episode.index, len(episode.turns)) for episode in live)
+                progress(len(episodes) - len(live) + going, len(episodes))
         if self._predicts_later:
             self._predict_later([episode for episode in episodes if episode.stop_reason != "error"], temperature)
         self.policy.clear_cache()

@@ -12,7 +12,9 @@ from typing import Any
 
 import gymnasium
 
+from roleagent.env_spec import step_limit
 from roleagent.envs.tools.calls.broker import Broker, PreparedCall, prepared_calls, shared_broker
+from roleagent.slow_notice import count
 
 _FAILURES = (Exception, SystemExit)  # some parsers give up by exiting; that is a failure like any other
 
@@ -78,6 +80,7 @@ class EnvPool:
             return Outcome(error=f"environment {index} has failed or was never reset")
         try:
             observation, reward, terminated, truncated, info = self._envs[index].step(action)
+            count("turns")
         except _FAILURES as error:
             return self._failed(index, error)
         return Outcome(observation, float(reward), bool(terminated), bool(truncated), info)
@@ -116,6 +119,11 @@ class EnvPool:
             KeyError, AttributeError: there is no such environment, or none of its wrappers has it.
         """
         return self._envs[index].get_wrapper_attr(name)
+
+    def share(self, index: int, steps: int) -> float:
+        """The share of the longest episode that so many steps are, in [0, 1]; 0 without a limit."""
+        limit = step_limit(self._envs[index]) if index in self._envs else None
+        return min(1.0, steps / limit) if limit else 0.0
 
     @property
     def scoring_seconds(self) -> float:

@@ -19,7 +19,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 # A busy machine is not a failure: examples have no time limit of their own.
 settings.register_profile("patient", deadline=None)
 settings.load_profile("patient")
-slow_notice.AFTER = 3600.0  # nor does it add its "waiting (2 s) for …" to the lines that a test counts
+slow_notice.AFTER = slow_notice.EVERY = (
+    3600.0  # nor does it add its "waiting (2 s) for …" to the lines that a test counts
+)
 
 MOST_WORKERS = 4  # with torch each has more than a gigabyte
 

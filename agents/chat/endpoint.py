@@ -26,6 +26,7 @@ from roleagent.agents.chat.types import (
     Spending,
     UnansweredError,
 )
+from roleagent.slow_notice import count
 
 
 class Endpoint:
@@ -135,6 +136,7 @@ class Endpoint:
         finally:
             missing = sum(answer is None or answer.finish_reason == OVERLONG for answer in answers)
             self._add(failures=missing, seconds=time.monotonic() - began)
+            count("tokens sampled", sum(answer.completion_tokens for answer in answers if answer is not None))
         if missing:
             why = reasons[0] if reasons else f"not done within {self.deadline:.0f} s"
             self.warn(f"{missing} of {len(answers)} questions stayed unanswered ({why})")

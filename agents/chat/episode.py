@@ -131,6 +131,11 @@ class Episode:
         """The task type that the environment reports, or an empty text."""
         return str(self.info.get("task_type", ""))
 
+    @property
+    def share(self) -> float:
+        """The share of the current trial that is played if it becomes as long as it can, in [0, 1]."""
+        return self._pool.share(self._slot, self.steps)
+
     def begin(self) -> None:
         """Resets the environment to the task: the first trial, or a further one.
 

@@ -34,6 +34,7 @@ def play_all(
     *,
     max_tokens: int = 512,
     temperature: float = 0.0,
+    progress: Callable[[float, int], None] | None = None,
 ) -> Iterator[tuple[int, EpisodeResult]]:
     """Plays every task, ``model.concurrency`` at a time; yields each task's index in ``task_ids`` and its result.
 
@@ -44,6 +45,8 @@ def play_all(
         task_ids: tasks; one may occur several times.
         max_tokens: most tokens of an answer.
         temperature: of sampling.
+        progress: called after every answer with (finished, all) tasks; of one that goes on, the share of its steps
+            counts.
 
     Raises:
         EndpointError: the server cannot be used as it is configured, or has stopped answering.
@@ -53,7 +56,7 @@ def play_all(
     def ask(conversations: Sequence[Sequence[Message]]) -> list[Answer | None]:
         return model.chat(conversations, max_tokens=max_tokens, temperature=temperature)
 
-    scheduler = _Scheduler(agent, make, task_ids, min(model.concurrency, len(task_ids)))
+    scheduler = _Scheduler(agent, make, task_ids, min(model.concurrency, len(task_ids)), progress)
     try:
         yield from scheduler.in_lockstep(ask) if model.lockstep else scheduler.in_threads(ask)
     finally:
@@ -111,8 +114,16 @@ class _LiveEpisode:
 class _Scheduler:
     """A fixed number of slots, each with an environment, and the episodes that run in them."""
 
-    def __init__(self, agent: PromptingAgent, make: Callable[[], gymnasium.Env], task_ids: Sequence[str], slots: int):
+    def __init__(
+        self,
+        agent: PromptingAgent,
+        make: Callable[[], gymnasium.Env],
+        task_ids: Sequence[str],
+        slots: int,
+        progress: Callable[[float, int], None] | None,
+    ):
         self._agent, self._pool = agent, EnvPool(make)
+        self._tasks, self._progress = len(task_ids), progress
         self._waiting = deque(enumerate(task_ids))
         self._free = deque(range(slots))
         self._live: list[_LiveEpisode] = []
@@ -190,6 +201,9 @@ class _Scheduler:
                 f"{self._unanswered} prompts in a row had no answer; the warning above gives the reason"
             )
         live.receive(answer, seconds)
+        if self._progress is not None:
+            going = [other.episode.share for other in self._live if other.result is None]
+            self._progress(self._tasks - len(self._waiting) - len(going) + sum(going), self._tasks)
 
     def _finished(self, live: _LiveEpisode) -> Iterator[tuple[int, EpisodeResult]]:
         """The result of an episode that is over; its slot is free again."""

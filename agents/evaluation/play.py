@@ -34,7 +34,8 @@ from roleagent.types import Trajectory
 if TYPE_CHECKING:  # an agent without a model needs no torch
     from roleagent.agents.policies.hf import HFPolicy
 
-Progress = Callable[[int, int], None]
+Progress = Callable[[float, int], None]
+"""Receives (finished, all) episodes, with the shares of those under way."""
 Keep = Callable[[Trajectory | EpisodeResult, int], None]
 """Takes a played episode and its repeat."""
 
@@ -60,7 +61,7 @@ def evaluate_policy(
         part = task_ids[start : start + batch_size]
         before = done
 
-        def report(finished: int, _: int, before: int = before) -> None:
+        def report(finished: float, _: int, before: int = before) -> None:
             if progress is not None:
                 progress(before + finished, len(task_ids))
 
@@ -81,11 +82,12 @@ def evaluate_agent(
     task_ids: Iterable[str],
     repeat: int = 0,
     keep: Keep = _keep_nothing,
+    progress: Progress | None = None,
 ) -> Iterator[Record]:
     """Plays every task once with an agent that gives bare commands to a base environment.
 
     A task whose environment fails yields a record with the stop reason ``error``. Errors of the agent are raised.
-    ``keep`` is given every episode.
+    ``keep`` is given every episode, ``progress`` the share of the one under way.
     """
     pool = EnvPool(lambda: env)
     for task_id in task_ids:
@@ -95,6 +97,8 @@ def evaluate_agent(
             agent.reset(episode.observation, episode.info)
             while not episode.over:
                 episode.step(_act(agent, episode.observation, episode.info))
+                if progress is not None:
+                    progress(episode.share, 1)
         except EnvError as error:
             keep(episode.end("error", error=str(error)), repeat)
             yield Record.failed(task_id, episode.task_type, str(error), repeat)
@@ -109,6 +113,7 @@ def play_in_threads(
     attempts: Sequence[Attempt],
     threads: int,
     keep: Keep = _keep_nothing,
+    progress: Progress | None = None,
 ) -> Iterator[Record]:
     """Plays every attempt once, each of the threads with an agent of its own; yields records as episodes finish.
 
@@ -120,6 +125,7 @@ def play_in_threads(
         attempts: what to play.
         threads: episodes at the same time, ≥ 1.
         keep: is given every played episode.
+        progress: is given the shares of the episodes under way, and their number.
     """
     pool, waiting = EnvPool(make), deque(attempts)
     live: dict[int, tuple[Attempt, Episode]] = {}
@@ -168,6 +174,8 @@ def play_in_threads(
                 keep(episode.end("error", error=str(error)), attempt.repeat)
                 record = Record.failed(attempt.task_id, episode.task_type, str(error), attempt.repeat)
             else:
+                if progress is not None:
+                    progress(sum(other.share for _, other in live.values()), len(live))
                 if not episode.over:
                     asked[number].put((False, episode.observation, episode.info))
                     continue
@@ -210,6 +218,7 @@ def agent_attempts(
     seed: int,
     concurrency: int = 1,
     keep: Keep = _keep_nothing,
+    progress: Progress | None = None,
     /,
     **options: Any,
 ) -> Iterator[Record]:
@@ -230,13 +239,13 @@ def agent_attempts(
     threads = min(concurrency, len(attempts)) if is_thread_safe(name) else 1
     if threads > 1:
         make = partial(make_base, env_split.config, env_split.task_split.split)
-        yield from play_in_threads(build, make, attempts, threads, keep)
+        yield from play_in_threads(build, make, attempts, threads, keep, progress)
         return
     agent = build()
     for attempt in attempts:
         stream = np.random.default_rng([seed + attempt.repeat, places[attempt.task_id]])
         rng.bit_generator.state = stream.bit_generator.state
-        yield from evaluate_agent(env_split.base, agent, [attempt.task_id], attempt.repeat, keep)
+        yield from evaluate_agent(env_split.base, agent, [attempt.task_id], attempt.repeat, keep, progress)
 
 
 def policy_attempts(
@@ -279,6 +288,7 @@ def chat_attempts(
     missing: Set[Attempt],
     seed: int,
     keep: Keep = _keep_nothing,
+    progress: Progress | None = None,
     policy: Policy | None = None,
 ) -> Iterator[Record]:
     """Plays a prompting agent with the configured temperature and token limit.
@@ -296,13 +306,19 @@ def chat_attempts(
     play = partial(play_all, agent, model, make, max_tokens=options.action_tokens, temperature=options.eval_temperature)
     if policy is None:
         places = {task_id: place for place, task_id in enumerate(env_split.task_split.task_ids)}
-        attempts = _in_order(missing, places)
-        for place, result in play([attempt.task_id for attempt in attempts]):
+        attempts, yielded = _in_order(missing, places), 0
+
+        def of_live(finished: float, every: int) -> None:
+            if progress is not None:
+                progress(finished - yielded, every - yielded)
+
+        for place, result in play([attempt.task_id for attempt in attempts], progress=of_live):
+            yielded += 1
             keep(result, attempts[place].repeat)
             yield Record.of_chat_episode(result, attempts[place].repeat, timed=True)
         return
     for repeat, part in _batches(env_split, policy, missing, seed):
-        batch = sorted(play(part), key=lambda found: found[0])
+        batch = sorted(play(part, progress=progress), key=lambda found: found[0])
         for _, result in batch:
             keep(result, repeat)
             record = Record.of_chat_episode(result, repeat, timed=False)

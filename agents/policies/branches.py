@@ -11,7 +11,7 @@ In the cache the trunk's slots come first. Behind them each column holds one tok
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from roleagent.agents.policies.sampling import (
     uniforms,
 )
 from roleagent.similarity import common_prefix
+from roleagent.slow_notice import count, counting
 from roleagent.types import Request
 
 ALIKE = 0.6
@@ -149,7 +150,8 @@ class Branches:
         seen = self._mask(slice(None), branch.reshape(-1)[None], columns.reshape(-1)[None], used)
         positions = (shared[:, None] + columns - first[:, None]).clamp(min=0).view(rows, -1)
         places = (self.base + columns * branches + branch).reshape(1, -1).expand(rows, -1)
-        states = decoder.states(self.cache, tokens.view(rows, -1), positions, places, seen)
+        with counting("tokens read", sum(map(len, chain(*self.own)))):
+            states = decoder.states(self.cache, tokens.view(rows, -1), positions, places, seen)
         last = states.view(rows, width, branches, -1)[:, -1]
         self.logits = decoder.logits(last[self.row_of, self.branch_of])
 
@@ -184,6 +186,7 @@ class Branches:
             if step + 1 == longest:
                 break
             if (step + 1) % every == 0:
+                count("tokens sampled", len(live) * every)
                 going = live.nonzero()[:, 0]
                 if not len(going):
                     break

@@ -11,6 +11,7 @@ from torch import Tensor
 from roleagent.agents.policies.decoder import Decoder
 from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.similarity import common_prefix
+from roleagent.slow_notice import count, counting
 from roleagent.types import Request
 
 Reply = tuple[list[int], list[float], str]
@@ -108,7 +109,7 @@ def generate_replies(
     position = torch.tensor(lengths, device=device) - 1  # of the last token
     left = torch.tensor([limits[index] for index in order], device=device)
     stops = stop_table(asked, device)
-    live = left > 0
+    live, running = left > 0, n
     sampled = torch.zeros(longest, n, dtype=torch.long, device=device)
     logprobs = torch.zeros(longest, n, device=device)
     every = steps_per_check(device)
@@ -121,10 +122,11 @@ def generate_replies(
         live = live & (left > 0) & (tokens[:, None] != stops).all(1)
         if (step + 1) % every == 0:
             still_live = live.tolist()
-            count = sum(still_live)
-            if not count:
+            count("tokens sampled", running * every)  # those of rows that ended since the last check are few
+            running = sum(still_live)
+            if not running:
                 break
-            if 4 * count <= 3 * len(still_live):
+            if 4 * running <= 3 * len(still_live):
                 kept = _compact(cache, still_live, max(lengths) + step)
                 lengths = [lengths[row] for row in kept]
                 index = torch.tensor(kept, device=device)
@@ -222,6 +224,7 @@ def prefill_rows(decoder: Decoder, cache: SlotCache, prompts: Sequence[Sequence[
         torch.tensor(numbers, device=cache.device)
         for numbers in ([[*ids, *[0] * (width - len(ids))] for ids in fresh], starts, [len(ids) for ids in fresh])
     )
-    logits = decoder.read(cache, tokens, begins, counts, max(map(len, prompts)))
+    with counting("tokens read", sum(map(len, fresh))):
+        logits = decoder.read(cache, tokens, begins, counts, max(map(len, prompts)))
     cache.tokens[: len(prompts)] = [list(prompt) for prompt in prompts]
     return logits

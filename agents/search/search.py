@@ -25,6 +25,7 @@ from roleagent.config import ConfigError
 from roleagent.config.revision import SearchConfig
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.restoring import RecordedStep, Restorer
+from roleagent.slow_notice import count
 from roleagent.types import Completion, Request, Task
 
 
@@ -109,6 +110,7 @@ class _World:
             self.restorer.restore(node.snapshot, self._task_id, steps)
         self._at = None
         child.observation, reward, terminated, truncated, child.info = self.env.step(child.reply)
+        count("turns")
         child.reward, child.terminated, child.truncated = float(reward), bool(terminated), bool(truncated)
         child.outcome = node.outcome + float(child.info.get("rewards", {}).get("task", 0.0))
         child.command = child.info.get("command", child.command)

@@ -26,6 +26,7 @@ from roleagent.learners.model.token_logprobs import TokenScores, token_scores
 from roleagent.learners.model.zero3 import partition
 from roleagent.learners.run.distributed import Ranks
 from roleagent.random_streams import random_stream
+from roleagent.slow_notice import counting
 from roleagent.types import Segment
 
 Columns = Mapping[str, Column]
@@ -132,16 +133,17 @@ class Engine:
             # idle ones of weight 0 fill up.
             batch = self._collate(segments, columns, plan[number]) if number < len(plan) else self._idle(columns)
             self.engine.set_gradient_accumulation_boundary(number == rounds - 1)
-            loss = objective(token_scores(batch, *self.engine(batch, temperature, entropy)))
-            # DeepSpeed averages gradients over ranks; the objective is a sum over them.
-            self.engine.backward(loss * self.ranks.size)
-            total = total + loss.detach()
-            if number == rounds - 1:
-                # Read once per update: on an accelerator reading a number waits for the device.
-                norm, summed = 0.0 if self.partitioned else self._gradient_norm(), self.ranks.sum(float(total))
-                if not (math.isfinite(summed) and math.isfinite(norm)):
-                    raise NotFinite(summed, norm, segments, columns)
-            self.engine.step()
+            with counting("tokens trained", batch.prefixes.places.numel()):
+                loss = objective(token_scores(batch, *self.engine(batch, temperature, entropy)))
+                # DeepSpeed averages gradients over ranks; the objective is a sum over them.
+                self.engine.backward(loss * self.ranks.size)
+                total = total + loss.detach()
+                if number == rounds - 1:
+                    # Read once per update: on an accelerator reading a number waits for the device.
+                    norm, summed = 0.0 if self.partitioned else self._gradient_norm(), self.ranks.sum(float(total))
+                    if not (math.isfinite(summed) and math.isfinite(norm)):
+                        raise NotFinite(summed, norm, segments, columns)
+                self.engine.step()
         if self.partitioned:
             norm = self._gradient_norm()
             if not math.isfinite(norm):
@@ -170,7 +172,9 @@ class Engine:
         found = [np.zeros(len(segment)) for segment in segments]
         missing = self.ranks.max(len(plan)) - len(plan) if own and self.stage == 3 else 0
         for chosen in plan:
-            values = scorer(self._collate(segments, {}, chosen), temperature)[0].double().cpu().numpy()
+            batch = self._collate(segments, {}, chosen)
+            with counting("tokens scored", batch.prefixes.places.numel()):
+                values = scorer(batch, temperature)[0].double().cpu().numpy()
             end = 0
             for index in chosen:
                 places = np.flatnonzero(segments[index].token_kind)

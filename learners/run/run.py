@@ -209,11 +209,11 @@ class Run:
             self.tracking.log(self.progress.stage, self.progress.step, metrics)
         self.advance(self.progress.step, **shown)
 
-    def advance(self, done: int, **shown: Any) -> None:
+    def advance(self, done: float, **shown: Any) -> None:
         """Shows the progress of the stage."""
         self.display.advance(done, **shown)
 
-    def inner(self, name: str, done: int, total: int) -> None:
+    def inner(self, name: str, done: float, total: int) -> None:
         """Shows progress within a step of the stage."""
         self.display.inner(name, done, total)
 

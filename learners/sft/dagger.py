@@ -61,7 +61,7 @@ def take_turns(
     task_ids: Sequence[str],
     temperature: float,
     rng: np.random.Generator,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Callable[[float, int], None] | None = None,
 ) -> list[Demonstration]:
     """One episode per task; each step is the policy's with probability :data:`POLICY_SHARE`, or else the expert's.
 

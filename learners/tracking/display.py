@@ -1,18 +1,32 @@
-"""The display of a run: one live panel on a terminal, plain lines elsewhere."""
+"""The display of a run: one live panel on a terminal, plain lines elsewhere.
+
+In logs and pipes no ten seconds pass without a line: if nothing else was printed, it says what is under way.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import time
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 from rich.text import Text
 
-from roleagent.slow_notice import duration
+from roleagent import slow_notice
+from roleagent.slow_notice import Work, duration, watched
 
 
 class Display:
@@ -21,6 +35,9 @@ class Display:
     Args:
         title: of the run, in a line.
         quiet: shows nothing (ranks other than the first).
+
+    Attributes:
+        since: when the last line was printed, on the monotonic clock.
     """
 
     def __init__(self, title: str, quiet: bool = False):
@@ -36,23 +53,36 @@ class Display:
         )
         self._numbers: dict[str, Any] = {}
         self._title = title
-        self._stage: Any = None
-        self._inner: Any = None
-        self._name, self._spoken = "", 0.0
+        self._stage: Task | None = None
+        self._inner: Task | None = None
+        self._steps = 0  # of the stage that the inner work consists of
         self._begun = 0
         self._plan: Mapping[str, float] = {}
-        self._live = Live(self._render(), console=self.console, refresh_per_second=4, transient=False)
+        self._opened = self.since = time.monotonic()
+        self._work = deque(
+            [Work()], maxlen=2
+        )  # a panel shows the last ten to twenty seconds, a line those since the last
+        self._live = Live(get_renderable=self._render, console=self.console, refresh_per_second=4)
+        self._watched = contextlib.ExitStack()
 
     def __enter__(self) -> Display:
         self.say(self._title)
         if self.console.is_terminal:
             self._live.start()
+        elif not self.console.quiet:
+            self._watched.enter_context(watched(self))
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self._watched.close()
         if self.console.is_terminal:
-            self._live.update(self._render(), refresh=True)
             self._live.stop()
+
+    def glance(self) -> None:
+        """Prints what is under way if nothing was printed for ten seconds."""
+        if time.monotonic() - self.since > slow_notice.EVERY:
+            with contextlib.suppress(OSError, ValueError):  # a closed output ends the work, not the watch
+                self._print_progress("")
 
     def plan(self, seconds: Mapping[str, float]) -> None:
         """Announces the estimated seconds of the coming stages, by name and in order."""
@@ -68,45 +98,76 @@ class Display:
             total: steps of the stage.
             done: steps done before.
         """
-        for task in (self._stage, self._inner):
-            if task is not None:
-                self._progress.remove_task(task)
-        self._inner = None
-        self._stage = self._progress.add_task(name, total=total, completed=done)
-        self._name, self._begun = name, done
-        self._refresh()
+        self._end_inner()
+        if self._stage is not None:
+            self._progress.remove_task(self._stage.id)
+        self._stage = self._add_task(name, total, done)
+        self._begun = done
 
-    def advance(self, done: int, **numbers: Any) -> None:
-        """Reports progress of the stage, and the newest numbers."""
+    def advance(self, done: float, **numbers: Any) -> None:
+        """Reports progress of the stage, with the fraction of a step under way, and the newest numbers."""
+        assert self._stage is not None
+        self._end_inner()
+        self._progress.update(self._stage.id, completed=done)
+        self._numbers = {**self._numbers, **numbers}
+        if not self.console.is_terminal and (numbers or done == self._stage.total):
+            self._print_progress("  ".join(f"{name} {_show(value)}" for name, value in numbers.items()))
+
+    def inner(self, name: str, done: float, total: int, steps: int = 0) -> None:
+        """Reports progress within a step of the stage, or within several.
+
+        Args:
+            done: parts of the inner work, with fractions.
+            total: all of its parts.
+            steps: of the stage, if the inner work is all that they consist of.
+        """
+        if self._inner is None:
+            self._inner = self._add_task(f"  {name}", total)
+        self._steps = steps
+        self._progress.update(self._inner.id, completed=done, total=total, description=f"  {name}")
+
+    def _add_task(self, name: str, total: int, done: int = 0) -> Task:
+        number = self._progress.add_task(name, total=total, completed=done)
+        return next(task for task in self._progress.tasks if task.id == number)
+
+    def _end_inner(self) -> None:
         if self._inner is not None:
-            self._progress.remove_task(self._inner)
-            self._inner = None
-        self._progress.update(self._stage, completed=done)
-        self._numbers.update(numbers)
-        self._refresh()
-        total = self._progress.tasks[-1].total
-        if not self.console.is_terminal and (numbers or time.monotonic() - self._spoken > 10 or done == total):
-            self._spoken = time.monotonic()
-            shown = "  ".join(f"{name} {_show(value)}" for name, value in numbers.items())
-            self.console.print(f"{self._name} {done}/{int(total or 0)}{self._left(done)}  {shown}", soft_wrap=True)
+            self._progress.remove_task(self._inner.id)
+        self._inner, self._steps = None, 0
 
-    def _left(self, done: int) -> str:
-        """The estimated time left in the stage, and in the run if it is planned."""
-        stage = self._progress.tasks[-1]
-        if done <= self._begun or done >= (total := stage.total or 0):
+    def _print_progress(self, numbers: str) -> None:
+        """Prints a line: the stage, and its newest numbers or the work since the last line."""
+        stage, inner, work = self._stage, self._inner, str(self._work[-1])
+        if stage is None:
+            line = f"{duration(time.monotonic() - self._opened)} so far"
+        else:
+            so_far = "" if numbers else f", {duration(stage.elapsed or 0.0)} so far"
+            line = f"{stage.description} {int(stage.completed)}/{int(stage.total or 0)}{self._left(stage) or so_far}"
+        if inner is not None:
+            line += f"; {inner.description.strip()} {int(inner.completed)}/{int(inner.total or 0)}"
+            if not self._steps and (left := _left(inner, inner.completed)) is not None:
+                line += f", {duration(left)} left"
+        shown = f"  {numbers}" if numbers else f": {work}" if work else ""
+        self.console.print(f"{line}{shown}", soft_wrap=True)
+        self.since = time.monotonic()
+        self._work.append(Work())
+
+    def _left(self, stage: Task) -> str:
+        """The estimated time left in the stage, and in the run if it is planned; empty if nothing is known."""
+        done = stage.completed
+        if done >= (stage.total or 0):
             return ""
-        left = (stage.elapsed or 0.0) * (total - done) / (done - self._begun)
+        if self._inner is not None and self._inner.total:
+            done += self._steps * self._inner.completed / self._inner.total
+        left = _left(stage, done, self._begun)
+        if left is None and stage.description in self._plan:
+            left = max(0.0, self._plan[stage.description] - (stage.elapsed or 0.0))
+        if left is None:
+            return ""
         names = [*self._plan]
-        later = names[names.index(self._name) + 1 :] if self._name in self._plan else []
+        later = names[names.index(stage.description) + 1 :] if stage.description in self._plan else []
         in_all = f", {duration(left + sum(self._plan[name] for name in later))} in all" if later else ""
         return f", {duration(left)} left{in_all}"
-
-    def inner(self, name: str, done: int, total: int) -> None:
-        """Reports progress within a step of the stage."""
-        if self._inner is None:
-            self._inner = self._progress.add_task(f"  {name}", total=total)
-        self._progress.update(self._inner, completed=done, total=total, description=f"  {name}")
-        self._refresh()
 
     def say(self, text: str) -> None:
         """Prints a line."""
@@ -123,16 +184,21 @@ class Display:
             table.add_row(*row)
         self.console.print(table)
 
-    def _refresh(self) -> None:
-        if self.console.is_terminal:
-            self._live.update(self._render())
-
     def _render(self) -> Group:
+        if time.monotonic() - self._work[-1].since > slow_notice.EVERY:
+            self._work.append(Work())
         table = Table.grid(padding=(0, 3))
         items = [Text.assemble((name, "bold"), f" {_show(value)}") for name, value in self._numbers.items()]
         for start in range(0, len(items), 4):
             table.add_row(*items[start : start + 4])
-        return Group(self._progress, table)
+        return Group(self._progress, table, Text(str(self._work[0])))
+
+
+def _left(task: Task, done: float, begun: float = 0.0) -> float | None:
+    """The seconds that a task still takes, if the rest is as fast; None if nothing is done."""
+    if done <= begun:
+        return None
+    return (task.elapsed or 0.0) * ((task.total or 0.0) - done) / (done - begun)
 
 
 def _show(value: Any) -> str:

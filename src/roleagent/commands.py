@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 import yaml
 
 from roleagent.options import ConfigError, check_finite, shown, user_path
+from roleagent.slow_notice import waiting
 
 Verb = Callable[[Sequence[str]], int]
 
@@ -40,13 +41,19 @@ def stage_bars(width: int) -> Iterator[Callable[[str, float], None]]:
     columns = (TextColumn(f"{{task.description:<{width}}}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     with Progress(*columns, TimeElapsedColumn(), TimeRemainingColumn()) as bar:
         stages = {}
+        newest = ["", 0.0]
 
         def progress(stage: str, share: float) -> None:
             if stage not in stages:
                 stages[stage] = bar.add_task(stage, total=1.0)
             bar.update(stages[stage], completed=share)
+            newest[:] = stage, share
 
-        yield progress
+        def state() -> str:
+            return "{}, {:.0%} done".format(*newest)
+
+        with contextlib.nullcontext() if bar.console.is_terminal else waiting(state):
+            yield progress
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,11 +1,15 @@
-"""Notices on stderr about operations that take longer than two seconds.
+"""Notices about operations that take long, so that no program is silent for more than ten seconds.
 
     with waiting("the index of 100,000 products"):
         …
 
-On a terminal, one line counts the seconds and disappears at the end. In logs and pipes, a line is printed once, and
-again when the time has grown tenfold. A quick operation costs microseconds and prints nothing. Nothing is written to
+On a terminal, one line on stderr counts the seconds and disappears at the end. In logs and pipes, a line is printed
+after two seconds, and then every ten. A quick operation costs microseconds and prints nothing. Nothing is written to
 stdout.
+
+A program with a display of its own (:class:`~roleagent.learners.tracking.display.Display`) is asked by :func:`watched`
+whether it has something to say. :func:`count` and :func:`counting` count the work itself, such as sampled tokens, which
+says most about a slow model.
 """
 
 from __future__ import annotations
@@ -16,10 +20,27 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Protocol
 
 AFTER = 2.0
 """Seconds before the first notice."""
+EVERY = 10.0
+"""Seconds between two notices in logs and pipes."""
 _GLANCE = 0.5  # seconds between two checks
+
+
+class Speaker(Protocol):
+    """Prints what is under way, if it is due.
+
+    Attributes:
+        since: when it began to wait, or spoke last, on the monotonic clock.
+    """
+
+    since: float
+
+    def glance(self) -> None:
+        """Called twice a second, from another thread."""
+        ...
 
 
 class _Wait:
@@ -27,14 +48,20 @@ class _Wait:
 
     def __init__(self, what: str | Callable[[], str]):
         self.what, self.since, self.next, self.shown = what, time.monotonic(), AFTER, False
-        self.thread = threading.get_ident()
+        self.work = Work()
 
-    def line(self) -> str:
-        what = self.what() if callable(self.what) else self.what
-        return f"{_speaker()}waiting ({duration(time.monotonic() - self.since)}) for {what}"
+    def glance(self) -> None:
+        waited = time.monotonic() - self.since
+        if waited >= self.next or (self.shown and _rewrites()):
+            self.shown = True
+            while self.next <= waited:
+                self.next += EVERY
+            what = self.what() if callable(self.what) else self.what
+            work = f": {work}" if (work := str(self.work)) else ""
+            _say(f"{_speaker()}waiting ({duration(waited)}) for {what}{work}")
 
 
-_waits: list[_Wait] = []  # of all threads, the newest last
+_speakers: list[tuple[int, Speaker]] = []  # and their threads, the newest last
 _lock = threading.RLock()
 _woken = threading.Event()
 _watch: threading.Thread | None = None
@@ -48,22 +75,86 @@ def waiting(what: str | Callable[[], str], every: bool = False) -> Iterator[None
         what: text after "waiting (5 s) for", or a function that returns it.
         every: whether every process prints notices; otherwise only the first one (``RANK``).
     """
-    quiet = not every and os.environ.get("RANK", "0") != "0"
-    if quiet or sys.is_finalizing():  # a new thread would never run
+    if not every and os.environ.get("RANK", "0") != "0":
         yield
         return
     wait = _Wait(what)
     try:
+        with watched(wait):
+            yield
+    finally:
+        if wait.shown:
+            with _lock:
+                _say("", over=True)
+
+
+@contextmanager
+def watched(speaker: Speaker) -> Iterator[None]:
+    """Lets a speaker print during the block, unless another one begins in the same thread: the innermost speaks."""
+    if sys.is_finalizing():  # a new thread would never run
+        yield
+        return
+    entry = (threading.get_ident(), speaker)
+    try:
         with _lock:
-            _waits.append(wait)
+            _speakers.append(entry)
             _look_after_it()
         yield
     finally:
         with _lock:
-            if wait in _waits:  # Ctrl-C may come before
-                _waits.remove(wait)
-            if wait.shown:
-                _say("", over=True)
+            if entry in _speakers:  # Ctrl-C may come before
+                _speakers.remove(entry)
+
+
+# --- work -----------------------------------------------------------------------------------------------------------
+
+_counts: dict[str, int] = {}
+_pending: dict[str, int] = {}
+_counting = threading.Lock()
+
+
+def count(what: str, number: int = 1) -> None:
+    """Counts finished work of this process, such as 16 ``tokens sampled``."""
+    with _counting:
+        _counts[what] = _counts.get(what, 0) + number
+
+
+@contextmanager
+def counting(what: str, number: int) -> Iterator[None]:
+    """Counts the work of the block when it is finished; until then it is pending."""
+    with _counting:
+        _pending[what] = _pending.get(what, 0) + number
+    try:
+        yield
+        count(what, number)
+    finally:
+        with _counting:
+            _pending[what] -= number
+
+
+class Work:
+    """The counted work since a moment."""
+
+    def __init__(self) -> None:
+        self.since, self._before = time.monotonic(), dict(_counts)
+
+    def __str__(self) -> str:
+        """In words, such as ``3,000 tokens being read, 96 tokens sampled (8/s)``; empty without work."""
+        seconds = max(time.monotonic() - self.since, 1e-3)
+        with _counting:
+            pending = [(what, number) for what, number in _pending.items() if number]
+            done = [(what, number - self._before.get(what, 0)) for what, number in _counts.items()]
+        parts = [f"{number:,} {' being '.join(what.rsplit(' ', 1))}" for what, number in pending]
+        parts += [f"{number:,} {what} ({_rate(number / seconds)}/s)" for what, number in done if number]
+        return ", ".join(parts)
+
+
+def _rate(value: float) -> str:
+    """
+    >>> _rate(1234.5), _rate(8.25), _rate(0.034)
+    ('1,234', '8.2', '0.034')
+    """
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2g}"
 
 
 def duration(seconds: float) -> str:
@@ -94,25 +185,13 @@ def _look_after_it() -> None:
 def _look() -> None:
     while True:
         with _lock:
-            if not _waits:
+            if not _speakers:
                 _woken.clear()
         _woken.wait()
         time.sleep(_GLANCE)
         with _lock:
-            if _waits:
-                # The innermost operation of each thread, and of these the one that has waited longest.
-                innermost = {wait.thread: wait for wait in _waits}
-                _glance(min(innermost.values(), key=lambda wait: wait.since))
-
-
-def _glance(wait: _Wait) -> None:
-    """Prints a notice about an operation, if it is due."""
-    waited = time.monotonic() - wait.since
-    if waited >= wait.next or (wait.shown and _rewrites()):
-        wait.shown = True
-        while wait.next <= waited:
-            wait.next *= 10
-        _say(wait.line())
+            if _speakers:  # the innermost of each thread, and of these the one that has waited longest
+                min(dict(_speakers).values(), key=lambda speaker: speaker.since).glance()
 
 
 def _say(line: str, over: bool = False) -> None:
@@ -143,11 +222,11 @@ def _speaker() -> str:
 
 def _forked() -> None:
     """Resets locks and threads in a forked process."""
-    global _watch, _lock, _woken
-    _watch, _lock, _woken = None, threading.RLock(), threading.Event()
-    _waits[:] = [wait for wait in _waits if wait.thread == threading.get_ident()]
+    global _watch, _lock, _woken, _counting
+    _watch, _lock, _woken, _counting = None, threading.RLock(), threading.Event(), threading.Lock()
+    _speakers[:] = [entry for entry in _speakers if entry[0] == threading.get_ident()]
 
 
 os.register_at_fork(after_in_child=_forked)
 
-__all__ = ["AFTER", "duration", "waiting"]
+__all__ = ["AFTER", "EVERY", "Speaker", "Work", "count", "counting", "duration", "waiting", "watched"]

@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from roleagent import slow_notice
+from roleagent.commands import stage_bars
 from roleagent.config import ConfigError
 from roleagent.slow_notice import waiting
 
@@ -24,6 +25,7 @@ from roleagent.slow_notice import waiting
 def impatient(monkeypatch):
     """Seconds are hundredths here."""
     monkeypatch.setattr(slow_notice, "AFTER", 0.05)
+    monkeypatch.setattr(slow_notice, "EVERY", 0.1)
     monkeypatch.setattr(slow_notice, "_GLANCE", 0.01)
 
 
@@ -39,15 +41,15 @@ def test_what_is_quick_says_nothing(capsys):
         with waiting("nothing much"):
             pass
     assert capsys.readouterr() == ("", "")
-    assert not slow_notice._waits
+    assert not slow_notice._speakers
 
 
-def test_what_is_slow_is_named_once_without_a_terminal(monkeypatch, capsys):
+def test_what_is_slow_is_named_again_and_again(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     with waiting("a slow friend"):
-        until(said.getvalue)
-        time.sleep(0.2)  # many looks, but not ten times as long as before the first word
-    assert re.fullmatch(r"(waiting \(\d+ s\) for a slow friend\n){1,2}", said.getvalue())
+        until(lambda: said.getvalue().count("\n") == 3)
+        assert time.monotonic() - slow_notice._speakers[-1][1].since > 0.25  # not at every look
+    assert re.fullmatch(r"(waiting \(\d+ s\) for a slow friend\n){3}", said.getvalue())
     assert capsys.readouterr().out == ""
 
 
@@ -59,6 +61,24 @@ def test_of_many_processes_one_speaks_unless_each_has_something_to_say(monkeypat
         until(said.getvalue) if every else time.sleep(0.3)
     assert said.getvalue().startswith("rank 3: waiting (0 s) for rank 0" if every else "")
     assert bool(said.getvalue()) == every
+
+
+def test_a_notice_counts_the_work(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    with waiting("an index"), slow_notice.counting("tokens read", 3000):
+        slow_notice.count("texts embedded", 2)
+        until(said.getvalue)
+    assert re.match(
+        r"waiting \(0 s\) for an index: 3,000 tokens being read, 2 texts embedded \([\d.]+/s\)\n", said.getvalue()
+    )
+
+
+def test_a_build_in_a_log_says_how_far_it_is(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    with stage_bars(10) as progress:
+        progress("encoding", 0.25)
+        until(said.getvalue)
+    assert re.match(r"waiting \(0 s\) for encoding, 25% done", said.getvalue())
 
 
 def test_a_broken_stderr_ends_nothing(monkeypatch):

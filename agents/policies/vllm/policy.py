@@ -22,6 +22,7 @@ from roleagent.agents.policies.vllm.engine import LocalEngine
 from roleagent.agents.policies.vllm.options import require_vllm
 from roleagent.agents.policies.vllm.requests import SampleRequest
 from roleagent.config import Config, ConfigError
+from roleagent.slow_notice import count
 from roleagent.types import Completion, Request
 
 
@@ -83,6 +84,7 @@ class VLLMPolicy:
         asked = [self._with_seed(request) for request in requests]
         sampled = iter(self._engine.sample([one for one in asked if one.max_tokens], temperature))
         found = [next(sampled) if one.max_tokens else Completion((), (), "length") for one in asked]
+        count("tokens sampled", sum(len(completion.token_ids) for completion in found))
         return [replace(completion, policy_version=self.version) for completion in found]
 
     def _with_seed(self, request: Request) -> SampleRequest:

@@ -26,6 +26,7 @@ from transformers import AutoConfig, AutoModel, AutoTokenizer
 
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.options import user_path
+from roleagent.slow_notice import count
 
 TOKENS = 512  # of one batch on a CPU, padding included: larger ones are no faster, and pad questions to the longest
 TOKENS_ON_A_DEVICE = 65536
@@ -170,6 +171,7 @@ class E5Encoder:
                 end += 1
             rows = order[begin:end]
             vectors[rows] = self._embed([ids[row] for row in rows])
+            count("texts embedded", len(rows))
             begin = end
         return vectors
 

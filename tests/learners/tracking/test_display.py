@@ -1,9 +1,11 @@
 """What a run shows in a log or a pipe, where nothing is drawn over."""
 
 import re
+import time
 
 import pytest
 
+from roleagent import evaluate, slow_notice
 from roleagent.learners.tracking.display import Display
 
 
@@ -40,3 +42,51 @@ def test_a_planned_run_says_how_long_is_left_in_all(capsys):
         "about 6 min 20 s in all on this machine: warmstart 3 min 20 s, train 2 min 0 s, evaluate after 1 min 0 s\n"
     )
     assert shown(display, capsys)[0] == "train 1/4, 1 min 30 s left, 2 min 30 s in all"
+
+
+class SlowAgent:
+    """Takes a twentieth of a second for a command, as a model on a CPU takes seconds."""
+
+    def reset(self, observation, info):
+        pass
+
+    def act(self, observation, info):
+        time.sleep(0.05)
+        return "look"
+
+
+@pytest.fixture
+def hasty(monkeypatch):
+    """Ten seconds are three tenths of one here."""
+    monkeypatch.setattr(slow_notice, "EVERY", 0.3)
+    monkeypatch.setattr(slow_notice, "_GLANCE", 0.02)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_one_long_episode_says_how_far_it_is(hasty, threads, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(__file__.rpartition("/")[0])
+    split = ["--env", "RoleAgent/Toy-v0", "--split", "train", "--tasks", "1", "--env-arg", "max_steps=40"]
+    agent = ["--agent", "test_display:SlowAgent", "--concurrency", str(threads)]
+    assert evaluate.main([*split, *agent, "--repeats", str(threads)]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if "under way" in line]
+    assert len(lines) >= 3, "a long episode was silent"
+    assert all(
+        re.fullmatch(
+            rf"evaluate \d/{threads}, \d s left; episodes under way \d/{threads}: [\d,]+ turns \(\d.*/s\)", one
+        )
+        for one in lines
+    ), lines
+
+
+def test_a_slow_update_says_what_is_under_way(hasty, capsys):
+    with Display("a run") as display:
+        display.stage("warmstart", 100)
+        with slow_notice.counting("tokens trained", 4096):
+            time.sleep(1.0)
+        time.sleep(0.4)
+    assert re.match(
+        r"a run\nwarmstart 0/100, 0 s so far: 4,096 tokens being trained\n(.*being trained\n)*"
+        r"warmstart 0/100, 1 s so far: 4,096 tokens trained \([\d,]+/s\)\n",
+        capsys.readouterr().out,
+    )
