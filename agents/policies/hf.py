@@ -29,7 +29,10 @@ from roleagent.options import home_expanded
 from roleagent.slow_notice import waiting
 from roleagent.types import Completion, Request
 
-_GGUF = "GGUF is a format of llama.cpp: name the folder of the model's original weights (safetensors)"
+_GGUF = (
+    "GGUF is a format of llama.cpp: name the folder of the model's original weights (safetensors), or convert the file "
+    "with convert_gguf.py of docs/pretrained.md"
+)
 _ALIGNMENT = 64  # bytes; of the memory that torch allocates
 
 

@@ -245,3 +245,23 @@ def test_a_refused_run_leaves_what_was_in_its_folder(places):
         assert train.main([*refused, f"run_dir={places[name]}"]) == 2
     assert (places["run"] / "notes").exists()
     assert not places["folder"].exists()
+
+
+def test_a_model_that_cannot_be_played_is_refused_before_demonstrations(tmp_path, monkeypatch, places, capsys):
+    monkeypatch.syspath_prepend(ROOT / "tests" / "agents" / "policies")
+    from test_model_check import WORDS, windowed  # models with a sliding window
+
+    windowed("Mistral", 32).save_pretrained(tmp_path / "mistral")
+    WORDS.save_pretrained(tmp_path / "mistral")
+    monkeypatch.setattr("roleagent.learners.sft.data.collect_demonstrations", lambda *_: pytest.fail("built something"))
+    line = said(train.main, [*TRAIN, *TINY, f"policy.path={tmp_path / 'mistral'}"], places, capsys)
+    assert re.search(r"MistralForCausalLM attends to a window of 32 tokens.*set policy\.context=32", line)
+
+
+@pytest.mark.parametrize("program", ["train", "evaluate"])
+def test_a_gguf_file_is_refused_with_the_way_to_convert_it(program, tmp_path, places, capsys):
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    own = [*TRAIN, *TINY, f"policy.path={tmp_path / 'model.gguf'}"]
+    asked = ["--agent", "react", "--model-path", str(tmp_path / "model.gguf"), *PLAY[:6], *PLAY[-2:]]
+    arguments, main = (own, train.main) if program == "train" else (asked, evaluate.main)
+    assert "convert the file with convert_gguf.py of docs/pretrained.md" in said(main, arguments, places, capsys)

@@ -1,0 +1,221 @@
+"""Every road that takes a language model, walked with real ones: small, pretrained, with chat templates of their own.
+
+``ROLEAGENT_MODELS`` names a folder with the models' folders: ``smollm2`` (SmolLM2-135M-Instruct) and, for the shorter
+walks, ``qwen05`` (Qwen2.5-Coder-0.5B-Instruct). ``.ci/models`` builds the small ones. The walks show that a road works;
+they are too short to learn anything.
+"""
+
+import gzip
+import json
+import math
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import torch
+from fake_openai import message, serving
+
+pytestmark = pytest.mark.slow
+
+MODELS = Path(os.environ.get("ROLEAGENT_MODELS", "/nowhere"))
+TINY = """
+    env.id=RoleAgent/Toy-v0 env.eval_split=valid env.eval_tasks=1 env.kwargs.max_steps=2 policy.context=1024
+    rollout.num_groups=1 rollout.group_size=2 rollout.action_tokens=12 rollout.prediction_tokens=8 rollout.eval_sampled=0
+    train.iterations=1 train.keep_checkpoints=1 optim.lr=1e-5 optim.minibatches=1 loss.kl=0 tracking.tensorboard=off
+    warmstart.episodes=0 warmstart.optimizer=adamw warmstart.lr=1e-5 warmstart.failures=0 warmstart.batch_tokens=400
+    curriculum.reflection_tokens=24 curriculum.selection_tokens=16 simulator.lr=1e-5 simulator.rounds=0
+""".split()
+# Untrained replies all fail alike. Those of other lengths have other rewards here, so that a group teaches something.
+UNEQUAL = ["estimator.rewards.overlong=-1", "estimator.rewards.task=1", "estimator.overlong_buffer=1"]
+PLAIN = ["wia=off", "aiw=off"]
+AGENT_R = """method=agent_r search.tasks=1 search.width=2 search.descents=2 search.depth=2 revision.iterations=1
+    revision.verdict_tokens=8 revision.alpha=[0] revision.beta=0.01""".split()
+TRAINING = {
+    "imitation and DAgger": [*PLAIN, "warmstart.episodes=2", "warmstart.epochs=1", "warmstart.rounds=1"]
+    + ["warmstart.round_episodes=1", "train.iterations=0", "env.kwargs.max_steps=10"],
+    "GRPO": ["method=grpo", *PLAIN, *UNEQUAL],
+    "GiGPO": ["method=gigpo", *PLAIN, *UNEQUAL],
+    "Role-Agent": [*UNEQUAL, "curriculum.analyst=model"],
+    "PPO": ["method=ppo", *PLAIN, *UNEQUAL, "critic.lr=1e-5"],
+    "LoRA": ["method=grpo", *PLAIN, *UNEQUAL, "lora.rank=2", "loss.kl=1e-3"],
+    "a simulator of its own": ["method=grpo", *PLAIN, *UNEQUAL, "genenv=on", "simulator.kind=model"],
+    "a simulator that shares the weights": ["method=grpo", *PLAIN, *UNEQUAL, "genenv=on", "simulator.kind=model"]
+    + ["simulator.weights=shared"],
+}
+
+
+def folder_of(name):
+    if not (MODELS / name / "config.json").exists():
+        pytest.skip(f"needs the real model {name}: set ROLEAGENT_MODELS to the folder that has it (.ci/models)")
+    return MODELS / name
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    return folder_of("smollm2")
+
+
+def train(path, folder, *options):
+    """A run with a real model; its result, and whether the first weight matrix has moved."""
+    from roleagent.train import main
+
+    assert main([*TINY, f"policy.path={path}", f"run_dir={folder}", *options]) == 0
+    return json.loads((folder / "result.json").read_text())
+
+
+def newest(run):
+    return sorted((run / "checkpoints").iterdir())[-1] / "policy"
+
+
+def moved(run, start):
+    """Whether the policy of a run has other weights than the model that it began as."""
+    from safetensors.torch import load_file
+
+    if (newest(run) / "adapter_model.safetensors").exists():
+        adapter = load_file(newest(run) / "adapter_model.safetensors")
+        return any(bool(weights.any()) for name, weights in adapter.items() if "lora_B" in name)
+    before, after = (load_file(place / "model.safetensors") for place in (start, newest(run)))
+    assert all(bool(weights.isfinite().all()) for weights in after.values())
+    return any(not torch.equal(before[name].float(), weights.float()) for name, weights in after.items() if name in before)
+
+
+@pytest.mark.parametrize("road", TRAINING)
+def test_a_real_model_is_trained(smollm2, road, tmp_path):
+    train(smollm2, tmp_path / "run", *TRAINING[road])
+    assert moved(tmp_path / "run", smollm2), f"{road} left the model as it was"
+
+
+def test_a_real_model_learns_the_language_of_the_game(smollm2, tmp_path):
+    """Some updates of imitation halve the loss of commands."""
+    steps = ["warmstart.episodes=8", "warmstart.epochs=4", "warmstart.lr=3e-5", "env.kwargs.max_steps=12"]
+    train(smollm2, tmp_path / "run", *PLAIN, *steps, "train.iterations=0")
+    rows = [json.loads(row) for row in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    losses = [row["action_loss"] for row in rows if "action_loss" in row]
+    assert losses[-1] < 0.5 * losses[0], losses
+
+
+def test_agent_r_judges_with_the_model_itself(smollm2, tmp_path, capsys):
+    """Without a good path there is nothing to imitate, which a run says in a line; with some it imitates them."""
+    from roleagent.train import main
+
+    options = [*TINY, *AGENT_R, *PLAIN, f"policy.path={smollm2}", f"run_dir={tmp_path / 'run'}"]
+    status = main([*options, "search.head=0.9", "env.kwargs.max_steps=12", "search.depth=12", "warmstart.epochs=1"])
+    assert status == 0, capsys.readouterr().err
+    waves = [*(tmp_path / "run").rglob("wave-*.jsonl.gz")]
+    assert waves
+    assert moved(tmp_path / "run", smollm2)
+
+
+def test_a_run_is_resumed_exported_and_played(smollm2, tmp_path, monkeypatch):
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    from roleagent.cli import main as roleagent
+    from roleagent.train import main
+
+    monkeypatch.chdir(tmp_path)
+    run, out = tmp_path / "run", tmp_path / "policy"
+    train(smollm2, run, "method=grpo", *PLAIN, *UNEQUAL)
+    first = (newest(run) / "model.safetensors").read_bytes()
+    assert main(["--resume", str(run), "train.iterations=2"]) == 0
+    assert json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 2
+    assert first != (newest(run) / "model.safetensors").read_bytes()
+    shutil.rmtree(out, ignore_errors=True)
+    assert roleagent(["export", str(run), "--out", str(out), "--dtype", "bfloat16"]) == 0
+    model, words = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    said = words.apply_chat_template([{"role": "user", "content": "Say yes."}], add_generation_prompt=True)
+    ids = said["input_ids"] if hasattr(said, "keys") else said
+    assert model.generate(torch.tensor([ids]), max_new_tokens=2).shape[1] > len(ids)
+    assert play("--agent", str(out), "--set", "wia=off")["n"] == 1
+
+
+# --- evaluation -------------------------------------------------------------------------------------------------------
+
+
+def play(*arguments, env="RoleAgent/Toy-v0", split="valid", tasks=1, steps=2):
+    """The result of an evaluation of very few episodes."""
+    from roleagent.evaluate import main
+
+    limit = ["--env-arg", f"max_steps={steps}"] if steps else []
+    where = ["--env", env, "--split", split, "--tasks", str(tasks), *limit, "--max-tokens", "8", "--out", "result.jsonl"]
+    Path("result.jsonl").unlink(missing_ok=True)
+    assert main([*where, *arguments]) == 0
+    return json.loads(Path("result.result.json").read_text())
+
+
+@pytest.mark.parametrize("model", ["smollm2", "qwen05"])
+@pytest.mark.parametrize("agent", ["plain", "react", "reflexion", "rag", "tools"])
+def test_a_real_model_is_prompted(model, agent, tmp_path, monkeypatch):
+    path = folder_of(model)
+    if model == "qwen05" and agent not in ("react", "tools"):
+        pytest.skip("the shorter check of a second template")
+    monkeypatch.chdir(tmp_path)
+    worlds = {"rag": {"env": "RoleAgent/SearchQA-v0", "split": "test_sample", "steps": 0}}
+    worlds["tools"] = {"env": "RoleAgent/Office-v0", "split": "test", "steps": 0}
+    name = "plain" if agent == "tools" else agent
+    trials = ["--agent-arg", "trials=2"] if agent == "reflexion" else []
+    result = play("--agent", name, "--model-path", str(path), *trials, **worlds.get(agent, {}))
+    assert result["n"] == 1
+    assert result["errors"] == 0
+    assert result["usage"]["completion_tokens"] > 0
+
+
+@pytest.mark.parametrize("model", ["smollm2", "qwen05"])
+def test_the_standard_prompts_call_tools_as_the_template_does(model, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    native = ["--set", "prompt.tool_format=native", "--set", "wia=off"]
+    result = play("--agent", str(folder_of(model)), *native, env="RoleAgent/Office-v0", split="test", steps=0)
+    assert result["n"] == 1
+    assert result["errors"] == 0
+
+
+# --- behind a server, and beside the policy ---------------------------------------------------------------------------
+
+
+@contextmanager
+def served(path):
+    """A model behind OpenAI's protocol."""
+    from roleagent.agents.chat.models import PolicyChatModel
+    from roleagent.agents.policies.hf import HFPolicy
+
+    model = PolicyChatModel(HFPolicy.from_path(path, torch.Generator().manual_seed(0), context_length=2048))
+
+    def reply(body, number):
+        [answer] = model.chat([body["messages"]], max_tokens=min(16, body["max_tokens"]), temperature=0.0)
+        return message(answer.text, answer.finish_reason, (answer.prompt_tokens, answer.completion_tokens))
+
+    with serving(reply) as fake:
+        yield fake
+
+
+def test_analyst_and_simulator_are_another_model_behind_a_server(smollm2, tmp_path):
+    with served(smollm2) as fake:
+        server = ["url=" + fake.url, "timeout=300", "concurrency=1", "answer_tokens=16"]
+        analyst = ["aiw=on", "curriculum.analyst=endpoint", *(f"curriculum.endpoint.{one}" for one in server)]
+        writer = ["genenv=on", "simulator.kind=endpoint", *(f"simulator.endpoint.{one}" for one in server)]
+        result = train(smollm2, tmp_path / "run", "method=grpo", "wia=off", *UNEQUAL, *analyst, *writer)
+    asked = " ".join(body["messages"][-1]["content"] for body in fake.asked)
+    assert "failure" in asked
+    assert result["counters"]["curriculum_failures"] > 0
+    assert any("task" in one["messages"][-1]["content"] for one in fake.asked)
+
+
+def test_the_analyst_is_another_local_model(smollm2, tmp_path, monkeypatch):
+    """The class of the page "Use a pretrained model"."""
+    page = (Path(__file__).parents[2] / "docs" / "pretrained.md").read_text(encoding="utf-8")
+    code = page.partition("# other_analyst.py\n")[2].partition("```")[0]
+    (tmp_path / "other_analyst.py").write_text(code.replace("HuggingFaceTB/SmolLM2-135M-Instruct", str(smollm2)))
+    monkeypatch.chdir(tmp_path)
+    result = train(smollm2, tmp_path / "run", "wia=off", *UNEQUAL, "curriculum.analyst=other_analyst:OtherModel")
+    assert result["counters"]["curriculum_failures"] > 0
+
+
+def test_every_episode_of_a_real_model_is_logged_in_its_own_words(smollm2, tmp_path):
+    train(smollm2, tmp_path / "run", *UNEQUAL)
+    with gzip.open(tmp_path / "run" / "trajectories" / "iteration-000001.jsonl.gz", "rt") as file:
+        episodes = [json.loads(line) for line in file]
+    assert len(episodes) == 2
+    turns = [turn for episode in episodes for turn in episode["turns"]]
+    assert all(turn["reply"] for turn in turns)
+    assert all(math.isfinite(turn["advantage"]) for turn in turns)
