@@ -1,6 +1,6 @@
 """The display of a run: one live panel on a terminal, plain lines elsewhere.
 
-In logs and pipes no ten seconds pass without a line: if nothing else was printed, it says what is under way.
+In logs and pipes no ten seconds pass without a line: if nothing else was printed, it describes what is under way.
 """
 
 from __future__ import annotations

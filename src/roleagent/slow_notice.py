@@ -9,7 +9,7 @@ stdout.
 
 A program with a display of its own (:class:`~roleagent.learners.tracking.display.Display`) is asked by :func:`watched`
 whether it has something to say. :func:`count` and :func:`counting` count the work itself, such as sampled tokens, which
-says most about a slow model.
+is the clearest sign of life of a slow model.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ READ = {
     "algorithms": "trains the default run with other methods, ten minutes each",
     "citing": "nothing to run",
     "genenv": "hours of training",
+    "pretrained": "real models: tests/core/test_real_models.py walks its roads",
     "results": "hours of training",
     "scaling": "several GPUs",
     "vllm": "a GPU, or an environment of its own (.ci/vllm)",

@@ -78,7 +78,9 @@ def moved(run, start):
         return any(bool(weights.any()) for name, weights in adapter.items() if "lora_B" in name)
     before, after = (load_file(place / "model.safetensors") for place in (start, newest(run)))
     assert all(bool(weights.isfinite().all()) for weights in after.values())
-    return any(not torch.equal(before[name].float(), weights.float()) for name, weights in after.items() if name in before)
+    return any(
+        not torch.equal(before[name].float(), weights.float()) for name, weights in after.items() if name in before
+    )
 
 
 @pytest.mark.parametrize("road", TRAINING)
@@ -138,7 +140,19 @@ def play(*arguments, env="RoleAgent/Toy-v0", split="valid", tasks=1, steps=2):
     from roleagent.evaluate import main
 
     limit = ["--env-arg", f"max_steps={steps}"] if steps else []
-    where = ["--env", env, "--split", split, "--tasks", str(tasks), *limit, "--max-tokens", "8", "--out", "result.jsonl"]
+    where = [
+        "--env",
+        env,
+        "--split",
+        split,
+        "--tasks",
+        str(tasks),
+        *limit,
+        "--max-tokens",
+        "8",
+        "--out",
+        "result.jsonl",
+    ]
     Path("result.jsonl").unlink(missing_ok=True)
     assert main([*where, *arguments]) == 0
     return json.loads(Path("result.result.json").read_text())
@@ -168,6 +182,44 @@ def test_the_standard_prompts_call_tools_as_the_template_does(model, tmp_path, m
     result = play("--agent", str(folder_of(model)), *native, env="RoleAgent/Office-v0", split="test", steps=0)
     assert result["n"] == 1
     assert result["errors"] == 0
+
+
+TEMPLATES = {
+    "smollm2": ("You are a helpful AI assistant named SmolLM, trained by Hugging Face", False, "<|im_end|>"),
+    "qwen05": ("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", True, "<|im_end|>"),
+}
+
+
+@pytest.mark.parametrize("model", TEMPLATES)
+def test_the_table_of_templates_holds(model):
+    """That of docs/pretrained.md."""
+    from transformers import AutoTokenizer
+
+    from roleagent.agents.chat_template import ChatTemplate
+
+    system, tools, end = TEMPLATES[model]
+    template = ChatTemplate(AutoTokenizer.from_pretrained(folder_of(model)))
+    assert system in template.raw([{"role": "user", "content": "A door."}])
+    assert (template.form.system, template.form.tools, template.opening) == (True, tools, "")
+    assert template.turn_end.strip() == end
+    page = (Path(__file__).parents[2] / "docs" / "pretrained.md").read_text(encoding="utf-8")
+    assert system in page
+
+
+def test_a_gguf_file_becomes_a_folder_that_answers(smollm2, tmp_path):
+    """By the program of docs/pretrained.md."""
+    pytest.importorskip("gguf", reason="needs gguf and accelerate (.ci/models)")
+    from roleagent.agents.chat.models import PolicyChatModel
+    from roleagent.agents.policies.hf import HFPolicy
+
+    page = (Path(__file__).parents[2] / "docs" / "pretrained.md").read_text(encoding="utf-8")
+    found: dict = {"__name__": "convert_gguf"}
+    exec(page.partition("# convert_gguf.py\n")[2].partition("```")[0], found)
+    found["convert"](MODELS / "smollm2.gguf", tmp_path / "folder")
+    model = PolicyChatModel(HFPolicy.from_path(tmp_path / "folder", torch.Generator(), context_length=256))
+    question = [{"role": "user", "content": "What is the capital of France?"}]
+    [answer] = model.chat([question], max_tokens=8, temperature=0.0)
+    assert "Paris" in answer.text
 
 
 # --- behind a server, and beside the policy ---------------------------------------------------------------------------
