@@ -8,10 +8,12 @@ from __future__ import annotations
 import runpy
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from roleagent.commands import choose, complain
 from roleagent.program import begin, extra_of, require
+from roleagent.slow_notice import waiting
 
 
 def train(arguments: Sequence[str]) -> int:
@@ -166,14 +168,19 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "export": export,
 }
 
+SPEAKING = {"train", "evaluate", "play", "watch", "serve", "webshop", "index"}
+"""Verbs that show their own progress, or wait for a person or for clients."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     if arguments is None:
         begin("roleagent")
     arguments = sys.argv[1:] if arguments is None else arguments
+    named = arguments[:1] and arguments[0] in VERBS.keys() - SPEAKING
     try:
-        return choose("roleagent", VERBS, arguments)
+        with waiting(f"roleagent {arguments[0]} to finish") if named else nullcontext():
+            return choose("roleagent", VERBS, arguments)
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if extra := extra_of(missing):

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from fake_openai import message, serving
-from programs import overrides
+from fake_openai import MODEL, message, serving
+from programs import ROOT, overrides
 
 pytestmark = pytest.mark.slow
 
@@ -228,7 +228,7 @@ def test_the_table_of_templates_holds(model):
     assert system in template.raw([{"role": "user", "content": "A door."}])
     assert (template.form.system, template.form.tools, template.opening) == (True, tools, "")
     assert template.turn_end.strip() == end
-    page = (Path(__file__).parents[2] / "docs" / "pretrained.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "pretrained.md").read_text(encoding="utf-8")
     assert system in page
 
 
@@ -238,7 +238,7 @@ def test_a_gguf_file_becomes_a_folder_that_answers(smollm2, tmp_path):
     from roleagent.agents.chat.models import PolicyChatModel
     from roleagent.agents.policies.hf import HFPolicy
 
-    page = (Path(__file__).parents[2] / "docs" / "pretrained.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "pretrained.md").read_text(encoding="utf-8")
     found: dict = {"__name__": "convert_gguf"}
     exec(page.partition("# convert_gguf.py\n")[2].partition("```")[0], found)
     found["convert"](MODELS / "smollm2.gguf", tmp_path / "folder")
@@ -281,7 +281,7 @@ def test_analyst_and_simulator_are_another_model_behind_a_server(smollm2, taught
 
 def test_the_analyst_is_another_local_model(smollm2, taught, tmp_path, monkeypatch):
     """The class of the page "Use a pretrained model"."""
-    page = (Path(__file__).parents[2] / "docs" / "pretrained.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "pretrained.md").read_text(encoding="utf-8")
     code = page.partition("# other_analyst.py\n")[2].partition("```")[0]
     (tmp_path / "other_analyst.py").write_text(code.replace("HuggingFaceTB/SmolLM2-135M-Instruct", str(smollm2)))
     monkeypatch.chdir(tmp_path)
@@ -297,3 +297,38 @@ def test_every_episode_of_a_real_model_is_logged_in_its_own_words(taught, tmp_pa
     turns = [turn for episode in episodes for turn in episode["turns"]]
     assert all(turn["reply"] for turn in turns)
     assert all(math.isfinite(turn["advantage"]) for turn in turns)
+
+
+# --- other trainers ---------------------------------------------------------------------------------------------------
+
+
+def test_trl_trains_a_real_model(smollm2, tmp_path, monkeypatch):
+    """SmolLM2's marks are those of Qwen2.5, whose template shows tools; SmolLM2's own does not, and TRL needs it."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    pytest.importorskip("trl")
+    import trl_grpo
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from trl.chat_template_utils import qwen2_5_chat_template
+
+    def letters(completions, **_):
+        return [float(len(completion[-1]["content"])) for completion in completions]
+
+    words, model = AutoTokenizer.from_pretrained(smollm2), AutoModelForCausalLM.from_pretrained(smollm2)
+    words.chat_template = qwen2_5_chat_template
+    before = model.lm_head.weight.detach().clone()
+    settings = {"num_generations": 2, "per_device_train_batch_size": 2, "learning_rate": 1e-5, "use_cpu": True}
+    settings |= {"max_completion_length": 16, "max_tool_calling_iterations": 1, "bf16": False}
+    trainer = trl_grpo.train(model, words, "RoleAgent/Toy-v0", 1, 1, str(tmp_path), reward_funcs=[letters], **settings)
+    assert any("rewards/letters/mean" in entry for entry in trainer.state.log_history)
+    assert not torch.equal(before, trainer.model.lm_head.weight)
+
+
+def test_verifiers_evaluates_a_real_model(smollm2, monkeypatch, capsys):
+    pytest.importorskip("verifiers", reason="verifiers is not installed (.ci/adapters)")
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    import verifiers_eval
+
+    with served(smollm2) as fake:
+        monkeypatch.setattr("sys.argv", ["verifiers_eval.py", "--url", fake.url, "--model", MODEL, "--tasks", "1"])
+        verifiers_eval.main()
+    assert "2 rollouts of 1 tasks" in capsys.readouterr().out

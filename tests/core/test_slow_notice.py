@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from roleagent import slow_notice
+from roleagent import cli, slow_notice
 from roleagent.commands import stage_bars
 from roleagent.config import ConfigError
 from roleagent.slow_notice import waiting
@@ -79,6 +79,13 @@ def test_a_build_in_a_log_says_how_far_it_is(monkeypatch):
         progress("encoding", 0.25)
         until(said.getvalue)
     assert re.match(r"waiting \(0 s\) for encoding, 25% done", said.getvalue())
+
+
+def test_a_command_that_takes_long_says_so(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
+    monkeypatch.setitem(cli.VERBS, "games", lambda arguments: until(said.getvalue) or 0)
+    assert cli.main(["games"]) == 0
+    assert said.getvalue().startswith("waiting (0 s) for roleagent games to finish\n")
 
 
 def test_a_broken_stderr_ends_nothing(monkeypatch):
