@@ -65,6 +65,7 @@ class Run:
             display.say(f"{self.folder.path} has no checkpoint yet: the run starts from the beginning")
         self.held_out: Mapping[str, Any] | None = None
         self.timer = Timer()
+        display.part = lambda: self.timer.part
         self.tracking = Tracking(config, self.folder, display.warn, quiet=not ranks.first)
         self._started = time.monotonic()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.console import Console, Group
@@ -38,6 +38,7 @@ class Display:
 
     Attributes:
         since: when the last line was printed, on the monotonic clock.
+        part: gives the part of a step that is under way, such as ``analysis``, or an empty text.
     """
 
     def __init__(self, title: str, quiet: bool = False):
@@ -59,6 +60,7 @@ class Display:
         self._begun = 0
         self._plan: Mapping[str, float] = {}
         self._opened = self.since = time.monotonic()
+        self.part: Callable[[], str] = lambda: ""
         self._work = deque(
             [Work()], maxlen=2
         )  # a panel shows the last ten to twenty seconds, a line those since the last
@@ -143,7 +145,9 @@ class Display:
         else:
             so_far = "" if numbers else f", {duration(stage.elapsed or 0.0)} so far"
             line = f"{stage.description} {int(stage.completed)}/{int(stage.total or 0)}{self._left(stage) or so_far}"
-        if inner is not None:
+        if not numbers and (part := self.part()):
+            line += f"; {part}"
+        if inner is not None and inner.completed < (inner.total or 0):
             line += f"; {inner.description.strip()} {int(inner.completed)}/{int(inner.total or 0)}"
             if not self._steps and (left := _left(inner, inner.completed)) is not None:
                 line += f", {duration(left)} left"
@@ -157,8 +161,9 @@ class Display:
         done = stage.completed
         if done >= (stage.total or 0):
             return ""
-        if self._inner is not None and self._inner.total:
-            done += self._steps * self._inner.completed / self._inner.total
+        inner = self._inner  # another thread asks, too
+        if inner is not None and inner.total:
+            done += self._steps * inner.completed / inner.total
         left = _left(stage, done, self._begun)
         if left is None and stage.description in self._plan:
             left = max(0.0, self._plan[stage.description] - (stage.elapsed or 0.0))

@@ -48,6 +48,11 @@ class Timer:
             self._book()
             self._running.pop()
 
+    @property
+    def part(self) -> str:
+        """The running part; empty if none runs."""
+        return self._running[-1] if self._running else ""
+
     def move(self, seconds: float, name: str) -> None:
         """Books seconds that another clock measured, and that the running part must not count, under ``name``."""
         self.seconds[name] += seconds

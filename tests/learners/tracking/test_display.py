@@ -90,3 +90,12 @@ def test_a_slow_update_says_what_is_under_way(hasty, capsys):
         r"warmstart 0/100, 1 s so far: 4,096 tokens trained \([\d,]+/s\)\n",
         capsys.readouterr().out,
     )
+
+
+def test_a_part_of_a_step_is_named_when_its_episodes_are_over(hasty, capsys):
+    with Display("a run") as display:
+        display.stage("train", 30)
+        display.inner("episodes", 8, 8)
+        display.part = lambda: "analysis"
+        time.sleep(0.5)
+    assert re.match(r"a run\ntrain 0/30, 0 s so far; analysis\n", capsys.readouterr().out)
