@@ -9,7 +9,7 @@ Every run is one of ``train.py`` in its own folder under ``--out``, on one threa
 runs as there are cores run side by side. ``evaluate.py`` then evaluates the policies on the whole split. The program
 first estimates the remaining time, from finished runs or from the plan.
 
-The report uses only the run folders; ``--report`` writes it from the finished runs.
+The report, ``report.md`` in that folder, uses only the run folders; ``--report`` writes it from the finished runs.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             plan.check()
             troubles = experiment.carry_out(console)
         result = write_report(plan, out)
-        console.print(f"the report is in {plan.report}")
+        console.print(f"the report is in {out / 'report.md'}")
     except ConfigError as error:
         print(f"experiment.py: {error}", file=sys.stderr)
         return 2

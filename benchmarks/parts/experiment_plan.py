@@ -91,14 +91,12 @@ class Plan:
         core_minutes: what a run took where that was measured: of each arm, and of the warm starts.
         note: what a reader must know, in Markdown.
         needs: environment variables without which it cannot be run.
-        report: where the report goes.
     """
 
     title: str
     config: str
     arms: Mapping[str, Sequence[str]]
     stages: Sequence[Stage]
-    report: str
     options: Sequence[str] = ()
     apart: Sequence[str] = ()
     pairs: Sequence[tuple[str, str]] = ()

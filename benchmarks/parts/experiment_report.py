@@ -29,7 +29,7 @@ from roleagent.config import ConfigError
 
 
 def write_report(plan: Plan, out: Path) -> dict[str, Any]:
-    """Writes the report of what is finished; the figures of its last line.
+    """Writes ``report.md`` into the experiment's folder, of what is finished; the figures of its last line.
 
     Raises:
         ConfigError: nothing is, or the environment knows no such measure.
@@ -40,10 +40,9 @@ def write_report(plan: Plan, out: Path) -> dict[str, Any]:
     known = (SUCCESS, *success(arms[0], plan.evaluations[0])["metrics"])
     if plan.measure not in known:
         raise ConfigError(f"no episode has a measure {plan.measure!r}; there are {', '.join(known)}")
-    file = ROOT / plan.report
+    file = out / "report.md"
     pictures = draw(arms, file.parent / "pictures", file.stem)
     text = "\n".join(_pages(plan, arms, {what: path.relative_to(file.parent) for what, path in pictures.items()}))
-    file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(text.rstrip() + "\n", encoding="utf-8")
     first = plan.evaluations[0]
     return {

@@ -53,7 +53,7 @@ def written(tmp_path):
 
     def write(**changes):
         file = tmp_path / "tiny.yaml"
-        file.write_text(yaml.safe_dump({**PLAN, "report": str(tmp_path / "report.md"), **changes}))
+        file.write_text(yaml.safe_dump({**PLAN, **changes}))
         return file
 
     return write
@@ -226,10 +226,10 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path):
     status, shown, errors = run("benchmarks/experiment", "--config", written(**plan), "--out", out)
     assert status == 0, errors
     assert result_of(shown)["seeds"]["Role-Agent"] == [0]
-    page = (tmp_path / "report.md").read_text()
+    page = (out / "report.md").read_text()
     for text in ("Role-Agent over GRPO", "Nothing is tuned here.", "pictures/report_success.svg", "predictive reward"):
         assert text in page
-    assert (tmp_path / "pictures" / "report_success.svg").exists()
+    assert (out / "pictures" / "report_success.svg").exists()
     before = [(out / "seed0" / f"start{arm}" / "before.json").read_text() for arm in ("", "-role-agent")]
     assert before[0] == before[1]
     weights = [out / "seed0" / f"start{arm}" / "checkpoints" / "step-500000" / "policy" for arm in ("", "-grpo")]
@@ -237,7 +237,7 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path):
     (out / "seed0" / "start-grpo.costs.json").unlink()  # the program was killed, and its last run went on to its end
     again = run("benchmarks/experiment", "--config", written(**plan), "--out", out)
     assert again[0] == 0 and "left: nothing" in again[1] and "about 0.0 hours" in again[1]
-    assert (tmp_path / "report.md").read_text() == page
+    assert (out / "report.md").read_text() == page
     status, _, errors = run(
         "benchmarks/experiment", "--config", written(**plan, measure="socre"), "--out", out, "--report"
     )

@@ -162,7 +162,13 @@ def test_the_page_of_options_has_every_option_with_its_default():
             assert reported[name] == (shown[value] if isinstance(value, bool) else str(value)), name
 
 
-@pytest.mark.parametrize("name", ["docstrings", "pages"])
+def test_the_forest_plot_is_that_of_the_table_of_results():
+    forest = building("forest")
+    drawn = (ROOT / "docs" / "pictures" / "forest.svg").read_text("utf-8")
+    assert drawn == forest.picture(forest.rows()), "run: python docs/building/forest.py"
+
+
+@pytest.mark.parametrize("name", ["docstrings", "forest", "pages"])
 def test_the_doctests_of_what_builds_the_site(name):
     pytest.importorskip("griffe", reason="the extra roleagent[docs] is not installed")
     result = doctest.testmod(building(name))

@@ -26,7 +26,7 @@ READ = {
 }
 """Pages that show no end, with the reason."""
 SHOWN = [page for page in PAGES if {"python", "bash"} & {block.kind for block in blocks_of(page)}]
-SHOWN = [page for page in SHOWN if page.parent.name != "results" and page.stem not in READ]
+SHOWN = [page for page in SHOWN if page.stem not in READ]
 
 
 @pytest.fixture(scope="session")
@@ -42,13 +42,13 @@ def walk(page, place, folder, slow):
     return walked
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_the_programs_and_quick_commands_of_a_page_run(page, place, tmp_path):
     walk(page, place, tmp_path, slow=False)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("page", [page for page in PAGES if page.parent.name != "results"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_leads_to_the_end_that_it_shows(page, place, tmp_path):
     walked = walk(page, place, tmp_path, slow=True)
     if page in SHOWN and walked.seen != [*blocks_of(page)][-1].line:
