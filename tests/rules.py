@@ -91,7 +91,6 @@ RULES = [
     quick(r"python evaluate\.py --env RoleAgent/Toy-v0 .*--agent my_module:MyAgent"),
     quick(r"python evaluate\.py --agent (expert|random) --env RoleAgent/Toy-v0 .*"),
     quick(r"python evaluate\.py compare expert\.jsonl random\.jsonl"),
-    quick(r"python evaluate\.py --agent oracle --env RoleAgent/Office-v0 .*"),
     slow(r"python evaluate\.py --agent oracle --config mcp\.yaml", needs="mcp"),
     slow(r"python evaluate\.py --agent runs/toy"),
     slow(r"python evaluate\.py --agent runs/toy --temperature 1 --repeats 5", "--tasks 2"),

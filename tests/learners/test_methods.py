@@ -14,7 +14,8 @@ from roleagent.config.methods import METHODS
 TREE = SMALL | {
     "warmstart": {"episodes": 0},
     "curriculum": {"analyst": "rule"},
-    "rollout": {"num_groups": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 24, "prediction_tokens": 8},
+    "rollout": {"num_groups": 2, "group_size": 4, "eval_batch": 2, "action_tokens": 24, "prediction_tokens": 8},
+    "optim": {"minibatches": 1},  # a group whose episodes are alike makes no step of its own
     "train": {"iterations": 2, "keep_checkpoints": 9},
     # A policy that solves nothing is told apart by how badly it speaks, and by every token of it: hardly ever alike.
     "estimator": {
@@ -74,7 +75,7 @@ def test_it_trains_two_iterations(method, arguments, tmp_path):
             pattern for pattern in reported if not any(fnmatch(name, pattern) for name in row)
         } <= CLOCKS | CONDITIONAL
     episodes = episodes_of(tmp_path / "run", 1)
-    assert len(episodes) == 2 * (2 + one["replaced_groups"])
+    assert len(episodes) == 4 * (2 + one["replaced_groups"])
     assert any(turn["advantage"] for episode in episodes for turn in episode["turns"])
 
 

@@ -31,6 +31,7 @@ from roleagent.learners.genenv.simulator import SimulatorTraining, learn
 from roleagent.learners.model.learner import Learner
 from roleagent.learners.sft import simulator as warm_starts
 from roleagent.learners.sft.simulator import warm_start
+from roleagent.random_streams import random_stream
 from roleagent.tasks.grammar import Refused, TaskSpec, grammar_of
 from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation
 
@@ -116,7 +117,7 @@ def started():
         texts += [simulator_prompt(GRAMMAR, situation, explain=False), write_tasks([GRAMMAR.write(TaskSpec(values))])]
     tokenizer = train_tokenizer(texts, 400, [*TASK_TAGS, SIMULATE])
     policy = build_policy(config.policy, tokenizer, torch.Generator().manual_seed(0))
-    found = warm_start(policy, GRAMMAR, config, lambda *name: np.random.default_rng([0, *name]))
+    found = warm_start(policy, GRAMMAR, config, lambda *name: random_stream(0, *name))
     assert found.good and found.accepted >= 0.95 and found.distance <= 0.1, found
     return policy
 
@@ -133,9 +134,7 @@ def test_the_last_round_of_the_warm_start_has_a_falling_rate(monkeypatch, good, 
     monkeypatch.setattr(warm_starts, "quality", lambda *given: warm_starts.Quality(float(len(seen) + 1 >= good), 0.0))
     config = configured(rounds=2)
     policy = build_policy(config.policy, train_tokenizer([LINE] * 9, 300, [*TASK_TAGS, SIMULATE]), torch.Generator())
-    warm_start(
-        policy, GRAMMAR, config, lambda *name: np.random.default_rng([0, *name]), lambda *found: seen.append(found)
-    )
+    warm_start(policy, GRAMMAR, config, lambda *name: random_stream(0, *name), lambda *found: seen.append(found))
     *full, last = shares.values()
     assert len(shares) == len(seen) == rounds and not any(map(any, full))
     assert last[0] == 0.5 and last == sorted(last) and 0.9 < last[-1] < 1
