@@ -30,7 +30,7 @@ TOY_RUN = {
     "policy": TOY_POLICY,
     # Three groups and five tasks of the split: neither can be halved.
     "warmstart": {"episodes": 12, "epochs": 9, "batch_tokens": 1000, "optimizer": "adamw", "lr": 3e-3},
-    "rollout": {"num_groups": 3, "group_size": 2, "action_tokens": 8, "prediction_tokens": 8},
+    "rollout": {"num_groups": 3, "group_size": 2, "action_tokens": 16, "prediction_tokens": 8},
     "optim": {"minibatches": 2},
     "train": {"iterations": 2, "keep_checkpoints": 20},
 }

@@ -9,7 +9,7 @@ SMALL = {
     "env": {"eval_tasks": 8},
     "policy": {"hidden_size": 32, "layers": 1, "heads": 2, "kv_heads": 1, "mlp_size": 32},
     "warmstart": {"episodes": 12, "batch_tokens": 1000},
-    "rollout": {"num_groups": 3, "group_size": 2, "action_tokens": 8},
+    "rollout": {"num_groups": 3, "group_size": 2, "action_tokens": 16},
     "train": {"iterations": 2, "evaluate_every": 1},
 }
 

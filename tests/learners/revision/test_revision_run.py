@@ -4,7 +4,6 @@ import json
 import shutil
 from collections import Counter
 
-import numpy as np
 import pytest
 import torch
 import yaml
@@ -21,6 +20,7 @@ from roleagent.learners import preference
 from roleagent.learners.revision import imitation, iterate
 from roleagent.learners.revision.data import RevisionData
 from roleagent.learners.revision.other_runs import judging_policy
+from roleagent.random_streams import random_stream
 
 pytestmark = pytest.mark.slow
 differences = load("benchmarks/parts/run_differences").differences
@@ -153,7 +153,7 @@ def test_two_processes_make_the_data_that_one_makes_of_their_trees(config, warm,
     policy = HFPolicy.from_path(warm[0].partition("=")[2], torch.Generator())
     data = RevisionData(split, policy, open_judge(alone, policy, None), open_analyst(alone, policy), 0.5)
     for number, (row, tree) in enumerate(zip(rows, trees, strict=True)):
-        [made] = data.make([tree], [np.random.default_rng([0, 0, 21, 1, number])])
+        [made] = data.make([tree], [random_stream(0, "revision examples", 1, number)])
         assert row == json.loads(json.dumps(made.to_json(), default=str))
 
 

@@ -19,7 +19,7 @@ CONFIG = {
     "env": {"id": "RoleAgent/Toy-v0", "eval_split": "valid", "eval_tasks": 2},
     "policy": TOY_POLICY,
     "warmstart": {"episodes": 8, "epochs": 2, "batch_tokens": 1000, "optimizer": "adamw"},
-    "rollout": {"num_groups": 2, "group_size": 3, "action_tokens": 8, "prediction_tokens": 8},
+    "rollout": {"num_groups": 2, "group_size": 3, "action_tokens": 16, "prediction_tokens": 8},
     # It wins nothing after so short a warm start: the length of its replies makes the difference.
     "estimator": {"rewards": {"overlong": -1.0}, "overlong_buffer": 1.0},
     "optim": {"minibatches": 1, "schedule": "constant", "lr": 1e-2},
