@@ -108,7 +108,7 @@ def test_two_ranks_agree_on_what_replaces_their_dead_groups(arguments, tmp_path)
         episodes, groups = episodes_of(folder, number), {}
         for episode in episodes:
             groups.setdefault(episode["group"], []).append(episode)
-        assert all(len(group) == 2 and len({e["task_id"] for e in group}) == 1 for group in groups.values())
+        assert all(len(group) == 4 and len({e["task_id"] for e in group}) == 1 for group in groups.values())
         dead = [place for place, group in groups.items() if len({episode["reward"] for episode in group}) == 1]
         # Those that were replaced come last; three groups, and two draws at most in place of the dead among them.
         assert len(groups) == 3 + row["replaced_groups"] and 0 < row["replaced_groups"] <= 2 * 3
