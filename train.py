@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -87,9 +86,9 @@ def run_stages(run: Run, split: EnvSplit, held_out: EnvSplit) -> dict[str, Any]:
     """Warm start, first evaluation, RL (or more imitation) and second evaluation; continues a resumed run."""
     config = run.config
     torch.manual_seed(config.seed)  # only for dropout in models of other authors
-    collected = cache(partial(SFTData.collect, run, split))  # a pretrained model that is refused is so before
-    policy = run.open_policy(lambda generator: collected().new_policy(generator))
-    data = collected()
+    policy = run.open_policy()  # before the demonstrations: a model that cannot be played is refused at once
+    data = SFTData.collect(run, split)
+    policy = policy or run.build_policy(data.new_policy)
     segments = data.tokenize(policy)
 
     if run.progress.stage == "warmstart":

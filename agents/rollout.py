@@ -108,8 +108,8 @@ class Rollout:
             task_ids: one group each, in order; a task may occur twice.
             copies: episodes per group (G).
             temperature: of sampling.
-            progress: called after every turn with (finished, all) episodes; of one that goes on, the share of its steps
-                counts.
+            progress: called after every turn with (finished, all) episodes; an unfinished one counts
+                as the share of its steps that is played.
             openings: for each task id, replies that its episodes begin with; none of them is sampled.
 
         Returns:

@@ -56,7 +56,7 @@ TARGETS = {"accepted": 0.9, "in_band_end": 0.55, "in_band_ratio": 1.8, "kl": 0.0
 def open_simulator(run: Run, split: EnvSplit) -> SimulatorTraining:
     """The simulator after its warm start, and its learner."""
     data = SFTData.collect(run, split)
-    policy = run.open_policy(data.new_policy)
+    policy = run.build_policy(data.new_policy)
     if run.config.shares_simulator:
         imitate(run, policy, data.tokenize(policy), run.config.warmstart.epochs).close()
     run.enter("train")

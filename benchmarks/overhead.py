@@ -113,7 +113,7 @@ class Method:
         longer = EnvSplit.open(replace(config, env=lessons), config.env.train_split)
         demonstrations = collect_demonstrations(longer, self.run.stream("demonstrations"), display)
         data = SFTData(self.run, replace(world, horizon=1), demonstrations)
-        policy: Any = self.run.open_policy(data.new_policy)
+        policy: Any = self.run.build_policy(data.new_policy)
         policy.__class__ = Metronome  # the same model, that keeps to a length
         policy.reply, policy.prediction = config.rollout.action_tokens, config.rollout.prediction_tokens
         self.policy, self.config, self.horizon = policy, config, world.horizon

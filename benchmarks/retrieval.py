@@ -47,6 +47,8 @@ from parts.retrieval_tables import (
     tuned,
 )
 
+from roleagent.envs.retrieval.build import setting
+
 
 def race(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     """The servers, side by side."""
@@ -127,16 +129,6 @@ def bfloat16_is_fast() -> bool:
         return False
 
 
-def _setting(text: str) -> tuple[str, str | int]:
-    """A setting of an encoder.
-
-    >>> _setting("query_prefix=query: "), _setting("passage_length=64")
-    (('query_prefix', 'query: '), ('passage_length', 64))
-    """
-    key, _, value = text.partition("=")
-    return key, int(value) if value.isdecimal() else value
-
-
 def _pair(text: str) -> tuple[float, float]:
     """k1 and b.
 
@@ -174,7 +166,7 @@ def main() -> int:
         "--encode", metavar="e5:PATH", help="passages per second beside sentence-transformers, in turns; no server"
     )
     parser.add_argument(
-        "--set", action="append", default=[], type=_setting, metavar="KEY=VALUE", help="of the encoder of --encode"
+        "--set", action="append", default=[], type=setting, metavar="KEY=VALUE", help="of the encoder of --encode"
     )
     parser.add_argument(
         "--passages", type=int, help="of the corpus of --recall (default: all), or of a round of --encode"

@@ -45,8 +45,8 @@ def play_all(
         task_ids: tasks; one may occur several times.
         max_tokens: most tokens of an answer.
         temperature: of sampling.
-        progress: called after every answer with (finished, all) tasks; of one that goes on, the share of its steps
-            counts.
+        progress: called after every answer with (finished, all) tasks; an unfinished one counts
+            as the share of its steps that is played.
 
     Raises:
         EndpointError: the server cannot be used as it is configured, or has stopped answering.

@@ -239,15 +239,15 @@ def gold_recall(retrievers: Sequence[str], most: int | None) -> dict[str, float]
         cells, found, answered = [], [], []
         for group in asked.values():
             hits = retriever.retrieve([question.text for question in group])
-            shares, told = [], []
+            shares, answers_found = [], []
             for question, best in zip(group, hits, strict=True):
                 shares.append(len(question.gold & {hit.passage.id for hit in best}) / len(question.gold))
                 if golden := answers[question.text] - {"", "yes", "no"}:
                     texts = [f" {normalize(hit.passage.contents)} " for hit in best]
-                    told.append(float(any(f" {answer} " in text for answer in golden for text in texts)))
-            cells.append(f"{np.mean(shares):.3f} / {np.mean(told):.3f}")
+                    answers_found.append(float(any(f" {answer} " in text for answer in golden for text in texts)))
+            cells.append(f"{np.mean(shares):.3f} / {np.mean(answers_found):.3f}")
             found += shares
-            answered += told
+            answered += answers_found
         values = [np.asarray(found), np.asarray(answered)]
         first = first or values
         more = [100 * (mine - other) for mine, other in zip(values, first, strict=True)]

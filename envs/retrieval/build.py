@@ -263,7 +263,7 @@ def _parser() -> argparse.ArgumentParser:
         "--set",
         action="append",
         default=[],
-        type=_setting,
+        type=setting,
         metavar="KEY=VALUE",
         help="of the encoder: pooling=mean, 'query_prefix=query: ', passage_length=256; of bm25: k1=0.9, b=0.4",
     )
@@ -274,10 +274,10 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _setting(text: str) -> tuple[str, Any]:
+def setting(text: str) -> tuple[str, Any]:
     """A key and a value: a number where it reads as one.
 
-    >>> _setting("k1=0.9"), _setting("query_prefix=query: ")
+    >>> setting("k1=0.9"), setting("query_prefix=query: ")
     (('k1', 0.9), ('query_prefix', 'query: '))
     """
     key, separator, value = text.partition("=")
@@ -291,4 +291,4 @@ def _setting(text: str) -> tuple[str, Any]:
     return key, value
 
 
-__all__ = ["BUILDING", "build_index", "main", "open_index"]
+__all__ = ["BUILDING", "build_index", "main", "open_index", "setting"]

@@ -75,12 +75,8 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
             start = HFPolicy(model, agent.policy.tokenizer, _generator(config), agent.policy.context_length)  # type: ignore[arg-type]
         simulator = ModelSimulator(actor, grammar, options.temperature, start)
         if not run.progress.step:
-            _report(
-                run,
-                run.ranks.once(
-                    lambda: quality(simulator, run.stream("quality tasks"), run.stream("quality situations"))
-                ),
-            )
+            tasks, situations = run.stream("quality tasks"), run.stream("quality situations")
+            _report(run, run.ranks.once(lambda: quality(simulator, tasks, situations)))
             simulator.costs()  # which are no iteration's
         return SimulatorTraining(simulator, agent, shared=True)
     path = run.folder.path / _FOLDER

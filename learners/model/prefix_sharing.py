@@ -6,7 +6,7 @@ covers whole rows, a rectangle of rows of similar length at a time: rows are gat
 causally, and each distinct token takes the result of the row in which it first stands.
 
 The attention has a name of its own, which a model's configuration gets at its first such pass. Calls without prefixes
-go on to transformers' ``sdpa``.
+are transformers' ``sdpa``.
 """
 
 from __future__ import annotations

@@ -6,8 +6,8 @@ The iteration's loss is made of parts (good paths, spliced paths, general conver
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import count
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, count
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -57,13 +57,12 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
         run.display.warn(f"no conversation of revision.general fits into policy.context={policy.context_length}")
     parts["replay"] = replayed
     shares, tokens = part_shares(parts, options), options.batch_tokens or config.warmstart.batch_tokens
-    epoch = sum(1 for _ in batches(parts, shares, tokens, run.stream("revision batches", iteration, 0)))
-    updates = max(1, round(epoch * options.of_iteration("epochs", iteration)))
-    order = (
-        one
-        for number in count()
-        for one in batches(parts, shares, tokens, run.stream("revision batches", iteration, number))
-    )
+
+    def epoch(number: int) -> Iterator[list[Member]]:
+        return batches(parts, shares, tokens, run.stream("revision batches", iteration, number))
+
+    updates = max(1, round(sum(1 for _ in epoch(0)) * options.of_iteration("epochs", iteration)))
+    order = chain.from_iterable(map(epoch, count()))
     run.display.stage(f"imitate {iteration}", began + updates, run.progress.step)
 
     def step(batch: Sequence[Member]) -> dict[str, float]:

@@ -116,10 +116,9 @@ class Run:
         """As :meth:`stream`, with different numbers on every rank."""
         return random_stream(self.config.seed, "rank", self.ranks.rank, *name)
 
-    def open_policy(self, new: Callable[[torch.Generator], HFPolicy]) -> HFPolicy:
-        """The policy from the newest checkpoint, from the configured path, or a ``new`` one."""
-        generator = torch.Generator(own_device()).manual_seed(self.config.seed)
-        options = self.config.policy
+    def open_policy(self) -> HFPolicy | None:
+        """The policy from the newest checkpoint or the configured path; None if it is still to be built."""
+        generator, options = self._policy_generator(), self.config.policy
         if self.config.lora.rank:
             policy = self._open_adapted(generator)
         elif self.latest is not None:
@@ -129,7 +128,17 @@ class Run:
                 options.path, generator, options.dtype, options.context, options.trust_remote_code
             )
         else:
-            policy = new(generator)
+            return None
+        return self._opened(policy)
+
+    def build_policy(self, new: Callable[[torch.Generator], HFPolicy]) -> HFPolicy:
+        """A ``new`` policy."""
+        return self._opened(new(self._policy_generator()))
+
+    def _policy_generator(self) -> torch.Generator:
+        return torch.Generator(own_device()).manual_seed(self.config.seed)
+
+    def _opened(self, policy: HFPolicy) -> HFPolicy:
         policy.version = self.progress.version
         size = sum(parameter.numel() for parameter in policy.model.parameters())
         self.display.say(f"policy: {size / 1e6:.2f} M parameters, vocabulary {len(policy.tokenizer)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import chain, count, islice
 from math import ceil
 
 import numpy as np
@@ -53,22 +53,22 @@ def imitate(
     learner = Learner(policy, run.config, config.lr, optimizer=config.optimizer)
     run.restore(learner)
 
-    first = max(1, round(sum(1 for _ in batches(segments, config.batch_tokens, run.stream("imitation", 0))) * epochs))
+    def epoch(number: int) -> Iterator[list[Segment]]:
+        return batches(segments, config.batch_tokens, run.stream("imitation", number))
+
+    first = max(1, round(sum(1 for _ in epoch(0)) * epochs))
     rounds = corrections.rounds if corrections else 0
     each = ceil(first / epochs * (1 + REPLAY_SHARE) * config.round_episodes / config.episodes) if rounds else 0
     total = first + rounds * each  # an estimate: the rounds are not played yet
     if evaluated and run.config.train.stage == "rl":
-        left, unplayed = max(0, total - run.progress.step), rounds - len(corrections.started if corrections else ())
-        run.display.plan(time_plan(run.config, policy, segments, evaluated, left, unplayed))
+        played = len(corrections.started) if corrections else 0
+        left = max(0, total - run.progress.step)
+        run.display.plan(time_plan(run.config, policy, segments, evaluated, left, rounds - played))
     run.begin(total)
     pool, before = [*segments], 0
     for part in range(rounds + 1):  # the demonstrations, then the rounds
         # Endless epochs of the demonstrations, and one epoch of each round.
-        order = (
-            batch
-            for number in count()
-            for batch in batches(segments, config.batch_tokens, run.stream("imitation", number))
-        )
+        order = chain.from_iterable(map(epoch, count()))
         updates, start, end = first, 0.0, first / total
         if part and corrections:
             if part > len(corrections.started):
@@ -79,8 +79,8 @@ def imitate(
             again = run.stream("replayed", part).integers(len(pool), size=round(REPLAY_SHARE * len(new)))
             chosen = [*new, *(pool[int(place)] for place in again)]
             pool += new
-            epoch = [*batches(chosen, config.batch_tokens, run.stream("round", part))]
-            order, updates = iter(epoch), len(epoch)
+            of_round = [*batches(chosen, config.batch_tokens, run.stream("round", part))]
+            order, updates = iter(of_round), len(of_round)
             start, end = end + (part - 1) * each / total, end + part * each / total
         if corrections and part < len(corrections.started):  # a resumed run is beyond it
             continue
