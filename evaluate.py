@@ -59,9 +59,9 @@ if __name__ == "__main__":  # help, and what is wrong with the command, need not
 
 from roleagent.agents.builders import EnvSplit, make_base, make_wrapped
 from roleagent.agents.chat.endpoint import Endpoint, EndpointError
-from roleagent.agents.chat.episode import EpisodeResult
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.standard import ChatAgent
+from roleagent.agents.episode import EpisodeResult
 from roleagent.agents.evaluation.baselines import build_prompting_agent
 from roleagent.agents.evaluation.header import header_of
 from roleagent.agents.evaluation.play import agent_attempts, chat_attempts, policy_attempts

@@ -1,69 +1,349 @@
-"""A live episode of a rollout, and the counters of all of them."""
+"""An episode: one task in one environment, its record, and the loop that plays it.
+
+:func:`play_episode` is the loop of every kind of agent; what they differ in is how they decide. A local policy decides
+by sampling tokens (:mod:`roleagent.agents.rollout`), a prompting agent by asking a chat model
+(:mod:`roleagent.agents.chat`), an agent of one's own by its function (:mod:`roleagent.agents.evaluation.play`).
+:mod:`roleagent.agents.scheduler` plays many episodes side by side.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from itertools import zip_longest
+from typing import Any, Protocol
 
-from roleagent.agents.rendering import Conversation
-from roleagent.types import Completion, PredictionScore, Task, Trajectory, Turn
+from roleagent.agents.chat.types import OVERLONG, Answer, Message, OverlongError, Prompt
+from roleagent.agents.scheduler import Ask, Step
+from roleagent.envs.pool import EnvPool, Outcome
+from roleagent.recorder import UNSAMPLED, Recorder
+from roleagent.types import Completion, Prediction, Task, Turn
+
+UNANSWERED = "the model did not answer"
+_OF_CALLS = ("name", "arguments", "error", "result", "reward")
 
 
-@dataclass
-class RolloutStats:
-    """Counters of a rollout. Tokens are sampled tokens.
+class EpisodeFailed(Exception):
+    """The episode has no outcome; the message says why in one line. Agents do not catch it."""
+
+
+class EnvError(EpisodeFailed):
+    """The environment failed."""
+
+
+class NoAnswerError(EpisodeFailed):
+    """The model did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """What is played in a step.
 
     Attributes:
-        errors: episodes whose environment failed.
-        failures: their errors, by task id.
+        reply: for the environment, in the form that its outermost wrapper takes.
+        command: the bare command in it; None: the reply is one.
+        prompt_ids: the tokens that it was sampled from.
+        completion: the sampled tokens.
+        prediction: of the states after it.
     """
 
-    episodes: int = 0
-    turns: int = 0
-    action_tokens: int = 0
-    prediction_tokens: int = 0
-    errors: int = 0
-    failures: dict[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def gather(cls, parts: Sequence[RolloutStats]) -> RolloutStats:
-        """The sum of several rollouts' counters."""
-        total = cls()
-        for part in parts:
-            total.episodes += part.episodes
-            total.turns += part.turns
-            total.action_tokens += part.action_tokens
-            total.prediction_tokens += part.prediction_tokens
-            total.errors += part.errors
-            total.failures |= part.failures
-        return total
+    reply: Any
+    command: str | None = None
+    prompt_ids: tuple[int, ...] = ()
+    completion: Completion = UNSAMPLED
+    prediction: Prediction | None = None
 
 
-@dataclass
-class Episode:
-    """One live episode: its place in the pool, its conversation, its turns so far."""
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The costs of an episode's answers.
 
-    index: int
-    task_id: str
-    task: Task
-    given: tuple[Completion, ...] = ()
-    conversation: Conversation | None = None
-    first: str = ""
-    state: str | None = None
-    grouping_state: str | None = None
-    turns: list[Turn] = field(default_factory=list)
-    asked: dict[int, tuple[int, ...]] = field(default_factory=dict)  # by turn, prompts of predictions to be sampled
-    scores: dict[int, list[PredictionScore]] = field(default_factory=dict)
-    stop_reason: str = ""
-    terminated: bool = False
-    truncated: bool = False
+    Attributes:
+        answers: number of the model's answers.
+        prompt_tokens: read; each prompt is the whole conversation so far.
+        completion_tokens: written.
+        estimated: answers whose tokens were not counted but estimated.
+        cut: answers that ended at the token limit.
+        seconds: waited for answers; those of concurrent episodes overlap.
+    """
 
-    def trajectory(self) -> Trajectory:
-        """The frozen record; scores that arrived late go to the turns that made the predictions."""
-        turns = tuple(
-            replace(turn, prediction=replace(turn.prediction, scores=tuple(self.scores.get(number, ()))))
-            if turn.prediction is not None
-            else turn
-            for number, turn in enumerate(self.turns)
+    answers: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    estimated: int = 0
+    cut: int = 0
+    seconds: float = 0.0
+
+    def plus(self, answer: Answer, seconds: float) -> Usage:
+        """With one more answer.
+
+        >>> Usage().plus(Answer("look", "stop", 20, 2, estimated=False), 0.5)
+        Usage(answers=1, prompt_tokens=20, completion_tokens=2, estimated=0, cut=0, seconds=0.5)
+        """
+        return Usage(
+            self.answers + 1,
+            self.prompt_tokens + answer.prompt_tokens,
+            self.completion_tokens + answer.completion_tokens,
+            self.estimated + answer.estimated,
+            self.cut + (answer.finish_reason == "length"),
+            self.seconds + seconds,
         )
-        return Trajectory(self.task, turns, self.terminated, self.truncated, self.stop_reason, self.first)
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    """The result of an episode without tokens: of a prompting agent, or of one without a model.
+
+    Attributes:
+        reward: sum of the ``task`` terms of the last trial.
+        steps: commands of the last trial.
+        stop_reason: ``"won"``, ``"lost"``, ``"max_steps"``, ``"context"`` (the conversation outgrew the model's
+            context), ``"gave_up"`` (the agent ended it) or ``"error"`` (the environment failed, or the model did not
+            answer: no outcome of the task).
+        trials: attempts at the task; an episode that was won was won in the last of them.
+        corrections: replies in which no command could be found, over all trials.
+        invalid: commands of the last trial that the environment did not understand.
+        info: the environment's last report.
+        messages: the last conversation, with the model's last reply.
+        goal: of the task.
+        initial_observation: of the first trial.
+        turns: of all trials, in the keys of :mod:`roleagent.agents.evaluation.transcripts`.
+        error: what went wrong, where the stop reason is ``"error"``.
+    """
+
+    task_id: str
+    task_type: str = ""
+    won: bool = False
+    reward: float = 0.0
+    steps: int = 0
+    stop_reason: str = "error"
+    trials: int = 1
+    corrections: int = 0
+    invalid: int = 0
+    info: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[Message, ...] = ()
+    usage: Usage = Usage()
+    error: str = ""
+    goal: str = ""
+    initial_observation: str = ""
+    turns: tuple[Mapping[str, Any], ...] = ()
+
+
+class Episode:
+    """One task in one environment of a pool. An agent sees ``observation`` and ``info``.
+
+    Args:
+        pool: has the environment.
+        slot: its number there.
+        task_id: the task.
+        env_id: the Gymnasium id, for the record.
+
+    Attributes:
+        record: of the current trial; None before the first.
+        trials: how often :meth:`begin` was called.
+        corrections: replies without a command; the agent counts them here.
+        usage: of all answers.
+    """
+
+    def __init__(self, pool: EnvPool, slot: int, task_id: str, env_id: str = ""):
+        self._pool, self.slot, self.task_id, self._env_id = pool, slot, task_id, env_id
+        self.record: Recorder | None = None
+        self.trials, self.corrections, self.usage = 0, 0, Usage()
+        self._messages: tuple[Message, ...] = ()  # of the last conversation
+        self._initial_observation = ""
+        self._turns: list[tuple[int, Turn]] = []  # of all trials
+        self._heard: list[list[tuple[Answer, float]]] = [[]]  # answers before each of these turns, and after the last
+
+    @property
+    def observation(self) -> str:
+        """The newest observation."""
+        return self.record.observation if self.record else ""
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """The newest ``info`` of the environment."""
+        return self.record.info if self.record else {}
+
+    @property
+    def turns(self) -> Sequence[Turn]:
+        """The turns of the current trial."""
+        return self.record.turns if self.record else ()
+
+    @property
+    def over(self) -> bool:
+        """Whether the current trial is over, or none has begun."""
+        return self.record is None or self.record.over
+
+    @property
+    def won(self) -> bool:
+        """Whether the last trial was won."""
+        return self.record is not None and self.record.won
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the current trial ended; ``""`` while it goes on."""
+        return self.record.stop_reason if self.record else ""
+
+    @property
+    def task_type(self) -> str:
+        """The task type that the environment reports, or an empty text."""
+        return str(self.info.get("task_type", ""))
+
+    @property
+    def share(self) -> float:
+        """The share of the current trial that is played if it becomes as long as it can, in [0, 1]."""
+        return self._pool.share(self.slot, len(self.turns))
+
+    def begin(self) -> None:
+        """Resets the environment to the task: the first trial, or a further one.
+
+        Raises:
+            EnvError: the environment failed.
+            ValueError: its split has no such task.
+        """
+        self.trials += 1
+        outcome = self._checked(self._pool.reset(self.slot, self.task_id))
+        task = Task.of(self._env_id, self.task_id, outcome.info)
+        self.record = Recorder(task, outcome.observation, outcome.info)
+        self._initial_observation = self._initial_observation or outcome.observation
+
+    async def step(self, action: Action | Any) -> None:
+        """Plays an action, or a bare command.
+
+        Raises:
+            EnvError: the environment failed.
+        """
+        if not isinstance(action, Action):
+            action = Action(action)
+        assert self.record is not None
+        outcome = self._checked(await Step(action.reply))
+        command = action.reply if action.command is None else action.command
+        turn = self.record.add(
+            outcome.info.get("command", command),  # of a view: the environment's own, for detectors and reports
+            *(outcome.observation, outcome.reward, outcome.terminated, outcome.truncated, outcome.info),
+            prompt_ids=action.prompt_ids,
+            completion=action.completion,
+            prediction=action.prediction,
+        )
+        self._turns.append((self.trials, turn))
+        self._heard.append([])
+
+    async def ask(self, messages: Sequence[Message]) -> Answer:
+        """The chat model's answer to a conversation.
+
+        Raises:
+            OverlongError: the messages do not fit the model's context. An agent that does not catch it ends there.
+            NoAnswerError: there is none.
+        """
+        prompt = Prompt(messages)  # a copy: the agent may go on changing its list
+        self._messages, began = prompt, time.monotonic()
+        answer: Answer | None = await Ask(prompt)
+        seconds = time.monotonic() - began
+        if answer is None:
+            raise NoAnswerError(UNANSWERED)
+        if answer.finish_reason == OVERLONG:
+            raise OverlongError("the conversation does not fit the model's context")
+        self.usage = self.usage.plus(answer, seconds)
+        self._heard[-1].append((answer, seconds))
+        calls = {"tool_calls": list(answer.tool_calls)} if answer.tool_calls else {}
+        self._messages = (*prompt, {"role": "assistant", "content": answer.text, **calls})
+        return answer
+
+    def result(self, stop_reason: str = "", error: str = "") -> EpisodeResult:
+        """The result of an episode that is over; with an ``error`` it has no outcome."""
+        result = EpisodeResult(
+            self.task_id,
+            self.task_type,
+            stop_reason="error" if error else stop_reason or self.stop_reason or "gave_up",
+            corrections=self.corrections,
+            usage=self.usage,
+            error=error,
+            goal=str(self.info.get("goal", "")),
+            initial_observation=self._initial_observation,
+            turns=tuple(self._lines()),
+        )
+        if error:
+            return result
+        return replace(
+            result,
+            won=self.won,
+            reward=float(sum(turn.rewards.get("task", 0.0) for turn in self.turns)),
+            steps=len(self.turns),
+            trials=self.trials,
+            invalid=sum(not turn.info.get("valid_action", True) for turn in self.turns),
+            info=self.info,
+            messages=self._messages,
+        )
+
+    def _lines(self) -> list[dict[str, Any]]:
+        """The turns of all trials, each with what the model wrote since the one before."""
+        lines = []
+        for played, heard in zip_longest(self._turns, self._heard):
+            if played is None and not heard:
+                break
+            trial, turn = played or (self.trials, Turn((), UNSAMPLED, "", ""))  # written after the last command
+            line = {"action": turn.action, "trial": trial, **after_step(turn.observation, turn.info, turn.rewards)}
+            if heard:
+                usage = Usage()
+                for answer, seconds in heard:
+                    usage = usage.plus(answer, seconds)
+                line["reply"] = "\n\n".join(answer.text for answer, _ in heard)
+                line["thoughts"] = "\n\n".join(answer.thoughts for answer, _ in heard if answer.thoughts) or None
+                line["usage"] = asdict(usage)
+            lines.append(line)
+        return lines
+
+    @staticmethod
+    def _checked(outcome: Outcome) -> Outcome:
+        if outcome.error is not None:
+            raise EnvError(outcome.error)
+        return outcome
+
+
+Decide = Callable[[Episode], Awaitable[Action | Any | None]]
+"""Chooses what is played next: an action, a bare command, or None to leave the episode."""
+
+
+async def play_episode(episode: Episode, decide: Decide) -> None:
+    """Plays a trial from its beginning to its end.
+
+    Raises:
+        EpisodeFailed: it has no outcome.
+        ValueError: the environment's split has no such task.
+    """
+    episode.begin()
+    while not episode.over:
+        action = await decide(episode)
+        if action is None:
+            return
+        await episode.step(action)
+
+
+class PromptingAgent(Protocol):
+    """An agent that plays by prompting a chat model."""
+
+    async def play(self, episode: Episode) -> None:
+        """Plays the episode from its beginning to its end: awaits ``episode.ask(messages)`` for the model's answers and
+        ``episode.step(command)`` for those of the environment, or :func:`play_episode`."""
+        ...
+
+
+def after_step(observation: str, info: Mapping[str, Any], rewards: Mapping[str, float]) -> dict[str, Any]:
+    """What an environment answered to a command, as transcripts and logs have it."""
+    found = {name: info[name] for name in ("calls", "answer") if info.get(name)}
+    if "calls" in found:
+        found["calls"] = [{name: call.get(name) for name in _OF_CALLS} for call in found["calls"]]
+    return {
+        "format_error": info.get("format_error"),
+        "valid": bool(info.get("valid_action", True)),
+        "observation": observation,
+        **found,
+        **({} if info.get("state") == observation else {"state": info.get("state")}),
+        "rewards": {name: short(value) for name, value in rewards.items()},
+    }
+
+
+def short(value: float) -> float:
+    """A number as it is logged."""
+    return round(float(value), 4) + 0.0  # no -0.0

@@ -1,38 +1,61 @@
-"""Plays episodes of a policy in many environments, in lockstep over the live ones.
+"""Plays groups of episodes of a policy, side by side.
 
-One batched call of the policy per turn; finished episodes leave the batch. Predictions are sampled in one call after
-all episodes if no later prompt contains them, else in a second call per turn. What comes out are
+The policy samples for all live episodes in one call; finished episodes leave the batch. Predictions are sampled in one
+call after all episodes if no later prompt contains them, else in a second call per turn. What comes out are
 :class:`~roleagent.types.Trajectory` objects with every prompt and every sampled token as they were.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from roleagent.agents.episode import Episode
-from roleagent.agents.episode import RolloutStats as RolloutStats
+from roleagent.agents.episode import Action, EnvError, Episode, play_episode
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import STYLES, Conversation, renderer_of
+from roleagent.agents.scheduler import Ask, Batch, Scheduler
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.env_spec import Instructions, instructions_of
 from roleagent.envs.pool import EnvPool, Outcome
 from roleagent.envs.wrappers.predicted_state import score_predictions
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader
+from roleagent.recorder import Recorder
 from roleagent.timer import Timer
-from roleagent.types import (
-    Completion,
-    Group,
-    Prediction,
-    Request,
-    Task,
-    Turn,
-    grouping_state,
-)
+from roleagent.types import Completion, Group, Prediction, Request, Task
 
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
+
+
+@dataclass
+class RolloutStats:
+    """Counters of a rollout. Tokens are sampled tokens.
+
+    Attributes:
+        errors: episodes whose environment failed.
+        failures: their errors, by task id.
+    """
+
+    episodes: int = 0
+    turns: int = 0
+    action_tokens: int = 0
+    prediction_tokens: int = 0
+    errors: int = 0
+    failures: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def gather(cls, parts: Sequence[RolloutStats]) -> RolloutStats:
+        """The sum of several rollouts' counters."""
+        total = cls()
+        for part in parts:
+            total.episodes += part.episodes
+            total.turns += part.turns
+            total.action_tokens += part.action_tokens
+            total.prediction_tokens += part.prediction_tokens
+            total.errors += part.errors
+            total.failures |= part.failures
+        return total
 
 
 class Rollout:
@@ -70,8 +93,10 @@ class Rollout:
         self.stats, self.watch = RolloutStats(), Timer()
         self.reader: ReplyReader = reader or TagReader(prompt.think, horizon=horizon)
         self.action_stops = self._stops(*self.reader.stops)
+        inline = horizon and prompt.predictions == "inline"
+        self.action_limit = config.action_tokens + (config.prediction_tokens if inline else 0)
         # Prompts that only grow are the beginnings of one text, so their questions can be asked together, afterwards.
-        self._predicts_later = bool(horizon) and (prompt.style, prompt.predictions) == ("transcript", "detached")
+        self.predicts_later = bool(horizon) and (prompt.style, prompt.predictions) == ("transcript", "detached")
         # With one horizon its closing tag ends the reply; with several the model itself ends the reply.
         self.prediction_stops = self._stops("</prediction>") if horizon == 1 else policy.end_ids
 
@@ -88,7 +113,7 @@ class Rollout:
             ids.append(self.policy.eos_id)
         return Completion(tuple(ids), (0.0,) * len(ids), "stop")
 
-    def open(self, observation: str, info: dict[str, Any]) -> Conversation:
+    def open(self, observation: str, info: Mapping[str, Any]) -> Conversation:
         """A conversation in the configured style, after ``reset``."""
         style = STYLES[self.prompt.style]
         think, history = self.prompt.think, self.prompt.history
@@ -116,163 +141,95 @@ class Rollout:
             One group per task id. Episodes whose environment failed are left out of their group and counted in
             ``stats.errors``: a crash is not a reward of 0.
         """
-        episodes = [
-            self._begin(position * copies + copy, task_id, () if openings is None else tuple(openings[position]))
-            for position, task_id in enumerate(task_ids)
-            for copy in range(copies)
-        ]
-        live = [episode for episode in episodes if not episode.stop_reason]
-        while live:
-            self._turn(live, temperature)
-            live = [episode for episode in live if not episode.stop_reason]
-            if progress is not None:
-                going = sum(self.pool.share(episode.index, len(episode.turns)) for episode in live)
-                progress(len(episodes) - len(live) + going, len(episodes))
-        if self._predicts_later:
-            self._predict_later([episode for episode in episodes if episode.stop_reason != "error"], temperature)
+        wanted = [task_id for task_id in task_ids for _ in range(copies)]
+        episodes = [Episode(self.pool, index, task_id, self.env_id) for index, task_id in enumerate(wanted)]
+        given = [() if openings is None else tuple(one) for one in openings or task_ids for _ in range(copies)]
+        scheduler = Scheduler(
+            Batch(lambda asked: self._sample(asked, temperature)),
+            self._step,
+            lambda index, slot: self._play(episodes[index], given[index]),
+            len(episodes),
+            progress=progress,
+            share=lambda index: episodes[index].share,
+        )
+        with self.watch("environment"):
+            errors = dict(scheduler.run())
         self.policy.clear_cache()
+        self.stats.failures |= {wanted[index]: error for index, error in sorted(errors.items()) if error}
         groups = []
-        for position in range(len(task_ids)):
-            members = episodes[position * copies : (position + 1) * copies]
-            sound = [episode for episode in members if episode.stop_reason != "error"]
-            self.stats.errors += len(members) - len(sound)
-            self.stats.episodes += len(sound)
-            groups.append(Group((sound or members)[0].task, tuple(episode.trajectory() for episode in sound)))
+        for position, task_id in enumerate(task_ids):
+            members = range(position * copies, (position + 1) * copies)
+            records = [episodes[index].record for index in members if not errors[index]]
+            trajectories = tuple(record.trajectory() for record in records if record is not None)
+            self.stats.errors += copies - len(trajectories)
+            self.stats.episodes += len(trajectories)
+            known = next((record for index in members if (record := episodes[index].record)), None)
+            task = trajectories[0].task if trajectories else known.task if known else Task(self.env_id, task_id)
+            groups.append(Group(task, trajectories))
         return groups
 
-    def _begin(self, index: int, task_id: str, given: tuple[Completion, ...]) -> Episode:
-        with self.watch("environment"):
-            outcome = self.pool.reset(index, task_id)
-        info = outcome.info
-        episode = Episode(index, task_id, Task.of(self.env_id, task_id, info), given)
-        if outcome.error is not None:
-            self._fail(episode, outcome.error)
-            return episode
-        episode.first, episode.state, episode.grouping_state = (
-            outcome.observation,
-            info.get("state"),
-            grouping_state(info),
+    async def _play(self, episode: Episode, given: Sequence[Completion]) -> str:
+        """Plays an episode, and returns the error of its environment, or ``""``."""
+        player = _Player(self, given)
+        try:
+            await play_episode(episode, player.decide)
+        except EnvError as error:
+            return str(error)
+        if player.asked:
+            await self._predict_later(episode, player.asked)
+        return ""
+
+    def _sample(self, asked: Sequence[Ask], temperature: float) -> list[list[Completion]]:
+        """The replies to the requests of some episodes."""
+        requests = [request for ask in asked for request in ask.content]
+        with self.watch(asked[0].kind):
+            replies = iter(self.policy.generate(requests, temperature))
+        found = [[next(replies) for _ in ask.content] for ask in asked]
+        self.stats.prediction_tokens += sum(
+            len(reply.token_ids)
+            for ask, own in zip(asked, found, strict=True)
+            if ask.kind == "prediction"
+            for reply in own
         )
-        episode.conversation = self.open(outcome.observation, info)
-        return episode
+        return found
 
-    def _fail(self, episode: Episode, error: str) -> None:
-        episode.stop_reason = "error"
-        self.stats.failures[episode.task_id] = error
+    def _step(self, actions: Mapping[int, Any]) -> dict[int, Outcome]:
+        """The steps of some episodes; the time that environments spend on scoring predictions is booked as such."""
+        scored = self.pool.scoring_seconds
+        outcomes = self.pool.step_many(actions)
+        # An environment that failed has taken its part of the sum along.
+        self.watch.move(max(0.0, self.pool.scoring_seconds - scored), "scoring")
+        return outcomes
 
-    def _turn(self, live: list[Episode], temperature: float) -> None:
-        with self.watch("generation"):
-            acting, prompts, actions = self._act(live, temperature)
-        if not acting:
-            return
+    async def _predict_later(self, episode: Episode, asked: Mapping[int, tuple[int, ...]]) -> None:
+        """Samples and scores the predictions of a finished episode, and adds them to its turns."""
+        assert episode.record is not None
+        turns, limit, stops = episode.record.turns, self.config.prediction_tokens, self.prediction_stops
+        requests = [Request(prompt, episode.slot, limit, stops) for prompt in asked.values()]
+        replies: list[Completion] = await Ask(requests, "prediction", later=True)
         with self.watch("prediction"):
-            predicted = self._predict(acting, actions, temperature)
-        with self.watch("environment"):
-            scored = self.pool.scoring_seconds
-            replies = [
-                self._reply(action, followup and followup[1])
-                for action, followup in zip(actions, predicted, strict=True)
-            ]
-            indices = [episode.index for episode in acting]
-            outcomes = self.pool.step_many(dict(zip(indices, replies, strict=True)))
-            for episode, prompt, action, followup, text in zip(
-                acting, prompts, actions, predicted, replies, strict=True
-            ):
-                self._record(episode, prompt, action, followup, text, outcomes[episode.index])
-            # An environment that failed has taken its part of the sum along.
-            self.watch.move(max(0.0, self.pool.scoring_seconds - scored), "scoring")
+            for (number, prompt), reply in zip(asked.items(), replies, strict=True):
+                texts = self.reader.read(self.text_of(turns[number].completion, reply)).predictions
+                turns[number] = replace(turns[number], prediction=Prediction(prompt, reply, texts))
+        with self.watch("scoring"):
+            self._score(episode.slot, episode.record)
 
-    def _act(
-        self, live: list[Episode], temperature: float
-    ) -> tuple[list[Episode], list[tuple[int, ...]], list[Completion]]:
-        """The next action of every episode that still has room for one: episodes, prompts and replies."""
-        acting: list[Episode] = []
-        prompts: list[tuple[int, ...]] = []
-        for episode in live:
-            assert episode.conversation is not None
-            prompt = episode.conversation.action_prompt()
-            if len(prompt) + self.config.action_tokens > self.policy.context_length:
-                episode.stop_reason, episode.truncated = "context", True
-                continue
-            acting.append(episode)
-            prompts.append(prompt)
-        limit = self.config.action_tokens
-        if self.horizon and self.prompt.predictions == "inline":
-            limit += self.config.prediction_tokens
-        requests = [
-            Request(prompt, episode.index, limit, self.action_stops)
-            for prompt, episode in zip(prompts, acting, strict=True)
-            if len(episode.turns) >= len(episode.given)
-        ]
-        sampled = iter(self.policy.generate(requests, temperature) if requests else ())
-        turns = [len(episode.turns) for episode in acting]
-        actions = [
-            episode.given[turn] if turn < len(episode.given) else next(sampled)
-            for episode, turn in zip(acting, turns, strict=True)
-        ]
-        return acting, prompts, actions
-
-    def _predict(
-        self, acting: list[Episode], actions: list[Completion], temperature: float
-    ) -> list[tuple[tuple[int, ...], Completion] | None]:
-        """Follow-up predictions: prompt and completion per episode; None where there is none yet or no room for one."""
-        if not self.horizon or self.prompt.predictions == "inline":
-            return [None] * len(acting)
-        prompts: dict[int, tuple[int, ...]] = {}
-        for episode, action in zip(acting, actions, strict=True):
-            assert episode.conversation is not None
-            prompt = episode.conversation.prediction_prompt(action)
-            if len(prompt) + 1 < self.policy.context_length:
-                prompts[episode.index] = prompt
-                if self._predicts_later:
-                    episode.asked[len(episode.turns)] = prompt
-        if self._predicts_later:
-            return [None] * len(acting)
-        completions = self._sample_predictions(list(prompts.items()), temperature)
-        predicted = {index: (prompt, next(completions)) for index, prompt in prompts.items()}
-        return [predicted.get(episode.index) for episode in acting]
-
-    def _sample_predictions(
-        self, prompts: Sequence[tuple[int, tuple[int, ...]]], temperature: float
-    ) -> Iterator[Completion]:
-        """The predictions to some prompts, each with its episode's slot."""
-        limit, stops = self.config.prediction_tokens, self.prediction_stops
-        completions = self.policy.generate([Request(ids, slot, limit, stops) for slot, ids in prompts], temperature)
-        self.stats.prediction_tokens += sum(len(completion.token_ids) for completion in completions)
-        return iter(completions)
-
-    def _predict_later(self, episodes: Sequence[Episode], temperature: float) -> None:
-        """Samples and scores the predictions of finished episodes, and adds them to their turns."""
-        with self.watch("prediction"):
-            prompts = [(episode.index, prompt) for episode in episodes for prompt in episode.asked.values()]
-            completions = self._sample_predictions(prompts, temperature)
-        for episode in episodes:
-            replies = {number: next(completions) for number in episode.asked}
-            with self.watch("prediction"):
-                for number, reply in replies.items():
-                    turn = episode.turns[number]
-                    texts = self.reader.read(self._reply(turn.completion, reply)).predictions
-                    prediction = Prediction(episode.asked[number], reply, texts)
-                    episode.turns[number] = replace(turn, prediction=prediction)
-            with self.watch("scoring"):
-                self._score(episode)
-
-    def _score(self, episode: Episode) -> None:
+    def _score(self, slot: int, record: Recorder) -> None:
         """Adds the scores of an episode's predictions to its turns."""
-        steps = [number for number, turn in enumerate(episode.turns) if not turn.info.get("revision")]
-        turns = [episode.turns[number] for number in steps]
-        if not turns:
-            return
-        similarity = self.pool.get_wrapper_attr(episode.index, "similarity")
-        states = [turn.info.get("state", turn.observation) for turn in turns]
-        arrived = score_predictions([turn.prediction.texts for turn in turns if turn.prediction], states, similarity)
-        for number, turn, scores in zip(steps, turns, arrived, strict=True):
-            rewards = {**turn.rewards, "prediction": sum(score.score for score in scores)}
-            episode.turns[number] = replace(turn, rewards=rewards, info={**turn.info, "prediction_scores": scores})
-            for score in scores:
-                episode.scores.setdefault(steps[score.turn], []).append(score)
+        record.scores.clear()  # while it was played no prediction had arrived
+        turns = record.turns
+        steps = [number for number, turn in enumerate(turns) if not turn.info.get("revision")]
+        similarity = self.pool.get_wrapper_attr(slot, "similarity")
+        states = [turns[number].info.get("state", turns[number].observation) for number in steps]
+        predictions = [turns[number].prediction for number in steps]
+        arrived = score_predictions([made.texts for made in predictions if made], states, similarity)
+        for number, scores in zip(steps, arrived, strict=True):
+            rewards = {**turns[number].rewards, "prediction": sum(score.score for score in scores)}
+            info = {**turns[number].info, "prediction_scores": scores}
+            turns[number] = replace(turns[number], rewards=rewards, info=info)
+            record.scores += [replace(score, turn=steps[score.turn]) for score in scores]
 
-    def _reply(self, action: Completion, prediction: Completion | None) -> str:
+    def text_of(self, action: Completion, prediction: Completion | None) -> str:
         """The reply as text, with a follow-up prediction appended. Thoughts about the prediction are no part of it."""
         text = self.renderer.read(action.token_ids)
         if prediction is None:
@@ -283,54 +240,59 @@ class Rollout:
         cut = text.startswith("<think>") and "</think>" not in text
         return text + "</think>" * cut + _THOUGHT.sub("", predicted)
 
-    def _record(
-        self,
-        episode: Episode,
-        prompt: tuple[int, ...],
-        action: Completion,
-        followup: tuple[tuple[int, ...], Completion] | None,
-        text: str,
-        outcome: Outcome,
-    ) -> None:
-        """Adds a turn to its episode."""
-        self.stats.turns += 1
-        self.stats.action_tokens += len(action.token_ids)
-        stream, last = (*prompt, *action.token_ids), action.token_ids
-        if followup is not None:
-            asked, answer = followup
-            if self.prompt.predictions != "detached":
-                stream, last = (*asked, *answer.token_ids), answer.token_ids
-        reply = self.reader.read(text)
-        prediction = None
-        if self.horizon:
-            prediction = Prediction(
-                followup[0] if followup else (), followup[1] if followup else None, reply.predictions
-            )
-        if outcome.error is not None:
-            self._fail(episode, outcome.error)
-            return
-        info = outcome.info
-        for score in () if self._predicts_later else info.get("prediction_scores", ()):
-            episode.scores.setdefault(score.turn, []).append(score)
-        episode.turns.append(
-            Turn(
-                prompt,
-                action,
-                info.get("command", reply.command),  # of a view: the environment's own, for detectors and reports
-                outcome.observation,
-                state=episode.state,
-                prediction=prediction,
-                rewards=dict(info.get("rewards", {})),
-                info=info,
-                grouping_state=episode.grouping_state,
-            )
-        )
-        if not info.get("revision"):  # a note changes nothing
-            episode.state, episode.grouping_state = info.get("state"), grouping_state(info)
-        episode.terminated, episode.truncated = outcome.terminated, outcome.truncated
-        if outcome.terminated or outcome.truncated:
-            won = bool(info.get("won"))
-            episode.stop_reason = "won" if won else ("lost" if outcome.terminated else "max_steps")
-            return
-        assert episode.conversation is not None
-        episode.conversation.advance(stream, last, reply.command, outcome.observation, info)
+
+class _Player:
+    """Decides in one episode: by the replies that it was given, then by those of the policy.
+
+    Attributes:
+        asked: by turn, the prompts of predictions that are to be sampled after the episode.
+    """
+
+    def __init__(self, rollout: Rollout, given: Sequence[Completion]):
+        self._rollout, self._given = rollout, given
+        self._conversation: Conversation | None = None
+        self._said: tuple[tuple[int, ...], tuple[int, ...], str] = ((), (), "")  # tokens so far, the last ones, command
+        self.asked: dict[int, tuple[int, ...]] = {}
+
+    async def decide(self, episode: Episode) -> Action | None:
+        """The next reply, and what it predicts; None where there is no room for one."""
+        rollout, number = self._rollout, len(episode.turns)
+        if self._conversation is None:
+            self._conversation = rollout.open(episode.observation, episode.info)
+        else:
+            self._conversation.advance(*self._said, episode.observation, episode.info)
+        prompt = self._conversation.action_prompt()
+        if len(prompt) + rollout.config.action_tokens > rollout.policy.context_length:
+            assert episode.record is not None
+            episode.record.end("context")
+            return None
+        if number < len(self._given):
+            completion = self._given[number]
+        else:
+            [completion] = await Ask([Request(prompt, episode.slot, rollout.action_limit, rollout.action_stops)])
+        asked, answer = await self._predict(completion, episode.slot, number)
+        text = rollout.text_of(completion, answer)
+        reply = rollout.reader.read(text)
+        rollout.stats.turns += 1
+        rollout.stats.action_tokens += len(completion.token_ids)
+        self._said = (*prompt, *completion.token_ids), completion.token_ids, reply.command
+        if answer is not None and rollout.prompt.predictions != "detached":
+            self._said = (*asked, *answer.token_ids), answer.token_ids, reply.command
+        prediction = Prediction(asked, answer, reply.predictions) if rollout.horizon else None
+        return Action(text, reply.command, prompt, completion, prediction)
+
+    async def _predict(self, action: Completion, slot: int, number: int) -> tuple[tuple[int, ...], Completion | None]:
+        """A follow-up prediction: its prompt and tokens; none where there is none yet or no room for one."""
+        rollout = self._rollout
+        if not rollout.horizon or rollout.prompt.predictions == "inline":
+            return (), None
+        assert self._conversation is not None
+        prompt = self._conversation.prediction_prompt(action)
+        if len(prompt) + 1 >= rollout.policy.context_length:
+            return (), None
+        if rollout.predicts_later:
+            self.asked[number] = prompt
+            return (), None
+        limit, stops = rollout.config.prediction_tokens, rollout.prediction_stops
+        [completion] = await Ask([Request(prompt, slot, limit, stops)], "prediction")
+        return prompt, completion

@@ -26,11 +26,12 @@ from typing import Any
 
 from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.agents.chat.endpoint import Endpoint
-from roleagent.agents.chat.episode import Episode
 from roleagent.agents.chat.standard import ChatAgent
 from roleagent.agents.chat.types import Answer
+from roleagent.agents.episode import Episode
 from roleagent.agents.evaluation.play import chat_attempts
 from roleagent.agents.evaluation.records import Attempt
+from roleagent.agents.scheduler import Step
 from roleagent.config import load
 from roleagent.env_spec import instructions_of
 from roleagent.envs.pool import EnvPool
@@ -63,18 +64,21 @@ def loop(url: str, world: EnvSplit, task_ids: tuple[str, ...]) -> int:
     config, agent = world.config, agent_of(world)
     pool, answers = EnvPool(partial(make_wrapped, config, config.env.eval_split, 0)), 0
     for task_id in task_ids:
-        loop = agent.play(Episode(pool, 0, task_id))
-        messages = next(loop)
+        coroutine = agent.play(Episode(pool, 0, task_id))
+        awaited = coroutine.send(None)
         try:
             while True:
-                body = {"model": "tiny-chat", "messages": list(messages), "temperature": 0.0, "max_tokens": 512}
+                if isinstance(awaited, Step):
+                    awaited = coroutine.send(pool.step(0, awaited.action))
+                    continue
+                body = {"model": "tiny-chat", "messages": list(awaited.content), "temperature": 0.0, "max_tokens": 512}
                 request = urllib.request.Request(
                     f"{url}/chat/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}
                 )
                 with urllib.request.urlopen(request) as response:
                     text = json.load(response)["choices"][0]["message"]["content"]
                 answers += 1
-                messages = loop.send(Answer(text, "stop", 0, 0, estimated=False))
+                awaited = coroutine.send(Answer(text, "stop", 0, 0, estimated=False))
         except StopIteration:
             continue
     return answers

@@ -112,6 +112,10 @@ class EnvPool:
             for index, action in actions.items()
         }
 
+    def env(self, index: int) -> gymnasium.Env:
+        """Environment ``index``; KeyError if there is none."""
+        return self._envs[index]
+
     def get_wrapper_attr(self, index: int, name: str) -> Any:
         """An attribute of environment ``index``, wherever it is among its wrappers.
 

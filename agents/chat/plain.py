@@ -7,11 +7,11 @@ only the newest observation has the list, so that a conversation stays short.
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roleagent.agents.chat.episode import AgentLoop, Episode
-from roleagent.agents.chat.types import Answer, Message
+from roleagent.agents.chat.types import Message
+from roleagent.agents.episode import Episode, play_episode
 from roleagent.env_spec import ExampleStep, Instructions
 from roleagent.envs.wrappers.tags import MAX_COMMAND
 
@@ -40,10 +40,26 @@ class PlainAgent:
     def __init__(self, guide: Instructions, example: bool = False, listed: bool = True):
         self.guide, self.example, self.listed = guide, example, listed
 
-    def play(self, episode: Episode) -> AgentLoop:
+    async def play(self, episode: Episode) -> None:
         """Plays the episode."""
-        episode.begin()
-        yield from self.converse(episode, self.first_message(episode))
+        await self.attempt(episode, [])
+
+    async def attempt(self, episode: Episode, messages: list[Message], lessons: Sequence[str] = ()) -> None:
+        """Plays one trial.
+
+        Args:
+            messages: empty; they become its conversation.
+            lessons: what was learned in earlier trials of the same task.
+        """
+
+        async def decide(episode: Episode) -> str:
+            if messages:
+                messages.append({"role": "user", "content": f"{self.label}{episode.observation}"})
+            else:
+                messages.extend(self.first_message(episode, lessons))
+            return await self._command(episode, messages)
+
+        await play_episode(episode, decide)
 
     def first_message(self, episode: Episode, lessons: Sequence[str] = ()) -> list[Message]:
         """The instructions and the first observation.
@@ -66,14 +82,6 @@ class PlainAgent:
             {"role": "user", "content": f"{self.label}{episode.observation}{task}"},
         ]
 
-    def converse(self, episode: Episode, messages: list[Message]) -> AgentLoop:
-        """Plays on from an opening until the episode is over; ``messages`` grow."""
-        while not episode.over:
-            command = yield from self._command(episode, messages)
-            episode.step(command)
-            if not episode.over:
-                messages.append({"role": "user", "content": f"{self.label}{episode.observation}"})
-
     def read(self, reply: str, info: Mapping[str, Any]) -> str:
         """The command in a reply, ``""`` if there is none."""
         return read_command(reply, info.get("admissible_actions") or ())
@@ -86,9 +94,9 @@ class PlainAgent:
         """The part of a reply that stays in the conversation."""
         return without_thoughts(reply)
 
-    def _command(self, episode: Episode, messages: list[Message]) -> Generator[Sequence[Message], Answer, str]:
+    async def _command(self, episode: Episode, messages: list[Message]) -> str:
         for _ in range(2):
-            answer = yield self._with_commands(messages, episode.info)
+            answer = await episode.ask(self._with_commands(messages, episode.info))
             reply = self.kept(answer.text)
             messages.append({"role": "assistant", "content": reply or SILENCE})
             if command := self.read(reply, episode.info):
@@ -98,7 +106,7 @@ class PlainAgent:
         messages.pop()  # the environment answers next
         return ""
 
-    def _with_commands(self, messages: list[Message], info: Mapping[str, Any]) -> list[Message]:
+    def _with_commands(self, messages: Sequence[Message], info: Mapping[str, Any]) -> list[Message]:
         commands = [command for command in info.get("admissible_actions") or () if command != "help"]
         if not (self.listed or self.guide.listed) or not commands:
             return list(messages)

@@ -7,11 +7,11 @@ world showed after the last command stay unknown to it.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 
-from roleagent.agents.chat.episode import AgentLoop, Episode
 from roleagent.agents.chat.plain import PlainAgent, without_thoughts
-from roleagent.agents.chat.types import Answer, Message, OverlongError
+from roleagent.agents.chat.types import Message, OverlongError
+from roleagent.agents.episode import Episode
 from roleagent.failures.analyst_format import plain
 
 MEMORY = 3  # lessons that stand in a prompt, as published
@@ -46,33 +46,30 @@ class Reflexion:
             raise ValueError(f"trials must be at least 1, not {trials}")
         self.actor, self.trials = actor, trials
 
-    def play(self, episode: Episode) -> AgentLoop:
+    async def play(self, episode: Episode) -> None:
         """Plays the task until it is won or the trials are used up."""
         lessons: list[str] = []
         while True:
-            episode.begin()
-            messages = self.actor.first_message(episode, lessons[-MEMORY:])
+            messages: list[Message] = []
             reason = ""
             try:
-                yield from self.actor.converse(episode, messages)
+                await self.actor.attempt(episode, messages, lessons[-MEMORY:])
             except OverlongError:
                 if episode.trials >= self.trials:
                     raise
                 reason = "context"
             if episode.won or episode.trials >= self.trials:
                 return
-            lesson = yield from self._lesson(messages, reason or episode.stop_reason, lessons[-MEMORY:])
+            lesson = await self._lesson(episode, messages, reason or episode.stop_reason, lessons[-MEMORY:])
             lessons += [lesson] if lesson else []
 
-    def _lesson(
-        self, messages: Sequence[Message], reason: str, lessons: Sequence[str]
-    ) -> Generator[Sequence[Message], Answer, str]:
+    async def _lesson(self, episode: Episode, messages: Sequence[Message], reason: str, lessons: Sequence[str]) -> str:
         """What the model makes of a failed attempt; ``""`` if nothing."""
         noted = "".join(f"\nWhat you had noted before it: {lesson}" for lesson in lessons)
         for room in _ROOMS:
             record = f"{record_of(messages[1:], room)}\n\n{_ENDS[reason]}{noted}\n\nNow write the note."
             try:
-                answer = yield [{"role": "system", "content": _ASK}, {"role": "user", "content": record}]
+                answer = await episode.ask([{"role": "system", "content": _ASK}, {"role": "user", "content": record}])
             except OverlongError:
                 continue
             return plain(without_thoughts(answer.text), _LONGEST)

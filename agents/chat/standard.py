@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from roleagent.agents.chat.episode import AgentLoop, Episode
 from roleagent.agents.chat.plain import SILENCE
 from roleagent.agents.chat.tool_agent import assistant_message, identified, native_reading
 from roleagent.agents.chat.types import Prompt
-from roleagent.agents.rendering import STYLES, ChatRenderer
+from roleagent.agents.episode import Action, Episode, play_episode
+from roleagent.agents.rendering import STYLES, ChatRenderer, Conversation
 from roleagent.config.settings import PromptConfig
 from roleagent.env_spec import Instructions
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader
@@ -57,23 +57,30 @@ class ChatAgent:
         self._prompt, self._guide = prompt, guide
         self._reader: ReplyReader = reader or TagReader(prompt.think, horizon=0)
 
-    def play(self, episode: Episode) -> AgentLoop:
-        """Begins the episode and plays it to its end."""
-        episode.begin()
+    async def play(self, episode: Episode) -> None:
+        """Plays the episode."""
         style, think, history = STYLES[self._prompt.style], self._prompt.think, self._prompt.history
-        conversation = style(MessageRenderer(), 0, think, episode.observation, episode.info, history, self._guide)
-        while True:
+        conversation: Conversation | None = None
+        said: tuple[Any, ...] = ()  # the messages so far, the last ones, and their command
+
+        async def decide(episode: Episode) -> Action:
+            nonlocal conversation, said
+            if conversation is None:
+                first = (episode.observation, episode.info)
+                conversation = style(MessageRenderer(), 0, think, *first, history, self._guide)
+            else:
+                conversation.advance(*said, episode.observation, episode.info)
             prompt: tuple[Any, ...] = conversation.action_prompt()
-            answer = yield Prompt(prompt, conversation.tools)
-            said: Any = {"role": "assistant", "content": answer.text or SILENCE}
+            answer = await episode.ask(Prompt(prompt, conversation.tools))
+            message: Any = {"role": "assistant", "content": answer.text or SILENCE}
             reply: Any = answer.text
             if answer.tool_calls and conversation.tools:  # the server has read the calls
-                said = assistant_message(answer.text, identified(native_reading(answer).calls, prompt))
+                message = assistant_message(answer.text, identified(native_reading(answer).calls, prompt))
                 bare = [{**call, "id": None} for call in answer.tool_calls]  # ids are no part of a window
                 reply = {"content": answer.text, "tool_calls": bare}
             command = self._reader.read(reply).command
             episode.corrections += not command
-            episode.step(reply, command)
-            if episode.over:
-                return
-            conversation.advance((*prompt, said), (said,), command, episode.observation, episode.info)
+            said = (*prompt, message), (message,), command
+            return Action(reply, command)
+
+        await play_episode(episode, decide)

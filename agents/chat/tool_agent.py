@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any
 
-from roleagent.agents.chat.episode import AgentLoop, Episode
 from roleagent.agents.chat.plain import SILENCE, without_thoughts
 from roleagent.agents.chat.types import Answer, Message, Prompt
+from roleagent.agents.episode import Episode, play_episode
 from roleagent.env_spec import Instructions
 from roleagent.envs.tools.calls.command import answer_command, call_command, error_command
 from roleagent.envs.tools.formats import FORMATS, Reading, native_calls
@@ -32,27 +32,28 @@ class ToolAgent:
             raise ValueError(f"there is no format {format!r}; choose {', '.join(FORMATS)}")
         self.guide, self.format = guide, format
 
-    def play(self, episode: Episode) -> AgentLoop:
+    async def play(self, episode: Episode) -> None:
         """Plays the episode."""
-        episode.begin()
-        yield from self.converse(episode, self.first_messages(episode))
+        messages: list[Message] = []
+        calls: list[Call] = []
 
-    def first_messages(self, episode: Episode) -> list[Message]:
-        """The instructions and the task."""
-        system = "\n\n".join(part for part in (self.guide.rules, self.guide.form) if part)
-        return [{"role": "system", "content": system}, {"role": "user", "content": episode.observation}]
-
-    def converse(self, episode: Episode, messages: list[Message]) -> AgentLoop:
-        """Plays on from an opening until the episode is over; ``messages`` grow."""
-        while not episode.over:
-            answer = yield Prompt(messages, episode.info["tools"])
+        async def decide(episode: Episode) -> str:
+            nonlocal calls
+            messages.extend(_answered(calls, episode) if messages else self.first_messages(episode))
+            answer = await episode.ask(Prompt(messages, episode.info["tools"]))
             reading = self.read(answer)
             calls = identified(reading.calls, messages)
             said = without_thoughts(answer.text) if answer.tool_calls or not calls else ""
             messages.append(assistant_message(said, calls))
             episode.corrections += reading.error is not None
-            episode.step(command_of(reading))
-            messages += _answered(calls, episode)
+            return command_of(reading)
+
+        await play_episode(episode, decide)
+
+    def first_messages(self, episode: Episode) -> list[Message]:
+        """The instructions and the task."""
+        system = "\n\n".join(part for part in (self.guide.rules, self.guide.form) if part)
+        return [{"role": "system", "content": system}, {"role": "user", "content": episode.observation}]
 
     def read(self, answer: Answer) -> Reading:
         """The calls or the answer of a reply."""
@@ -79,23 +80,28 @@ class RetrievalAgent(ToolAgent):
     def __init__(self, guide: Instructions):
         super().__init__(guide)
 
-    def play(self, episode: Episode) -> AgentLoop:
+    async def play(self, episode: Episode) -> None:
         """Searches, asks the model once, and answers.
 
         Raises:
             ValueError: the environment has no tool for searching.
         """
-        episode.begin()
-        question, tools = str(episode.info.get("goal") or episode.observation), episode.info.get("tools")
-        episode.step(f"search[{' '.join(question.split())}]" if tools is None else _search(tools, question))
-        if episode.over:
-            return
-        asked = f"{episode.observation}\n\nQuestion: {question}"
-        answer = yield [{"role": "system", "content": self.form}, {"role": "user", "content": asked}]
-        reading = FORMATS["hermes"].read(answer.text, plain=True)
-        text = " ".join((reading.answer or "").split())
-        episode.corrections += not text
-        episode.step(f"answer[{text}]" if tools is None else command_of(reading))
+        question = ""
+
+        async def decide(episode: Episode) -> str:
+            nonlocal question
+            tools = episode.info.get("tools")
+            if not episode.turns:
+                question = str(episode.info.get("goal") or episode.observation)
+                return f"search[{' '.join(question.split())}]" if tools is None else _search(tools, question)
+            asked = f"{episode.observation}\n\nQuestion: {question}"
+            answer = await episode.ask([{"role": "system", "content": self.form}, {"role": "user", "content": asked}])
+            reading = FORMATS["hermes"].read(answer.text, plain=True)
+            text = " ".join((reading.answer or "").split())
+            episode.corrections += not text
+            return f"answer[{text}]" if tools is None else command_of(reading)
+
+        await play_episode(episode, decide)
 
 
 def native_reading(answer: Answer, plain: bool = False) -> Reading:

@@ -36,9 +36,10 @@ from roleagent.envs.wrappers.tags import Think
 from roleagent.envs.wrappers.tool_tags import read_replies
 from roleagent.failures.analyst_format import read_reflection, read_selection
 from roleagent.failures.modes import UNKNOWN, taxonomy
+from roleagent.recorder import Recorder
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.tasks.split import TaskSplit
-from roleagent.types import Analyst, Failure, Group, Reflection, Selection, Task
+from roleagent.types import Analyst, Failure, Group, Prediction, Reflection, Selection, Task
 
 AGENT, WORLD = "agent", "world"
 Asks = Literal["nothing", "action", "reflection", "selection"]
@@ -218,8 +219,8 @@ class DualRole(AECEnv):
         assert self._rng is not None
         task_id, origin = self._next_task(task_id)
         text, info = self._game.reset(seed=int(self._rng.integers(2**31)), options={"task_id": task_id})
-        task = Task.of(self.task_split.env_id, task_id, info)
-        self.played.append(Game(len(self.played), task, origin, str(text), info))
+        record = Recorder(Task.of(self.task_split.env_id, task_id, info), str(text), info)
+        self.played.append(Game(len(self.played), origin, record))
         self._ask_agent(info)
 
     def _ask_agent(self, info: Mapping[str, Any]) -> None:
@@ -227,22 +228,23 @@ class DualRole(AECEnv):
         facts = {**info, "turn": len(game.turns), "origin": game.origin, "horizon": self.horizon}
         if game.number:
             facts["last_game"] = self.played[-2]
-        self._ask(AGENT, "action", with_past(game.task.goal, game.past(self.history), game.text), **facts)
+        self._ask(AGENT, "action", with_past(game.task.goal, game.past(self.history), game.record.observation), **facts)
 
     def _play(self, reply: str) -> None:
         if self.bare_commands and "<" not in reply:
             reply = self._reader.write(reply)
         parsed = self._reader.read(reply)
         action = {"command": parsed.command, "predictions": parsed.predictions}
-        text, _, terminated, truncated, info = self._game.step(action)
+        text, reward, terminated, truncated, info = self._game.step(action)
         info = {**info, "format_error": parsed.error}
-        self.played[-1].add(parsed, str(text), info)
+        game, prediction = self.played[-1], Prediction((), None, parsed.predictions)
+        played = (parsed.command, str(text), float(reward), terminated, truncated, info)
+        game.record.add(*played, prediction=prediction)
         self._pay(AGENT, **info["rewards"])
-        if not (terminated or truncated):
+        if not game.record.over:
             self._ask_agent(info)
             return
-        game = self.played[-1]
-        trajectory = game.end(terminated, truncated)
+        game.trajectory = trajectory = game.record.trajectory()
         if game.origin == "selected":
             self._pay(WORLD, useful=float(not game.won))
         self._learning = self.sampler.learn([Group(game.task, (trajectory,))])

@@ -1,7 +1,7 @@
 """Baseline agents, by name.
 
 An agent without a model has ``reset(observation, info)`` and ``act(observation, info) -> command``; a
-prompting agent has ``play(episode)`` (:class:`~roleagent.agents.chat.episode.PromptingAgent`). A
+prompting agent has ``play(episode)`` (:class:`~roleagent.agents.episode.PromptingAgent`). A
 class named as ``module:Class`` is either; a function named so is the first.
 """
 
@@ -16,11 +16,11 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import load_object
-from roleagent.agents.chat.episode import PromptingAgent
 from roleagent.agents.chat.plain import PlainAgent
 from roleagent.agents.chat.react import ReAct
 from roleagent.agents.chat.reflexion import Reflexion
 from roleagent.agents.chat.tool_agent import RetrievalAgent, ToolAgent
+from roleagent.agents.episode import PromptingAgent
 from roleagent.env_spec import CommandForm, instructions_of, make_expert, spec_of
 from roleagent.envs.failures.command_noise import random_command
 from roleagent.types import Expert

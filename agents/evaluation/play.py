@@ -7,26 +7,33 @@ split, never from what was played before.
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit, make_base
-from roleagent.agents.chat.episode import EnvError, Episode, EpisodeResult, PromptingAgent
 from roleagent.agents.chat.models import ChatModel
-from roleagent.agents.chat.rollout import play_all
+from roleagent.agents.chat.types import Answer, EndpointError, OverlongError, Prompt
+from roleagent.agents.episode import (
+    UNANSWERED,
+    Episode,
+    EpisodeFailed,
+    EpisodeResult,
+    NoAnswerError,
+    PromptingAgent,
+    play_episode,
+)
 from roleagent.agents.evaluation.baselines import Agent, build_agent, is_thread_safe
-from roleagent.agents.evaluation.records import Attempt, Record, measures
+from roleagent.agents.evaluation.records import Attempt, Record
 from roleagent.agents.evaluation.revision import Failure, revise_failures
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
+from roleagent.agents.scheduler import Ask, Batch, Scheduler, Threads
 from roleagent.envs.pool import EnvPool
 from roleagent.options import shown
 from roleagent.types import Trajectory
@@ -76,139 +83,134 @@ def evaluate_policy(
         done += len(part)
 
 
-def evaluate_agent(
-    env: gymnasium.Env,
-    agent: Agent,
-    task_ids: Iterable[str],
-    repeat: int = 0,
-    keep: Keep = _keep_nothing,
-    progress: Progress | None = None,
-) -> Iterator[Record]:
-    """Plays every task once with an agent that gives bare commands to a base environment.
-
-    A task whose environment fails yields a record with the stop reason ``error``. Errors of the agent are raised.
-    ``keep`` is given every episode, ``progress`` the share of the one under way.
-    """
-    pool = EnvPool(lambda: env)
-    for task_id in task_ids:
-        episode = Episode(pool, 0, task_id)
-        try:
-            episode.begin()
-            agent.reset(episode.observation, episode.info)
-            while not episode.over:
-                episode.step(_act(agent, episode.observation, episode.info))
-                if progress is not None:
-                    progress(episode.share, 1)
-        except EnvError as error:
-            keep(episode.end("error", error=str(error)), repeat)
-            yield Record.failed(task_id, episode.task_type, str(error), repeat)
-        else:
-            keep(episode.end(episode.stop_reason), repeat)
-            yield _record(episode, repeat)
-
-
-def play_in_threads(
+def play_agents(
     build: Callable[[], Agent],
-    make: Callable[[], gymnasium.Env],
+    pool: EnvPool,
     attempts: Sequence[Attempt],
-    threads: int,
+    threads: int = 1,
     keep: Keep = _keep_nothing,
     progress: Progress | None = None,
 ) -> Iterator[Record]:
-    """Plays every attempt once, each of the threads with an agent of its own; yields records as episodes finish.
+    """Plays every attempt once with agents that give bare commands; yields records as episodes finish.
 
-    Only agents run in the threads. Environments stay in the thread that iterates, so they need not be thread-safe.
+    A task whose environment fails yields a record with the stop reason ``error``. Errors of an agent are raised.
 
     Args:
-        build: builds an agent; called in its thread.
-        make: builds a base environment.
+        build: builds an agent.
+        pool: has base environments.
         attempts: what to play.
-        threads: episodes at the same time, ≥ 1.
+        threads: episodes at the same time, each with an agent of its own in a thread of its own; 1: one agent plays
+            them all, in this thread.
         keep: is given every played episode.
         progress: is given the shares of the episodes under way, and their number.
     """
-    pool, waiting = EnvPool(make), deque(attempts)
-    live: dict[int, tuple[Attempt, Episode]] = {}
-    asked: list[SimpleQueue[tuple[bool, str, Any] | None]] = [SimpleQueue() for _ in range(threads)]
-    answers: SimpleQueue[tuple[int, Any]] = SimpleQueue()  # the thread, and its agent's command or error
+    episodes: dict[int, Episode] = {}
 
-    def work(number: int) -> None:
+    async def decide(episode: Episode) -> str:
+        command: str = await Ask((not episode.turns, episode.observation, episode.info))
+        return command
+
+    async def play(index: int, slot: int) -> EpisodeResult:
+        episode = episodes[index] = Episode(pool, slot, attempts[index].task_id)
         try:
-            agent = build()
-            while (situation := asked[number].get()) is not None:
-                first, observation, info = situation
-                if first:
-                    agent.reset(observation, info)
-                answers.put((number, _act(agent, observation, info)))
-        except BaseException as error:
-            answers.put((number, error))
+            await play_episode(episode, decide)
+        except EpisodeFailed as error:
+            return episode.result(error=str(error))
+        return episode.result()
 
-    def begin(number: int) -> Iterator[Record]:
-        """Begins the next attempt; yields the records of those that cannot begin."""
-        while waiting:
-            attempt = waiting.popleft()
-            episode = Episode(pool, number, attempt.task_id)
-            try:
-                episode.begin()
-            except EnvError as error:
-                keep(episode.end("error", error=str(error)), attempt.repeat)
-                yield Record.failed(attempt.task_id, episode.task_type, str(error), attempt.repeat)
-            else:
-                live[number] = attempt, episode
-                asked[number].put((True, episode.observation, episode.info))
-                return
+    def thinking() -> Callable[[tuple[bool, str, Mapping[str, Any]]], str]:
+        return partial(_act, build())
 
-    for number in range(threads):
-        threading.Thread(target=work, args=(number,), name=f"agent-{number}", daemon=True).start()
-    try:
-        for number in range(threads):
-            yield from begin(number)
-        while live:
-            number, command = answers.get()
-            if isinstance(command, BaseException):
-                raise command
-            attempt, episode = live[number]
-            try:
-                episode.step(command)
-            except EnvError as error:
-                keep(episode.end("error", error=str(error)), attempt.repeat)
-                record = Record.failed(attempt.task_id, episode.task_type, str(error), attempt.repeat)
-            else:
-                if progress is not None:
-                    progress(sum(other.share for _, other in live.values()), len(live))
-                if not episode.over:
-                    asked[number].put((False, episode.observation, episode.info))
-                    continue
-                keep(episode.end(episode.stop_reason), attempt.repeat)
-                record = _record(episode, attempt.repeat)
-            del live[number]
-            yield record
-            yield from begin(number)
-    finally:
-        for queue in asked:
-            queue.put(None)
-        pool.close()
+    def under_way(finished: float, every: int) -> None:
+        live = [episode.share for episode in episodes.values() if not episode.over]
+        if progress is not None and live:
+            progress(sum(live), len(live))
+
+    if threads > 1:
+        backend: Batch | Threads = Threads(thinking)
+    else:
+        act = thinking()
+        backend = Batch(lambda asked: [act(ask.content) for ask in asked])
+    for index, result in Scheduler(backend, pool.step_many, play, len(attempts), threads, under_way).run():
+        del episodes[index]
+        keep(result, attempts[index].repeat)
+        yield Record.of_result(result, attempts[index].repeat)
 
 
-def _act(agent: Agent, observation: str, info: Mapping[str, Any]) -> str:
+def _act(agent: Agent, situation: tuple[bool, str, Mapping[str, Any]]) -> str:
+    first, observation, info = situation
+    if first:
+        agent.reset(observation, info)
     command = agent.act(observation, info)
     if not isinstance(command, str):
         raise ValueError(f"act() of the agent {type(agent).__name__} returned {shown(command)}, not a text")
     return command
 
 
-def _record(episode: Episode, repeat: int) -> Record:
-    return Record(
-        episode.task_id,
-        episode.task_type,
-        episode.won,
-        episode.reward,
-        episode.steps,
-        episode.stop_reason,
-        repeat=repeat,
-        invalid=episode.invalid,
-        metrics=measures(episode.info),
-    )
+def play_prompting(
+    agent: PromptingAgent,
+    model: ChatModel,
+    make: Callable[[], gymnasium.Env],
+    task_ids: Sequence[str],
+    *,
+    max_tokens: int = 512,
+    temperature: float = 0.0,
+    progress: Progress | None = None,
+) -> Iterator[tuple[int, EpisodeResult]]:
+    """Plays every task with a prompting agent, ``model.concurrency`` at a time; yields each task's index in
+    ``task_ids`` and its result.
+
+    Episodes come as they finish. A failed environment or an unanswered prompt ends its own episode only.
+
+    Args:
+        make: builds a base environment, which takes bare commands.
+        task_ids: tasks; one may occur several times.
+        max_tokens: most tokens of an answer.
+        temperature: of sampling.
+        progress: called after every answer with (finished, all) tasks; an unfinished one counts
+            as the share of its steps that is played.
+
+    Raises:
+        EndpointError: the server cannot be used as it is configured, or has stopped answering.
+        ValueError: the environment's split has no such task.
+    """
+    pool, slots = EnvPool(make), min(model.concurrency, len(task_ids))
+    episodes: dict[int, Episode] = {}
+    unanswered, answered = 0, -1  # prompts in a row without an answer, and the answers before them
+
+    def ask(prompts: Sequence[Prompt]) -> list[Answer | None]:
+        return model.chat(prompts, max_tokens=max_tokens, temperature=temperature)
+
+    async def play(index: int, slot: int) -> EpisodeResult:
+        nonlocal unanswered, answered
+        episode = episodes[index] = Episode(pool, slot, task_ids[index])
+        try:
+            await agent.play(episode)
+        except NoAnswerError:
+            so_far = sum(one.usage.answers for one in episodes.values())
+            unanswered, answered = (unanswered + 1 if so_far == answered else 1), so_far
+            if unanswered > max(3, slots):
+                raise EndpointError(
+                    f"{unanswered} prompts in a row had no answer; the warning above gives the reason"
+                ) from None
+            return episode.result(error=UNANSWERED)
+        except EpisodeFailed as error:
+            return episode.result(error=str(error))
+        except OverlongError:
+            return episode.result("context")
+        if not episode.trials:
+            raise ValueError("the agent did not begin the episode: play(episode) must call episode.begin()")
+        return episode.result()
+
+    if model.lockstep:
+        backend: Batch | Threads = Batch(lambda asked: ask([one.content for one in asked]))
+    else:
+        backend = Threads(lambda: lambda prompt: ask([prompt])[0])
+    share = lambda index: episodes[index].share  # noqa: E731
+    try:
+        yield from Scheduler(backend, pool.step_many, play, len(task_ids), slots, progress, share).run()
+    finally:
+        pool.close()
 
 
 def agent_attempts(
@@ -238,14 +240,15 @@ def agent_attempts(
     attempts = _in_order(missing, places)
     threads = min(concurrency, len(attempts)) if is_thread_safe(name) else 1
     if threads > 1:
-        make = partial(make_base, env_split.config, env_split.task_split.split)
-        yield from play_in_threads(build, make, attempts, threads, keep, progress)
+        pool = EnvPool(partial(make_base, env_split.config, env_split.task_split.split))
+        with contextlib.closing(pool):
+            yield from play_agents(build, pool, attempts, threads, keep, progress)
         return
-    agent = build()
+    agent, pool = build(), EnvPool(lambda: env_split.base)
     for attempt in attempts:
         stream = np.random.default_rng([seed + attempt.repeat, places[attempt.task_id]])
         rng.bit_generator.state = stream.bit_generator.state
-        yield from evaluate_agent(env_split.base, agent, [attempt.task_id], attempt.repeat, keep, progress)
+        yield from play_agents(lambda: agent, pool, [attempt], 1, keep, progress)
 
 
 def policy_attempts(
@@ -303,7 +306,9 @@ def chat_attempts(
         EndpointError: the server cannot be used as it is configured, or has stopped answering.
     """
     options = env_split.config.rollout
-    play = partial(play_all, agent, model, make, max_tokens=options.action_tokens, temperature=options.eval_temperature)
+    play = partial(
+        play_prompting, agent, model, make, max_tokens=options.action_tokens, temperature=options.eval_temperature
+    )
     if policy is None:
         places = {task_id: place for place, task_id in enumerate(env_split.task_split.task_ids)}
         attempts, yielded = _in_order(missing, places), 0
@@ -315,13 +320,13 @@ def chat_attempts(
         for place, result in play([attempt.task_id for attempt in attempts], progress=of_live):
             yielded += 1
             keep(result, attempts[place].repeat)
-            yield Record.of_chat_episode(result, attempts[place].repeat, timed=True)
+            yield Record.of_result(result, attempts[place].repeat, timed=True)
         return
     for repeat, part in _batches(env_split, policy, missing, seed):
         batch = sorted(play(part, progress=progress), key=lambda found: found[0])
         for _, result in batch:
             keep(result, repeat)
-            record = Record.of_chat_episode(result, repeat, timed=False)
+            record = Record.of_result(result, repeat)
             if record.attempt in missing:
                 yield record
 
@@ -348,8 +353,8 @@ def _in_order(missing: Set[Attempt], places: Mapping[str, int]) -> list[Attempt]
 __all__ = [
     "agent_attempts",
     "chat_attempts",
-    "evaluate_agent",
     "evaluate_policy",
-    "play_in_threads",
+    "play_agents",
+    "play_prompting",
     "policy_attempts",
 ]

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roleagent.agents.chat.episode import EpisodeResult
+from roleagent.agents.episode import EpisodeResult
 from roleagent.agents.evaluation.behavior import behavior_of
 from roleagent.options import differing
 from roleagent.tasks.split import TaskSplit
@@ -47,7 +47,7 @@ class Record:
         trials: trials at the task (Reflexion); a won task was won in the last one.
         metrics: the environment's own measures of the finished episode, by name (see :func:`measures`).
         usage: of the model behind the agent: ``answers``, ``prompt_tokens``, ``completion_tokens``, … (the fields
-            of :class:`roleagent.agents.chat.episode.Usage`), and ``corrections``, answers without a command; empty for
+            of :class:`roleagent.agents.episode.Usage`), and ``corrections``, answers without a command; empty for
             other agents.
         behavior: loops and revision signals of a policy's episode (:mod:`roleagent.agents.evaluation.behavior`).
     """
@@ -102,10 +102,10 @@ class Record:
         )
 
     @classmethod
-    def of_chat_episode(cls, result: EpisodeResult, repeat: int, timed: bool) -> Record:
-        """The record of a prompting agent's episode; ``timed`` keeps its seconds."""
-        usage = {**asdict(result.usage), "corrections": result.corrections}
-        if not timed:
+    def of_result(cls, result: EpisodeResult, repeat: int, timed: bool = False) -> Record:
+        """The record of an episode without tokens; ``timed`` keeps the seconds of the model's answers."""
+        usage = {**asdict(result.usage), "corrections": result.corrections} if result.usage.answers else {}
+        if usage and not timed:
             usage.pop("seconds")
         return cls(
             result.task_id,

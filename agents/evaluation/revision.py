@@ -18,7 +18,7 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit, make_wrapped
-from roleagent.agents.chat.episode import EpisodeResult
+from roleagent.agents.episode import EpisodeResult
 from roleagent.agents.evaluation.records import Record
 from roleagent.agents.policies.protocol import Policy
 from roleagent.envs.pool import EnvPool

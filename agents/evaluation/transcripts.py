@@ -5,7 +5,7 @@ an evaluation has: ``group`` is the place of the task in the split, and ``member
 counts. In addition an episode has
 
 ===============  ======================================================================================================
-``usage``        of a prompted model: answers, tokens and seconds (:class:`~roleagent.agents.chat.episode.Usage`)
+``usage``        of a prompted model: answers, tokens and seconds (:class:`~roleagent.agents.episode.Usage`)
 ``trials``       attempts at the task (Reflexion); ``trial`` of a turn counts them from 1
 ``error``        why it has no outcome, else ``""``
 ===============  ======================================================================================================
@@ -24,7 +24,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from roleagent.agents.chat.episode import EpisodeResult, after_step, short
+from roleagent.agents.episode import EpisodeResult, after_step, short
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.token_texts import decoder, token_texts
 from roleagent.files import make_folder

@@ -1,5 +1,8 @@
 """The search of Agent-R: many trees side by side, with one batched call of the policy per level.
 
+A tree is played as an episode is: its search awaits the policy's replies, and
+:mod:`roleagent.agents.scheduler` samples those of all trees in one call.
+
 Each descent goes from the root of a tree to a leaf. It expands the nodes on its way: the policy samples ``width``
 replies, and those with the same command are one child. Each child is played at once. Every new leaf adds its outcome to
 all nodes above it.
@@ -8,7 +11,7 @@ all nodes above it.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -19,6 +22,7 @@ from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import Conversation
 from roleagent.agents.rollout import Rollout
+from roleagent.agents.scheduler import Ask, Batch, Scheduler
 from roleagent.agents.search.tree import Node, Tree
 from roleagent.agents.search.uct import select
 from roleagent.config import ConfigError
@@ -66,11 +70,8 @@ class SearchStats:
             setattr(self, name, getattr(self, name) + number)
 
 
-@dataclass(frozen=True)
-class _Expansion:
-    node: Node
-    width: int
-    simulated: bool
+class _WorldFailed(Exception):
+    """The environment of a tree failed; the message is its error."""
 
 
 class _World:
@@ -166,27 +167,26 @@ class Search:
         """
         while len(self._worlds) < len(task_ids):
             self._worlds.append(_World(self._make(), self.rollout.env_id))
-        trees = [_begin(world, task_id) for world, task_id in zip(self._worlds, task_ids, strict=False)]
-        for world, tree, rng in zip(self._worlds, trees, rngs, strict=False):
+        worlds = self._worlds[: len(task_ids)]
+        trees = [_begin(world, task_id) for world, task_id in zip(worlds, task_ids, strict=True)]
+        for world, tree, rng in zip(worlds, trees, rngs, strict=True):
             if not tree.error:
                 tree.root.conversation = self.rollout.open(tree.root.observation, tree.root.info)
                 if self.options.head:
                     self._play_head(world, tree, rng)
-        steps = [self._descents(tree, rng, pairs) for tree, rng in zip(trees, rngs, strict=True)]
-        waiting = {place: found for place, step in enumerate(steps) if (found := next(step, None)) is not None}
-        while waiting:
-            replies = iter(self._sample(waiting))
-            for place, expansion in list(waiting.items()):
-                self._expand(
-                    self._worlds[place], trees[place], expansion, [next(replies) for _ in range(expansion.width)]
-                )
-                following = None if trees[place].error else next(steps[place], None)
-                if following is None:
-                    del waiting[place]
-                else:
-                    waiting[place] = following
+
+        async def search(index: int, slot: int) -> None:
+            try:
+                await _Descents(self, slot, worlds[index], trees[index]).play(rngs[index], pairs)
+            except _WorldFailed as error:
+                trees[index].error = str(error)
+
+        def finished(played: float, every: int) -> None:
             if progress is not None:
-                progress(len(trees) - len(waiting), len(trees))
+                progress(int(played), every)
+
+        backend = Batch(self._sample)
+        list(Scheduler(backend, lambda actions: {}, search, len(trees), progress=finished).run())
         self.rollout.policy.clear_cache()
         self._count(trees)
         return trees
@@ -205,7 +205,7 @@ class Search:
             commands = [turn.action for turn in expert.turns] if expert.finish() else []
             world.restart()
             for command in commands[: min(int(self.options.head * len(commands)), self.options.depth - 1)]:
-                reply, prompt = reader.write(command, policy.literal), self._conversation(node).action_prompt()
+                reply, prompt = reader.write(command, policy.literal), self.conversation(node).action_prompt()
                 said = self.rollout.text_reply(reply, self.rollout.action_stops)
                 child = Node(parent=node, command=command, reply=reply, prompt_ids=prompt, completion=said)
                 world.play(node, child)
@@ -215,101 +215,26 @@ class Search:
         except (Exception, SystemExit) as error:
             tree.error = _one_line(error)
 
-    def _descents(
-        self, tree: Tree, rng: np.random.Generator, pairs: Callable[[Tree], int] | None
-    ) -> Iterator[_Expansion]:
-        """Yields the nodes to expand; the children are there when it goes on."""
-        options = self.options
-        exploration = options.uct if options.selection == "uct" else None
-        start, alone = tree.start, options.simulation == "rollout" and options.width == 1
-        while not (tree.error or start.is_leaf or start.exhausted or tree.descents >= options.descents):
-            node: Node | None = start
-            if alone:  # without siblings there is nothing to choose: every path begins anew
-                yield from self._simulate(tree, start)
-                node = None
-            while node is not None:
-                fresh = not node.expanded
-                if fresh:
-                    yield from self._expansion(tree, node, options.width, simulated=False)
-                    if node.is_leaf:  # no room for another reply
-                        break
-                chosen = select(tree, node, exploration, rng)
-                if chosen is not None and fresh and options.simulation == "rollout":
-                    yield from self._simulate(tree, chosen)
-                    break
-                node = chosen
-            tree.descents += 1
-            if options.enough and pairs is not None and pairs(tree) >= options.enough:
-                return
-
-    def _simulate(self, tree: Tree, node: Node) -> Iterator[_Expansion]:
-        """One reply after another down to a leaf."""
-        while not node.is_leaf:
-            yield from self._expansion(tree, node, 1, simulated=True)
-            node = node if node.is_leaf else node.children[-1]
-
-    def _expansion(self, tree: Tree, node: Node, width: int, simulated: bool) -> Iterator[_Expansion]:
-        prompt = self._conversation(node).action_prompt()
-        policy, limit = self.rollout.policy, self.rollout.config.action_tokens
-        if len(prompt) + limit > policy.context_length:
-            node.stop_reason, node.truncated = "context", True
-            node.back_up()
-            return
-        tree.expansions += 1
-        yield _Expansion(node, width, simulated)
-
-    def _conversation(self, node: Node) -> Conversation:
+    def conversation(self, node: Node) -> Conversation:
+        """The conversation up to a node."""
         if node.conversation is None:
             assert node.parent is not None
             assert node.completion is not None
-            conversation = copy.copy(self._conversation(node.parent))
+            conversation = copy.copy(self.conversation(node.parent))
             stream = (*node.prompt_ids, *node.completion.token_ids)
             command = self.rollout.reader.read(node.reply).command
             conversation.advance(stream, node.completion.token_ids, command, node.observation, node.info)
             node.conversation = conversation
         return node.conversation
 
-    def _sample(self, waiting: dict[int, _Expansion]) -> list[Completion]:
-        """The replies of all waiting trees, in order. The siblings of a tree have neighboring slots."""
-        requests = []
-        for place, expansion in waiting.items():
-            prompt = self._conversation(expansion.node).action_prompt()
-            first, limit = place * self.options.width, self.rollout.config.action_tokens
-            requests += [
-                Request(prompt, first + copy, limit, self.rollout.action_stops) for copy in range(expansion.width)
-            ]
-        completions = self.rollout.policy.generate(requests, self.options.temperature)
-        tokens = sum(len(completion.token_ids) for completion in completions)
+    def _sample(self, asked: Sequence[Ask]) -> list[list[Completion]]:
+        """The replies of all waiting trees, in order."""
+        requests = [request for ask in asked for request in ask.content]
+        replies = iter(self.rollout.policy.generate(requests, self.options.temperature))
+        found = [[next(replies) for _ in ask.content] for ask in asked]
+        tokens = sum(len(completion.token_ids) for own in found for completion in own)
         self.stats.add(calls=1, requests=len(requests), tokens=tokens)
-        return completions
-
-    def _expand(self, world: _World, tree: Tree, expansion: _Expansion, completions: Sequence[Completion]) -> None:
-        """Adds a node's children, one for each command, and plays them."""
-        node, prompt = expansion.node, self._conversation(expansion.node).action_prompt()
-        by_command: dict[str, Node] = {}
-        for completion in completions:
-            reply = self.rollout.renderer.read(completion.token_ids)
-            command = self.rollout.reader.read(reply).command
-            if command in by_command:
-                by_command[command].multiplicity += 1
-                continue
-            child = Node(parent=node, command=command, reply=reply, prompt_ids=prompt, completion=completion)
-            child.simulated = expansion.simulated
-            by_command[command] = child
-        for child in by_command.values():
-            try:
-                world.play(node, child)
-            except (Exception, SystemExit) as error:  # whatever an environment raises
-                tree.error = _one_line(error)
-                return
-            tree.add(child)
-            if not child.is_leaf and child.depth >= self.options.depth:
-                child.stop_reason = "depth"
-            if child.is_leaf:
-                child.snapshot = None
-                child.back_up()
-        if not expansion.simulated:
-            node.snapshot = None  # nothing else is played from here
+        return found
 
     def _count(self, trees: Sequence[Tree]) -> None:
         for tree in trees:
@@ -327,6 +252,86 @@ class Search:
             restorer = world.restorer
             self.stats.add(snapshots=restorer.snapshots, replays=restorer.replays, mismatches=restorer.mismatches)
             world.restorer = Restorer(world.env, restorer.replay)
+
+
+class _Descents:
+    """The search in one tree."""
+
+    def __init__(self, search: Search, place: int, world: _World, tree: Tree):
+        self._search, self._place, self._world, self._tree = search, place, world, tree
+        self._options = search.options
+
+    async def play(self, rng: np.random.Generator, pairs: Callable[[Tree], int] | None) -> None:
+        """Descends until the tree is finished.
+
+        Raises:
+            _WorldFailed: its environment failed.
+        """
+        tree, options = self._tree, self._options
+        exploration = options.uct if options.selection == "uct" else None
+        start, alone = tree.start, options.simulation == "rollout" and options.width == 1
+        while not (tree.error or start.is_leaf or start.exhausted or tree.descents >= options.descents):
+            node: Node | None = start
+            if alone:  # without siblings there is nothing to choose: every path begins anew
+                await self._simulate(start)
+                node = None
+            while node is not None:
+                fresh = not node.expanded
+                if fresh:
+                    await self._expand(node, options.width, simulated=False)
+                    if node.is_leaf:  # no room for another reply
+                        break
+                chosen = select(tree, node, exploration, rng)
+                if chosen is not None and fresh and options.simulation == "rollout":
+                    await self._simulate(chosen)
+                    break
+                node = chosen
+            tree.descents += 1
+            if options.enough and pairs is not None and pairs(tree) >= options.enough:
+                return
+
+    async def _simulate(self, node: Node) -> None:
+        """One reply after another down to a leaf."""
+        while not node.is_leaf:
+            await self._expand(node, 1, simulated=True)
+            node = node if node.is_leaf else node.children[-1]
+
+    async def _expand(self, node: Node, width: int, simulated: bool) -> None:
+        """Samples replies in a node's state, and adds a child for each command; each is played at once."""
+        rollout = self._search.rollout
+        prompt, limit = self._search.conversation(node).action_prompt(), rollout.config.action_tokens
+        if len(prompt) + limit > rollout.policy.context_length:
+            node.stop_reason, node.truncated = "context", True
+            node.back_up()
+            return
+        self._tree.expansions += 1
+        first = self._place * self._options.width  # the siblings of a tree have neighboring slots
+        completions: list[Completion] = await Ask(
+            [Request(prompt, first + copy, limit, rollout.action_stops) for copy in range(width)]
+        )
+        by_command: dict[str, Node] = {}
+        for completion in completions:
+            reply = rollout.renderer.read(completion.token_ids)
+            command = rollout.reader.read(reply).command
+            if command in by_command:
+                by_command[command].multiplicity += 1
+                continue
+            child = Node(parent=node, command=command, reply=reply, prompt_ids=prompt, completion=completion)
+            child.simulated = simulated
+            by_command[command] = child
+        for child in by_command.values():
+            try:
+                self._world.play(node, child)
+            except (Exception, SystemExit) as error:  # whatever an environment raises
+                raise _WorldFailed(_one_line(error)) from error
+            self._tree.add(child)
+            if not child.is_leaf and child.depth >= self._options.depth:
+                child.stop_reason = "depth"
+            if child.is_leaf:
+                child.snapshot = None
+                child.back_up()
+        if not simulated:
+            node.snapshot = None  # nothing else is played from here
 
 
 def _begin(world: _World, task_id: str) -> Tree:

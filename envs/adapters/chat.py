@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from threading import Lock
 from typing import Any, TypedDict
 
@@ -28,11 +27,10 @@ from roleagent.envs.wrappers.predicted_state import PredictedState
 from roleagent.envs.wrappers.tags import COMMAND_FORM, THOUGHTS, Tags, Think, prediction_forms
 from roleagent.envs.wrappers.tool_tags import ToolTags, read_replies
 from roleagent.markers import escape_markers
-from roleagent.types import Completion, Group, Prediction, PredictionScore, Sampler, Task, Trajectory, Turn
-from roleagent.types import grouping_state as grouping_state_of
+from roleagent.recorder import Recorder
+from roleagent.types import Group, Prediction, PredictionScore, Sampler, Task, Trajectory
 
 _ONE_AT_A_TIME = Lock()  # trainers step from several threads; episodes share loaded data and TextWorld's parser
-_WITHOUT_TOKENS = Completion((), (), "stop")
 
 
 class Message(TypedDict):
@@ -65,12 +63,8 @@ class ChatEpisode:
             tokens; a function, or its name as ``module:function``. See :class:`GroupObserver`.
 
     Attributes:
-        info: the environment's last report (see :mod:`roleagent.types`).
-        commands: of this episode so far; ``""`` for a malformed reply.
         rewards: the sum of each named reward term.
         step_rewards: the named reward terms of the last step.
-        scores: of the predictions so far.
-        over: whether the episode is over or has not begun.
         failure: the environment's error, if it has failed; None otherwise.
     """
 
@@ -93,14 +87,9 @@ class ChatEpisode:
         self._on_episode = None if on_episode is None else load_function(on_episode)
         self._env: Tags | ToolTags | None = None
         self._ahead = 0  # steps that a reply predicts
-        self._first = ""
-        self._turns: list[Turn] = []
-        self.info: dict[str, Any] = {}
-        self.commands: list[str] = []
+        self._record: Recorder | None = None
         self.rewards: dict[str, float] = {}
         self.step_rewards: dict[str, float] = {}
-        self.scores: list[PredictionScore] = []
-        self.over = True
         self.failure: str | None = None
 
     def reset(self, task_id: str | None = None, split: str | None = None, seed: int | None = None) -> list[Message]:
@@ -121,10 +110,10 @@ class ChatEpisode:
                 env = PredictedState(env, self._horizon)
             self._ahead = env.get_wrapper_attr("horizon") if env.has_wrapper_attr("horizon") else 0
             env = read_replies(env, self._think, self._ahead)
-            text, self.info = env.reset(seed=seed, options={} if task_id is None else {"task_id": task_id})
-        self._env, self._first, self._turns = env, text, []
-        self.commands, self.rewards, self.step_rewards, self.scores = [], {}, {}, []
-        self.over, self.failure = False, None
+            text, info = env.reset(seed=seed, options={} if task_id is None else {"task_id": task_id})
+        self._env = env
+        self._record = Recorder(Task.of(self._splits.env_id, info.get("task_id", ""), info), text, info)
+        self.rewards, self.step_rewards, self.failure = {}, {}, None
         goal = str(self.info.get("goal", ""))
         task = f"\n\nYour task is to: {escape_markers(goal, 'tool_call', 'think')}" if goal not in text else ""
         return [
@@ -139,32 +128,44 @@ class ChatEpisode:
             gymnasium.error.ResetNeeded: the episode is over or has not begun.
             Exception: the environment failed; the episode is over and has no outcome.
         """
-        if self.over or self._env is None:
+        if self._env is None or self._record is None or self._record.over:
             raise gymnasium.error.ResetNeeded("the episode is over or has not begun: call reset() before step()")
-        before, parsed = self.info, self._env.reader.read(reply)
+        parsed = self._env.reader.read(reply)
         try:
             with _ONE_AT_A_TIME:
-                text, reward, terminated, truncated, self.info = self._env.step(reply)
+                text, reward, terminated, truncated, info = self._env.step(reply)
         except Exception as error:
             self.failure = f"{type(error).__name__}: {error}"
-            self._end("error", False, False)
+            self._end("error")
             raise
-        info = self.info
-        self.step_rewards = dict(info.get("rewards", {"task": float(reward)}))
+        prediction = Prediction((), None, parsed.predictions) if self._ahead else None
+        played = (parsed.command, text, float(reward), terminated, truncated, info)
+        self.step_rewards = dict(self._record.add(*played, prediction=prediction).rewards)
         for name, value in self.step_rewards.items():
             self.rewards[name] = self.rewards.get(name, 0.0) + value
-        self.commands.append(parsed.command)
-        self.scores += info.get("prediction_scores", ())
-        state = before.get("state", self._turns[-1].observation if self._turns else self._first)
-        prediction = Prediction((), None, parsed.predictions) if self._ahead else None
-        grouping_state = grouping_state_of({"state": state, **before})
-        self._turns.append(
-            Turn((), _WITHOUT_TOKENS, parsed.command, text, state, prediction, self.step_rewards, info, grouping_state)
-        )
-        if terminated or truncated:
-            won = bool(info.get("won", False))
-            self._end("won" if won else ("lost" if terminated else "max_steps"), terminated, truncated)
+        if self.over:
+            self._show()
         return {"role": "user", "content": self._shown(text)}
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """The environment's last report (see :mod:`roleagent.types`)."""
+        return self._record.info if self._record else {}
+
+    @property
+    def commands(self) -> list[str]:
+        """Of this episode so far; ``""`` for a malformed reply."""
+        return [turn.action for turn in self._record.turns] if self._record else []
+
+    @property
+    def scores(self) -> list[PredictionScore]:
+        """Of the predictions so far."""
+        return self._record.scores if self._record else []
+
+    @property
+    def over(self) -> bool:
+        """Whether the episode is over or has not begun."""
+        return self._record is None or self._record.over
 
     @property
     def step_reward(self) -> float:
@@ -184,7 +185,8 @@ class ChatEpisode:
         (share that is missing).
         """
         figures = {"won": float(bool(self.info.get("won"))), "steps": float(len(self.commands))}
-        figures["invalid"] = float(sum(not turn.info.get("valid_action", True) for turn in self._turns))
+        turns = self._record.turns if self._record else []
+        figures["invalid"] = float(sum(not turn.info.get("valid_action", True) for turn in turns))
         terms = {**dict.fromkeys(self.weights, 0.0), **self.rewards}
         figures |= {f"reward_{name}": float(value) for name, value in sorted(terms.items())}
         if self._ahead:
@@ -196,7 +198,7 @@ class ChatEpisode:
     def finish(self) -> None:
         """Ends an episode that the trainer does not continue, e.g. because its context is full."""
         if not self.over:
-            self._end("context", False, True)
+            self._end("context")
 
     def close(self) -> None:
         """Ends the episode and closes the environments."""
@@ -223,19 +225,15 @@ class ChatEpisode:
         hints = f"\nPossible now: {', '.join(commands)}" if commands and self._hints and not self.over else ""
         return escape_markers(text + hints, "tool_call", "think")
 
-    def _end(self, stop_reason: str, terminated: bool, truncated: bool) -> None:
-        self.over = True
-        if self._on_episode is None:
-            return
-        scores: dict[int, list[PredictionScore]] = {}
-        for score in self.scores:
-            scores.setdefault(score.turn, []).append(score)
-        turns = [
-            replace(turn, prediction=turn.prediction and replace(turn.prediction, scores=tuple(scores.get(number, ()))))
-            for number, turn in enumerate(self._turns)
-        ]
-        task = Task.of(self._splits.env_id, self.info.get("task_id", ""), self.info)
-        self._on_episode(Trajectory(task, tuple(turns), terminated, truncated, stop_reason, self._first))
+    def _end(self, stop_reason: str) -> None:
+        assert self._record is not None
+        self._record.end(stop_reason, truncated=stop_reason != "error")
+        self._show()
+
+    def _show(self) -> None:
+        """Shows the finished episode to whoever wants to see it."""
+        if self._on_episode is not None and self._record is not None:
+            self._on_episode(self._record.trajectory())
 
 
 class GroupObserver:

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import gymnasium
 import numpy as np
 
 from roleagent.env_spec import make_expert
-from roleagent.types import Completion, Task, Trajectory, Turn, grouping_state
+from roleagent.recorder import Recorder
+from roleagent.types import Task, Trajectory, Turn
 
 Item = TypeVar("Item")
 
-_UNSPOKEN = Completion((), (), "stop")
 # The Tags wrapper's answer to replies that it cannot read.
 _UNREADABLE = ("no <action> block", "<action> is never closed", "the command is empty", "2 action blocks")
 
@@ -36,27 +36,35 @@ class ScriptedEpisode:
         rng: draws everything that varies.
 
     Attributes:
-        info: of the last observation.
         expert: the environment's scripted expert; it has seen everything that was played.
-        turns: what was played so far.
         step: the turn at which the failure happened, 0-based; None before it, or if it is no single step.
         marked: whether the failure has happened.
     """
 
     def __init__(self, env: gymnasium.Env, task_id: str, rng: np.random.Generator):
         self.env, self.rng = env, rng
-        self._first, self.info = env.reset(options={"task_id": task_id})
+        observation, info = env.reset(options={"task_id": task_id})
+        base: Any = env.unwrapped
+        self._record = Recorder(Task.of(base.task_split.env_id, info["task_id"], info), observation, info)
         self.expert = make_expert(env, rng)
-        self.expert.reset(self.info["goal"], self._first)
-        self.turns: list[Turn] = []
+        self.expert.reset(info["goal"], observation)
         self.step: int | None = None
         self.marked = False
-        self._terminated = self._truncated = False
 
     @property
     def observation(self) -> str:
         """The last observation."""
-        return self.turns[-1].observation if self.turns else self._first
+        return self._record.observation
+
+    @property
+    def info(self) -> Mapping[str, Any]:
+        """The environment's last report."""
+        return self._record.info
+
+    @property
+    def turns(self) -> list[Turn]:
+        """What was played so far."""
+        return self._record.turns
 
     @property
     def left(self) -> int:
@@ -67,7 +75,7 @@ class ScriptedEpisode:
     @property
     def over(self) -> bool:
         """Whether the environment has ended the episode."""
-        return self._terminated or self._truncated
+        return self._record.over
 
     def do(self, command: str) -> None:
         """Plays one command.
@@ -118,20 +126,13 @@ class ScriptedEpisode:
 
     def trajectory(self) -> Trajectory:
         """The record, as a rollout would have kept it."""
-        base: Any = self.env.unwrapped
-        task = Task.of(base.task_split.env_id, self.info["task_id"], self.info)
-        lost = "lost" if self._terminated else "max_steps"
-        reason = "won" if self.info["won"] else lost
-        return Trajectory(task, tuple(self.turns), self._terminated, self._truncated, reason, self._first)
+        return self._record.trajectory()
 
     def _play(self, command: str, error: str | None) -> None:
         if self.over:
             raise EpisodeOver
-        state, compared = self.info.get("state"), grouping_state(self.info)
-        text, _, self._terminated, self._truncated, info = self.env.step(command)
-        self.info = {**info, "format_error": error}
-        rewards = dict(info.get("rewards", {}))
-        self.turns.append(Turn((), _UNSPOKEN, command, text, state, None, rewards, self.info, compared))
+        text, reward, terminated, truncated, info = self.env.step(command)
+        self._record.add(command, text, float(reward), terminated, truncated, {**info, "format_error": error})
         if self.over:
             raise EpisodeOver
         self.expert.observe(command, text)

@@ -56,7 +56,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from roleagent.agents.chat.episode import short
+from roleagent.agents.episode import short
 from roleagent.agents.evaluation.transcripts import played_turn
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.token_texts import decoder, token_texts

@@ -8,51 +8,32 @@ the policy's mistakes included.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
-import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit, make_base
+from roleagent.agents.episode import Episode, play_episode
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import Conversation
+from roleagent.agents.scheduler import Ask, Batch, Scheduler
 from roleagent.config import ConfigError
 from roleagent.env_spec import make_expert
+from roleagent.envs.pool import EnvPool
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.demonstrations import Demonstration, Step, reset_to
 from roleagent.learners.sft.tokenization import tokenize
-from roleagent.types import Expert, Request, Segment, Task
+from roleagent.types import Completion, Request, Segment
 
 POLICY_SHARE = 0.5
 """Share of the steps that the policy plays."""
 
 REPLAY_SHARE = 0.5
 """Segments of earlier rounds and demonstrations that are trained again, per segment of a round."""
-
-
-@dataclass
-class _Episode:
-    env: gymnasium.Env
-    expert: Expert
-    task: Task
-    observation: str
-    info: dict[str, Any]
-    conversation: Conversation
-    steps: list[Step] = field(default_factory=list)
-
-    def step(self, command: str, imitated: bool) -> bool:
-        """Plays a command; returns whether the episode continues."""
-        observation, _, terminated, truncated, info = self.env.step(command)
-        self.expert.observe(command, observation)
-        self.steps.append(Step(command, imitated, observation, info))
-        return not (terminated or truncated)
-
-    def demonstration(self) -> Demonstration:
-        return Demonstration(self.task, self.observation, self.info, tuple(self.steps))
 
 
 def take_turns(
@@ -77,38 +58,58 @@ def take_turns(
         the episodes, won or not. Steps with the expert's command are marked as imitated.
     """
     rollout = replace(split, horizon=0).rollout(policy)
-    batch = split.config.rollout.eval_batch
+    limit, batch = rollout.config.action_tokens, split.config.rollout.eval_batch
+
+    async def play(episode: Episode) -> Demonstration:
+        conversation: Conversation | None = None
+        said: tuple[Any, ...] = ()  # tokens so far, the last ones, and their command
+        imitated: list[bool] = []
+        expert: Any = None
+
+        async def decide(episode: Episode) -> str | None:
+            nonlocal conversation, expert, said
+            if conversation is None:
+                expert = make_expert(pool.env(episode.slot), rng)
+                expert.reset(episode.info["goal"], episode.observation)
+                conversation = rollout.open(episode.observation, episode.info)
+            else:
+                expert.observe(said[2], episode.observation)
+                conversation.advance(*said, episode.observation, episode.info)
+            prompt = conversation.action_prompt()
+            if len(prompt) + limit > policy.context_length:
+                return None
+            [reply] = await Ask([Request(prompt, episode.slot, limit, rollout.action_stops)])
+            command = expected = expert.act()
+            if rng.random() < POLICY_SHARE:
+                command = rollout.reader.read(rollout.renderer.read(reply.token_ids)).command or expected
+            ids = tuple(rollout.renderer.write(rollout.reader.write(command, policy.literal)))
+            said = (*prompt, *ids), ids, command
+            imitated.append(command == expected)
+            return command
+
+        await play_episode(episode, decide)
+        assert episode.record is not None
+        record = episode.record
+        steps = [
+            Step(turn.action, right, turn.observation, turn.info)
+            for turn, right in zip(record.turns, imitated, strict=True)
+        ]
+        return Demonstration(record.task, record.initial_observation, record.initial_info, tuple(steps))
+
     played: list[Demonstration] = []
-    with contextlib.ExitStack() as stack:
-        made = (make_base(split.config, split.task_split.split) for _ in range(min(batch, len(task_ids))))
-        envs = [stack.enter_context(contextlib.closing(env)) for env in made]  # closed even if a later one fails
+    with contextlib.closing(EnvPool(partial(make_base, split.config, split.task_split.split))) as pool:
         for start in range(0, len(task_ids), batch):
-            episodes: list[_Episode] = []
-            for env, task_id in zip(envs, task_ids[start : start + batch], strict=False):
-                task, observation, info = reset_to(env, split.task_split.env_id, task_id)
-                expert: Expert = make_expert(env, rng)
-                expert.reset(info["goal"], observation)
-                episodes.append(_Episode(env, expert, task, observation, info, rollout.open(observation, info)))
-            live = dict(enumerate(episodes))
-            while live:
-                prompts = {slot: episode.conversation.action_prompt() for slot, episode in live.items()}
-                room = policy.context_length - rollout.config.action_tokens
-                live = {slot: episode for slot, episode in live.items() if len(prompts[slot]) <= room}
-                requests = [Request(prompts[i], i, rollout.config.action_tokens, rollout.action_stops) for i in live]
-                replies = policy.generate(requests, temperature)
-                continuing = {}
-                for (slot, episode), reply in zip(live.items(), replies, strict=True):
-                    command = expected = episode.expert.act()
-                    if rng.random() < POLICY_SHARE:
-                        said = rollout.renderer.read(reply.token_ids)
-                        command = rollout.reader.read(said).command or expected
-                    if episode.step(command, command == expected):
-                        continuing[slot] = episode
-                        ids = tuple(rollout.renderer.write(rollout.reader.write(command, policy.literal)))
-                        last = episode.steps[-1]
-                        episode.conversation.advance((*prompts[slot], *ids), ids, command, last.observation, last.info)
-                live = continuing
-            played += [episode.demonstration() for episode in episodes]
+            part = task_ids[start : start + batch]
+
+            def begin(index: int, slot: int, part: Sequence[str] = part) -> Coroutine[Any, Any, Demonstration]:
+                return play(Episode(pool, slot, part[index], split.task_split.env_id))
+
+            def sample(asked: Sequence[Ask]) -> list[list[Completion]]:
+                replies = policy.generate([request for ask in asked for request in ask.content], temperature)
+                return [[reply] for reply in replies]
+
+            found = dict(Scheduler(Batch(sample), pool.step_many, begin, len(part)).run())
+            played += [found[index] for index in range(len(part))]
             policy.clear_cache()
             if progress is not None:
                 progress(len(played), len(task_ids))

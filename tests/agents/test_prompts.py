@@ -8,9 +8,9 @@ import pytest
 from tiny import TEMPLATE, Script, qwen
 
 from roleagent.agents.builders import EnvSplit, make_wrapped
-from roleagent.agents.chat.rollout import play_all
 from roleagent.agents.chat.standard import ChatAgent
 from roleagent.agents.chat.types import Answer
+from roleagent.agents.evaluation.play import play_prompting
 from roleagent.agents.rendering import (
     STYLES,
     Transcript,
@@ -246,7 +246,7 @@ def test_a_model_behind_a_server_reads_the_same_instructions(world):
         ChatAgent(world.config.prompt, instructions_of(world.base)),
         partial(make_wrapped, world.config, "train", 0),
     )
-    [(_, played)] = play_all(agent, model, make, world.task_split.task_ids)
+    [(_, played)] = play_prompting(agent, model, make, world.task_split.task_ids)
     assert (played.stop_reason, played.invalid, played.corrections) == ("max_steps", 0, 0)
     assert [prompt.count(rules) for prompt in (model.prompts[0], model.prompts[-1])] == [1, 1]
 

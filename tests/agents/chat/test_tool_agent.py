@@ -8,10 +8,10 @@ from fake_openai import MODEL, message, serving
 from tiny import qwen, qwen2_tokenizer
 
 from roleagent.agents.chat.models import PolicyChatModel
-from roleagent.agents.chat.rollout import play_all
 from roleagent.agents.chat.standard import ChatAgent
 from roleagent.agents.chat.tool_agent import ToolAgent
 from roleagent.agents.chat.types import Answer, Prompt
+from roleagent.agents.evaluation.play import play_prompting
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config.settings import PromptConfig
 from roleagent.env_spec import instructions_of
@@ -101,7 +101,7 @@ def call(name, arguments, **more):
 def play(*answers, **options):
     model = Model(*answers)
     agent = ToolAgent(instructions_of(ToolEnv(**OPTIONS)), **options)
-    [(_, result)] = play_all(agent, model, lambda: ToolEnv(**OPTIONS), ["t2"])
+    [(_, result)] = play_prompting(agent, model, lambda: ToolEnv(**OPTIONS), ["t2"])
     return result, model.prompts
 
 
@@ -169,7 +169,7 @@ def test_the_prompts_of_training_answer_every_native_call():
         said("<answer>2000</answer>"),
     )
     agent = ChatAgent(PromptConfig(style="transcript"), instructions_of(ToolEnv(**OPTIONS)), ToolReader())
-    [(_, result)] = play_all(agent, model, lambda: ToolTags(ToolEnv(**OPTIONS)), ["t2"])
+    [(_, result)] = play_prompting(agent, model, lambda: ToolTags(ToolEnv(**OPTIONS)), ["t2"])
     assert result.won and result.steps == 4 and result.corrections == 1
     talk = model.prompts[-1]
     made = [one["id"] for message in talk for one in message.get("tool_calls", ())]

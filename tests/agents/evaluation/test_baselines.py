@@ -12,18 +12,20 @@ from player import LESSON, learner, player
 from tiny import Script, qwen
 
 from roleagent.agents.chat.endpoint import KEYS, Endpoint, EndpointError
-from roleagent.agents.chat.episode import Usage
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat.plain import read_command
 from roleagent.agents.chat.react import ReAct, read_action
 from roleagent.agents.chat.reflexion import MEMORY, Reflexion
-from roleagent.agents.chat.rollout import THREAD_NAME, play_all
+from roleagent.agents.episode import Usage
 from roleagent.agents.evaluation.baselines import (
     build_agent,
     build_prompting_agent,
 )
-from roleagent.agents.evaluation.play import evaluate_agent
+from roleagent.agents.evaluation.play import play_agents, play_prompting
+from roleagent.agents.evaluation.records import Attempt
+from roleagent.agents.scheduler import THREAD_NAME
 from roleagent.env_spec import instructions_of
+from roleagent.envs.pool import EnvPool
 
 WORLDS = {
     "Toy": {"split": "valid"},
@@ -44,7 +46,7 @@ def alone(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     yield
-    for asking in [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]:
+    for asking in [thread for thread in threading.enumerate() if thread.name.startswith(THREAD_NAME)]:
         asking.join(5)  # nobody goes on asking when nobody waits for answers
         assert not asking.is_alive()
 
@@ -64,7 +66,7 @@ def server(fake, **options):
 def play(agent, speaker, make, task_ids, **options):
     """What became of the tasks, in their order."""
     agent = build_prompting_agent(agent, make()) if isinstance(agent, str) else agent
-    found = dict(play_all(agent, speaker, make, task_ids, **options))
+    found = dict(play_prompting(agent, speaker, make, task_ids, **options))
     return [found[place] for place in range(len(task_ids))]
 
 
@@ -241,7 +243,9 @@ def test_a_good_model_plays_as_well_as_the_expert_that_it_is(world, name):
     make, task_ids = maker(world)
     task_ids = task_ids[:4]
     env = make()
-    expected = list(evaluate_agent(env, build_agent("expert", env, np.random.default_rng(0)), task_ids))
+    attempts = [Attempt(0, task_id) for task_id in task_ids]
+    build = partial(build_agent, "expert", env, np.random.default_rng(0))
+    expected = list(play_agents(build, EnvPool(lambda: env), attempts))
     with serving(player) as fake:
         found = play(name, server(fake), make, task_ids)
     for played, record in zip(found, expected, strict=True):
@@ -344,12 +348,10 @@ class Idle:
     def __init__(self, begins):
         self.begins = begins
 
-    def play(self, episode):
+    async def play(self, episode):
         if self.begins:
             episode.begin()
-            episode.step((yield [user(episode.observation)]).text)
-        return
-        yield
+            await episode.step((await episode.ask([user(episode.observation)])).text)
 
 
 class Own:
@@ -358,11 +360,11 @@ class Own:
     def __init__(self, word="look"):
         self.word = word
 
-    def play(self, episode):
+    async def play(self, episode):
         episode.begin()
         while not episode.over:
-            answer = yield [user(episode.observation)]
-            episode.step(answer.text)
+            answer = await episode.ask([user(episode.observation)])
+            await episode.step(answer.text)
 
 
 def test_an_agent_that_gives_up_has_lost_and_one_that_never_begins_is_told_so():

@@ -20,13 +20,14 @@ from roleagent.agents.evaluation.baselines import build_agent
 from roleagent.agents.evaluation.comparison import EvalRecords
 from roleagent.agents.evaluation.header import header_of
 from roleagent.agents.evaluation.options import options_of
-from roleagent.agents.evaluation.play import evaluate_agent
-from roleagent.agents.evaluation.records import Record, RecordFile
+from roleagent.agents.evaluation.play import play_agents
+from roleagent.agents.evaluation.records import Attempt, Record, RecordFile
 from roleagent.agents.evaluation.single_step import expert_steps, single_step
 from roleagent.agents.evaluation.summary import summarize
 from roleagent.agents.evaluation.targets import eval_target
 from roleagent.config import from_dict, to_dict
 from roleagent.config import load as load_config
+from roleagent.envs.pool import EnvPool
 from roleagent.tasks.split import TaskSplit, wilson
 from roleagent.types import Completion
 
@@ -142,11 +143,15 @@ def toy():
     return gymnasium.make("RoleAgent/Toy-v0", split="valid")
 
 
+def played_by(agent, env, tasks):
+    return list(play_agents(lambda: agent, EnvPool(lambda: env), [Attempt(0, task) for task in tasks]))
+
+
 def test_the_expert_wins_and_chance_does_not(toy):
     tasks = toy.unwrapped.task_split.task_ids[:24]
     rng = np.random.default_rng(0)
-    expert = list(evaluate_agent(toy, build_agent("expert", toy, rng), tasks))
-    chance = list(evaluate_agent(toy, build_agent("random", toy, rng), tasks))
+    expert = played_by(build_agent("expert", toy, rng), toy, tasks)
+    chance = played_by(build_agent("random", toy, rng), toy, tasks)
     assert [found.task_id for found in expert] == list(tasks)
     assert summarize(expert)["success"] > 0.9 > 0.3 > summarize(chance)["success"]
     for found in expert:
@@ -165,13 +170,13 @@ def test_a_world_that_fails_is_reported_and_an_agent_that_fails_is_its_own_busin
         return step(action)
 
     toy.unwrapped.step = crash
-    found = list(evaluate_agent(toy, Walker(), tasks))
+    found = played_by(Walker(), toy, tasks)
     assert [entry.stop_reason for entry in found] == ["max_steps", "error", "max_steps"]
     assert found[1].error == "RuntimeError: no more kitchens"
     broken = Walker()
     broken.act = None
     with pytest.raises(TypeError):
-        list(evaluate_agent(toy, broken, tasks))
+        played_by(broken, toy, tasks)
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
