@@ -25,7 +25,7 @@ _OF_CALLS = ("name", "arguments", "error", "result", "reward")
 
 
 class EpisodeFailed(Exception):
-    """The episode has no outcome; the message says why in one line. Agents do not catch it."""
+    """The episode has no outcome; the message is the reason in one line. Agents do not catch it."""
 
 
 class EnvError(EpisodeFailed):

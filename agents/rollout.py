@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roleagent.agents.episode import Action, EnvError, Episode, play_episode
-from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.policies.protocol import HasBackend, Policy
 from roleagent.agents.rendering import STYLES, Conversation, renderer_of
-from roleagent.agents.scheduler import Ask, Batch, Scheduler
+from roleagent.agents.scheduler import Ask, Backend, Batch, Scheduler
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.env_spec import Instructions, instructions_of
 from roleagent.envs.pool import EnvPool, Outcome
@@ -145,12 +145,13 @@ class Rollout:
         episodes = [Episode(self.pool, index, task_id, self.env_id) for index, task_id in enumerate(wanted)]
         given = [() if openings is None else tuple(one) for one in openings or task_ids for _ in range(copies)]
         scheduler = Scheduler(
-            Batch(lambda asked: self._sample(asked, temperature)),
+            self.backend(temperature),
             self._step,
             lambda index, slot: self._play(episodes[index], given[index]),
             len(episodes),
             progress=progress,
             share=lambda index: episodes[index].share,
+            watch=self.watch,
         )
         with self.watch("environment"):
             errors = dict(scheduler.run())
@@ -179,19 +180,18 @@ class Rollout:
             await self._predict_later(episode, player.asked)
         return ""
 
-    def _sample(self, asked: Sequence[Ask], temperature: float) -> list[list[Completion]]:
-        """The replies to the requests of some episodes."""
-        requests = [request for ask in asked for request in ask.content]
-        with self.watch(asked[0].kind):
-            replies = iter(self.policy.generate(requests, temperature))
-        found = [[next(replies) for _ in ask.content] for ask in asked]
-        self.stats.prediction_tokens += sum(
-            len(reply.token_ids)
-            for ask, own in zip(asked, found, strict=True)
-            if ask.kind == "prediction"
-            for reply in own
-        )
-        return found
+    def backend(self, temperature: float) -> Backend:
+        """What samples for the episodes: the policy's own backend, or one call for all live ones."""
+        if isinstance(self.policy, HasBackend):
+            return self.policy.backend(temperature)
+
+        def sample(asked: Sequence[Ask]) -> list[list[Completion]]:
+            requests = [request for ask in asked for request in ask.content]
+            with self.watch(asked[0].kind):
+                replies = iter(self.policy.generate(requests, temperature))
+            return [[next(replies) for _ in ask.content] for ask in asked]
+
+        return Batch(sample)
 
     def _step(self, actions: Mapping[int, Any]) -> dict[int, Outcome]:
         """The steps of some episodes; the time that environments spend on scoring predictions is booked as such."""
@@ -209,6 +209,7 @@ class Rollout:
         replies: list[Completion] = await Ask(requests, "prediction", later=True)
         with self.watch("prediction"):
             for (number, prompt), reply in zip(asked.items(), replies, strict=True):
+                self.stats.prediction_tokens += len(reply.token_ids)
                 texts = self.reader.read(self.text_of(turns[number].completion, reply)).predictions
                 turns[number] = replace(turns[number], prediction=Prediction(prompt, reply, texts))
         with self.watch("scoring"):
@@ -295,4 +296,5 @@ class _Player:
             return (), None
         limit, stops = rollout.config.prediction_tokens, rollout.prediction_stops
         [completion] = await Ask([Request(prompt, slot, limit, stops)], "prediction")
+        rollout.stats.prediction_tokens += len(completion.token_ids)
         return prompt, completion

@@ -1,8 +1,8 @@
 """Plays many episodes side by side. An episode is a coroutine that awaits two things: a step of its environment
-(:class:`Step`), and an answer of whoever decides (:class:`Ask`).
+(:class:`Step`), and an answer of a model or an agent (:class:`Ask`).
 
 Only the thread that iterates over :meth:`Scheduler.run` touches environments and coroutines, so neither has to be
-thread-safe. Who answers is a :class:`Backend`: a local policy takes the requests of all live episodes in one batch
+thread-safe. A :class:`Backend` answers: a local policy takes the requests of all live episodes in one batch
 (:class:`Batch`); a server, or an agent that thinks for itself, takes each as soon as it is ready (:class:`Threads`), so
 that no episode waits for another.
 """
@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, S
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
+
+from roleagent.timer import Timer
 
 R = TypeVar("R")
 THREAD_NAME = "episode"
@@ -64,16 +66,21 @@ class Backend(Protocol):
 
 
 class Batch:
-    """Answers all requests in one call, in the order of their slots, once every episode waits for an answer."""
+    """Answers all requests in one call, in the order of their slots, once every episode waits for an answer.
+
+    Attributes:
+        calls: their number.
+    """
 
     def __init__(self, answer: Callable[[Sequence[Ask]], Sequence[Any]]):
-        self._answer = answer
+        self._answer, self.calls = answer, 0
         self._asked: dict[int, Ask] = {}
 
     def submit(self, slot: int, ask: Ask) -> None:
         self._asked[slot] = ask
 
     def wait(self) -> list[tuple[int, Any]]:
+        self.calls += 1
         later = all(ask.later for ask in self._asked.values())
         slots = sorted(slot for slot, ask in self._asked.items() if ask.later == later)
         return list(zip(slots, self._answer([self._asked.pop(slot) for slot in slots]), strict=True))
@@ -138,6 +145,7 @@ class Scheduler(Generic[R]):
         progress: called after every answer and step with (finished, all) episodes; an unfinished one counts as the
             share of it that is played.
         share: that share of the episode of a number, in [0, 1].
+        watch: books the time of waiting for answers as ``generation``.
     """
 
     def __init__(
@@ -149,9 +157,10 @@ class Scheduler(Generic[R]):
         slots: int | None = None,
         progress: Callable[[float, int], None] | None = None,
         share: Callable[[int], float] = lambda index: 0.0,
+        watch: Timer | None = None,
     ):
         self._backend, self._step, self._start, self._episodes = backend, step, start, episodes
-        self._progress, self._share = progress, share
+        self._progress, self._share, self._watch = progress, share, watch or Timer()
         self._free = list(range(min(slots or episodes, episodes)))
         self._live: dict[int, _Live[R]] = {}  # by slot
         self._started = 0
@@ -173,7 +182,11 @@ class Scheduler(Generic[R]):
                     return
                 # Steps before answers: a batch then has a request of every live episode.
                 actions = {slot: live.awaited.action for slot, live in self._live.items() if type(live.awaited) is Step}
-                answers = list(self._step(actions).items()) if actions else self._backend.wait()
+                if actions:
+                    answers = list(self._step(actions).items())
+                else:
+                    with self._watch("generation"):
+                        answers = self._backend.wait()
                 for slot, answer in answers:
                     yield from self._resume(slot, answer)
                 if self._progress is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from roleagent.failures.analyst_format import UNREADABLE
@@ -29,7 +29,7 @@ class Game:
 
     number: int
     origin: Origin
-    record: Recorder
+    record: Recorder = field(compare=False)  # its trajectory is compared
     trajectory: Trajectory | None = None
     reflection: Reflection | None = None
     selection: Selection | None = None

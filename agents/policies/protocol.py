@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from roleagent.types import Completion, Request
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from roleagent.agents.scheduler import Backend
 
 
 INSIDE = "\n"
@@ -118,4 +120,13 @@ class Policy(Protocol):
 
     def offload(self) -> None:
         """Frees memory for the learner's update until the next call of ``generate`` or ``sync``."""
+        ...
+
+
+@runtime_checkable
+class HasBackend(Protocol):
+    """A policy that samples for many episodes without one waiting for another."""
+
+    def backend(self, temperature: float) -> Backend:
+        """What takes the requests of the episodes of a rollout."""
         ...

@@ -38,7 +38,7 @@ class SearchStats:
     """Counters of searches.
 
     Attributes:
-        calls: batched calls of the policy.
+        calls: of a policy that samples in batches.
         requests: sampled replies; one call each is what a sequential search makes.
         tokens: sampled tokens.
         snapshots, replays, mismatches: of :class:`~roleagent.envs.restoring.Restorer`.
@@ -185,8 +185,9 @@ class Search:
             if progress is not None:
                 progress(int(played), every)
 
-        backend = Batch(self._sample)
+        backend = self.rollout.backend(self.options.temperature)
         list(Scheduler(backend, lambda actions: {}, search, len(trees), progress=finished).run())
+        self.stats.add(calls=backend.calls if isinstance(backend, Batch) else 0)
         self.rollout.policy.clear_cache()
         self._count(trees)
         return trees
@@ -226,15 +227,6 @@ class Search:
             conversation.advance(stream, node.completion.token_ids, command, node.observation, node.info)
             node.conversation = conversation
         return node.conversation
-
-    def _sample(self, asked: Sequence[Ask]) -> list[list[Completion]]:
-        """The replies of all waiting trees, in order."""
-        requests = [request for ask in asked for request in ask.content]
-        replies = iter(self.rollout.policy.generate(requests, self.options.temperature))
-        found = [[next(replies) for _ in ask.content] for ask in asked]
-        tokens = sum(len(completion.token_ids) for own in found for completion in own)
-        self.stats.add(calls=1, requests=len(requests), tokens=tokens)
-        return found
 
     def _count(self, trees: Sequence[Tree]) -> None:
         for tree in trees:
@@ -309,6 +301,7 @@ class _Descents:
         completions: list[Completion] = await Ask(
             [Request(prompt, first + copy, limit, rollout.action_stops) for copy in range(width)]
         )
+        self._search.stats.add(requests=width, tokens=sum(len(completion.token_ids) for completion in completions))
         by_command: dict[str, Node] = {}
         for completion in completions:
             reply = rollout.renderer.read(completion.token_ids)

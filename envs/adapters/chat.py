@@ -231,7 +231,7 @@ class ChatEpisode:
         self._show()
 
     def _show(self) -> None:
-        """Shows the finished episode to whoever wants to see it."""
+        """Shows the finished episode to `on_episode`."""
         if self._on_episode is not None and self._record is not None:
             self._on_episode(self._record.trajectory())
 

@@ -20,14 +20,14 @@ from roleagent.agents.episode import Episode, play_episode
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import Conversation
-from roleagent.agents.scheduler import Ask, Batch, Scheduler
+from roleagent.agents.scheduler import Ask, Scheduler
 from roleagent.config import ConfigError
 from roleagent.env_spec import make_expert
 from roleagent.envs.pool import EnvPool
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.demonstrations import Demonstration, Step, reset_to
 from roleagent.learners.sft.tokenization import tokenize
-from roleagent.types import Completion, Request, Segment
+from roleagent.types import Request, Segment
 
 POLICY_SHARE = 0.5
 """Share of the steps that the policy plays."""
@@ -104,11 +104,7 @@ def take_turns(
             def begin(index: int, slot: int, part: Sequence[str] = part) -> Coroutine[Any, Any, Demonstration]:
                 return play(Episode(pool, slot, part[index], split.task_split.env_id))
 
-            def sample(asked: Sequence[Ask]) -> list[list[Completion]]:
-                replies = policy.generate([request for ask in asked for request in ask.content], temperature)
-                return [[reply] for reply in replies]
-
-            found = dict(Scheduler(Batch(sample), pool.step_many, begin, len(part)).run())
+            found = dict(Scheduler(rollout.backend(temperature), pool.step_many, begin, len(part)).run())
             played += [found[index] for index in range(len(part))]
             policy.clear_cache()
             if progress is not None:

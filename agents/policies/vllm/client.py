@@ -6,7 +6,7 @@ import ipaddress
 import shlex
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import asdict
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,7 +22,8 @@ from roleagent.config import Config
 from roleagent.slow_notice import waiting
 from roleagent.types import Completion
 
-_LONGEST = httpx2.Timeout(1800.0, connect=10.0)  # seconds: one call samples for all episodes of a rank
+_LONGEST = httpx2.Timeout(1800.0, connect=10.0)  # seconds of a call
+_CONNECTIONS = 512  # episodes that ask at the same time; more wait
 _HEALTH = httpx2.Timeout(60.0, connect=10.0)  # it only reports its state
 
 
@@ -39,7 +40,9 @@ class RemoteEngine:
 
     def __init__(self, config: Config, policy: HFPolicy):
         self.url = config.vllm.url.rstrip("/")
-        self._client = httpx2.Client(trust_env=False)
+        self._client = httpx2.Client(trust_env=False, limits=httpx2.Limits(max_connections=_CONNECTIONS))
+        self._threads = ThreadPoolExecutor(_CONNECTIONS, "vllm")
+        self._under_way: dict[Future[Any], int] = {}  # the key of each request
         self._device, self._transfer = policy.device, config.vllm.transfer
         self._channel: Channel | None = None
         self._rank, self._size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -47,12 +50,24 @@ class RemoteEngine:
             self._server = self._ask("GET", "/health", _HEALTH)
         _check_server(self._server, self.url, config, policy)
 
-    def sample(self, requests: Sequence[SampleRequest], temperature: float) -> list[Completion]:
-        """One answer per request."""
-        fields = self._ask(
-            "POST", "/generate", requests=[asdict(request) for request in requests], temperature=temperature
-        )
-        return [Completion(tuple(ids), tuple(logprobs), reason) for ids, logprobs, reason in fields["answers"]]
+    def submit(self, key: int, requests: Sequence[SampleRequest], temperature: float) -> None:
+        """Begins to sample one answer per request."""
+        body = {"requests": [asdict(request) for request in requests], "temperature": temperature}
+        self._under_way[self._threads.submit(self._ask, "POST", "/generate", **body)] = key
+
+    def wait(self) -> list[tuple[int, list[Completion]]]:
+        """Waits until requests are answered that were submitted together.
+
+        Raises:
+            PolicyError: the server does not answer.
+        """
+        done = wait(self._under_way, return_when=FIRST_COMPLETED).done
+        found = []
+        for future in done:
+            answers = future.result()["answers"]
+            replies = [Completion(tuple(ids), tuple(logprobs), reason) for ids, logprobs, reason in answers]
+            found.append((self._under_way.pop(future), replies))
+        return found
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Sends the weights; every rank must call it, and gathers what only the first one sends."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import random
@@ -49,6 +50,9 @@ class LocalEngine:
         self._asleep: set[str] = set()  # what is away: "weights", "kv_cache"
         self._empty = False
         self._adapter: Any = None
+        self._numbers = itertools.count()
+        self._asked: dict[str, tuple[int, int]] = {}  # the key and the place of each request under way
+        self._answers: dict[int, list[Completion | None]] = {}  # by key
         launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
         with tempfile.TemporaryDirectory(prefix="roleagent-") as folder:
             save_description(policy, Path(folder))
@@ -59,8 +63,8 @@ class LocalEngine:
             self._llm = _start_engine(options)
         _refuse_transformers_code(self._llm, type(policy.model).__name__)
 
-    def sample(self, requests: Sequence[SampleRequest], temperature: float) -> list[Completion]:
-        """One answer per request.
+    def submit(self, key: int, requests: Sequence[SampleRequest], temperature: float) -> None:
+        """Begins to sample one answer per request.
 
         Raises:
             PolicyError: the weights were dropped (``vllm.sleep=2``), and none came since.
@@ -68,13 +72,25 @@ class LocalEngine:
         if self._empty:
             raise PolicyError("vLLM has no weights: those it had were dropped by vllm.sleep=2, and no others came")
         self._wake("weights", "kv_cache")
-        outputs = self._llm.generate(
-            [{"prompt_token_ids": list(request.prompt_ids)} for request in requests],
-            [sampling(request, temperature) for request in requests],
-            use_tqdm=False,
-            lora_request=self._adapter,
-        )
-        return [answer(output.outputs[0]) for output in outputs]
+        self._answers[key] = [None] * len(requests)
+        for place, request in enumerate(requests):
+            prompt, number = {"prompt_token_ids": list(request.prompt_ids)}, str(next(self._numbers))
+            self._asked[number] = key, place
+            params = sampling(request, temperature)
+            self._llm.llm_engine.add_request(number, prompt, params, lora_request=self._adapter)
+
+    def wait(self) -> list[tuple[int, list[Completion]]]:
+        """Computes until requests are answered that were submitted together."""
+        complete: list[int] = []
+        while not complete:
+            for output in self._llm.llm_engine.step():
+                if not output.finished:
+                    continue
+                key, place = self._asked.pop(output.request_id)
+                self._answers[key][place] = answer(output.outputs[0])
+                if None not in self._answers[key]:
+                    complete.append(key)
+        return [(key, [one for one in self._answers.pop(key) if one is not None]) for key in complete]
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrites the weights and clears caches that the old ones filled."""

@@ -21,6 +21,7 @@ from roleagent.agents.policies.vllm.client import RemoteEngine
 from roleagent.agents.policies.vllm.engine import LocalEngine
 from roleagent.agents.policies.vllm.options import require_vllm
 from roleagent.agents.policies.vllm.requests import SampleRequest
+from roleagent.agents.scheduler import Ask
 from roleagent.config import Config, ConfigError
 from roleagent.slow_notice import count
 from roleagent.types import Completion, Request
@@ -29,8 +30,12 @@ from roleagent.types import Completion, Request
 class Engine(Protocol):
     """The vLLM engine: in this process, or a server."""
 
-    def sample(self, requests: Sequence[SampleRequest], temperature: float) -> list[Completion]:
-        """One answer per request."""
+    def submit(self, key: int, requests: Sequence[SampleRequest], temperature: float) -> None:
+        """Begins to sample one answer per request."""
+        ...
+
+    def wait(self) -> list[tuple[int, list[Completion]]]:
+        """Waits until requests are answered that were submitted together; returns them with their key."""
         ...
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -79,20 +84,34 @@ class VLLMPolicy:
         """
         if not requests:
             return []
+        asked = [self._with_seed(request, self._generator) for request in requests]
+        replies: list[Completion] = []
+        if to_sample := [one for one in asked if one.max_tokens]:
+            self._submit(0, to_sample, temperature)
+            [(_, replies)] = self._wait()
+        sampled = iter(replies)
+        return [next(sampled) if one.max_tokens else Completion((), (), "length") for one in asked]
+
+    def backend(self, temperature: float) -> Continuous:
+        """Samples for episodes that do not wait for each other."""
+        return Continuous(self, temperature, int(self._generator.integers(2**62)))
+
+    def _submit(self, key: int, requests: Sequence[SampleRequest], temperature: float) -> None:
         if self.version < 0:
             raise PolicyError("vLLM has no weights yet: sync comes before generate")
-        asked = [self._with_seed(request) for request in requests]
-        sampled = iter(self._engine.sample([one for one in asked if one.max_tokens], temperature))
-        found = [next(sampled) if one.max_tokens else Completion((), (), "length") for one in asked]
-        count("tokens sampled", sum(len(completion.token_ids) for completion in found))
-        return [replace(completion, policy_version=self.version) for completion in found]
+        self._engine.submit(key, requests, temperature)
 
-    def _with_seed(self, request: Request) -> SampleRequest:
+    def _wait(self) -> list[tuple[int, list[Completion]]]:
+        answered = self._engine.wait()
+        count("tokens sampled", sum(len(reply.token_ids) for _, replies in answered for reply in replies))
+        return [(key, [replace(one, policy_version=self.version) for one in replies]) for key, replies in answered]
+
+    def _with_seed(self, request: Request, generator: np.random.Generator) -> SampleRequest:
         length = len(request.prompt_ids)
         if not length or length >= self.context_length:
             raise ValueError(f"a prompt of {length} tokens does not fit a context of {self.context_length}")
         limit = min(request.max_tokens, self.context_length - length)
-        seed = int(self._generator.integers(2**62))
+        seed = int(generator.integers(2**62))
         return SampleRequest(tuple(request.prompt_ids), limit, tuple(sorted(request.stop_ids)), seed)
 
     def sync(self, weights: Weights, version: int) -> None:
@@ -113,6 +132,31 @@ class VLLMPolicy:
 
     def clear_cache(self) -> None:
         """Nothing: vLLM keeps what prompts have in common by itself, and :meth:`sync` drops it."""
+
+
+class Continuous:
+    """A backend of :class:`~roleagent.agents.scheduler.Scheduler`: each request goes to vLLM at once, which batches
+    whatever is under way. A slot's seeds are its own, so that what it samples does not depend on the others.
+
+    Args:
+        seed: of all slots.
+    """
+
+    def __init__(self, policy: VLLMPolicy, temperature: float, seed: int):
+        self._policy, self._temperature, self._seed = policy, temperature, seed
+        self._generators: dict[int, np.random.Generator] = {}
+
+    def submit(self, slot: int, ask: Ask) -> None:
+        if slot not in self._generators:
+            self._generators[slot] = np.random.default_rng([self._seed, slot])
+        requests = [self._policy._with_seed(request, self._generators[slot]) for request in ask.content]
+        self._policy._submit(slot, requests, self._temperature)
+
+    def wait(self) -> list[tuple[int, list[Completion]]]:
+        return self._policy._wait()
+
+    def close(self) -> None:
+        pass
 
 
 def check(config: Config) -> None:

@@ -50,9 +50,10 @@ def read_request(body: Any, vocabulary: int, context: int) -> SampleRequest:
     return request
 
 
-def sampling(request: SampleRequest, temperature: float, **more: Any) -> Any:
-    """vLLM's ``SamplingParams`` for a request."""
+def sampling(request: SampleRequest, temperature: float) -> Any:
+    """vLLM's ``SamplingParams`` for a request; the answer comes whole."""
     from vllm import SamplingParams  # pyright: ignore[reportAttributeAccessIssue] - it may be missing
+    from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports] - it may be missing
 
     return SamplingParams(
         temperature=temperature,
@@ -62,7 +63,7 @@ def sampling(request: SampleRequest, temperature: float, **more: Any) -> Any:
         seed=request.seed,
         logprobs=0,  # of the sampled token
         detokenize=False,
-        **more,
+        output_kind=RequestOutputKind.FINAL_ONLY,
     )
 
 

@@ -83,9 +83,7 @@ class Service:
         return {"answers": await asyncio.gather(*(self._one(request, temperature) for request in requests))}
 
     async def _one(self, request: SampleRequest, temperature: float) -> tuple[Any, ...]:
-        from vllm.sampling_params import RequestOutputKind  # pyright: ignore[reportMissingImports] - it may be missing
-
-        wanted = sampling(request, temperature, output_kind=RequestOutputKind.FINAL_ONLY)
+        wanted = sampling(request, temperature)
         prompt = {"prompt_token_ids": list(request.prompt_ids)}
         answers = self.engine.generate(prompt, wanted, str(next(self._numbers)), lora_request=self._adapter)
         [whole] = [output async for output in answers]
