@@ -60,7 +60,6 @@ if __name__ == "__main__":  # help, and what is wrong with the command, need not
 from roleagent.agents.builders import EnvSplit, make_base, make_wrapped
 from roleagent.agents.chat.endpoint import Endpoint, EndpointError
 from roleagent.agents.chat.models import PolicyChatModel
-from roleagent.agents.chat.standard import ChatAgent
 from roleagent.agents.episode import EpisodeResult
 from roleagent.agents.evaluation.baselines import build_prompting_agent
 from roleagent.agents.evaluation.header import header_of
@@ -68,16 +67,17 @@ from roleagent.agents.evaluation.play import agent_attempts, chat_attempts, poli
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile, default_file
 from roleagent.agents.evaluation.revision import begin_failures, keep_revisions, read_failures
 from roleagent.agents.evaluation.single_step import single_step
-from roleagent.agents.evaluation.summary import spending, summarize
+from roleagent.agents.evaluation.statistics import spending, summarize
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, eval_target
 from roleagent.agents.evaluation.transcripts import TranscriptFile, transcript
 from roleagent.agents.policies.protocol import PolicyError
+from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.config.effects import of_training
 from roleagent.files import make_folder, write_whole
 from roleagent.imports import searched_first
+from roleagent.learners.run.display import Display
 from roleagent.learners.run.folder import CheckpointError, read_config
-from roleagent.learners.tracking.display import Display
 from roleagent.reports.eval_display import EvalProgress, report, run_comparison
 from roleagent.slow_notice import waiting
 from roleagent.types import Trajectory

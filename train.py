@@ -38,11 +38,10 @@ with waiting("PyTorch and transformers to load"):
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.protocol import Policy
-from roleagent.agents.search.search import Search
+from roleagent.agents.search import Search
 from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
-from roleagent.learners.launch import check_held_out, exit_status, open_run, size_warm_start
-from roleagent.learners.revision import iterate as revision
+from roleagent.learners.agent_r import iterate as revision
 from roleagent.learners.rl import (
     dynamic_sampling,
     estimate_advantages,
@@ -57,12 +56,13 @@ from roleagent.learners.rl import (
     update_policy,
     update_simulator,
 )
+from roleagent.learners.run.display import Display
 from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_split, evaluate_stage, report
 from roleagent.learners.run.iterations import Iterations
+from roleagent.learners.run.launch import check_held_out, exit_status, open_run, size_warm_start
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.imitation import imitate, passes
-from roleagent.learners.tracking.display import Display
 from roleagent.types import Segment
 
 DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import gymnasium
 from numpy.random import Generator
 
-from roleagent.agents.analysts.endpoint import EndpointAnalyst
-from roleagent.agents.analysts.model import ModelAnalyst
+from roleagent.agents.analysts.models import EndpointAnalyst, ModelAnalyst
 from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout

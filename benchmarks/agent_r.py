@@ -32,8 +32,7 @@ import numpy as np
 import roleagent  # noqa: F401 - registers the environments
 from roleagent.agents.analysts.judges import ReflectionJudge, measure_judge
 from roleagent.agents.builders import EnvSplit, make_base
-from roleagent.agents.search.search import Search, SearchStats
-from roleagent.agents.search.tree import Node
+from roleagent.agents.search import Node, Search, SearchStats
 from roleagent.config import load
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.env_spec import make_expert
@@ -41,7 +40,7 @@ from roleagent.envs.failures import play_failures, scripted_modes
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.restoring import RecordedStep, Restorer
 from roleagent.envs.toy.env import CONTAINERS, PLACES, TOOLS
-from roleagent.learners.revision.data import RevisionData, TreeData
+from roleagent.learners.agent_r.data import RevisionData, TreeData
 from roleagent.types import Completion, Request
 
 WORLDS: dict[str, tuple[str, dict[str, Any]]] = {

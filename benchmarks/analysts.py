@@ -95,7 +95,7 @@ def failed_episodes(options: argparse.Namespace) -> Iterator[tuple[str, Scripted
 def analyst_of(options: argparse.Namespace) -> tuple[str, Analyst]:
     """The analyst that the command line names, and a name for it."""
     if options.endpoint:
-        from roleagent.agents.analysts.endpoint import EndpointAnalyst
+        from roleagent.agents.analysts.models import EndpointAnalyst
         from roleagent.agents.chat.endpoint import Endpoint
 
         analyst = EndpointAnalyst(Endpoint(options.endpoint, options.model))

@@ -26,11 +26,11 @@ from typing import Any
 
 from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.agents.chat.endpoint import Endpoint
-from roleagent.agents.chat.standard import ChatAgent
 from roleagent.agents.chat.types import Answer
 from roleagent.agents.episode import Episode
 from roleagent.agents.evaluation.play import chat_attempts
 from roleagent.agents.evaluation.records import Attempt
+from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.agents.scheduler import Step
 from roleagent.config import load
 from roleagent.env_spec import instructions_of

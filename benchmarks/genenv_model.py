@@ -34,14 +34,13 @@ from parts.slipping_agent import ATTEMPTS, SLIPS, Agent
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import load
 from roleagent.curricula.samplers import UniformSampler
-from roleagent.learners.genenv.generated_tasks import generated_sampler
-from roleagent.learners.genenv.simulator import SimulatorTraining, update_simulator
-from roleagent.learners.launch import open_run
+from roleagent.learners.genenv import SimulatorTraining, generated_sampler, update_simulator
 from roleagent.learners.rl import open_learner
+from roleagent.learners.run.display import Display
+from roleagent.learners.run.launch import open_run
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.imitation import imitate
-from roleagent.learners.tracking.display import Display
 
 ROOT = Path(__file__).parent.parent
 OPTIONS = (

@@ -35,7 +35,7 @@ from rich.console import Console
 from rich.table import Table
 from torch.utils.flop_counter import FlopCounterMode
 
-from roleagent.learners.model import optimizer
+from roleagent.learners.engine import optimizer
 from roleagent.learners.sft import imitation
 from roleagent.options import user_path
 from roleagent.timer import Timer

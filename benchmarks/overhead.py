@@ -43,14 +43,13 @@ from roleagent.curricula.samplers import UniformSampler
 from roleagent.env_spec import make_expert
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
-from roleagent.learners.model.learner import Learner
-from roleagent.learners.policy_update import update
-from roleagent.learners.rl import estimate_advantages, make_batch, open_reference
-from roleagent.learners.run.distributed import Ranks
+from roleagent.learners.engine.engine import Learner
+from roleagent.learners.rl import estimate_advantages, make_batch, open_reference, update
+from roleagent.learners.run.display import Display
+from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.demonstrations import collect_demonstrations
-from roleagent.learners.tracking.display import Display
 from roleagent.timer import PARTS, Timer
 from roleagent.types import Completion, Request
 

@@ -52,7 +52,7 @@ from rich.table import Table
 
 from roleagent.config import ConfigError, load
 from roleagent.files import read_json_lines
-from roleagent.learners.credit import estimator_config, last_step_bias
+from roleagent.learners.advantages import estimator_config, last_step_bias
 from roleagent.learners.returns import EstimatorConfig, standardize
 from roleagent.options import user_path
 

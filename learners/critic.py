@@ -16,12 +16,16 @@ from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config import Config
 from roleagent.learners.advantages import ESTIMATORS
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Batch, Column, counted_kinds
+from roleagent.learners.engine.engine import Engine, zero_stage
+from roleagent.learners.engine.logprobs import (
+    MicroBatch,
+    TokenScores,
+    copy_on_cpu,
+    enable_activation_checkpointing,
+    hidden_states,
+    plan_for,
+)
 from roleagent.learners.loss import MetricSums
-from roleagent.learners.model.deepspeed_settings import zero_stage
-from roleagent.learners.model.engine import Engine
-from roleagent.learners.model.micro_batch import MicroBatch
-from roleagent.learners.model.token_logprobs import TokenScores, hidden_states, plan_for
-from roleagent.learners.model.zero3 import copy_on_cpu, enable_activation_checkpointing
 from roleagent.types import Segment
 
 
@@ -85,7 +89,7 @@ def generalized_advantages(
     return advantages[::-1]
 
 
-def estimate_advantages(batch: Batch, critic: Engine, config: Config) -> Batch:
+def critic_advantages(batch: Batch, critic: Engine, config: Config) -> Batch:
     """The batch with generalized advantages in place of the turns' rewards, by the critic's present values.
 
     GAE runs over a trajectory's action tokens in order (with ``estimator.action_mask`` off, over the TEXT tokens

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from roleagent.learners.batch import ACTION, PREDICTION, TEXT, Column, split_tokens
-from roleagent.learners.run.distributed import Ranks
+from roleagent.learners.run.ranks import Ranks
 from roleagent.types import Segment
 
 _KINDS = 4  # CONTEXT, ACTION, PREDICTION, TEXT

@@ -2,16 +2,22 @@
 
 Each function runs on every rank, books its time in ``run.timer``, and takes care of the ranks. The loop over these
 steps is in ``train.py``.
+
+Then the optimizer steps of an update: passes over the batch with the clipped policy gradient (Eq. 9).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from transformers import PreTrainedModel
 
 from roleagent.agents.builders import EnvSplit, open_analyst, open_rollout_policy
@@ -23,21 +29,24 @@ from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.files import make_whole, write_checksums
-from roleagent.learners import policy_update
-from roleagent.learners.advantages import has_zero_variance
-from roleagent.learners.batch import Batch, build_batch
-from roleagent.learners.credit import Credit, estimator_config
-from roleagent.learners.critic import open_critic
-from roleagent.learners.genenv.generated_tasks import generated_sampler, play_probe
-from roleagent.learners.genenv.simulator import SimulatorTraining, open_simulator_training, update_simulator
-from roleagent.learners.model.learner import Learner
-from roleagent.learners.model.lora import Adapter, ModuleWeights, adapted
-from roleagent.learners.process_rewards import normalize_process, shuffle_process
-from roleagent.learners.returns import Values
-from roleagent.learners.run.rank_sampler import RankSampler
+from roleagent.learners.advantages import Credit, estimator_config
+from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Batch, Column, build_batch, whiten
+from roleagent.learners.critic import critic_advantages, fit, open_critic
+from roleagent.learners.engine.engine import Columns, Engine, Learner, NotFinite
+from roleagent.learners.engine.logprobs import TokenScores
+from roleagent.learners.engine.lora import Adapter, ModuleWeights, adapted
+from roleagent.learners.genenv import (
+    SimulatorTraining,
+    generated_sampler,
+    open_simulator_training,
+)
+from roleagent.learners.loss import MetricSums, mean_metrics, policy_loss, token_weights
+from roleagent.learners.returns import Values, has_zero_variance, normalize_process, shuffle_process
+from roleagent.learners.run.iterations import RankSampler
+from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import ScoredGroup
-from roleagent.types import Group, Sampler
+from roleagent.types import Group, Sampler, Segment
 
 
 def open_actor(run: Run, policy: HFPolicy) -> Policy:
@@ -212,7 +221,7 @@ def make_batch(
         batch = build_batch(groups, credits, run.config, rollout, run.own_stream("batch", run.iteration))
     with run.timer("update"):
         rollout.policy.offload()  # the critic and the update need its memory
-        return policy_update.prepared(learner, batch)
+        return prepared(learner, batch)
 
 
 def update_policy(run: Run, learner: Learner, batch: Batch) -> dict[str, float]:
@@ -221,7 +230,7 @@ def update_policy(run: Run, learner: Learner, batch: Batch) -> dict[str, float]:
     with run.timer("update"):
         learner.share = (run.iteration - 1) / options.iterations
         orders = [run.own_stream("minibatches", run.iteration, epoch) for epoch in range(run.config.optim.epochs)]
-        return policy_update.update(learner, batch, orders)
+        return update(learner, batch, orders)
 
 
 def sync_weights(run: Run, learner: Learner, actor: Policy) -> None:
@@ -266,18 +275,320 @@ def gather(
     return scored
 
 
-__all__ = [
-    "dynamic_sampling",
-    "estimate_advantages",
-    "gather",
-    "make_batch",
-    "open_actor",
-    "open_learner",
-    "open_reference",
-    "open_sampler",
-    "play",
-    "play_probe",
-    "sync_weights",
-    "update_policy",
-    "update_simulator",
-]
+class Minibatch(NamedTuple):
+    """The segments of one optimizer step, on this rank.
+
+    Attributes:
+        segments: their numbers.
+        groups: the groups whose segments these are; None: the minibatch is a share of the turns.
+    """
+
+    segments: list[int]
+    groups: list[int] | None
+
+
+def prepared(learner: Learner, batch: Batch) -> Batch:
+    """The batch with its final advantages: by GAE, if there is a critic, and whitened (``estimator.whiten``)."""
+    options = learner.config.estimator
+    if learner.critic is not None:
+        batch = critic_advantages(batch, learner.critic, learner.config)
+    if not options.whiten:
+        return batch
+    level = options.gae_level if learner.critic is not None else "token"
+    return whiten(batch, options.action_mask, learner.ranks.sum, level)
+
+
+def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]) -> dict[str, float]:
+    """Passes over the batch, each with as many optimizer steps as :func:`minibatches` returns.
+
+    Args:
+        learner: the policy, and its critic if the estimator needs one.
+        batch: of this rank, :func:`prepared`.
+        orders: one generator per pass; it shuffles the minibatches.
+
+    Returns:
+        the metrics of :func:`policy_step` and :func:`~roleagent.learners.critic.fit`, each in the mean over the steps
+        that have it.
+    """
+    passes = [minibatches(learner, batch, order) for order in orders]
+    if learner.critic is not None:
+        learner.critic.share = learner.share
+    batch = with_logprobs(batch, learner, [[part.segments for part in parts] for parts in passes])
+    of_batch = _weights(learner, batch, range(len(batch.segments)), batch.count_trajectories(range(len(batch.lengths))))
+    policy_metrics: list[dict[str, float]] = []
+    critic_metrics: list[dict[str, float]] = []
+    try:
+        for part, count in ((part, len(parts)) for parts in passes for part in parts):
+            weights = _minibatch_weights(learner, batch, part, of_batch, count)
+            metrics = _step_policy(learner, batch, part.segments, weights, fresh=not policy_metrics)
+            if metrics is not None:
+                policy_metrics.append(metrics)
+            if learner.critic is not None and (metrics := _step_critic(learner.critic, batch, part.segments)):
+                critic_metrics.append(metrics)
+    except NotFinite as error:
+        error.tasks = batch.tasks
+        raise
+    shares = world_shares(batch, of_batch, learner.ranks.sum)
+    return {"entropy": 0.0, "logprob_gap": 0.0} | _means(policy_metrics) | _means(critic_metrics) | shares
+
+
+def world_shares(batch: Batch, weights: Column, sum_over_ranks: Callable[[float], float] = float) -> dict[str, float]:
+    """The share of the world's tokens after the first reply, relative to actions and without predictions.
+
+    Args:
+        weights: of each token in the loss (:func:`~roleagent.learners.loss.token_weights`).
+
+    Returns:
+        ``world_share``: of the tokens from the first reply on, in the mean over the trajectories, those of the
+        world; in [0, 1]. ``world_loss_share``: their share of the loss's weight, exactly 0 with ``loss.action_mask``.
+    """
+    world, every = np.zeros(len(batch.tasks)), np.zeros(len(batch.tasks))
+    trained = total = 0.0
+    for segment, turns, row in zip(batch.segments, batch.turns, weights, strict=True):
+        said = (turns > 0) & ((segment.token_kind == CONTEXT) | (segment.token_kind == TEXT))
+        world[segment.trajectory] += said.sum()
+        every[segment.trajectory] += said.sum() + (segment.token_kind == ACTION).sum()
+        trained += math.fsum(row[said].tolist())
+        total += math.fsum(row[said | (segment.token_kind == ACTION)].tolist())
+    played = every > 0
+    shares = sum_over_ranks(math.fsum((world[played] / every[played]).tolist()))
+    trained, total = sum_over_ranks(trained), sum_over_ranks(total)
+    return {
+        "world_share": shares / max(1.0, sum_over_ranks(float(played.sum()))),
+        "world_loss_share": trained / total if total else 0.0,
+    }
+
+
+def minibatches(learner: Learner, batch: Batch, order: np.random.Generator) -> list[Minibatch]:
+    """The minibatches of one pass, as many on every rank: ``optim.minibatches`` of groups, or ``minibatch_turns``.
+
+    Counted in turns, a pass has one step per ``minibatch_turns`` turns of all ranks. Segments are dealt evenly,
+    whatever their trajectory. A segment is one turn (style ``window``) or a whole episode.
+    """
+    options = learner.config.optim
+    if not options.minibatch_turns:
+        parts = np.array_split(order.permutation(len(batch.lengths)), options.minibatches)
+        return [Minibatch(batch.segments_of_groups(part), part) for part in map(np.ndarray.tolist, parts)]
+    turns = learner.ranks.sum(float(sum(map(sum, batch.lengths))))
+    count = max(1, math.ceil(turns / options.minibatch_turns))
+    parts = np.array_split(order.permutation(len(batch.segments)), count)
+    return [Minibatch(part.tolist(), None) for part in parts]
+
+
+def with_logprobs(batch: Batch, learner: Learner, passes: Sequence[Sequence[Sequence[int]]]) -> Batch:
+    """The batch with the columns ``reference`` and ``old``, if needed, as they are before the first step.
+
+    ``reference`` is scored with the reference policy of the KL penalty. ``old`` is scored with the learner's present
+    weights, if the ratio starts from them and more than one step follows: the first step computes them itself.
+
+    Args:
+        passes: per pass and minibatch the numbers of its segments.
+    """
+    config = learner.config
+    temperature, segments = config.rollout.temperature, batch.segments
+    zeros = [np.zeros(len(segment)) for segment in segments]
+    first_pass = passes[0] if passes else []
+    columns = dict(batch.columns)
+    if config.loss.kl:
+        rows = columns["reference"] = list(zeros)
+        for chosen in first_pass:  # minibatch by minibatch, so that the micro-batches are those of the update
+            scores = learner.score([segments[i] for i in chosen], temperature, learner.reference)
+            for i, row in zip(chosen, scores, strict=True):
+                rows[i] = row
+    if (config.loss.old_logprobs == "learner" or not config.loss.action_mask) and sum(map(len, passes)) > 1:
+        rows = columns["old"] = list(zeros)
+        chosen = sorted(range(len(segments)) if len(passes) > 1 else chain(*first_pass[1:]))
+        for i, row in zip(chosen, learner.score([segments[i] for i in chosen], temperature), strict=True):
+            rows[i] = row
+    return replace(batch, columns=columns)
+
+
+def policy_step(
+    learner: Learner, segments: Sequence[Segment], columns: Columns, temperature: float, fresh: bool = False
+) -> dict[str, float] | None:
+    """One optimizer step of the clipped policy-gradient objective (Eq. 9); None if no rank has segments.
+
+    With ``loss.prediction_credit=imitate`` prediction tokens are true states, which were not sampled. They are trained
+    by likelihood: weight times -log p, at the same temperature. The clipped surrogate, the KL penalty and all
+    statistics of sampled tokens leave them out.
+
+    Args:
+        learner: the policy.
+        segments: those of this rank; may be none.
+        columns: ``weights`` (:func:`~roleagent.learners.loss.token_weights`), ``advantages``, ``sampler`` and, if
+            needed, ``reference`` and ``old`` (:func:`with_logprobs`).
+        temperature: of the sampling.
+        fresh: whether the learner still has the weights that sampled. A ratio that starts from the learner then starts
+            from this pass, and the pass measures the mismatch of learner and sampler.
+
+    Returns:
+        ``loss``, ``grad_norm`` and ``tokens`` (sampled and trained). With imitation ``imitated_tokens`` and, if there
+        are any, ``prediction_loss`` (nats per imitated token). If there are sampled tokens, means over them:
+        ``clip_fraction``, ``ratio``, ``kl``, ``entropy`` and ``logprob_gap``; and of a fresh step ``mismatch`` and
+        ``mismatch_max`` (mean and maximum of |learner - sampler| log-probabilities, in nats) and ``importance`` (mean
+        of exp(learner - sampler), truncated at ``loss.importance_cap``).
+    """
+    ranks, options = learner.ranks, learner.config.loss
+    if not ranks.max(len(segments)):
+        return None
+    sums, mismatch = MetricSums(), Mismatch(options.importance_cap)
+    imitates = options.prediction_credit == "imitate"
+
+    def objective(tokens: TokenScores) -> torch.Tensor:
+        known, now = tokens.columns, tokens.logprobs.detach()
+        imitated = (tokens.token_kind == PREDICTION) & imitates
+        weights = known["weights"].masked_fill(imitated, 0.0)
+        old = _old_logprobs(tokens, now if fresh else known.get("old"), options.old_logprobs)
+        loss, metrics = policy_loss(
+            tokens.logprobs,
+            old,
+            known["advantages"],
+            weights,
+            options.clip_low,
+            options.clip_high,
+            known.get("reference"),
+            options.kl,
+            options.importance_level,
+            tokens.segments,
+            _importance(tokens, old, options.importance_cap),
+        )
+        if fresh:
+            mismatch.add((now - known["sampler"])[(weights != 0) & (tokens.token_kind != TEXT)])
+        entropy = torch.where(weights != 0, tokens.entropies, 0.0).sum()
+        if imitates:
+            shares = torch.where(imitated, known["weights"], 0.0)
+            loss = loss - (shares * tokens.logprobs).sum()
+            chosen = shares != 0
+            surprise = torch.where(chosen, -now, 0.0).sum()
+            metrics |= {"prediction_loss": surprise, "imitated_tokens": chosen.sum()}
+        sums.add({"loss": loss, "entropy": entropy, **metrics})
+        return loss
+
+    norm = learner.update(segments, columns, objective, temperature, entropy=True)
+    total = sums.over_ranks(ranks)
+    metrics = {"tokens": total["tokens"], "loss": total["loss"], "grad_norm": norm}
+    if imitates:
+        metrics["imitated_tokens"] = total["imitated_tokens"]
+    if metrics.get("imitated_tokens"):
+        metrics["prediction_loss"] = total["prediction_loss"] / total["imitated_tokens"]
+    if total["tokens"]:  # a step of imitation alone has no statistics of sampled tokens
+        metrics |= {**mean_metrics(total), "entropy": total["entropy"] / total["tokens"]}
+        metrics |= mismatch.over_ranks(ranks) if fresh else {}
+    return metrics
+
+
+class Mismatch:
+    """The difference between the log-probabilities of learner and sampler at the same weights.
+
+    Args:
+        cap: largest importance weight of a token; 0 for no limit.
+    """
+
+    def __init__(self, cap: float):
+        self.limit = math.log(cap) if cap else 20.0
+        self.tokens, self.sums, self.largest = 0, MetricSums(), torch.zeros(())
+
+    def add(self, difference: torch.Tensor) -> None:
+        """Adds tokens: learner minus sampler, in nats; float32 (N,)."""
+        if difference.numel():
+            self.tokens += difference.numel()
+            self.sums.add({"gap": difference.abs().sum(), "importance": difference.clamp(max=self.limit).exp().sum()})
+            self.largest = torch.maximum(self.largest.to(difference.device), difference.abs().max())
+
+    def over_ranks(self, ranks: Ranks) -> dict[str, float]:
+        """Means over the tokens of all ranks; the maximum is over all ranks on the first, elsewhere the rank's own."""
+        gap, importance = (float(self.sums.sums.get(name, 0.0)) for name in ("gap", "importance"))
+        tokens, largest = max(1.0, ranks.sum(float(self.tokens))), float(self.largest)
+        return {
+            "mismatch": ranks.sum(gap) / tokens,
+            "mismatch_max": max(ranks.gather(largest), default=largest),
+            "importance": ranks.sum(importance) / tokens,
+        }
+
+
+def _old_logprobs(tokens: TokenScores, learner: torch.Tensor | None, source: str) -> torch.Tensor:
+    """The old policy's log-probabilities; those of TEXT tokens are always the learner's."""
+    sampler = tokens.columns["sampler"]
+    if learner is None:
+        return sampler
+    return learner if source == "learner" else torch.where(tokens.token_kind == TEXT, learner, sampler)
+
+
+def _importance(tokens: TokenScores, old: torch.Tensor, cap: float) -> torch.Tensor | None:
+    """min(exp(old - sampler), cap): the weight of a token sampled by an engine with other numerics."""
+    if not cap:
+        return None
+    weight = (old - tokens.columns["sampler"]).clamp(max=math.log(cap)).exp()
+    return torch.where(tokens.token_kind == TEXT, 1.0, weight)
+
+
+def _minibatch_weights(learner: Learner, batch: Batch, part: Minibatch, of_batch: Column, count: int) -> Column:
+    """Each token's weight within a minibatch.
+
+    A trajectory that is spread over minibatches keeps its weights in the whole batch, times the number of minibatches:
+    the mean over the minibatches is the objective, however the turns are dealt.
+    """
+    if part.groups is None:
+        return [of_batch[i] * count for i in part.segments]
+    return _weights(learner, batch, part.segments, batch.count_trajectories(part.groups))
+
+
+def _weights(learner: Learner, batch: Batch, chosen: Sequence[int], trajectories: int) -> Column:
+    options, ranks = learner.config.loss, learner.ranks
+    return token_weights(
+        [batch.segments[i] for i in chosen],
+        max(1, round(ranks.sum(float(trajectories)))),
+        options.prediction_weight,
+        options.aggregation,
+        options.divisor,
+        options.action_mask,
+        ranks.sum,
+    )
+
+
+def _step_policy(
+    learner: Learner, batch: Batch, chosen: Sequence[int], weights: Column, fresh: bool
+) -> dict[str, float] | None:
+    """One optimizer step on some segments; None if nothing in them has a gradient."""
+    options = learner.config.loss
+    imitated = PREDICTION if options.prediction_credit == "imitate" and options.prediction_weight else None
+    kept: list[int] = []
+    shares: Column = []
+    for number, row in zip(chosen, weights, strict=True):
+        kinds = batch.segments[number].token_kind
+        # Without a KL term a segment of advantage 0 has gradient 0 and is skipped; the weights count it. If it is kept
+        # for the states that it imitates, its sampled tokens enter no statistics.
+        taught = options.kl or batch.columns["advantages"][number].any()
+        if taught or (imitated is not None and (kinds == imitated).any()):
+            kept.append(number)
+            shares.append(row if taught else np.where(kinds == imitated, row, 0.0))
+    columns = {name: [rows[number] for number in kept] for name, rows in batch.columns.items()}
+    segments = [batch.segments[number] for number in kept]
+    return policy_step(learner, segments, {**columns, "weights": shares}, learner.config.rollout.temperature, fresh)
+
+
+def _step_critic(critic: Engine, batch: Batch, chosen: Sequence[int]) -> dict[str, float] | None:
+    """One optimizer step of the critic on some segments, with equal token weights; None if no rank has segments."""
+    config = critic.config
+    segments = [batch.segments[i] for i in chosen]
+    if not critic.ranks.max(len(segments)):
+        return None
+    weights = token_weights(
+        segments, 1, 0.0, "token", action_mask=config.estimator.action_mask, sum_over_ranks=critic.ranks.sum
+    )
+    if config.estimator.gae_level == "turn":  # the critic learns at one token per turn
+        fitted = [row * batch.columns["fitted"][i] for i, row in zip(chosen, weights, strict=True)]
+        total = critic.ranks.sum(math.fsum(value for row in fitted for value in row.tolist()))
+        weights = [row / max(total, 1e-9) for row in fitted]
+    columns = {name: [batch.columns[name][i] for i in chosen] for name in ("values", "returns")}
+    return fit(critic, segments, {**columns, "weights": weights}, config.rollout.temperature)
+
+
+def _means(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """The mean of each number over the rows that have it.
+
+    >>> _means([{"loss": 1.0, "mismatch": 0.5}, {"loss": 3.0}])
+    {'loss': 2.0, 'mismatch': 0.5}
+    """
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: float(np.mean([row[name] for row in rows if name in row])) for name in names}

@@ -11,9 +11,9 @@ import numpy as np
 
 from roleagent.agents.evaluation.comparison import EvalRecords, compare
 from roleagent.agents.evaluation.records import Record, RecordFile
-from roleagent.agents.evaluation.summary import result_rows, spending
+from roleagent.agents.evaluation.statistics import result_rows, spending
 from roleagent.config import ConfigError
-from roleagent.learners.tracking.display import Display
+from roleagent.learners.run.display import Display
 from roleagent.tasks.split import split_text
 
 
@@ -47,7 +47,7 @@ def report(
 
     Args:
         name: of the agent.
-        summary: from :func:`~roleagent.agents.evaluation.summary.summarize`, with ``usage``.
+        summary: from :func:`~roleagent.agents.evaluation.statistics.summarize`, with ``usage``.
         records: all that count.
         task_split: the split with its data, as in the header.
     """

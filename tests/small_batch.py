@@ -3,8 +3,8 @@
 import numpy as np
 
 from roleagent.config import from_dict
+from roleagent.learners.advantages import Credit, estimator_config
 from roleagent.learners.batch import build_batch
-from roleagent.learners.credit import Credit, estimator_config
 from roleagent.types import Completion, Group, Prediction, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")

@@ -17,9 +17,9 @@ from tiny import qwen
 
 from roleagent.config import load
 from roleagent.config.settings import LoRAConfig
-from roleagent.learners.model.learner import Learner
-from roleagent.learners.model.lora import Adapter, adapt
-from roleagent.learners.run.distributed import Ranks
+from roleagent.learners.engine.engine import Learner
+from roleagent.learners.engine.lora import Adapter, adapt
+from roleagent.learners.run.ranks import Ranks
 from roleagent.types import Request, Segment
 
 UPDATES = 10

@@ -5,7 +5,7 @@ from functools import partial
 from tiny import qwen, world_of
 
 from roleagent.agents.builders import make_wrapped
-from roleagent.agents.search.tree import Node, Tree
+from roleagent.agents.search import Node, Tree
 from roleagent.envs.pool import EnvPool
 from roleagent.types import Task
 

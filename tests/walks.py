@@ -110,7 +110,7 @@ class Place:
         return run
 
     def _halt(self, batch):
-        from roleagent.learners.model.engine import NotFinite
+        from roleagent.learners.engine.engine import NotFinite
         from roleagent.learners.run import nan_dump
         from roleagent.types import Segment
 

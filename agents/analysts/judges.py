@@ -19,7 +19,7 @@ from itertools import count, islice
 
 import numpy as np
 
-from roleagent.agents.analysts.model import LanguageAnalyst, ModelAnalyst
+from roleagent.agents.analysts.models import LanguageAnalyst, ModelAnalyst
 from roleagent.agents.builders import load_class, open_analyst
 from roleagent.agents.policies.protocol import Policy
 from roleagent.config import Config, ConfigError

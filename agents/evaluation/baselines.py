@@ -16,11 +16,9 @@ import gymnasium
 import numpy as np
 
 from roleagent.agents.builders import load_object
-from roleagent.agents.chat.plain import PlainAgent
-from roleagent.agents.chat.react import ReAct
-from roleagent.agents.chat.reflexion import Reflexion
-from roleagent.agents.chat.tool_agent import RetrievalAgent, ToolAgent
 from roleagent.agents.episode import PromptingAgent
+from roleagent.agents.prompting.plain import PlainAgent, ReAct, Reflexion
+from roleagent.agents.prompting.tools import RetrievalAgent, ToolAgent
 from roleagent.env_spec import CommandForm, instructions_of, make_expert, spec_of
 from roleagent.envs.failures.command_noise import random_command
 from roleagent.types import Expert
@@ -124,8 +122,8 @@ def build_prompting_agent(name: str, env: gymnasium.Env, **options: Any) -> Prom
 
     Args:
         env: the environment that it will play.
-        options: ``example`` and ``listed`` (see :class:`~roleagent.agents.chat.plain.PlainAgent`), and ``trials``
-            of ``reflexion``; with tools ``format`` (see :class:`~roleagent.agents.chat.tool_agent.ToolAgent`); for
+        options: ``example`` and ``listed`` (see :class:`~roleagent.agents.prompting.plain.PlainAgent`), and ``trials``
+            of ``reflexion``; with tools ``format`` (see :class:`~roleagent.agents.prompting.tools.ToolAgent`); for
             ``module:Class``, its arguments.
 
     Raises:

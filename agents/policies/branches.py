@@ -16,9 +16,9 @@ from itertools import chain, pairwise
 import torch
 from torch import Tensor
 
-from roleagent.agents.policies.decoder import Decoder
 from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.agents.policies.sampling import (
+    Decoder,
     Reply,
     cut,
     draw,

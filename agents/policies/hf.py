@@ -19,12 +19,11 @@ from huggingface_hub.errors import HfHubHTTPError, HFValidationError, Repository
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from roleagent.agents.policies.branches import generate_branches
-from roleagent.agents.policies.decoder import Decoder
 from roleagent.agents.policies.encoding import TextEncoder, named_ends
 from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.agents.policies.model_check import check_model
 from roleagent.agents.policies.protocol import PolicyError, Weights
-from roleagent.agents.policies.sampling import generate_replies
+from roleagent.agents.policies.sampling import Decoder, generate_replies
 from roleagent.options import home_expanded
 from roleagent.slow_notice import waiting
 from roleagent.types import Completion, Request

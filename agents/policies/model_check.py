@@ -1,6 +1,6 @@
 """Checks that a model is sampled from as the model that it is.
 
-The sampler (:mod:`roleagent.agents.policies.decoder`) gives a model its own attention mask, positions and cache.
+The sampler (:mod:`roleagent.agents.policies.sampling`) gives a model its own attention mask, positions and cache.
 Architectures that look at a window, count positions from the cache or scale their logits may ignore that without an
 error. The check reads a text in pieces, in rows of different lengths and in branches, and compares the logits with the
 model's plain ``forward``.
@@ -18,10 +18,9 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from roleagent.agents.policies.branches import Branches
-from roleagent.agents.policies.decoder import SHARED_PREFIXES, Decoder
 from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.agents.policies.protocol import PolicyError
-from roleagent.agents.policies.sampling import prefill_rows
+from roleagent.agents.policies.sampling import SHARED_PREFIXES, Decoder, prefill_rows
 from roleagent.types import Request
 
 SHORT = 24

@@ -26,8 +26,8 @@ def ours(
     from roleagent.agents.policies.hf import HFPolicy
     from roleagent.config import Config
     from roleagent.config.settings import LossConfig, OptimConfig
-    from roleagent.learners.model.learner import Learner
-    from roleagent.learners.policy_update import policy_step
+    from roleagent.learners.engine.engine import Learner
+    from roleagent.learners.rl import policy_step
     from roleagent.types import Segment
 
     def load() -> Any:
@@ -158,7 +158,7 @@ def side(name: str, folder: Path, cases: list[str], options: argparse.Namespace)
     torch.set_num_threads(1)
     if name != "ours":
         return {case: theirs(folder, case, name == "trl", options.updates) for case in cases}
-    from roleagent.learners.run.distributed import Ranks
+    from roleagent.learners.run.ranks import Ranks
 
     with Ranks.join():
         return {case: timed(*ours(folder, case, options), options.updates) for case in cases}

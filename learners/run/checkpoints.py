@@ -27,8 +27,8 @@ from roleagent.files import (
     settle_tree,
     write_checksums,
 )
-from roleagent.learners.model.learner import Learner
-from roleagent.learners.model.lora import Adapter, adapted
+from roleagent.learners.engine.engine import Learner
+from roleagent.learners.engine.lora import Adapter, adapted
 from roleagent.learners.run.folder import CheckpointError
 from roleagent.validation import check_arguments
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.evaluation.play import evaluate_policy
-from roleagent.agents.evaluation.summary import result_rows, summarize
+from roleagent.agents.evaluation.statistics import result_rows, summarize
 from roleagent.agents.policies.protocol import Policy
-from roleagent.learners.run.counters import held_out_signs
+from roleagent.learners.run.metrics import held_out_signs
 from roleagent.learners.run.run import Run
-from roleagent.learners.watchdog import logged_iterations
+from roleagent.learners.run.watchdog import logged_iterations
 from roleagent.tasks.split import split_text
 
 

@@ -17,7 +17,7 @@ from roleagent.config import Config, ConfigError, to_dict
 from roleagent.files import make_whole
 from roleagent.learners.run.checkpoints import CheckpointError, Checkpoints, save_policy
 from roleagent.learners.run.folder import read_config
-from roleagent.learners.tracking.trackers import without_secrets
+from roleagent.learners.run.trackers import without_secrets
 
 NOT_MEASURED = "not measured", "the held-out split"
 

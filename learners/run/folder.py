@@ -3,7 +3,7 @@
 =====================  ============================================================================
 ``config.yaml``        the resolved configuration, every default written out
 ``metrics.jsonl``      one JSON object per ten updates of imitation, and per iteration
-``tensorboard/``       the same numbers for TensorBoard (:mod:`roleagent.learners.tracking.trackers`)
+``tensorboard/``       the same numbers for TensorBoard (:mod:`roleagent.learners.run.trackers`)
 ``tracking.json``      what the trackers have received
 ``trajectories/``      one file of JSON lines per iteration, packed (``zcat``), an episode a line: see
                        :mod:`roleagent.learners.run.trajectory_log`
@@ -14,8 +14,8 @@
 ``before.json`` …      evaluations on the held-out split
 ``reference/``         the policy as the warm start left it, where a KL penalty pulls towards it
 ``simulator/``         with ``simulator.kind=model`` and its own weights: the simulator after its warm start
-``search/``            Agent-R's search trees: :mod:`roleagent.agents.search.storage`
-``revision/``          Agent-R's data, iteration by iteration: :mod:`roleagent.learners.revision.iterate`
+``search/``            Agent-R's search trees: :mod:`roleagent.agents.search_trees`
+``revision/``          Agent-R's data, iteration by iteration: :mod:`roleagent.learners.agent_r.iterate`
 ``base/``              with adapters: the model that they adapt
 ``checkpoints/``       see :mod:`roleagent.learners.run.checkpoints`
 =====================  ============================================================================
@@ -155,7 +155,7 @@ class RunFolder:
         write_json_lines(self.path / name / f"iteration-{iteration:06d}.jsonl.gz", rows)
 
     def rounds(self) -> list[Path]:
-        """The files of the warm start's rounds (:mod:`roleagent.learners.sft.dagger`), in order."""
+        """The files of the warm start's rounds (:mod:`roleagent.learners.sft.demonstrations`), in order."""
         return sorted(self.path.glob("corrections/round-*.json"))
 
     @staticmethod

@@ -21,7 +21,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from roleagent.commands import Parser
-from roleagent.learners.model.engine import NotFinite
+from roleagent.learners.engine.engine import NotFinite
 from roleagent.program import begin
 
 

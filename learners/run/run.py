@@ -15,13 +15,13 @@ import torch
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, own_device
 from roleagent.config import Config, ConfigError
 from roleagent.files import Lock, damage, make_folder, make_whole, write_checksums
-from roleagent.learners.model.learner import Learner
-from roleagent.learners.model.lora import adapt
+from roleagent.learners.engine.engine import Learner
+from roleagent.learners.engine.lora import adapt
 from roleagent.learners.run.checkpoints import Checkpoints, Progress, Stage, save_policy
-from roleagent.learners.run.distributed import Ranks
+from roleagent.learners.run.display import Display
 from roleagent.learners.run.folder import RunFolder
-from roleagent.learners.tracking.display import Display
-from roleagent.learners.tracking.trackers import Tracking
+from roleagent.learners.run.ranks import Ranks
+from roleagent.learners.run.trackers import Tracking
 from roleagent.random_streams import random_stream
 from roleagent.timer import Timer
 

@@ -61,10 +61,9 @@ from roleagent.agents.evaluation.transcripts import played_turn
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.token_texts import decoder, token_texts
 from roleagent.config import Config
-from roleagent.learners.advantages import ESTIMATORS, has_zero_variance
+from roleagent.learners.advantages import ESTIMATORS, Credit
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT
-from roleagent.learners.credit import Credit
-from roleagent.learners.returns import EstimatorConfig, Values, state_of
+from roleagent.learners.returns import EstimatorConfig, Values, has_zero_variance, state_of
 from roleagent.types import Group, Reflection, Trajectory
 
 MOST_READ = 400

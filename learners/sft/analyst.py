@@ -2,7 +2,7 @@
 
 A policy from scratch cannot follow instructions, so it learns analyses by example. A teacher analyzes scripted failures
 (:mod:`roleagent.envs.failures`). The policy learns questions and answers exactly as
-:class:`~roleagent.agents.analysts.model.ModelAnalyst` will ask and parse them.
+:class:`~roleagent.agents.analysts.models.ModelAnalyst` will ask and parse them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 
-from roleagent.agents.analysts.model import ModelAnalyst
+from roleagent.agents.analysts.models import ModelAnalyst
 from roleagent.agents.analysts.prompts import AnalystPrompts, PromptKind
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import ConfigError
@@ -22,8 +22,8 @@ from roleagent.envs.failures import ScriptedEpisode, play_failure, scripted_mode
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.failures.analyst_format import write_reflection, write_selection
 from roleagent.learners.batch import ACTION, CONTEXT
+from roleagent.learners.run.display import Display
 from roleagent.learners.sft.demonstrations import Demonstration
-from roleagent.learners.tracking.display import Display
 from roleagent.types import Analyst, Failure, Reflection, Segment, Trajectory
 
 _ATTEMPTS = 10  # per episode: not every failure is possible in every task

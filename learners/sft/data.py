@@ -22,12 +22,17 @@ from roleagent.agents.task_simulator import (
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.wrappers.notes import REVISED
 from roleagent.failures.analyst_format import FIELDS, TAGS
-from roleagent.learners.revision.thoughts import read_thoughts
+from roleagent.learners.agent_r.thoughts import read_thoughts
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.analyst import AnalystExample, analyst_examples, collect_failures, tokenize_examples
-from roleagent.learners.sft.dagger import Corrections
-from roleagent.learners.sft.demonstrations import Demonstration, collect_demonstrations, texts_of
-from roleagent.learners.sft.tokenization import check_reply_lengths, tokenize
+from roleagent.learners.sft.demonstrations import (
+    Corrections,
+    Demonstration,
+    check_reply_lengths,
+    collect_demonstrations,
+    texts_of,
+    tokenize,
+)
 from roleagent.tasks.grammar import TaskGrammar, TaskSpec, grammar_of
 from roleagent.types import Segment, Trajectory
 

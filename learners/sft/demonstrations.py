@@ -1,30 +1,49 @@
-"""Demonstrations: episodes of the environment's scripted expert.
+"""Demonstrations of the environment's scripted expert, as episodes and as training sequences; and corrections:
+imitation of the expert in states that the policy reaches itself (DAgger, Ross et al. 2011).
 
 The expert sees only what an agent sees, so its behavior can be learned from the transcript. Some of its steps are
 replaced by the slips of a weak policy, many of which fail. Slips are shown but not imitated; the expert's recovery from
 them is imitated.
+
+Demonstrations only cover states that the expert reaches. The policy reaches others by its mistakes. So policy and
+expert take turns in the same episode after the demonstrations, and the expert's commands are imitated, recoveries from
+the policy's mistakes included.
+
+Sequences are token for token what a rollout would record. Predictions are taught in the form in which they will be
+asked for, from the states that really followed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from roleagent.agents.builders import EnvSplit
-from roleagent.agents.rendering import TextRecorder, Transcript, Window
+from roleagent.agents.builders import EnvSplit, make_base
+from roleagent.agents.episode import Episode, play_episode
+from roleagent.agents.policies.hf import HFPolicy
+from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.rendering import Conversation, TextRecorder, Transcript, Window
+from roleagent.agents.rollout import Rollout
+from roleagent.agents.scheduler import Ask, Scheduler
 from roleagent.config import ConfigError
 from roleagent.config.settings import WarmStartConfig
-from roleagent.envs.failures.command_noise import CommandNoise
+from roleagent.env_spec import make_expert
+from roleagent.envs.failures.command_noise import CommandNoise, verb_of
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode
+from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers.tags import ReplyReader
-from roleagent.learners.tracking.display import Display
-from roleagent.types import Completion, Task
+from roleagent.learners.batch import draw_turns, prediction_reply, prediction_text, segments_of
+from roleagent.learners.run.display import Display
+from roleagent.learners.run.run import Run
+from roleagent.types import Completion, Prediction, Request, Segment, Task, Trajectory, Turn
 
 PER_TASK = 40
 """Most episodes of a training task in a warm start: more of them repeat each other."""
@@ -195,3 +214,329 @@ def _is_chosen(demonstration: Demonstration, shares: Mapping[str, float], rng: n
     """Whether a demonstration is in the configured share of its task type."""
     share = shares.get(demonstration.task.task_type, 1.0)
     return share >= 1 or rng.random() < share
+
+
+FAILED_SHARE = 0.7
+"""How often a demonstration with a failed command teaches such a failure. With 0.5 the policy predicts too few of its
+own failures (R2), with 1 it expects failure everywhere."""
+
+
+def tokenize(
+    split: EnvSplit,
+    policy: HFPolicy,
+    demonstrations: Sequence[Demonstration],
+    rng: np.random.Generator,
+    most_fit: bool = False,
+) -> list[Segment]:
+    """Demonstrations as segments; those beyond the policy's context are left out.
+
+    Args:
+        split: the environment, and how it is prompted.
+        policy: has the tokenizer.
+        demonstrations: the episodes.
+        rng: draws the corrupted predictions, and the demonstrations without any prediction.
+        most_fit: whether most demonstrations must fit into the context.
+
+    Raises:
+        ConfigError: they do not; one line with the length of the longest.
+    """
+    options = split.config.warmstart
+    predicting, plain = split.rollout(policy), replace(split, horizon=0).rollout(policy)
+    detached = split.config.prompt.predictions == "detached"
+    corrupted_predictions = (
+        None if detached else CorruptedPredictions(demonstrations, split.horizon, options.corrupted_predictions, rng)
+    )  # detached predictions are not read again
+
+    def segments(demonstration: Demonstration) -> list[Segment]:
+        has_failure = any(not step.info.get("valid_action", True) for step in demonstration.steps)  # these are rare
+        if not has_failure and options.predictions < 1 and rng.random() >= options.predictions:
+            return segments_from(demonstration, plain)
+        if not (detached and split.horizon):
+            return segments_from(demonstration, predicting, corrupted_predictions)
+        step = _predicted_step(demonstration, rng)
+        return segments_from(demonstration, plain if step is None else predicting, only=step)
+
+    rows, limit = [segments(demonstration) for demonstration in demonstrations], policy.context_length
+    longest = [max(map(len, row), default=0) for row in rows]
+    late = sum(length > limit for length in longest)
+    if most_fit and 2 * late > len(rows):
+        raise ConfigError(
+            f"{late} of {len(rows)} demonstrations do not fit into policy.context={limit}: the longest has "
+            f"{max(longest)} tokens"
+        )
+    return [segment for row in rows for segment in row if len(segment) <= limit]
+
+
+def check_reply_lengths(split: EnvSplit, policy: Policy, demonstrations: Sequence[Demonstration]) -> None:
+    """Refuses demonstrations most of which have a reply beyond ``rollout.action_tokens``: it would never be finished.
+
+    Raises:
+        ConfigError: one line with the length of the longest reply.
+    """
+    reader, limit = split.reader, split.config.rollout.action_tokens
+    longest = [
+        max(len(policy.encode(reader.write(step.command, policy.literal))) for step in demonstration.steps)
+        for demonstration in demonstrations
+    ]
+    late = sum(length > limit for length in longest)
+    if 2 * late > len(longest):
+        raise ConfigError(
+            f"{late} of {len(longest)} demonstrations have replies that do not fit into rollout.action_tokens={limit}: "
+            f"the longest has {max(longest)} tokens"
+        )
+
+
+def _predicted_step(demonstration: Demonstration, rng: np.random.Generator) -> int | None:
+    """The step whose outcome a detached prediction teaches; None if no outcome has a state."""
+    known = [number for number, state in enumerate(demonstration.states[1:]) if state is not None]
+    failed = [number for number in known if not demonstration.steps[number].info.get("valid_action", True)]
+    return next(iter(draw_turns(known, failed, 1, rng, FAILED_SHARE)), None)
+
+
+class CorruptedPredictions:
+    """Plausible but wrong predictions: the states after a command of the same kind in another episode.
+
+    Predictions stay in a transcript. If all of them were correct, a policy would learn to read its own prediction
+    instead of the observation that follows, and would trust its mistakes in rollouts.
+
+    Args:
+        demonstrations: the source of the states.
+        horizon: most steps that a prediction looks ahead.
+        share: of the predictions that are replaced, in [0, 1).
+        rng: of the draws.
+    """
+
+    def __init__(self, demonstrations: Sequence[Demonstration], horizon: int, share: float, rng: np.random.Generator):
+        self._share, self._rng = share, rng
+        self._places: dict[tuple[str, int], list[tuple[Demonstration, int]]] = {}
+        for demonstration in demonstrations:
+            for number, step in enumerate(demonstration.steps):
+                for ahead in range(1, min(horizon, len(demonstration.steps) - number) + 1):
+                    self._places.setdefault((verb_of(step.command), ahead), []).append((demonstration, number))
+
+    def draw(self, command: str, ahead: int) -> list[str | None] | None:
+        """``ahead`` states that might follow ``command``; None: the prediction stays correct."""
+        if self._rng.random() >= self._share:
+            return None
+        places = self._places[verb_of(command), ahead]
+        demonstration, number = places[int(self._rng.integers(len(places)))]
+        return demonstration.states[number + 1 : number + 1 + ahead]
+
+
+def segments_from(
+    demonstration: Demonstration,
+    rollout: Rollout,
+    corrupted_predictions: CorruptedPredictions | None = None,
+    only: int | None = None,
+) -> list[Segment]:
+    """A demonstration exactly as a rollout would have recorded it, token for token.
+
+    A state beyond ``rollout.prediction_tokens`` is not predicted if predictions stay in the transcript: the whole
+    episode would carry half a page. A detached prediction contains the page's beginning.
+
+    Args:
+        demonstration: the episode.
+        rollout: gives prompt style, tokenizer, stop tokens and horizon.
+        corrupted_predictions: wrong predictions that sometimes replace the true ones; they are not imitated.
+        only: number of the one step with a prediction; None: every step. A detached prediction is a segment of its own
+            with everything before it, so one per step would repeat most tokens as often as there are steps.
+    """
+    policy, horizon = rollout.policy, rollout.horizon
+    inline, detached = (rollout.prompt.predictions == form for form in ("inline", "detached"))
+    conversation = rollout.open(demonstration.observation, demonstration.info)
+    states = demonstration.states
+    turns: list[Turn] = []
+    for number, step in enumerate(demonstration.steps):
+        prompt = conversation.action_prompt()
+        ahead = states[number + 1 : number + 1 + horizon]
+        action_text = rollout.reader.write(step.command, policy.literal)
+        prediction = None
+        if step.reply is not None:
+            action = step.reply
+        elif horizon and inline:
+            action = rollout.text_reply(action_text + prediction_text(ahead, policy), rollout.action_stops)
+        else:
+            action = rollout.text_reply(action_text, rollout.action_stops)
+        stream, last = (*prompt, *action.token_ids), action.token_ids
+        if horizon and not inline and only in (None, number):
+            asked = conversation.prediction_prompt(action)
+            wrong = corrupted_predictions.draw(step.command, len(ahead)) if corrupted_predictions is not None else None
+            limit = rollout.config.prediction_tokens
+            answer = prediction_reply(ahead if wrong is None else wrong, rollout, limit, shorten=detached)
+            answer = answer or rollout.text_reply("", rollout.prediction_stops)
+            prediction = Prediction(asked, answer, ()) if wrong is None else None
+            if not detached:
+                stream, last = (*asked, *answer.token_ids), answer.token_ids
+        turns.append(Turn(prompt, action, step.command, step.observation, prediction=prediction))
+        conversation.advance(stream, last, step.command, step.observation, step.info)
+    trajectory = Trajectory(demonstration.task, tuple(turns), True, False, "won", demonstration.observation)
+    return segments_of(trajectory, [float(step.imitated) for step in demonstration.steps])
+
+
+POLICY_SHARE = 0.5
+"""Share of the steps that the policy plays."""
+
+REPLAY_SHARE = 0.5
+"""Segments of earlier rounds and demonstrations that are trained again, per segment of a round."""
+
+
+def take_turns(
+    split: EnvSplit,
+    policy: Policy,
+    task_ids: Sequence[str],
+    temperature: float,
+    rng: np.random.Generator,
+    progress: Callable[[float, int], None] | None = None,
+) -> list[Demonstration]:
+    """One episode per task; each step is the policy's with probability :data:`POLICY_SHARE`, or else the expert's.
+
+    Args:
+        split: the training tasks.
+        policy: samples actions, but no predictions.
+        task_ids: a task may occur twice.
+        temperature: of the policy's commands.
+        rng: draws the player of each step, and the experts' choices.
+        progress: called after every batch with (played, all) episodes.
+
+    Returns:
+        the episodes, won or not. Steps with the expert's command are marked as imitated.
+    """
+    rollout = replace(split, horizon=0).rollout(policy)
+    limit, batch = rollout.config.action_tokens, split.config.rollout.eval_batch
+
+    async def play(episode: Episode) -> Demonstration:
+        conversation: Conversation | None = None
+        said: tuple[Any, ...] = ()  # tokens so far, the last ones, and their command
+        imitated: list[bool] = []
+        expert: Any = None
+
+        async def decide(episode: Episode) -> str | None:
+            nonlocal conversation, expert, said
+            if conversation is None:
+                expert = make_expert(pool.env(episode.slot), rng)
+                expert.reset(episode.info["goal"], episode.observation)
+                conversation = rollout.open(episode.observation, episode.info)
+            else:
+                expert.observe(said[2], episode.observation)
+                conversation.advance(*said, episode.observation, episode.info)
+            prompt = conversation.action_prompt()
+            if len(prompt) + limit > policy.context_length:
+                return None
+            [reply] = await Ask([Request(prompt, episode.slot, limit, rollout.action_stops)])
+            command = expected = expert.act()
+            if rng.random() < POLICY_SHARE:
+                command = rollout.reader.read(rollout.renderer.read(reply.token_ids)).command or expected
+            ids = tuple(rollout.renderer.write(rollout.reader.write(command, policy.literal)))
+            said = (*prompt, *ids), ids, command
+            imitated.append(command == expected)
+            return command
+
+        await play_episode(episode, decide)
+        assert episode.record is not None
+        record = episode.record
+        steps = [
+            Step(turn.action, right, turn.observation, turn.info)
+            for turn, right in zip(record.turns, imitated, strict=True)
+        ]
+        return Demonstration(record.task, record.initial_observation, record.initial_info, tuple(steps))
+
+    played: list[Demonstration] = []
+    with contextlib.closing(EnvPool(partial(make_base, split.config, split.task_split.split))) as pool:
+        for start in range(0, len(task_ids), batch):
+            part = task_ids[start : start + batch]
+
+            def begin(index: int, slot: int, part: Sequence[str] = part) -> Coroutine[Any, Any, Demonstration]:
+                return play(Episode(pool, slot, part[index], split.task_split.env_id))
+
+            found = dict(Scheduler(rollout.backend(temperature), pool.step_many, begin, len(part)).run())
+            played += [found[index] for index in range(len(part))]
+            policy.clear_cache()
+            if progress is not None:
+                progress(len(played), len(task_ids))
+    return played
+
+
+class Corrections:
+    """The rounds of corrections of a run. Their episodes are in the run folder, so a resumed run imitates the same.
+
+    Args:
+        run: in the stage of the warm start, or later.
+        split: the training tasks.
+    """
+
+    def __init__(self, run: Run, split: EnvSplit):
+        self._run, self.split = run, split
+        options = split.config.warmstart
+        self.rounds, self.episodes = options.rounds, options.round_episodes
+        self.started: list[int] = [self._read(number)["step"] for number in range(1, self._kept() + 1)]
+        """Updates before each round."""
+
+    def _kept(self) -> int:
+        return self._run.ranks.once(lambda: len(self._run.folder.rounds()))
+
+    def _read(self, number: int) -> dict[str, Any]:
+        name = self._run.folder.round_name(number)
+        saved = self._run.ranks.once(lambda: self._run.folder.read_json(name))
+        if saved is None or type(saved.get("step")) is not int or not isinstance(saved.get("episodes"), list):
+            raise ConfigError(f"{self._run.folder.path / name} is damaged: put back a copy of it")
+        return saved
+
+    def play(self, number: int, policy: Policy) -> None:
+        """Plays and saves a round; rounds are numbered from 1."""
+        run, split = self._run, self.split
+        rng = run.own_stream("dagger", number)
+        drawn = run.stream("dagger tasks", number).integers(len(split.task_split), size=self.episodes)
+        policy.reseed(int(rng.integers(2**62)))
+        own = run.ranks.share([split.task_split.task_ids[int(place)] for place in drawn])
+        temperature = split.config.rollout.temperature
+        played = run.ranks.collect(take_turns(split, policy, own, temperature, rng, partial(run.inner, "episodes")))
+
+        def keep() -> None:
+            steps = [step for episode in played for step in episode.steps]
+            failed = sum(not step.info.get("valid_action", True) for step in steps) / max(1, len(steps))
+            deviating = sum(not step.imitated for step in steps) / max(1, len(steps))
+            run.display.say(
+                f"round {number}: policy and expert took turns in {len(played)} episodes; "
+                f"{deviating:.0%} of the commands were not the expert's, {failed:.0%} failed"
+            )
+            run.folder.write_json(
+                run.folder.round_name(number),
+                {
+                    "step": run.progress.step,
+                    "episodes": [
+                        {
+                            "task_id": episode.task.task_id,
+                            "commands": [step.command for step in episode.steps],
+                            "imitated": [int(step.imitated) for step in episode.steps],
+                        }
+                        for episode in played
+                    ],
+                },
+            )
+
+        run.ranks.once(keep)
+        self.started.append(run.progress.step)
+
+    def demonstrations(self, number: int) -> list[Demonstration]:
+        """The episodes of a round: the environment replays the saved commands."""
+        env = self.split.base
+        found = []
+        for episode in self._read(number)["episodes"]:
+            task, observation, info = reset_to(env, self.split.task_split.env_id, episode["task_id"])
+            steps = []
+            for command, imitated in zip(episode["commands"], episode["imitated"], strict=True):
+                text, _, terminated, truncated, info_after = env.step(command)
+                steps.append(Step(command, bool(imitated), text, info_after))
+                if terminated or truncated:
+                    break
+            found.append(Demonstration(task, observation, info, tuple(steps)))
+        return found
+
+    def segments(self, policy: HFPolicy, number: int = 0) -> list[Segment]:
+        """The segments of a round; 0: of all rounds."""
+        chosen = [number] if number else range(1, len(self.started) + 1)
+        rounds = (
+            tokenize(self.split, policy, self.demonstrations(one), self._run.stream("dagger segments", one))
+            for one in chosen
+        )
+        return [segment for segments in rounds for segment in segments]

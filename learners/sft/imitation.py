@@ -12,12 +12,12 @@ import torch
 
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Column, trained_tokens
+from roleagent.learners.engine.engine import Learner
+from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import MetricSums, imitation_weights
-from roleagent.learners.model.learner import Learner
-from roleagent.learners.model.token_logprobs import TokenScores
 from roleagent.learners.run.run import Run
-from roleagent.learners.sft.dagger import REPLAY_SHARE, Corrections
-from roleagent.learners.tracking.time_plan import time_plan
+from roleagent.learners.run.time_plan import time_plan
+from roleagent.learners.sft.demonstrations import REPLAY_SHARE, Corrections
 from roleagent.types import Segment
 
 CHUNK = 50
@@ -119,7 +119,7 @@ def batches(segments: Sequence[Segment], tokens: int, rng: np.random.Generator) 
 def imitation_step(learner: Learner, segments: Sequence[Segment]) -> dict[str, float]:
     """One update towards demonstrations: mean negative log-likelihood, in nats per token.
 
-    As in :func:`~roleagent.learners.policy_update.policy_step` each kind of token has its own average. Action tokens
+    As in :func:`~roleagent.learners.rl.policy_step` each kind of token has its own average. Action tokens
     weigh 1 (0 for a step that is not imitated), prediction tokens ``loss.prediction_weight``, and the environment's
     text ``warmstart.text_weight``. Observations repeat names, so a small model learns there to copy them.
     """

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from roleagent.agents.evaluation.records import read_records
-from roleagent.agents.evaluation.summary import spending, summarize
+from roleagent.agents.evaluation.statistics import spending, summarize
 from roleagent.agents.evaluation.transcripts import read_transcripts
-from roleagent.learners.tracking.redact import flat, without_secrets
+from roleagent.learners.run.trackers import flat, without_secrets
 from roleagent.reports.data.load_trajectories import RunDataError, complete, episode_card
 from roleagent.reports.data.run_schema import Curve, EpisodeCard, RunData
 from roleagent.tasks.split import mixed

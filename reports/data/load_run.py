@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from roleagent.files import at_work
-from roleagent.learners.run.counters import held_out_signs, idle_mechanisms, not_learning
-from roleagent.learners.tracking.redact import flat, without_secrets
+from roleagent.learners.run.metrics import held_out_signs, idle_mechanisms, not_learning
+from roleagent.learners.run.trackers import flat, without_secrets
 from roleagent.reports.data.curves import curve, find_alarms, load_metrics, names_in, number
 from roleagent.reports.data.eval_results import json_file, load_evaluations, measure_gain
 from roleagent.reports.data.load_revisions import summarize_revisions

@@ -129,7 +129,7 @@ def failures(arguments: Sequence[str]) -> int:
 
 def trees(arguments: Sequence[str]) -> int:
     """List or show the search trees of a run."""
-    from roleagent.agents.search.cli import main
+    from roleagent.agents.search_trees import main
 
     return main(arguments)
 

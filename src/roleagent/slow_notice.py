@@ -7,7 +7,7 @@ On a terminal, one line on stderr counts the seconds and disappears at the end. 
 after two seconds, and then every ten. A quick operation costs microseconds and prints nothing. Nothing is written to
 stdout.
 
-A program with a display of its own (:class:`~roleagent.learners.tracking.display.Display`) is asked by :func:`watched`
+A program with a display of its own (:class:`~roleagent.learners.run.display.Display`) is asked by :func:`watched`
 whether it has something to say. :func:`count` and :func:`counting` count the work itself, such as sampled tokens, which
 is the clearest sign of life of a slow model.
 """

@@ -8,9 +8,9 @@ import pytest
 from tiny import TEMPLATE, Script, qwen
 
 from roleagent.agents.builders import EnvSplit, make_wrapped
-from roleagent.agents.chat.standard import ChatAgent
 from roleagent.agents.chat.types import Answer
 from roleagent.agents.evaluation.play import play_prompting
+from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.agents.rendering import (
     STYLES,
     Transcript,

@@ -10,7 +10,7 @@ from programs import ROOT, SMALL, load, overrides
 
 from roleagent import config
 from roleagent.curricula import FailureLibrary
-from roleagent.learners.model.deepspeed_settings import check_deepspeed
+from roleagent.learners.engine.engine import check_deepspeed
 
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
 PUBLISHED = sorted((ROOT / "configs" / "published").rglob("*.yaml"))

@@ -119,7 +119,7 @@ def test_a_real_model_learns_the_language_of_the_game(imitation, smollm2):
 
 @pytest.mark.parametrize("road", TRAINING)
 def test_a_real_model_is_trained(taught, road, tmp_path, monkeypatch):
-    monkeypatch.setattr("roleagent.learners.sft.simulator.SAMPLED", 8)  # proposals on which a simulator is measured
+    monkeypatch.setattr("roleagent.learners.genenv.SAMPLED", 8)  # proposals on which a simulator is measured
     train(taught, tmp_path / "run", *TRAINING[road])
     assert moved(tmp_path / "run", taught), f"{road} left the model as it was"
     if "lora.rank=2" in TRAINING[road]:

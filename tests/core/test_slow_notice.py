@@ -113,7 +113,7 @@ def free_port():
 @pytest.fixture
 def gather(monkeypatch):
     """What becomes of processes (threads here) that come as these ranks of so many: an error or nothing."""
-    from roleagent.learners.run import rendezvous
+    from roleagent.learners.run import ranks as rendezvous
 
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
     monkeypatch.setattr(rendezvous, "PATIENCE", timedelta(seconds=1))
@@ -144,7 +144,7 @@ def test_ranks_that_do_not_come_are_named_to_all_that_did(gather):
 
 
 def test_whoever_comes_to_another_run_is_turned_away_and_the_run_goes_on(gather):
-    from roleagent.learners.run import rendezvous
+    from roleagent.learners.run import ranks as rendezvous
 
     port = free_port()
     with ThreadPoolExecutor(2) as pool:
@@ -165,7 +165,7 @@ def test_nobody_opens_the_place(gather, monkeypatch):
 
 @pytest.mark.parametrize("missing", ["RANK", "MASTER_PORT"])
 def test_half_a_launcher_is_refused(monkeypatch, missing):
-    from roleagent.learners.run.rendezvous import announced
+    from roleagent.learners.run.ranks import announced
 
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
         monkeypatch.setenv(name, "2")

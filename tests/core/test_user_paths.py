@@ -19,8 +19,8 @@ from roleagent.curricula.library import FailureLibrary
 from roleagent.envs.adapters.serving import _read_ids
 from roleagent.envs.retrieval.passages import Passages
 from roleagent.envs.tools.tasks import open_tasks
-from roleagent.learners.revision.general import read_conversations
-from roleagent.learners.revision.thoughts import read_thoughts
+from roleagent.learners.agent_r.data import read_conversations
+from roleagent.learners.agent_r.thoughts import read_thoughts
 from roleagent.options import user_path
 
 

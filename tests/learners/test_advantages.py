@@ -7,10 +7,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.learners.advantages import ESTIMATORS, gae, gigpo, grpo, has_zero_variance, reinforce, rloo, role_agent
-from roleagent.learners.credit import summary
-from roleagent.learners.returns import EstimatorConfig, modulated_returns, predictive_return, standardize, task_returns
-from roleagent.learners.rewards import Rewards
+from roleagent.learners.advantages import ESTIMATORS, gae, gigpo, grpo, reinforce, rloo, role_agent, summary
+from roleagent.learners.returns import (
+    EstimatorConfig,
+    Rewards,
+    has_zero_variance,
+    modulated_returns,
+    predictive_return,
+    standardize,
+    task_returns,
+)
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")

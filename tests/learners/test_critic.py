@@ -12,9 +12,9 @@ from tiny import qwen
 
 from roleagent.config import from_dict
 from roleagent.learners.batch import TEXT, whiten
-from roleagent.learners.critic import Critic, estimate_advantages, fit, generalized_advantages, value_loss
+from roleagent.learners.critic import Critic, critic_advantages, fit, generalized_advantages, value_loss
+from roleagent.learners.engine.engine import Engine
 from roleagent.learners.loss import token_weights
-from roleagent.learners.model.engine import Engine
 
 MASKS = list(itertools.product([True, False], repeat=2))
 
@@ -45,7 +45,7 @@ def test_generalized_advantages_by_hand():
 def test_gae_covers_the_tokens_that_the_mask_leaves(estimator, loss, episode):
     config = configured(loss, estimator, kind="gae", gamma=0.5, gae_lambda=0.5)
     batch = batch_of(config, episode(1.0))
-    batch = estimate_advantages(batch, FixedValues({token: token / 16 for token in range(10, 22)}), config)
+    batch = critic_advantages(batch, FixedValues({token: token / 16 for token in range(10, 22)}), config)
     last = 21 if episode is windows else 18
     text = [14] if episode is windows else [14, 16, 17]
     tokens = sorted([12, 13, last, *([] if estimator else text)])
@@ -67,7 +67,7 @@ def test_gae_per_turn_by_hand(episode, early, last, estimator, loss):
     """A turn has one reward, one value, that before its first action token, and one advantage."""
     config = configured(loss, estimator, kind="gae", gamma=0.5, gae_lambda=0.5, gae_level="turn")
     batch = batch_of(config, episode(1.0))
-    batch = estimate_advantages(batch, FixedValues({12: 0.5, 13: 9.0, last: 2.0}), config)
+    batch = critic_advantages(batch, FixedValues({12: 0.5, 13: 9.0, last: 2.0}), config)
     # δ = (early + ½·2 - ½, 1 - 2) and γλ = ¼: A_2 = -1, A_1 = early + ½ - ¼.
     expected = {12: early + 0.25, 13: early + 0.25, 15: early + 0.25, last: -1.0}
     rows = zip(batch.segments, batch.columns["advantages"], batch.turns, strict=True)
@@ -90,7 +90,7 @@ def test_gae_per_turn_by_hand(episode, early, last, estimator, loss):
 def test_whitening_per_turn_counts_a_turn_once():
     config = configured(kind="gae", gae_level="turn")
     batch = batch_of(config, transcript(1.0))
-    batch = estimate_advantages(batch, FixedValues({12: 0.5, 18: 0.0}), config)  # A_1 = 1 - 0.5 (γ = 0.95), A_2 = 1
+    batch = critic_advantages(batch, FixedValues({12: 0.5, 18: 0.0}), config)  # A_1 = 1 - 0.5 (γ = 0.95), A_2 = 1
     batch = whiten(batch, True, level="turn")
     [row] = batch.columns["advantages"]
     assert row[[2, 3, 8]] == pytest.approx([-1, -1, 1], abs=1e-4), "of two tokens and one"
@@ -119,7 +119,7 @@ def test_the_critic_learns_returns():
     policy = qwen()
     critic = Engine(Critic(copy.deepcopy(policy.model)), config, config.critic.lr, 0)
     batch = batch_of(config, transcript(1.0), transcript(0.0, shift=50))
-    batch = estimate_advantages(batch, critic, config)
+    batch = critic_advantages(batch, critic, config)
     assert not np.concatenate(batch.columns["values"]).any()  # values start at 0
     weights = token_weights(batch.segments, 1, 0.0, "token")
     columns = {name: batch.columns[name] for name in ("values", "returns")} | {"weights": weights}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.learners.credit import last_step_bias
+from roleagent.learners.advantages import last_step_bias
 from roleagent.learners.returns import EstimatorConfig, modulated_returns, predictive_returns
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
+from roleagent.learners.engine.logprobs import head_logprobs
 from roleagent.learners.loss import policy_loss, token_weights
-from roleagent.learners.model.logprobs import head_logprobs
 from roleagent.types import Segment
 
 VOCABULARY = 11

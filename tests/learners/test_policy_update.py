@@ -10,11 +10,11 @@ from small_batch import TASK, batch_of, configured, transcript, two_groups, wind
 from tiny import plain, qwen
 
 from roleagent.config import from_dict
+from roleagent.learners.advantages import Credit, estimator_config
 from roleagent.learners.batch import TEXT, build_batch
-from roleagent.learners.credit import Credit, estimator_config
+from roleagent.learners.engine.engine import Learner
 from roleagent.learners.loss import token_weights
-from roleagent.learners.model.learner import Learner
-from roleagent.learners.policy_update import minibatches, update, world_shares
+from roleagent.learners.rl import minibatches, update, world_shares
 from roleagent.types import Group
 
 
@@ -112,7 +112,7 @@ def test_the_mean_over_minibatches_of_turns_is_the_objective(monkeypatch, aggreg
         seen.append([(segment.trajectory, segment.token_ids, *row) for segment, row in rows])
         return {"loss": 0.0}
 
-    monkeypatch.setattr("roleagent.learners.policy_update.policy_step", policy_step)
+    monkeypatch.setattr("roleagent.learners.rl.policy_step", policy_step)
     update(learner, batch, orders(1))
     assert len(seen) == count and {len(part) for part in seen} <= {8 // count, -(-8 // count)}
     whole = token_weights(batch.segments, 4, 0.5, aggregation)

@@ -11,16 +11,13 @@ from together import watched_gradients
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import ConfigError, load
-from roleagent.learners.advantages import prediction_advantages
-from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, build_batch, whiten
-from roleagent.learners.credit import Credit, estimator_config
-from roleagent.learners.critic import Critic, estimate_advantages
-from roleagent.learners.launch import check_learning
-from roleagent.learners.model.engine import Engine
-from roleagent.learners.model.learner import Learner
-from roleagent.learners.policy_update import prepared, update
-from roleagent.learners.prediction_targets import with_true_states
+from roleagent.learners.advantages import Credit, estimator_config, prediction_advantages
+from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, build_batch, whiten, with_true_states
+from roleagent.learners.critic import Critic, critic_advantages
+from roleagent.learners.engine.engine import Engine, Learner
 from roleagent.learners.returns import EstimatorConfig, prediction_mean
+from roleagent.learners.rl import prepared, update
+from roleagent.learners.run.launch import check_learning
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
@@ -148,7 +145,7 @@ def test_the_estimator_does_not_matter_to_predictions(rule, method):
     batch = stage.batch
     if stage.config.estimator.kind == "gae":
         critic = Engine(Critic(qwen(context=512).model), stage.config, 1e-3, 0)
-        batch = estimate_advantages(batch, critic, stage.config)
+        batch = critic_advantages(batch, critic, stage.config)
     batch = whiten(batch, True)
     for segment, row, other in zip(
         batch.segments, batch.columns["advantages"], alone.batch.columns["advantages"], strict=True

@@ -10,10 +10,10 @@ from trees import grow, kitchen
 
 from roleagent.agents.analysts.judges import PlaceJudge
 from roleagent.config import from_dict
+from roleagent.learners.agent_r.data import Example
+from roleagent.learners.agent_r.learning import PreferenceData, log_ratios, preference_step
 from roleagent.learners.batch import ACTION
-from roleagent.learners.model.learner import Learner
-from roleagent.learners.preference import PreferenceData, log_ratios, preference_step
-from roleagent.learners.revision.examples import Example
+from roleagent.learners.engine.engine import Learner
 
 TASK = "bring-egg-table-1"
 GOOD = ["go to basket", "take egg from basket", "go to table", "move egg to table"]

@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.config import from_dict
-from roleagent.learners.advantages import ESTIMATORS
-from roleagent.learners.credit import Credit
-from roleagent.learners.process_rewards import (
+from roleagent.learners.advantages import ESTIMATORS, Credit
+from roleagent.learners.returns import (
+    EstimatorConfig,
+    Rewards,
     normalize_process,
     process_counters,
     process_rewards,
+    returns,
     shuffle_process,
 )
-from roleagent.learners.returns import EstimatorConfig, returns
-from roleagent.learners.rewards import Rewards
 from roleagent.learners.rl import estimate_advantages
 from roleagent.timer import Timer
 from roleagent.types import Completion, Group, Task, Trajectory, Turn

@@ -3,8 +3,7 @@
 import pytest
 
 from roleagent.config import load
-from roleagent.learners.run.counters import add_counters, idle_mechanisms
-from roleagent.learners.run.metrics import tool_metrics
+from roleagent.learners.run.metrics import add_counters, idle_mechanisms, tool_metrics
 from roleagent.types import Completion, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/ToolEnv-v0", "one")

@@ -17,13 +17,11 @@ from tiny import qwen
 
 from roleagent.config import load
 from roleagent.config.settings import WatchdogConfig
-from roleagent.learners.model.engine import NotFinite
-from roleagent.learners.model.learner import Learner
+from roleagent.learners.engine.engine import Learner, NotFinite
 from roleagent.learners.run import nan_dump
-from roleagent.learners.run.counters import FEWEST, not_learning
-from roleagent.learners.run.distributed import Ranks
-from roleagent.learners.run.metrics import behavior_metrics
-from roleagent.learners.watchdog import SIGNS, Watchdog
+from roleagent.learners.run.metrics import FEWEST, behavior_metrics, not_learning
+from roleagent.learners.run.ranks import Ranks
+from roleagent.learners.run.watchdog import SIGNS, Watchdog
 from roleagent.types import Completion, Prediction, Segment, Task, Trajectory, Turn
 
 HISTORIES = json.loads((Path(__file__).parents[1] / "histories.json").read_text())

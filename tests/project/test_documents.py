@@ -15,7 +15,7 @@ from programs import ROOT
 
 from roleagent.config import Config, from_dict
 from roleagent.config.settings import WatchdogConfig
-from roleagent.learners.watchdog import SIGNS
+from roleagent.learners.run.watchdog import SIGNS
 
 SECTIONS = [
     field.name for field in dataclasses.fields(Config) if dataclasses.is_dataclass(getattr(Config(), field.name))

@@ -18,8 +18,7 @@ from torch import Tensor
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.agents.policies.protocol import Weights
 from roleagent.agents.policies.vllm.client import RemoteEngine
-from roleagent.agents.policies.vllm.engine import LocalEngine
-from roleagent.agents.policies.vllm.options import require_vllm
+from roleagent.agents.policies.vllm.engine import LocalEngine, require_vllm
 from roleagent.agents.policies.vllm.requests import SampleRequest
 from roleagent.agents.scheduler import Ask
 from roleagent.config import Config, ConfigError

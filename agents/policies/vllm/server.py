@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from roleagent.agents.policies.hf import PolicyError, reason_of
-from roleagent.agents.policies.vllm.options import (
+from roleagent.agents.policies.vllm.engine import (
     architecture,
     check_model,
     engine_options,

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from roleagent.agents.policies.hf import reason_of
-from roleagent.agents.policies.vllm.options import disable_weight_repacking
+from roleagent.agents.policies.vllm.engine import disable_weight_repacking
 from roleagent.agents.policies.vllm.sync import ADAPTER, Channel, device_id, join_store
 
 if "vllm" in sys.modules:  # it is who imports this, before it loads a model; others only read it

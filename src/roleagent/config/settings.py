@@ -234,7 +234,7 @@ class OptimConfig:
     lr: Rate = 5e-4  # peak; about 1e-6 for a pretrained backbone
     weight_decay: Amount = 0.01  # decoupled from the gradient
     schedule: Literal["constant_then_linear", "constant", "linear", "cosine"] = "constant_then_linear"  # of the rate
-    # (learners/model/lr_schedule.py)
+    # (learners/engine/optimizer.py)
     warmup_steps: Count = 5  # updates over which the rate grows to its full height
     max_grad_norm: Amount = 1.0  # longer gradients are cut to this
     minibatches: Length = 2  # optimizer steps per pass over an iteration's episodes; each sees whole groups

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tiny import TEMPLATE
 
-from roleagent.agents.analysts.model import ModelAnalyst, unread
+from roleagent.agents.analysts.models import ModelAnalyst, unread
 from roleagent.agents.analysts.prompts import CLOSING, OMITTED, UNLIMITED, UNREADABLE, AnalystPrompts
 from roleagent.agents.policies.hf import PolicyError
 from roleagent.failures.analyst_format import TAGS, read_reflection, read_selection

@@ -9,7 +9,7 @@ from failures import TOY, failed, story
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from roleagent.agents.analysts.model import LanguageAnalyst
+from roleagent.agents.analysts.models import LanguageAnalyst
 from roleagent.agents.analysts.prompts import AnalystPrompts
 from roleagent.curricula import CurriculumSampler
 from roleagent.failures.analyst_format import (

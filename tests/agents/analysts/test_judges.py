@@ -14,7 +14,7 @@ from roleagent.agents.analysts.judges import (
     open_judge,
     revision_lengths,
 )
-from roleagent.agents.analysts.model import ModelAnalyst
+from roleagent.agents.analysts.models import ModelAnalyst
 from roleagent.config import ConfigError, load
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.failures import play_failures, scripted_modes

@@ -11,7 +11,7 @@ import pytest
 from failures import failed, story
 from fake_openai import KEY, MODEL, error, in_turn, message, serving
 
-from roleagent.agents.analysts.endpoint import EndpointAnalyst
+from roleagent.agents.analysts.models import EndpointAnalyst
 from roleagent.agents.chat.endpoint import KEYS, OVERLONG, Endpoint, EndpointError, Spending
 from roleagent.types import Failure, Reflection
 

@@ -7,10 +7,10 @@ import pytest
 from tiny import Script, qwen, qwen2_tokenizer
 
 from roleagent.agents.chat.models import PolicyChatModel
-from roleagent.agents.chat.plain import without_thoughts
 from roleagent.agents.chat.types import Prompt
 from roleagent.agents.chat_renderer import ChatRenderer
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
+from roleagent.agents.prompting.plain import without_thoughts
 from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.envs.pool import EnvPool

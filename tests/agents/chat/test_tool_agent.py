@@ -8,11 +8,11 @@ from fake_openai import MODEL, message, serving
 from tiny import qwen, qwen2_tokenizer
 
 from roleagent.agents.chat.models import PolicyChatModel
-from roleagent.agents.chat.standard import ChatAgent
-from roleagent.agents.chat.tool_agent import ToolAgent
 from roleagent.agents.chat.types import Answer, Prompt
 from roleagent.agents.evaluation.play import play_prompting
 from roleagent.agents.policies.hf import HFPolicy
+from roleagent.agents.prompting.standard import ChatAgent
+from roleagent.agents.prompting.tools import ToolAgent
 from roleagent.config.settings import PromptConfig
 from roleagent.env_spec import instructions_of
 from roleagent.envs.tools import ToolEnv

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from pettingzoo.test import api_test, parallel_api_test, seed_test
 
-from roleagent.agents.dual_role import env, parallel_env
-from roleagent.agents.dual_role.rewards import claims, true_to, valid
+from roleagent.agents.dual_role import claims, env, parallel_env, true_to, valid
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.analyst_format import write_reflection, write_selection
 from roleagent.spaces import Unicode

@@ -13,9 +13,6 @@ from tiny import Script, qwen
 
 from roleagent.agents.chat.endpoint import KEYS, Endpoint, EndpointError
 from roleagent.agents.chat.models import PolicyChatModel
-from roleagent.agents.chat.plain import read_command
-from roleagent.agents.chat.react import ReAct, read_action
-from roleagent.agents.chat.reflexion import MEMORY, Reflexion
 from roleagent.agents.episode import Usage
 from roleagent.agents.evaluation.baselines import (
     build_agent,
@@ -23,6 +20,7 @@ from roleagent.agents.evaluation.baselines import (
 )
 from roleagent.agents.evaluation.play import play_agents, play_prompting
 from roleagent.agents.evaluation.records import Attempt
+from roleagent.agents.prompting.plain import MEMORY, ReAct, Reflexion, read_action, read_command
 from roleagent.agents.scheduler import THREAD_NAME
 from roleagent.env_spec import instructions_of
 from roleagent.envs.pool import EnvPool

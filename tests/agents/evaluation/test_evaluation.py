@@ -23,7 +23,7 @@ from roleagent.agents.evaluation.options import options_of
 from roleagent.agents.evaluation.play import play_agents
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile
 from roleagent.agents.evaluation.single_step import expert_steps, single_step
-from roleagent.agents.evaluation.summary import summarize
+from roleagent.agents.evaluation.statistics import summarize
 from roleagent.agents.evaluation.targets import eval_target
 from roleagent.config import from_dict, to_dict
 from roleagent.config import load as load_config

@@ -9,9 +9,9 @@ from programs import load
 from tiny import qwen
 from trees import grow, kitchen, note
 
-from roleagent.agents.evaluation.behavior import behavior_of, loops
+from roleagent.agents.evaluation.records import behavior_of, loops
 from roleagent.agents.evaluation.revision import Failure, append_failure, begin_failures, read_failures, revise_failures
-from roleagent.agents.evaluation.summary import summarize
+from roleagent.agents.evaluation.statistics import summarize
 from roleagent.learners.run.checkpoints import save_policy
 
 TASK = "bring-egg-table-1"

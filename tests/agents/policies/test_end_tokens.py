@@ -8,7 +8,7 @@ from tiny import WORDS, qwen2_tokenizer
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import AddedToken, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from roleagent.agents.analysts.model import ModelAnalyst
+from roleagent.agents.analysts.models import ModelAnalyst
 from roleagent.agents.chat.models import PolicyChatModel
 from roleagent.agents.chat_renderer import ChatRenderer
 from roleagent.agents.policies.hf import HFPolicy

@@ -8,8 +8,7 @@ from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM, Qwen2
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.agents.policies.kv_cache import SlotLayer
 from roleagent.learners.batch import segments_of
-from roleagent.learners.model.micro_batch import collate
-from roleagent.learners.model.token_logprobs import TokenScorer
+from roleagent.learners.engine.logprobs import TokenScorer, collate
 from roleagent.types import Request, Task, Trajectory, Turn
 
 KINDS = {"grouped heads": qwen, "one head each": lambda: qwen(kv_heads=4), "llama": llama}

@@ -8,7 +8,7 @@ from tiny import qwen, tokenizer
 from roleagent.agents.policies import model_check
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.agents.policies.model_check import check_model
-from roleagent.learners.model.token_logprobs import check_scorer
+from roleagent.learners.engine.logprobs import check_scorer
 
 WORDS = tokenizer()
 SIZES = {"vocab_size": len(WORDS), "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}

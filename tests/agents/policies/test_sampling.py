@@ -5,9 +5,8 @@ import torch
 from tiny import qwen, tokenizer
 from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
-from roleagent.agents.policies.decoder import Decoder
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.agents.policies.sampling import draw
+from roleagent.agents.policies.sampling import Decoder, draw
 from roleagent.types import Request
 
 NEVER = frozenset({-1})

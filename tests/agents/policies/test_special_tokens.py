@@ -10,10 +10,10 @@ from tiny import TAGS, WORDS, Script, llama3_tokenizer, qwen, qwen2_tokenizer, t
 from tokenizers import normalizers
 from transformers import AddedToken
 
-from roleagent.agents.analysts.model import ModelAnalyst
+from roleagent.agents.analysts.models import ModelAnalyst
 from roleagent.agents.chat.endpoint import Endpoint
 from roleagent.agents.chat.models import PolicyChatModel, plain_prompt
-from roleagent.agents.dual_role.environment import DualRole
+from roleagent.agents.dual_role import DualRole
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.rendering import STYLES, renderer_of
 from roleagent.agents.rollout import Rollout
@@ -23,8 +23,7 @@ from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.failures.analyst_format import FIELDS, read_reflection, write_reflection
 from roleagent.learners.sft.analyst import AnalystExample, tokenize_examples
-from roleagent.learners.sft.demonstrations import Demonstration, Step
-from roleagent.learners.sft.tokenization import segments_from
+from roleagent.learners.sft.demonstrations import Demonstration, Step, segments_from
 from roleagent.types import Failure, Reflection, Task, Trajectory, Turn
 
 TEMPLATE = (

@@ -22,13 +22,13 @@ from tiny import tokenizer
 
 from roleagent.agents.policies.hf import PolicyError
 from roleagent.agents.policies.scratch_model import build_policy
-from roleagent.agents.policies.vllm.options import check_model
+from roleagent.agents.policies.vllm.engine import check_model
 from roleagent.agents.policies.vllm.policy import check, open_vllm
 from roleagent.agents.policies.vllm.server import Service, application
 from roleagent.agents.policies.vllm.sync import BrokenChannelError, Channel, join_store, open_store
 from roleagent.config import ConfigError, load
 from roleagent.config.settings import LoRAConfig, PolicyConfig
-from roleagent.learners.model.lora import ModuleWeights, adapt
+from roleagent.learners.engine.lora import ModuleWeights, adapt
 from roleagent.learners.run.checkpoints import save_policy
 from roleagent.types import Request
 

@@ -12,11 +12,9 @@ from hypothesis import strategies as st
 from tiny import TASKS, Script, qwen
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.search.cli import main as show_trees
-from roleagent.agents.search.search import Search
-from roleagent.agents.search.storage import read_trees, stored_trees, wave_file, write_trees
-from roleagent.agents.search.tree import Node, Tree, common_ancestor
-from roleagent.agents.search.uct import select, uct_score
+from roleagent.agents.search import Node, Search, Tree, common_ancestor, select, uct_score
+from roleagent.agents.search_trees import main as show_trees
+from roleagent.agents.search_trees import read_trees, stored_trees, wave_file, write_trees
 from roleagent.config import load
 from roleagent.envs.restoring import RecordedStep, ReplayMismatch, Restorer
 from roleagent.envs.wrappers import Tags

@@ -24,7 +24,7 @@ from small_envs import by_expert
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.search.search import Search
+from roleagent.agents.search import Search
 from roleagent.config import load
 from roleagent.env_spec import spec_of
 from roleagent.envs.failures import play_failures, scripted_modes

@@ -12,10 +12,9 @@ from roleagent.config import ConfigError, load
 from roleagent.env_spec import make_expert
 from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.expert import GIVEN_UP
-from roleagent.learners.launch import size_warm_start
+from roleagent.learners.run.launch import size_warm_start
 from roleagent.learners.sft import demonstrations
-from roleagent.learners.sft.demonstrations import Demonstration, Step
-from roleagent.learners.sft.tokenization import check_reply_lengths
+from roleagent.learners.sft.demonstrations import Demonstration, Step, check_reply_lengths
 from roleagent.tools import Call
 from roleagent.types import Task
 

@@ -26,11 +26,10 @@ from roleagent.agents.task_simulator import (
 )
 from roleagent.config import from_dict
 from roleagent.curricula.alignment import Alignment
-from roleagent.learners.genenv import simulator as simulators
-from roleagent.learners.genenv.simulator import SimulatorTraining, learn
-from roleagent.learners.model.learner import Learner
-from roleagent.learners.sft import simulator as warm_starts
-from roleagent.learners.sft.simulator import warm_start
+from roleagent.learners import genenv as simulators
+from roleagent.learners import genenv as warm_starts
+from roleagent.learners.engine.engine import Learner
+from roleagent.learners.genenv import SimulatorTraining, learn, warm_start
 from roleagent.random_streams import random_stream
 from roleagent.tasks.grammar import Refused, TaskSpec, grammar_of
 from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation

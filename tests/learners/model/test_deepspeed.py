@@ -17,12 +17,10 @@ from transformers import AutoModelForCausalLM
 
 from roleagent.config import ConfigError, load
 from roleagent.config.settings import LoRAConfig
-from roleagent.learners.model.deepspeed_settings import check_deepspeed, deepspeed_settings
-from roleagent.learners.model.lora import Adapter, AdapterSwap, adapt, plain_weights
-from roleagent.learners.model.micro_batch import collate
-from roleagent.learners.model.optimizer import Muon, build_optimizer
-from roleagent.learners.model.token_logprobs import TokenScorer
-from roleagent.learners.model.zero3 import enable_activation_checkpointing
+from roleagent.learners.engine.engine import check_deepspeed, deepspeed_settings
+from roleagent.learners.engine.logprobs import TokenScorer, collate, enable_activation_checkpointing
+from roleagent.learners.engine.lora import Adapter, AdapterSwap, adapt, plain_weights
+from roleagent.learners.engine.optimizer import Muon, build_optimizer
 
 FP32 = [name for name in TRAININGS if not name.startswith("bf16")]
 

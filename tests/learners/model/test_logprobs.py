@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from roleagent.learners.model.logprobs import head_logprobs
+from roleagent.learners.engine.logprobs import head_logprobs
 
 N, D, VOCABULARY = 7, 5, 11
 

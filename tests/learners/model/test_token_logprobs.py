@@ -7,9 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.learners.critic import Critic
-from roleagent.learners.model.micro_batch import collate, plan_by_length
-from roleagent.learners.model.prefix_sharing import can_share, find_prefixes, plan_by_prefix
-from roleagent.learners.model.token_logprobs import TokenScorer
+from roleagent.learners.engine.logprobs import TokenScorer, collate, plan_by_length
+from roleagent.learners.engine.prefix_sharing import can_share, find_prefixes, plan_by_prefix
 from roleagent.types import Segment
 
 PROMPT = (7, 8, 9, 10, 11, 12)

@@ -15,15 +15,11 @@ from roleagent.config.revision import RevisionConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.verdicts import UNREAD, Verdict
 from roleagent.files import write_json_lines
+from roleagent.learners.agent_r.data import RevisionData, read_conversations, select, tokenize_conversations
+from roleagent.learners.agent_r.iterate import collect, idle_mechanisms, shares_of
+from roleagent.learners.agent_r.learning import Member, PreferenceData, batches, part_shares, weights_of
+from roleagent.learners.agent_r.thoughts import THOUGHTS, read_thoughts
 from roleagent.learners.batch import ACTION
-from roleagent.learners.preference import PreferenceData
-from roleagent.learners.revision.data import RevisionData
-from roleagent.learners.revision.examples import select
-from roleagent.learners.revision.general import read_conversations, tokenize_conversations
-from roleagent.learners.revision.iterate import collect
-from roleagent.learners.revision.loss import Member, batches, part_shares, weights_of
-from roleagent.learners.revision.metrics import idle_mechanisms, shares_of
-from roleagent.learners.revision.thoughts import THOUGHTS, read_thoughts
 from roleagent.types import Segment
 
 TASK = "bring-egg-table-1"

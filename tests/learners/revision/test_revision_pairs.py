@@ -7,14 +7,23 @@ import pytest
 from tiny import world_of
 from trees import grow, kitchen, note
 
-from roleagent.agents.search.storage import wave_file, write_trees
-from roleagent.agents.search.tree import Node, Tree, common_ancestor
+from roleagent.agents.search import Node, Tree, common_ancestor
+from roleagent.agents.search_trees import wave_file, write_trees
 from roleagent.config import ConfigError, load
 from roleagent.config.revision import RevisionConfig
-from roleagent.learners.launch import check_held_out, check_run
-from roleagent.learners.revision.pairs import good_leaves, has_loop, leaves_of, make_pairs
-from roleagent.learners.revision.splice import continued, replay, search_on, signal_of, splice
+from roleagent.learners.agent_r.splice import (
+    continued,
+    good_leaves,
+    has_loop,
+    leaves_of,
+    make_pairs,
+    replay,
+    search_on,
+    signal_of,
+    splice,
+)
 from roleagent.learners.run.checkpoints import CheckpointError
+from roleagent.learners.run.launch import check_held_out, check_run
 from roleagent.types import Task
 
 TASK = "bring-egg-table-1"

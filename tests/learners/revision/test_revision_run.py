@@ -12,14 +12,14 @@ from programs import TOY_RUN, load, run_both
 from roleagent.agents.analysts.judges import open_judge
 from roleagent.agents.builders import EnvSplit, open_analyst
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.agents.search.storage import stored_trees
+from roleagent.agents.search_trees import stored_trees
 from roleagent.config import ConfigError
 from roleagent.config import load as load_config
 from roleagent.files import read_json_lines
-from roleagent.learners import preference
-from roleagent.learners.revision import imitation, iterate
-from roleagent.learners.revision.data import RevisionData
-from roleagent.learners.revision.other_runs import judging_policy
+from roleagent.learners.agent_r import iterate
+from roleagent.learners.agent_r import learning as imitation
+from roleagent.learners.agent_r import learning as preference
+from roleagent.learners.agent_r.data import RevisionData, judging_policy
 from roleagent.random_streams import random_stream
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 import yaml
 from programs import TOY_RUN, episodes_of, load, metrics, run_both, start_both
 
-from roleagent.learners.run.distributed import Ranks, dealt_back, portable
+from roleagent.learners.run.ranks import Ranks, dealt_back, portable
 
 train = load("train")
 

@@ -16,10 +16,10 @@ from roleagent import config
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.cli import main as roleagent
 from roleagent.files import CHECKSUMS, Lock, damage, make_whole, replace_checked, write_checksums
+from roleagent.learners.run import time_plan
 from roleagent.learners.run.checkpoints import Checkpoints
+from roleagent.learners.run.display import Display
 from roleagent.learners.run.folder import RunFolder
-from roleagent.learners.tracking import time_plan
-from roleagent.learners.tracking.display import Display
 
 differences = load("benchmarks/parts/run_differences").differences
 train = load("train")

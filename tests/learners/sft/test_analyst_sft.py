@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tiny import qwen
 
-from roleagent.agents.analysts.model import ModelAnalyst
+from roleagent.agents.analysts.models import ModelAnalyst
 from roleagent.agents.analysts.prompts import UNLIMITED
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import ConfigError, load

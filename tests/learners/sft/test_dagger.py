@@ -6,8 +6,7 @@ from tiny import Script
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import load as configured
-from roleagent.learners.sft.dagger import take_turns
-from roleagent.learners.sft.tokenization import segments_from
+from roleagent.learners.sft.demonstrations import segments_from, take_turns
 
 WRONG = "go to desk 7"
 

@@ -13,10 +13,9 @@ from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.wrappers.tags import parse
 from roleagent.learners import batch
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION
-from roleagent.learners.sft import tokenization
-from roleagent.learners.sft.demonstrations import demonstrate
+from roleagent.learners.sft import demonstrations as tokenization
+from roleagent.learners.sft.demonstrations import CorruptedPredictions, demonstrate
 from roleagent.learners.sft.imitation import batches
-from roleagent.learners.sft.tokenization import CorruptedPredictions
 
 TASK = "heat-fish-tray-2"
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from roleagent import evaluate, slow_notice
-from roleagent.learners.tracking.display import Display
+from roleagent.learners.run.display import Display
 
 
 def shown(display, capsys, before=0):

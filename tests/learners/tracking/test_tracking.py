@@ -10,10 +10,9 @@ import time
 import pytest
 
 from roleagent.config import load
+from roleagent.learners.run import trackers as tracking
 from roleagent.learners.run.folder import RunFolder
-from roleagent.learners.tracking import trackers as tracking
-from roleagent.learners.tracking.redact import without_secrets
-from roleagent.learners.tracking.trackers import TRACKERS, Tracking
+from roleagent.learners.run.trackers import TRACKERS, Tracking, without_secrets
 from roleagent.options import ConfigError
 
 PASSWORD = "hunter2secret"

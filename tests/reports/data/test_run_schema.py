@@ -22,8 +22,8 @@ from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.files import Lock, at_work
+from roleagent.learners.advantages import Credit
 from roleagent.learners.batch import segments_of
-from roleagent.learners.credit import Credit
 from roleagent.learners.run.trajectory_log import ScoredGroup, groups_with_tokens, token_texts, tokens_of
 from roleagent.reports.data.load_run import _seconds, load_episodes, load_run
 from roleagent.reports.data.load_trajectories import RunDataError, TrajectoryReader

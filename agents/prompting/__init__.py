@@ -1,0 +1,1 @@
+"""Agents that prompt a chat model: plain, ReAct, Reflexion, tools, and the standard prompts."""

@@ -1,0 +1,1 @@
+"""Agent-R and ETO: search, find the mistake, revise, imitate."""

@@ -1,0 +1,573 @@
+"""From search trees to examples (Agent-R): pairs, verdicts, splices that the world confirms, and their tokens.
+
+Everything is drawn from the stream of the tree, so its examples depend neither on the other trees nor on the number of
+ranks. Examples are kept as text and as segments. A run may also take the trees of other runs, a judge that does not
+learn, and general conversations, which keep a pretrained model from forgetting what it knew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from roleagent.agents.analysts.judges import NO_INSTRUCTIONS, judge_name
+from roleagent.agents.builders import EnvSplit, load_class
+from roleagent.agents.policies.hf import HFPolicy, own_device
+from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.rendering import renderer_of
+from roleagent.agents.search import Node, Tree
+from roleagent.agents.search_trees import iterations_of, stored_trees
+from roleagent.config import Config, ConfigError
+from roleagent.config.revision import RevisionConfig
+from roleagent.envs.failures.command_noise import verb_of
+from roleagent.failures.verdicts import Judge, JudgedPath, Verdict, transition_point
+from roleagent.learners.agent_r.splice import (
+    Pair,
+    Splice,
+    continued,
+    distinct,
+    good_leaves,
+    has_too_many_notes,
+    is_good,
+    is_separated,
+    judged_path,
+    leaves_of,
+    make_pairs,
+    search_on,
+    signal_of,
+    splice,
+    whole,
+)
+from roleagent.learners.agent_r.thoughts import read_thoughts
+from roleagent.learners.batch import ACTION, CONTEXT, trained_tokens
+from roleagent.learners.run.checkpoints import Checkpoints
+from roleagent.learners.run.folder import read_config
+from roleagent.learners.sft.demonstrations import Demonstration, segments_from
+from roleagent.markers import escape_markers
+from roleagent.types import Analyst, Reflection, Segment, Trajectory
+
+_ROLES = {"user": "user", "human": "user", "assistant": "assistant", "gpt": "assistant", "system": "system"}
+
+Conversation = Sequence[tuple[str, str]]
+"""Role (``user`` or ``assistant``, in turns) and text of each message."""
+
+
+def read_conversations(path: str) -> list[Conversation]:
+    """The conversations of a file of JSON lines.
+
+    A line has ``messages`` of ``role`` and ``content``, or, as in ShareGPT, ``conversations`` of ``from`` and
+    ``value``. A system message is put before the first question.
+
+    Raises:
+        ConfigError: the file cannot be read, or a line has another form.
+    """
+    try:
+        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"revision.general: cannot read {path}: {error}") from error
+    found = []
+    for number, line in enumerate(lines, start=1):
+        if line.strip():
+            try:
+                found.append(_conversation(json.loads(line)))
+            except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+                raise ConfigError(f"revision.general: line {number} of {path} is no conversation: {error}") from error
+    if not found:
+        raise ConfigError(f"revision.general: {path} has no conversation")
+    return found
+
+
+def _conversation(row: Mapping[str, Any]) -> Conversation:
+    if "messages" in row:
+        messages = [(_ROLES[one["role"]], one["content"]) for one in row["messages"]]
+    else:
+        messages = [(_ROLES[one["from"]], one["value"]) for one in row["conversations"]]
+    if not all(isinstance(text, str) for _, text in messages):
+        raise ValueError("a message without text")
+    if messages[0][0] == "system":
+        (_, system), (role, text), *rest = messages
+        messages = [(role, f"{system}\n\n{text}"), *rest]
+    roles = [role for role, _ in messages]
+    if roles != ["user", "assistant"] * (len(roles) // 2):
+        raise ValueError("questions and answers must take turns")
+    return messages
+
+
+def tokenize_conversations(conversations: Sequence[Conversation], policy: HFPolicy) -> list[Segment]:
+    """Conversations as segments: answers have weight. What does not fit into the context is cut after an answer."""
+    renderer, found = renderer_of(policy), []
+    for conversation in conversations:
+        ids: list[int] = []
+        kinds: list[int] = []
+        for (_, question), (_, answer) in zip(conversation[::2], conversation[1::2], strict=True):
+            text = policy.literal(question)
+            asked = [*renderer.next_message(text, ids)] if ids else [*renderer.first_message(text)]
+            said = [*renderer.write(policy.literal(answer)), policy.eos_id]
+            if len(ids) + len(asked) + len(said) > policy.context_length:
+                break
+            ids += [*asked, *said]
+            kinds += [CONTEXT] * len(asked) + [ACTION] * len(said)
+        if ids:
+            kind = np.array(kinds)
+            found.append(Segment(np.array(ids), kind, np.zeros(len(ids)), (kind == ACTION).astype(np.float64)))
+    return found
+
+
+Part = Literal["good", "revision", "pair"]
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One trajectory to imitate.
+
+    Attributes:
+        part: a good trajectory is trained whole; of a revision trajectory the revision signal and the good steps; a
+            pair is a preference (:mod:`roleagent.learners.agent_r.learning`).
+        task_id: its task.
+        edge: the tree's edge to which the path is cut; -1 for a good trajectory.
+        text: what a reader of the run sees: commands, observations, what is imitated, and how the cut was found.
+        segments: token columns. ``advantages`` is 1 on trained tokens and 0 on bad ones.
+    """
+
+    part: Part
+    task_id: str
+    edge: int
+    text: Mapping[str, Any]
+    segments: tuple[Segment, ...]
+
+    @property
+    def trained_tokens(self) -> int:
+        """The number of tokens with weight."""
+        return trained_tokens(self.segments)
+
+    @property
+    def key(self) -> tuple[bytes, ...]:
+        """Equal for examples with the same tokens and weights."""
+        return tuple(part for one in self.segments for part in (one.token_ids.tobytes(), one.advantages.tobytes()))
+
+    def to_json(self) -> dict[str, Any]:
+        """The example for a file; columns as runs of equal values."""
+        rows = [
+            {
+                "ids": one.token_ids.tolist(),
+                "runs": [
+                    [int(kind), float(weight), len(list(run))]
+                    for (kind, weight), run in groupby(zip(one.token_kind, one.advantages, strict=True))
+                ],
+            }
+            for one in self.segments
+        ]
+        return {"part": self.part, "task_id": self.task_id, "edge": self.edge, **self.text, "segments": rows}
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> Example:
+        """The inverse of :meth:`to_json`."""
+        own = {"part", "task_id", "edge", "segments"}
+        text = {name: value for name, value in found.items() if name not in own}
+        segments = tuple(_segment(row["ids"], row["runs"]) for row in found["segments"])
+        return cls(found["part"], found["task_id"], int(found["edge"]), text, segments)
+
+
+def _segment(ids: Sequence[int], runs: Iterable[tuple[int, float, int]]) -> Segment:
+    kinds, weights, lengths = (np.array(column) for column in zip(*runs, strict=True))
+    return Segment(
+        np.array(ids), np.repeat(kinds, lengths), np.zeros(len(ids)), np.repeat(weights, lengths).astype(np.float64)
+    )
+
+
+def select(
+    examples: Sequence[Example], options: RevisionConfig, rng: np.random.Generator
+) -> tuple[list[Example], Counter[str]]:
+    """The examples that are imitated, and how many each filter drops.
+
+    ``duplicate``: the same tokens and weights as another. ``per_task``: more than ``revision.per_task`` of a task and
+    part, drawn evenly over the cuts. ``tokens``: beyond ``revision.tokens`` trained tokens, in random order.
+    """
+    dropped: Counter[str] = Counter()
+    unique = list({example.key: example for example in reversed(examples)}.values())[::-1]
+    dropped["duplicate"] += len(examples) - len(unique)
+    by_task: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
+    for place, example in enumerate(unique):
+        by_task[example.part, example.task_id].append(place)
+    kept = sorted(
+        place
+        for places in by_task.values()
+        for place in even([unique[place].edge for place in places], places, options.per_task, rng)
+    )
+    dropped["per_task"] += len(unique) - len(kept)
+    if options.tokens:
+        order = [kept[place] for place in rng.permutation(len(kept))]
+        totals = np.cumsum([unique[place].trained_tokens for place in order])
+        kept, all_kept = sorted(order[: int(np.searchsorted(totals, options.tokens)) + 1]), len(kept)
+        dropped["tokens"] += all_kept - len(kept)
+    return [unique[place] for place in kept], dropped
+
+
+def even(groups: Sequence[int], items: Sequence[int], most: int, rng: np.random.Generator) -> list[int]:
+    """At most ``most`` items, drawn evenly over their groups.
+
+    >>> drawn = even([1, 1, 1, 1, 2, 3], [10, 11, 12, 13, 20, 30], 4, np.random.default_rng(0))
+    >>> sorted(item // 10 for item in drawn)
+    [1, 1, 2, 3]
+    """
+    waiting: defaultdict[int, list[int]] = defaultdict(list)
+    for place in rng.permutation(len(items)):
+        waiting[groups[place]].append(items[place])
+    found: list[int] = []
+    while waiting and len(found) < most:
+        for group in list(waiting):
+            if len(found) < most:
+                found.append(waiting[group].pop())
+            if not waiting[group]:
+                del waiting[group]
+    return found
+
+
+@dataclass
+class TreeData:
+    """What one tree gives.
+
+    Attributes:
+        tree: the search tree.
+        examples: good and revision trajectories.
+        leaves: the distinct leaves: whether each won, and for the failure library the bad ones with their analysis.
+        verdicts: kind, reason and source by the number of the node; undecided ones without a reason are left out.
+        counts: of this tree, by name.
+    """
+
+    tree: Tree
+    examples: list[Example] = field(default_factory=list)
+    leaves: list[dict[str, Any]] = field(default_factory=list)
+    verdicts: dict[int, tuple[str, str, str]] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def count(self, leaves: Sequence[Node], good: Sequence[Node], pairs: Sequence[Pair]) -> None:
+        """Counts the tree, its leaves and pairs, and whether it lacks good or bad leaves (unless it failed)."""
+        self.counts.update(trees=1, leaves=len(leaves), good_leaves=len(good), pairs=len(pairs))
+        if self.tree.error:
+            self.counts.update(failed_trees=1)
+        else:
+            self.counts.update(without_good=not good, without_bad=len(good) == len(leaves))
+
+    def add_verdict(self, node: int, verdict: Verdict) -> None:
+        """Counts a verdict about the action of a node, and keeps it if it is decided."""
+        self.counts.update([f"verdict_{verdict.kind}", f"verdict_source_{verdict.source}"])
+        self.counts["verdict_repaired"] += verdict.repaired
+        if verdict.kind != "uncertain" or verdict.reason:
+            self.verdicts[node] = (verdict.kind, verdict.reason, verdict.source)
+
+    def to_json(self) -> dict[str, Any]:
+        """The tree's data for a file."""
+        return {
+            "task": asdict(self.tree.task),
+            "error": self.tree.error,
+            "leaves": self.leaves,
+            "verdicts": self.verdicts,
+            "counts": dict(self.counts),
+            "examples": [example.to_json() for example in self.examples],
+        }
+
+
+@dataclass
+class _Cut:
+    """A pair with its transition point t′ and what the splice is made of."""
+
+    data: TreeData
+    pair: Pair
+    bad: Trajectory
+    good: Trajectory
+    cut: int
+    verdict: Verdict
+    thought: str
+
+
+class RevisionData:
+    """Makes examples of trees.
+
+    Args:
+        split: the training tasks.
+        actor: the acting policy: it tokenizes, judges and, with ``revision.splice=searched``, plays.
+        judge: finds the transition points.
+        analyst: names the failure modes of bad leaves; None: there is no failure library.
+        alpha: of the iteration.
+    """
+
+    def __init__(self, split: EnvSplit, actor: Policy, judge: Judge, analyst: Analyst | None, alpha: float):
+        self.split, self.judge, self.analyst, self.alpha = split, judge, analyst, alpha
+        self.options = split.config.revision
+        self.rollout = replace(split, horizon=0).rollout(actor)
+        self.thoughts = read_thoughts(self.options.thoughts)
+        self.stops = self.rollout.action_stops
+
+    def make(self, trees: Sequence[Tree], streams: Sequence[np.random.Generator]) -> list[TreeData]:
+        """The data of some trees; ``streams`` has a generator for each."""
+        found = [TreeData(tree) for tree in trees]
+        cuts = self._cuts(found, streams)
+        for data in found:
+            self._add_good(data)
+        false = [cut for cut in cuts if not self._add_splice(cut)]
+        if self.options.splice == "searched":
+            self._search(false)
+        self._add_leaves(found, cuts)
+        return found
+
+    def _cuts(self, found: Sequence[TreeData], streams: Sequence[np.random.Generator]) -> list[_Cut]:
+        """The pairs of all trees with their transition points. All verdicts are one call of the judge."""
+        pairs: list[tuple[TreeData, Pair, np.random.Generator]] = []
+        paths: list[JudgedPath] = []
+        for place, (data, rng) in enumerate(zip(found, streams, strict=True)):
+            leaves = leaves_of(data.tree)
+            good = good_leaves(leaves, self.alpha)
+            made = make_pairs(data.tree, self.options, self.alpha, rng) if self.options.share else []
+            data.count(leaves, good, made)
+            pairs += [(data, pair, rng) for pair in made]
+            for path in (judged_path(data.tree, pair) for pair in made):  # edges of different trees differ
+                paths.append(replace(path, edges=tuple(edge * len(found) + place for edge in path.edges)))
+        judged = self.judge.judge(paths)
+        cuts, seen = [], set()
+        for (data, pair, rng), verdicts in zip(pairs, judged, strict=True):
+            thought = self.thoughts[int(rng.integers(len(self.thoughts)))]
+            steps = pair.bad.path()[pair.shared :]
+            for node, verdict in zip(steps, verdicts, strict=True):
+                if id(node) not in seen:
+                    seen.add(id(node))
+                    data.add_verdict(node.number, verdict)
+            cut = transition_point(pair.shared, verdicts)
+            if cut is None:
+                data.counts.update(dropped_no_verdict=1)
+            elif self.options.pairing == "adjacent" and cut != pair.shared + 1:
+                data.counts.update(dropped_not_adjacent=1)
+            else:
+                verdict = verdicts[cut - pair.shared - 1]
+                said = verdict.reason if self.options.thought == "reason" and verdict.reason else thought
+                bad, good_path = data.tree.trajectory(pair.bad), data.tree.trajectory(pair.good)
+                cuts.append(_Cut(data, pair, bad, good_path, cut, verdict, said))
+        return cuts
+
+    # --- good trajectories ---
+
+    def _add_good(self, data: TreeData) -> None:
+        leaves = good_leaves(leaves_of(data.tree), self.alpha, self.options.loops == "drop")
+        if self.options.share == 1:
+            return
+        for leaf in sorted(distinct(leaves), key=lambda leaf: (-leaf.outcome, leaf.depth, leaf.number)):
+            demonstration = whole(self.split.base, data.tree.trajectory(leaf))
+            self._add(data, demonstration, -1, {"outcome": leaf.outcome}, leaf.depth)
+
+    # --- revision trajectories ---
+
+    def _add_splice(self, cut: _Cut) -> bool:
+        """Adds a revision trajectory; False if the world refutes it and the search may look for another."""
+        data, options = cut.data, self.options
+        signal = signal_of(options.form, cut.thought, self.rollout)
+        published = options.splice == "published"
+        made = splice(self.split.base, cut.bad, cut.good, cut.pair.shared, cut.cut, signal, not published)
+        over = made.over and made.truth == "false"
+        data.counts.update(splices=1, splice_false_over=over, **{f"splice_{made.truth}": 1})
+        data.counts[f"truth/{verb_of(made.bad_step) or '(malformed)'}/{made.truth}"] += 1
+        data.counts[f"bad_steps/{cut.cut - cut.pair.shared}/{made.truth}"] += 1
+        if made.truth == "false" and not published:
+            data.counts.update(dropped_false=options.splice == "verified")
+            return False
+        self._keep(cut, made, {"truth": made.truth})
+        return True
+
+    def _search(self, cuts: Sequence[_Cut]) -> None:
+        """Where the world refutes a splice, the policy goes on from the bad state; the first good end is the suffix."""
+        search = self.split.config.search
+        signals = [signal_of(self.options.form, cut.thought, self.rollout) for cut in cuts]
+        asked = [(cut.bad, cut.cut, signal) for cut, signal in zip(cuts, signals, strict=True)]
+        with contextlib.closing(self.rollout.pool):
+            played = search_on(self.rollout, asked, search.width, search.temperature)
+        for cut, signal, episodes in zip(cuts, signals, played, strict=True):
+            cut.data.counts.update(searched=1, searched_episodes=len(episodes))
+            good = [one for one in episodes if self._recovers(cut, one)]
+            if good:
+                made = continued(self.split.base, good[0], cut.cut, signal is not None)
+                cut.data.counts.update(splice_searched=1)
+                self._keep(cut, made, {"truth": "searched"})
+            else:
+                cut.data.counts.update(dropped_false=1)
+
+    def _recovers(self, cut: _Cut, episode: Trajectory) -> bool:
+        good = is_good(episode.outcome, self.alpha) and is_separated(cut.bad.outcome, episode.outcome, self.options)
+        return good and len(episode.turns) > cut.cut + (self.options.form != "none")
+
+    def _keep(self, cut: _Cut, made: Splice, found: dict[str, Any]) -> None:
+        if self.options.form == "note" and has_too_many_notes(made.demonstration.steps, self.options.most):
+            cut.data.counts.update(dropped_notes=1)
+            return
+        nodes = cut.pair.bad.path()
+        about = {
+            "cut": cut.cut,
+            "shared": cut.pair.shared,
+            "bad_steps": len(nodes),
+            "outcome": made.outcome,
+            "bad_outcome": cut.bad.outcome,
+            "judge": cut.verdict.source,
+            "reason": cut.verdict.reason,
+            **found,
+        }
+        self._add(cut.data, made.demonstration, nodes[cut.cut - 1].number, about, len(made.demonstration.steps))
+
+    def _add(self, data: TreeData, demonstration: Demonstration, edge: int, about: dict[str, Any], length: int) -> None:
+        """Adds an example, unless it does not fit into the context or holds a marker of a chat template."""
+        segments = segments_from(demonstration, self.rollout)
+        if any(len(segment) > self.rollout.policy.context_length for segment in segments):
+            data.counts.update(dropped_context=1)
+        elif self._has_marker(demonstration):
+            data.counts.update(dropped_marker=1)
+        elif segments:
+            steps = [[step.command, step.observation, int(step.imitated)] for step in demonstration.steps]
+            text = {**about, "length": length, "first": demonstration.observation, "steps": steps}
+            part = "good" if edge < 0 else "revision"
+            data.examples.append(Example(part, data.tree.task.task_id, edge, text, tuple(segments)))
+
+    def _has_marker(self, demonstration: Demonstration) -> bool:
+        policy, texts = self.rollout.policy, [demonstration.observation]
+        for step in demonstration.steps:
+            ids = step.reply.token_ids if step.reply is not None else ()
+            said = policy.decode(ids[:-1] if ids and ids[-1] in self.stops else ids)
+            texts += [step.command, step.observation, said]
+        return any(escape_markers(text) != text for text in texts)
+
+    # --- failures ---
+
+    def _add_leaves(self, found: Sequence[TreeData], cuts: Sequence[_Cut]) -> None:
+        """The outcomes for the sampler, and bad leaves with their analysis; their critical step is t′."""
+        points = {(id(cut.data), cut.pair.bad.number): cut.cut - 1 for cut in reversed(cuts)}
+        failed: list[tuple[TreeData, Trajectory, int | None]] = []
+        for data in found:
+            for leaf in distinct(leaves_of(data.tree)):
+                trajectory = data.tree.trajectory(leaf)
+                if trajectory.success or self.analyst is None:
+                    data.leaves.append({"won": trajectory.success, "outcome": trajectory.outcome})
+                else:
+                    failed.append((data, trajectory, points.get((id(data), leaf.number))))
+        reflections = (
+            self.analyst.reflect([trajectory for _, trajectory, _ in failed]) if self.analyst and failed else []
+        )
+        for (data, trajectory, step), reflection in zip(failed, reflections, strict=True):
+            known = reflection if step is None else replace(reflection, critical_step=step)
+            data.leaves.append(_failure(trajectory, known))
+
+
+def _failure(trajectory: Trajectory, reflection: Reflection) -> dict[str, Any]:
+    turns = [[turn.action, turn.observation, turn.rewards.get("task", 0.0)] for turn in trajectory.turns]
+    return {
+        "won": False,
+        "outcome": trajectory.outcome,
+        "first": trajectory.initial_observation,
+        "stop_reason": trajectory.stop_reason,
+        "turns": turns,
+        "reflection": asdict(reflection),
+    }
+
+
+def judging_policy(config: Config, actor: Policy) -> Policy:
+    """The policy that judges: the newest one of the run ``revision.judge_from``, else the acting one.
+
+    Raises:
+        ConfigError: the configured judge asks no policy, or the run has no checkpoint.
+        CheckpointError: the checkpoint is damaged.
+    """
+    if not config.revision.judge_from:
+        return actor
+    policy = _newest_policy(Path(config.revision.judge_from).resolve())
+    _check_asks(judge_name(config, bool(getattr(policy.tokenizer, "chat_template", None))), config)
+    return policy
+
+
+def _check_asks(name: str, config: Config) -> None:
+    """Refuses a judge that asks no policy, which ``revision.judge_from`` names."""
+    if name != "step" and (name, config.curriculum.analyst) != ("reflection", "model"):
+        raise ConfigError(
+            f"revision.judge_from names a policy, and the judge {name} asks none: set revision.judge=step, or "
+            "reflection with curriculum.analyst=model"
+        )
+
+
+@lru_cache(maxsize=1)
+def _newest_policy(run: Path) -> HFPolicy:
+    config, found = read_config(run), _checkpoint(run)
+    return Checkpoints.policy(found, torch.Generator(own_device()), config.policy)
+
+
+def _checkpoint(run: Path) -> Path:
+    found = Checkpoints(run / "checkpoints").latest()
+    if found is None:
+        raise ConfigError(f"the run {run} has no checkpoint to judge with (revision.judge_from)")
+    Checkpoints.check(found, "policy/")
+    return found
+
+
+def check_revision(config: Config) -> None:
+    """Refuses files, classes and runs of ``revision`` that cannot be read, and runs that searched the evaluation split.
+
+    Raises:
+        ConfigError, CheckpointError: one line that explains what to change.
+    """
+    options = config.revision
+    read_thoughts(options.thoughts)
+    if options.general:
+        read_conversations(options.general)
+    if ":" in options.judge:
+        load_class(options.judge, "judge")
+    if options.judge == "step" and not (config.policy.path or options.judge_from):
+        raise ConfigError(NO_INSTRUCTIONS)
+    if options.judge_from:
+        if options.judge != "auto":
+            _check_asks(options.judge, config)
+        run = Path(options.judge_from).resolve()
+        read_config(run)
+        _checkpoint(run)
+    for other in options.also:
+        env = read_config(Path(other)).env
+        if (env.id, env.train_split) == (config.env.id, config.env.eval_split):
+            raise ConfigError(f"{other} searched the tasks that this run is evaluated on: remove it from revision.also")
+        there = iterations_of(Path(other))
+        if missing := next((n for n in range(1, options.iterations + 1) if n not in there), 0):
+            raise ConfigError(f"{other} has no search trees of iteration {missing}: remove it from revision.also")
+
+
+def searched_tasks(run: str, config: Config) -> set[str]:
+    """The tasks that another run searched; none if it is of another environment.
+
+    Raises:
+        ConfigError: there is no such run, or its trees are damaged.
+    """
+    if read_config(Path(run)).env.id != config.env.id:
+        return set()
+    return {tree.task.task_id for _, tree in stored_trees(Path(run))}
+
+
+def trees_of(run: str, config: Config, policy: Policy, iteration: int) -> tuple[EnvSplit, list[Tree]]:
+    """The trees of an iteration of another run, with replies in the tokens of a policy, and the split they are of.
+
+    Args:
+        run: its folder.
+        config: of this run; of the other one only the environment counts.
+        policy: tokenizes.
+
+    Raises:
+        ConfigError: there is no such run, or it has no trees.
+    """
+    other = read_config(Path(run))
+    trees = [tree for _, tree in stored_trees(Path(run), iteration)]
+    if not trees:
+        raise ConfigError(f"{run} has no search trees of iteration {iteration}: remove it from revision.also")
+    split = EnvSplit.open(replace(config, env=other.env), other.env.train_split)
+    rollout = replace(split, horizon=0).rollout(policy)
+    for node in (node for tree in trees for node in tree.nodes if node.parent is not None):
+        node.completion = rollout.text_reply(node.reply, rollout.action_stops)
+    return split, trees

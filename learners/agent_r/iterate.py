@@ -1,0 +1,368 @@
+"""The data of the iterations of Agent-R (arXiv 2501.11425): search, judge and splice, collect.
+
+Everything lies in the folder ``revision/`` of the run:
+
+==============================  =====================================================================================
+``iteration-001/tasks.json``    the tasks that are searched
+``iteration-001/search-….json`` what the search of a wave cost
+``iteration-001/wave-….gz``     JSON lines: the examples and leaves of a wave of trees, a tree a line
+``iteration-001/also-….gz``     the same of another run's trees (``revision.also``)
+``iteration-001.json``          counts: trees, pairs, verdicts, splices, what was dropped, tokens
+``after-001.json``              the evaluation after the iteration
+==============================  =====================================================================================
+
+A wave is the unit of ``--resume``: it is there as a whole, or it is searched again and gives the same trees.
+
+An iteration's figures are logged, with warnings about mechanisms without effect.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roleagent.agents.analysts.judges import open_judge
+from roleagent.agents.builders import EnvSplit, open_analyst
+from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.search import Search, Tree
+from roleagent.agents.search_trees import read_trees, wave_file, write_trees
+from roleagent.config import ConfigError
+from roleagent.config.revision import RevisionConfig
+from roleagent.files import read_json_lines, write_json_lines
+from roleagent.learners.agent_r.data import Example, RevisionData, judging_policy, select, trees_of
+from roleagent.learners.agent_r.learning import PreferenceData
+from roleagent.learners.agent_r.splice import make_pairs
+from roleagent.learners.engine.engine import Learner
+from roleagent.learners.run.iterations import RankSampler
+from roleagent.learners.run.run import Run
+from roleagent.types import Completion, Group, Reflection, Task, Trajectory, Turn
+
+if TYPE_CHECKING:
+    from roleagent.config import Config
+
+
+def counts_of(examples: Sequence[Example]) -> dict[str, int]:
+    """By part the number of the imitated examples (``examples_…``) and of their trained tokens (``tokens_…``)."""
+    found = {}
+    for part in ("good", "revision", "pair"):
+        own = [example for example in examples if example.part == part]
+        found |= {f"examples_{part}": len(own), f"tokens_{part}": sum(one.trained_tokens for one in own)}
+    return found
+
+
+def shares_of(counts: Mapping[str, float], examples: Sequence[Example]) -> dict[str, float]:
+    """Shares and means of an iteration.
+
+    Returns:
+        ``without_good_share`` and ``without_bad_share`` of the trees that did not fail, ``uct_share`` of the
+        selections, ``false_splice_share`` of the splices; of the revision trajectories ``revision_length``, the mean
+        t′, and ``revision_length_share``, the mean t′/T_b.
+    """
+
+    def share(part: str, whole: str) -> float:
+        return counts.get(part, 0) / max(1, counts.get(whole, 0))
+
+    played = max(1, counts.get("trees", 0) - counts.get("failed_trees", 0))
+    found = {
+        "without_good_share": counts.get("without_good", 0) / played,
+        "without_bad_share": counts.get("without_bad", 0) / played,
+        "uct_share": share("search_chosen_by_uct", "search_chosen"),
+        "false_splice_share": share("splice_false", "splices"),
+    }
+    cut = [example.text for example in examples if example.part == "revision"]
+    if cut:
+        found["revision_length"] = sum(text["cut"] for text in cut) / len(cut)
+        found["revision_length_share"] = sum(text["cut"] / text["bad_steps"] for text in cut) / len(cut)
+    return found
+
+
+def failures_of(rows: Sequence[Mapping[str, Any]]) -> str:
+    """How many trees ended with an error of their environment, and the first of these errors; ``""`` without any.
+
+    >>> failures_of([{"error": ""}, {"error": "OSError: no server"}])
+    '1 of 2 trees failed, the first with OSError: no server'
+    """
+    errors = [row["error"] for row in rows if row.get("error")]
+    return f"{len(errors)} of {len(rows)} trees failed, the first with {errors[0]}" if errors else ""
+
+
+def sentence_of(iteration: int, summary: Mapping[str, float]) -> str:
+    """What an iteration found, for the display.
+
+    >>> found = {"trees": 8, "without_good_share": 0.25, "pairs": 9, "splices": 6, "false_splice_share": 0.5}
+    >>> sentence_of(2, {**found, "examples_good": 5, "examples_revision": 3})
+    'iteration 2: 8 trees, 25% without a good leaf; 9 pairs, 6 splices, 50% of them false; imitates 5 good, 3 revised'
+    """
+    text = (
+        f"iteration {iteration}: {summary['trees']:.0f} trees, {summary['without_good_share']:.0%} without a good leaf"
+    )
+    text += f"; {summary.get('pairs', 0):.0f} pairs"
+    if summary.get("examples_pair"):
+        return f"{text}, prefers the good path of {summary['examples_pair']:.0f}"
+    text += f", {summary.get('splices', 0):.0f} splices, {summary['false_splice_share']:.0%} of them false"
+    return f"{text}; imitates {summary['examples_good']:.0f} good, {summary['examples_revision']:.0f} revised"
+
+
+def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
+    """A warning for each mechanism that is switched on and had no effect."""
+    options = config.revision
+    if config.train.stage == "eto":
+        return [] if counters.get("examples_pair") else ["no tree had a good and a bad path, so nothing was preferred"]
+    expected = {"examples_good": "no tree had a good path"} if options.share < 1 else {}
+    if options.share:
+        expected["pairs"] = "no tree had a good and a bad path, so no revision was ever imitated"
+        expected["verdict_bad"] = "the judge never called an action bad, so no revision was ever imitated"
+        expected["examples_revision"] = "no revision trajectory was ever imitated" + _refuted(config, counters)
+    if options.splice == "searched" and counters.get("searched"):
+        expected["splice_searched"] = "revision.splice=searched, but no search behind a bad step ever ended well"
+    idle = [text for name, text in expected.items() if not counters.get(name)]
+    read, unread = (counters.get(f"verdict_source_{name}", 0.0) for name in ("model", "fallback"))
+    if unread and not read:
+        idle.append("none of the judge's answers could be read: no action was ever called bad")
+    return idle
+
+
+def _refuted(config: Config, counters: Mapping[str, float]) -> str:
+    """What to change if the world refuted every splice, as the end of a warning."""
+    splices = counters.get("splices", 0.0)
+    if not splices or counters.get("splice_false") != splices:
+        return ""
+    remedy = "; direct revision needs revision.splice=published" if config.revision.judge == "last" else ""
+    return f": the world refuted all {splices:.0f} splices{remedy}"
+
+
+@dataclass(frozen=True)
+class Wave:
+    """Trees that are searched side by side.
+
+    Attributes:
+        iteration: from 1.
+        number: of the wave in its iteration, from 0.
+        first: number of the wave's first tree in the iteration.
+        task_ids: a tree each, of all ranks.
+        path: of its file.
+    """
+
+    iteration: int
+    number: int
+    first: int
+    task_ids: tuple[str, ...]
+    path: Path
+
+
+def iterations(run: Run) -> Iterator[int]:
+    """The numbers of the iterations that are left."""
+    run.begin(run.config.revision.iterations)
+    while run.progress.revisions < run.config.revision.iterations:
+        yield run.progress.revisions + 1
+
+
+def waves(run: Run, sampler: RankSampler, iteration: int) -> Iterator[Wave]:
+    """The waves of an iteration that are not in the run folder. The sampler chooses the tasks."""
+    if run.progress.searched >= iteration:  # a resumed run has done it
+        return
+    options, folder = run.config.search, _folder(run, iteration)
+    drawn = sampler.sample_all(options.tasks)
+    saved = run.ranks.once(lambda: run.folder.read_json(f"{_name(iteration)}/tasks.json"))
+    tasks = drawn if saved is None else list(saved["tasks"])
+    if saved is None:
+        run.ranks.once(lambda: _write_tasks(run, iteration, tasks))
+    size = options.side_by_side * run.ranks.size
+    run.display.stage(f"search {iteration}", len(tasks))
+    for number, first in enumerate(range(0, len(tasks), size)):
+        wave = Wave(
+            iteration, number, first, tuple(tasks[first : first + size]), folder / f"wave-{number:03d}.jsonl.gz"
+        )
+        if not run.ranks.once(wave.path.exists):
+            yield wave
+        run.display.advance(first + len(wave.task_ids))
+
+
+def search(run: Run, searcher: Search, wave: Wave) -> list[Tree]:
+    """This rank's trees of a wave; those of all ranks are written to the run folder."""
+    path = wave_file(run.folder.path, wave.iteration, wave.number)
+    if run.ranks.once(path.exists):  # a resumed run has searched it
+        return run.ranks.share(read_trees(path))
+    policy, own = searcher.rollout.policy, run.ranks.share(range(len(wave.task_ids)))
+    policy.reseed(int(run.own_stream("search", wave.iteration, wave.number).integers(2**62)))
+    streams = [run.stream("trees", wave.iteration, wave.first + place) for place in own]
+    before = asdict(searcher.stats)
+    with run.timer("generation"):
+        task_ids, progress = [wave.task_ids[place] for place in own], partial(run.inner, "trees")
+        trees = searcher.wave(task_ids, streams, progress, partial(_pairs, run.config.revision, wave.iteration))
+    found = run.ranks.collect(trees)
+    spent = run.ranks.gather({name: number - before[name] for name, number in asdict(searcher.stats).items()})
+    run.ranks.once(lambda: _write_counts(run, wave, spent))
+    run.ranks.once(lambda: write_trees(path, found))  # last: where they exist, a resumed run searches no more
+    return trees
+
+
+def _pairs(options: RevisionConfig, iteration: int, tree: Tree) -> int:
+    """The number of pairs of a tree; which ones are drawn does not matter."""
+    return len(make_pairs(tree, options, options.of_iteration("alpha", iteration), np.random.default_rng(0)))
+
+
+def make_examples(run: Run, split: EnvSplit, actor: Policy, wave: Wave, trees: Sequence[Tree]) -> None:
+    """Judges and splices the trees of this rank, and writes the wave's file."""
+    data = _data(run, split, actor, wave.iteration, (wave.iteration, wave.number))
+    numbers = run.ranks.share(range(wave.first, wave.first + len(wave.task_ids)))
+    streams = [run.stream("revision examples", wave.iteration, number) for number in numbers]
+    _write_examples(run, wave.path, data, trees, streams)
+
+
+def join_trees(run: Run, actor: Policy, iteration: int) -> None:
+    """Judges and splices the trees of ``revision.also``, and writes a file for each of these runs."""
+    for place, other in enumerate(run.config.revision.also):
+        path = _folder(run, iteration) / f"also-{place:03d}.jsonl.gz"
+        if run.progress.searched >= iteration or run.ranks.once(path.exists):
+            continue
+        split, trees = trees_of(other, run.config, actor, iteration)
+        data = _data(run, split, actor, iteration, ("joined", iteration, place))
+        streams = [run.stream("joined examples", iteration, place, number) for number in range(len(trees))]
+        _write_examples(run, path, data, run.ranks.share(trees), run.ranks.share(streams))
+
+
+def _data(run: Run, split: EnvSplit, actor: Policy, iteration: int, stream: tuple[str | int, ...]) -> RevisionData:
+    """What makes examples of trees; ``stream`` names the random numbers of its policies."""
+    config, policy = run.config, judging_policy(run.config, actor)
+    for one in {id(actor): actor, id(policy): policy}.values():
+        one.reseed(int(run.own_stream("revision policies", *stream).integers(2**62)))
+    judge = open_judge(config, policy, run.own_stream("judge", *stream))
+    kind = PreferenceData if config.train.stage == "eto" else RevisionData
+    analyst = open_analyst(config, actor) if config.aiw else None
+    return kind(split, actor, judge, analyst, config.revision.of_iteration("alpha", iteration))
+
+
+def _write_examples(
+    run: Run, path: Path, data: RevisionData, trees: Sequence[Tree], streams: Sequence[np.random.Generator]
+) -> None:
+    with run.timer("analysis"):
+        found = run.ranks.collect([one.to_json() for one in data.make(trees, streams)])
+    run.ranks.once(lambda: write_json_lines(path, found))
+
+
+def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
+    """The iteration's examples, the same on every rank; bad leaves go to the failure library.
+
+    An iteration without examples is passed over with a warning, since other tasks or a lower α may give some.
+
+    Raises:
+        ConfigError: the first iteration has none. The policy cannot win then, and another search would cost as much.
+            Or the environment failed in all trees.
+    """
+    rows = run.ranks.once(lambda: _rows(run, iteration, "wave"))
+    if failures := failures_of(rows):
+        if all(row.get("error") for row in rows):
+            raise ConfigError(
+                f"{failures}: repair the environment, remove {_folder(run, iteration)} and "
+                f"{wave_file(run.folder.path, iteration, 0).parent}, and continue with --resume"
+            )
+        run.display.warn(f"iteration {iteration}: {failures}")
+    examples, dropped = _selected(run, iteration)
+    if run.config.revision.keep == "all":
+        examples = [*(one for past in range(1, iteration) for one in _selected(run, past)[0]), *examples]
+    if not examples:
+        empty = f"none of the {len(rows)} trees of iteration {iteration} has a path to imitate"
+        if iteration == 1:
+            raise ConfigError(
+                f"{empty}: raise search.descents, lower revision.alpha, or imitate more demonstrations first "
+                "(warmstart.epochs)"
+            )
+        run.display.warn(f"{empty}: the policy stays as it is")
+    if run.progress.searched < iteration:
+        _observe(run, sampler, rows)
+        counts: Counter[str] = Counter()
+        for row in rows:
+            counts.update(row["counts"])
+        for spent in run.ranks.once(lambda: _spent(run, iteration)):
+            counts.update({f"search_{name}": number for name, number in spent.items()})
+        counts.update({f"dropped_{name}": number for name, number in dropped.items()})
+        counts.update(counts_of(examples))
+        for name, number in counts.items():
+            run.progress.counters[name] = run.progress.counters.get(name, 0.0) + number
+        summary = {**counts, **shares_of(counts, examples)}
+        run.ranks.once(lambda: run.folder.write_json(f"{_name(iteration)}.json", summary))
+        run.display.say(sentence_of(iteration, summary))
+        run.progress.searched, run.progress.began = iteration, run.progress.step
+    return examples
+
+
+def finish(run: Run, learner: Learner, result: Mapping[str, Any]) -> None:
+    """Logs the iteration with its evaluation, as a step of its own, and saves it."""
+    iteration = run.progress.searched
+    run.progress.step += 1
+    summary = run.ranks.once(lambda: run.folder.read_json(f"{_name(iteration)}.json")) or {}
+    run.log({"revision": iteration, **summary, "success": result["success"]})
+    run.progress.revisions = iteration
+    run.save(learner)
+    learner.close()
+    if iteration == run.config.revision.iterations:
+        for warning in idle_mechanisms(run.config, run.progress.counters):
+            run.display.warn(warning)
+
+
+def _observe(run: Run, sampler: RankSampler, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Gives the outcomes and the analyzed failures to the sampler."""
+    groups, reflections = [], []
+    for row in rows:
+        task = Task(**row["task"])
+        groups.append(Group(task, tuple(_trajectory(task, leaf, run.progress.version) for leaf in row["leaves"])))
+        reflections += [Reflection(**leaf["reflection"]) for leaf in row["leaves"] if "reflection" in leaf]
+    sampler.observe_analyzed(groups, reflections)
+
+
+def _trajectory(task: Task, leaf: Mapping[str, Any], version: int) -> Trajectory:
+    """A leaf from a wave's file: its text and its outcome."""
+    said, info = Completion((), (), "stop", version), {"won": leaf["won"]}
+    steps = leaf.get("turns") or [["", "", leaf["outcome"]]]
+    turns = tuple(Turn((), said, action, text, rewards={"task": reward}, info=info) for action, text, reward in steps)
+    return Trajectory(task, turns, True, False, leaf.get("stop_reason", "won"), leaf.get("first", ""))
+
+
+def _selected(run: Run, iteration: int) -> tuple[list[Example], Counter[str]]:
+    """The examples of an iteration, those of other runs included, and how many each filter drops."""
+    rows = run.ranks.once(lambda: _rows(run, iteration, "wave", "also"))
+    found = [Example.from_json(one) for row in rows for one in row["examples"]]
+    return select(found, run.config.revision, run.stream("revision selection", iteration))
+
+
+def _write_counts(run: Run, wave: Wave, spent: Sequence[Mapping[str, int]]) -> None:
+    total = {name: sum(part[name] for part in spent) for name in spent[0]}
+    run.folder.write_json(f"{_name(wave.iteration)}/search-{wave.number:03d}.json", total)
+
+
+def _write_tasks(run: Run, iteration: int, tasks: Sequence[str]) -> None:
+    _folder(run, iteration).mkdir(parents=True, exist_ok=True)
+    run.folder.write_json(f"{_name(iteration)}/tasks.json", {"tasks": list(tasks)})
+
+
+def _spent(run: Run, iteration: int) -> list[dict[str, Any]]:
+    """What the searches of an iteration counted, wave by wave."""
+    names = [f"{_name(iteration)}/{path.name}" for path in sorted(_folder(run, iteration).glob("search-*.json"))]
+    return [run.folder.read_json(name) or {} for name in names]
+
+
+def _rows(run: Run, iteration: int, *kinds: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for path in (path for kind in kinds for path in sorted(_folder(run, iteration).glob(f"{kind}-*.jsonl.gz"))):
+        try:
+            rows += read_json_lines(path)
+        except (OSError, ValueError) as error:
+            again = run.progress.searched < iteration  # later no file of the iteration is made again
+            advice = "remove it, and continue with --resume" if again else "restore it from a copy, or train anew"
+            raise ConfigError(f"{path} is damaged ({error}): {advice}") from error
+    return rows
+
+
+def _folder(run: Run, iteration: int) -> Path:
+    return run.folder.path / _name(iteration)
+
+
+def _name(iteration: int) -> str:
+    return f"revision/iteration-{iteration:03d}"

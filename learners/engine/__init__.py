@@ -1,0 +1,1 @@
+"""The learner: DeepSpeed, log-probabilities, prefix sharing, adapters."""

@@ -1,1 +1,0 @@
-"""The trained model: DeepSpeed engine, log-probabilities, shared prefixes, adapters and optimizers."""

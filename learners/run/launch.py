@@ -1,0 +1,231 @@
+"""The start and the end of a training program: checks, the open run, and errors as exit statuses."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from roleagent.agents.builders import (
+    EnvSplit,
+    analyst_class,
+    check_rollout_backend,
+    endpoint_analyst,
+    endpoint_simulator,
+    simulator_class,
+)
+from roleagent.agents.chat.types import EndpointError
+from roleagent.agents.policies.hf import PolicyError, check_path
+from roleagent.agents.policies.scratch_model import check_size
+from roleagent.config import Config, ConfigError, check_lengths
+from roleagent.curricula.library import FailureLibrary, LibraryError
+from roleagent.env_spec import spec_of
+from roleagent.envs.retrieval.passages import RetrievalError
+from roleagent.learners.advantages import ESTIMATORS, estimator_config
+from roleagent.learners.agent_r.data import check_revision, searched_tasks
+from roleagent.learners.engine.engine import check_deepspeed
+from roleagent.learners.engine.lora import check_rank
+from roleagent.learners.run.checkpoints import CheckpointError
+from roleagent.learners.run.display import Display
+from roleagent.learners.run.ranks import Ranks
+from roleagent.learners.run.run import Run
+from roleagent.learners.run.trackers import check_trackers
+from roleagent.learners.run.watchdog import Collapse, dump_nan_batch
+from roleagent.learners.sft.demonstrations import sized
+from roleagent.slow_notice import waiting
+from roleagent.tasks.grammar import grammar_of
+
+
+@contextlib.contextmanager
+def open_run(config: Config, split: EnvSplit, display: Display, resume: bool) -> Iterator[Run]:
+    """The run of this process, with its ranks, folder and trackers.
+
+    Args:
+        config: of the run.
+        split: the training tasks. They are opened first, so that a refused run leaves no folder behind.
+        display: shows the progress.
+        resume: whether to continue from the run folder.
+
+    Raises:
+        ConfigError and others: see :func:`check_run` and :class:`~roleagent.learners.run.run.Run`.
+        Collapse: an update was not finite.
+    """
+    with Ranks.join() as ranks:
+        ranks.once(lambda: check_run(split, resume))
+        with Run(config, ranks, display, resume) as run, run.tracking, dump_nan_batch(run):
+            yield run
+
+
+def size_warm_start(split: EnvSplit, say: Callable[[str], None]) -> EnvSplit:
+    """The training tasks with a warm start of their size (:func:`roleagent.learners.sft.demonstrations.sized`).
+
+    Args:
+        say: receives a line if the warm start becomes smaller.
+    """
+    given, tasks = split.config.warmstart, len(split.task_split)
+    warmstart = sized(given, tasks)
+    if warmstart != given:
+        rounds = f" and {given.rounds} rounds of {warmstart.round_episodes} episodes" if given.rounds else ""
+        say(f"the warm start fits {tasks} tasks: {warmstart.episodes} demonstrations{rounds}")
+    return replace(split, config=replace(split.config, warmstart=warmstart))
+
+
+def exit_status(error: BaseException, name: str) -> int:
+    """Prints an expected error as one line on stderr and returns the program's exit status; raises any other.
+
+    Args:
+        error: that ended the program.
+        name: of the program.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        print(f"{name}: stopped; continue with --resume", file=sys.stderr)
+        return 130
+    if isinstance(error, (ConfigError, PolicyError, CheckpointError, EndpointError, LibraryError, ValueError)):
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    if isinstance(error, Collapse):
+        print(f"{name}: {error}", file=sys.stderr)
+        return 3
+    if isinstance(error, (OSError, RetrievalError)):  # a full disk, a server that ended; the last checkpoint is safe
+        print(f"{name}: {error}; when that is fixed, continue with --resume", file=sys.stderr)
+        return 1
+    raise error
+
+
+def check_run(split: EnvSplit, resume: bool) -> None:
+    """Refuses configurations that would only fail later.
+
+    Args:
+        split: the training tasks.
+        resume: whether the run exists already, with a model of its own.
+
+    Raises:
+        ConfigError, CheckpointError, PolicyError, EndpointError, LibraryError, ValueError: one line that explains what
+            to change.
+    """
+    config = split.config
+    imitates = config.warmstart.episodes > 0
+    if imitates and not spec_of(split.base).expert:
+        raise ConfigError(f"{config.env.id} has no expert to imitate: set policy.path and warmstart.episodes=0")
+    if config.train.stage == "sft" and not config.train.tokens:
+        raise ConfigError("train.stage=sft needs a budget: set train.tokens")
+    if config.train.stage == "sft" and not imitates:
+        raise ConfigError("train.stage=sft imitates demonstrations: set warmstart.episodes")
+    if not imitates and not config.policy.path:
+        raise ConfigError("a policy from scratch needs a warm start: set warmstart.episodes or policy.path")
+    if config.train.stage in ("revise", "eto") and config.env.train_split == config.env.eval_split:
+        raise ConfigError("Agent-R imitates the tasks that it searches: set env.eval_split to another split than these")
+    if config.train.stage in ("revise", "eto"):
+        check_revision(config)
+    check_lengths(config, split.horizon)
+    check_learning(config)
+    check_simulator(split)
+    check_deepspeed(config)
+    check_trackers(config)
+    check_rollout_backend(config)
+    if config.policy.path and not resume:
+        check_path(config.policy.path)
+        check_rank(config.lora.rank, config.policy.path)
+    if not config.policy.path:
+        check_size(config.policy)
+    if config.aiw and ":" in config.curriculum.analyst:
+        analyst_class(config.curriculum.analyst)
+    if config.aiw and config.curriculum.analyst == "endpoint":
+        with waiting("the server of curriculum.endpoint.url to answer"):
+            endpoint_analyst(config).check()
+    if config.aiw and config.curriculum.library:
+        with waiting("the database of curriculum.library to answer"):
+            FailureLibrary(config.curriculum.library).close()
+
+
+def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], None]) -> None:
+    """Warns of tasks of the evaluation that are trained on; refuses those that Agent-R would search, itself or in a run
+    of ``revision.also``.
+
+    Raises:
+        ConfigError: one line that explains what to change.
+    """
+    config, evaluated = split.config, set(held_out.task_split.task_ids)
+    searches = config.train.stage in ("revise", "eto")
+    if both := len(evaluated.intersection(split.task_split.task_ids)):
+        found = (
+            f"{both} tasks of env.eval_split={config.env.eval_split} are also in "
+            f"env.train_split={config.env.train_split}"
+        )
+        if searches:
+            raise ConfigError(
+                f"{found}, and Agent-R imitates the tasks that it searches: choose splits without common tasks"
+            )
+        warn(f"{found}: success there is not that on held-out tasks")
+    for other in config.revision.also if searches else ():
+        if both := len(evaluated.intersection(searched_tasks(other, config))):
+            raise ConfigError(
+                f"{other} searched the tasks that this run is evaluated on, {both} of them: remove it from "
+                "revision.also"
+            )
+
+
+def check_simulator(split: EnvSplit) -> None:
+    """Refuses task simulators that cannot work.
+
+    Raises:
+        ConfigError, EndpointError: one line that explains what to change.
+    """
+    config, options = split.config, split.config.simulator
+    if config.genenv and config.train.stage != "rl":
+        raise ConfigError(f"genenv=on works in train.stage=rl, not in {config.train.stage}: set genenv=off")
+    if config.genenv and ":" in options.kind:
+        simulator_class(options.kind)
+    if config.shares_simulator and options.probe and config.lora.rank:
+        raise ConfigError(
+            "simulator.probe asks the initial simulator, which an adapter of simulator.weights=shared does not keep: "
+            "set simulator.probe=0 or simulator.weights=own"
+        )
+    if config.genenv and options.kind == "endpoint":
+        simulator = endpoint_simulator(config, grammar_of(split.base))
+        with waiting("the server of simulator.endpoint.url to answer"):
+            simulator.endpoint.check(options.temperature)
+
+
+def check_learning(config: Config) -> None:
+    """Refuses contradictory options of estimator and loss.
+
+    Raises:
+        ConfigError, ValueError: one line that explains what to change.
+    """
+    if config.estimator.kind not in ESTIMATORS:
+        near = difflib.get_close_matches(config.estimator.kind, ESTIMATORS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(f"estimator.kind must be one of {', '.join(ESTIMATORS)}, not {config.estimator.kind!r}{hint}")
+    estimator_config(config)
+    compares = config.train.stage == "rl" and ESTIMATORS[config.estimator.kind].compares_outcomes
+    if compares and config.rollout.group_size < 2:
+        alone = ", ".join(name for name, one in ESTIMATORS.items() if not one.compares_outcomes)
+        raise ConfigError(
+            f"estimator.kind={config.estimator.kind} compares the episodes of a group: set rollout.group_size to at "
+            f"least 2, or estimator.kind to one of {alone}"
+        )
+    _check_predictions(config)
+    if config.loss.importance_cap and config.loss.old_logprobs != "learner":
+        raise ConfigError(
+            "loss.importance_cap weighs the learner against the sampler: it needs loss.old_logprobs=learner"
+        )
+
+
+def _check_predictions(config: Config) -> None:
+    """Refuses a rule of ``loss.prediction_credit`` that cannot work with the run's prompts."""
+    rule, form = config.loss.prediction_credit, config.prompt.predictions
+    if not config.wia or config.train.stage != "rl":
+        return
+    if form == "inline" and rule != "advantage":
+        raise ConfigError(
+            f"loss.prediction_credit={rule} needs predictions apart from the action, and prompt.predictions=inline has "
+            "both in one reply: set loss.prediction_credit=advantage, or another prompt.predictions"
+        )
+    if rule == "imitate" and form == "followup" and config.prompt.style == "transcript":
+        raise ConfigError(
+            "loss.prediction_credit=imitate trains on the true next state, and prompt.predictions=followup keeps the "
+            "sampled prediction in the transcript: set prompt.predictions=detached, or another loss.prediction_credit"
+        )

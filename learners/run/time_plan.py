@@ -1,0 +1,121 @@
+"""How long a run will take: measured rates of this machine times the work that the configuration names.
+
+The work of a run does not depend on the machine. Its seconds do, so they are estimated from two short measurements of
+the policy itself before the first update: reading a batch, and sampling replies.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from roleagent.agents.policies.hf import HFPolicy
+from roleagent.config import Config
+from roleagent.learners.batch import ACTION, PREDICTION
+from roleagent.slow_notice import waiting
+from roleagent.types import Request, Segment
+
+UPDATE = 4.0
+"""Seconds of an update per second of reading its tokens: forward, backward, and the optimizer."""
+FRESH = 0.4
+"""Share of an iteration's tokens that an update computes: the episodes of a group share their beginnings, and those
+without an advantage are left out."""
+_TOKENS = 4096  # read in a measurement, at most; a long text is measured alone
+
+
+def time_plan(
+    config: Config, policy: HFPolicy, segments: Sequence[Segment], tasks: int, updates: int, rounds: int
+) -> dict[str, float]:
+    """The estimated seconds that a run in its warm start still takes, by the stage's name in the display.
+
+    Episodes are taken to be as long as the demonstrations.
+
+    Args:
+        config: of the run, which reinforces after its warm start.
+        policy: that will be trained; its random stream stays as it is.
+        segments: the demonstrations.
+        tasks: of an evaluation.
+        updates: of the warm start that are left.
+        rounds: of corrections that are left to play.
+    """
+    rollout, optim = config.rollout, config.optim
+    acted = [one for one in segments if (one.token_kind == ACTION).any()]
+    predicted = [one for one in segments if (one.token_kind == PREDICTION).any()]
+    episodes, replies = config.warmstart.episodes, sum(_spans(one.token_kind == ACTION) for one in acted)
+    length, turns = sum(map(len, acted)) / episodes, replies / episodes  # of an episode, which may be many segments
+    reply = sum(int((one.token_kind == ACTION).sum()) for one in acted) / replies
+    prediction = sum(int((one.token_kind == PREDICTION).sum()) for one in predicted) / max(1, len(predicted))
+
+    state = policy.generator.get_state()
+    with waiting("the speed of the policy to be measured"):
+        read, sample = _reading(policy, acted), _sampling(policy, acted, max(1, round(reply)))
+    policy.generator.set_state(state)
+    episode = turns * reply * sample + length * read
+    update = UPDATE * read
+    learned = length + (prediction if config.wia else 0.0)
+    iteration = (
+        rollout.num_groups
+        * rollout.group_size
+        * (episode + (turns * prediction * sample if config.wia else 0.0) + FRESH * optim.epochs * learned * update)
+    )
+    played = rounds * config.warmstart.round_episodes * episode
+    plan = {"warmstart": updates * config.warmstart.batch_tokens * update + played}
+    plan |= {"evaluate before": tasks * episode}
+    plan |= {"evaluate before-sampled": tasks * episode} if rollout.eval_sampled else {}
+    plan |= {"train": config.train.iterations * iteration, "evaluate after": tasks * episode}
+    plan |= {"evaluate after-sampled": tasks * episode} if rollout.eval_sampled else {}
+    return plan
+
+
+def _spans(chosen: np.ndarray) -> int:
+    """How often a mask begins to be true.
+
+    >>> _spans(np.array([False, True, True, False, True]))
+    2
+    """
+    return int(chosen[0]) + int((chosen[1:] & ~chosen[:-1]).sum())
+
+
+def _reading(policy: HFPolicy, segments: Sequence[Segment]) -> float:
+    """Seconds per token of a forward pass over some demonstrations."""
+    rows = _rows(segments, max(map(len, segments)))
+    width = min(map(len, rows))
+    ids = torch.tensor(np.stack([one.token_ids[:width] for one in rows]), device=policy.device)
+
+    def read() -> None:
+        with torch.inference_mode():
+            policy.model(input_ids=ids)
+
+    return _seconds(read) / ids.numel()
+
+
+def _sampling(policy: HFPolicy, segments: Sequence[Segment], tokens: int) -> float:
+    """Seconds per sampled token of short replies to the beginnings of some demonstrations."""
+    longest = max(int((one.token_kind == ACTION).argmax()) for one in segments)
+    prompts = [one.token_ids[: int((one.token_kind == ACTION).argmax())].tolist() for one in _rows(segments, longest)]
+    requests = [Request(tuple(prompt), slot, tokens, frozenset({-1})) for slot, prompt in enumerate(prompts)]
+
+    def sample() -> None:
+        policy.clear_cache()
+        policy.generate(requests, 1.0)
+
+    seconds = _seconds(sample) / (len(requests) * tokens)
+    policy.clear_cache()
+    return seconds
+
+
+def _rows(segments: Sequence[Segment], longest: int) -> Sequence[Segment]:
+    return segments[: max(1, _TOKENS // longest)]
+
+
+def _seconds(work: Callable[[], None]) -> float:
+    """The faster of two calls: the first may compile or allocate."""
+    found = []
+    for _ in range(2):
+        started = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - started)
+    return min(found)

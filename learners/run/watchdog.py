@@ -1,0 +1,243 @@
+"""Detects a collapse of training, or of held-out tasks, from the metrics; saves the batch of a NaN update.
+
+All watched metrics are in the log, so a watchdog is a function of ``metrics.jsonl``: a resumed run replays the logged
+iterations, and recorded runs test it. A sign raises an alarm after ``watchdog.patience`` iterations, once, and the
+alarm ends when the sign has been absent for as long. :func:`roleagent.learners.run.metrics.not_learning` judges at the
+end of a run whether it learned at all.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from safetensors import SafetensorError
+
+from roleagent.config import Config
+from roleagent.config.settings import WatchdogConfig
+from roleagent.learners.advantages import ESTIMATORS
+from roleagent.learners.engine.engine import NotFinite
+from roleagent.learners.run import nan_dump
+from roleagent.learners.run.display import Display
+from roleagent.learners.run.metrics import HELD_OUT
+from roleagent.learners.run.run import Run
+
+Row = Mapping[str, Any]
+"""One iteration's metrics."""
+
+Sign = Callable[[Sequence[Row], WatchdogConfig], "str | None"]
+"""From the iterations so far to what is wrong with the newest one, with the number; None if nothing is."""
+
+
+class Collapse(ArithmeticError):
+    """A run that cannot continue; the message is one line."""
+
+
+def entropy_fell(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+    """The policy is nearly deterministic without being successful."""
+    early, late = _early_and_late(history, "entropy", options.window)
+    if late is None or _solved(history, options):
+        return None
+    if late < options.entropy_floor:
+        return f"entropy is {late:.2g} nats, below {options.entropy_floor:g}: the policy is nearly deterministic"
+    if early is not None and late < options.entropy_share * early:
+        return f"entropy fell to {late:.2g} nats, from {early:.2g} in the first {options.window} iterations"
+    return None
+
+
+def entropy_rose(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+    """The policy becomes random."""
+    early, late = _early_and_late(history, "entropy", options.window)
+    if early is None or late is None or late <= options.entropy_rise * max(early, options.entropy_floor):
+        return None
+    return f"entropy rose to {late:.2g} nats, from {early:.2g} in the first {options.window} iterations"
+
+
+def success_fell(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+    """Success was higher before."""
+    means = _means([row["success"] for row in history if "success" in row], options.window)
+    if not means or max(means) < options.success_least or means[-1] >= options.success_share * max(means):
+        return None
+    return f"success fell to {means[-1]:.2f}, from {max(means):.2f} at its best (means of {options.window} iterations)"
+
+
+def zero_variance(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+    """Nearly all groups have zero variance, so there is no gradient."""
+    row = history[-1]
+    replaced = row.get("replaced_groups", 0.0)  # all of zero variance, and not trained on
+    count, groups = row.get("zero_variance_groups", 0.0) - replaced, row.get("groups", 0.0) - replaced
+    if groups <= 0 or count < options.zero_variance_groups * groups or _solved(history, options):
+        return None
+    return f"{count:.0f} of {groups:.0f} groups have zero variance, at success {row['success']:.2f}: no gradient"
+
+
+def failed_calls(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+    """Tools are called, and every call fails."""
+    row, calls = history[-1], history[-1].get("calls", 0.0)
+    if not calls or any(value for name, value in row.items() if name.startswith("tool_success/")):
+        return None
+    return f"all {calls:.0f} calls of tools failed"
+
+
+def above(name: str, option: str, text: str) -> Sign:
+    """The sign that a metric is at or above its option."""
+
+    def sign(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+        value, limit = history[-1].get(name, 0.0), getattr(options, option)
+        return f"{text.format(value)}, at or above {limit:g}" if value >= limit else None
+
+    return sign
+
+
+SIGNS: dict[str, Sign] = {
+    "entropy_fell": entropy_fell,
+    "entropy_rose": entropy_rose,
+    "success_fell": success_fell,
+    "zero_variance": zero_variance,
+    "kl": above("kl", "kl", "the policy is {:.2g} nats per token away from its reference"),
+    "mismatch": above(
+        "mismatch", "mismatch", "learner and sampler differ by {:.2g} nats per token: are they the same weights?"
+    ),
+    "clip_fraction": above("clip_fraction", "clip_fraction", "the share of clipped tokens is {:.2f}"),
+    "invalid_actions": above("invalid_action_share", "invalid_actions", "the share of invalid actions is {:.2f}"),
+    "failed_calls": failed_calls,
+    "repeated_ngrams": above("repeated_ngrams", "repeats", "the share of repetitive replies is {:.2f}"),
+    "repeated_actions": above("repeated_actions", "repeats", "the share of repetitive episodes is {:.2f}"),
+    "cut_replies": above("cut_replies", "cut_replies", "the share of replies cut at the token limit is {:.2f}"),
+    **HELD_OUT,
+}
+"""The signs of a collapse and of failure on held-out tasks, by their names in the log."""
+
+
+class Watchdog:
+    """Checks every iteration of a run for signs of collapse.
+
+    Args:
+        options: thresholds.
+        before: the iterations so far, of a resumed run.
+        signs: by name.
+
+    Attributes:
+        alarms: the messages of the present signs, by name.
+    """
+
+    def __init__(self, options: WatchdogConfig, before: Sequence[Row] = (), signs: Mapping[str, Sign] = SIGNS):
+        self.options, self._signs = options, signs
+        self.alarms: dict[str, str] = {}
+        self._history: list[Row] = []
+        self._streaks = dict.fromkeys(signs, 0)  # iterations in a row that contradict the state of a sign
+        for row in before:
+            self.observe(row)
+
+    @property
+    def collapsed(self) -> bool:
+        """Whether training has collapsed, whatever held-out tasks show."""
+        return any(name not in HELD_OUT for name in self.alarms)
+
+    def observe(self, row: Row) -> tuple[list[str], list[str]]:
+        """Adds an iteration; returns the messages of new alarms, and the names of the alarms that ended."""
+        self._history.append(row)
+        raised, over = [], []
+        for name, sign in self._signs.items():
+            message = sign(self._history, self.options)
+            self._streaks[name] = 0 if (message is not None) == (name in self.alarms) else self._streaks[name] + 1
+            if self._streaks[name] < self.options.patience:
+                continue
+            self._streaks[name] = 0
+            if message is not None:
+                self.alarms[name] = message
+                raised.append(message)
+            else:
+                del self.alarms[name]
+                over.append(name)
+        return raised, over
+
+    def look(self, row: Row, display: Display) -> list[str]:
+        """As :meth:`observe`, shown on the display; returns the names of the present signs."""
+        raised, over = self.observe(row)
+        for name, message in self.alarms.items():
+            if message in raised:
+                display.warn(f"{'held-out tasks' if name in HELD_OUT else 'collapse'}: {message}")
+        for name in over:
+            display.say(f"over: {name}")
+        return list(self.alarms)
+
+
+def open_watchdog(run: Run) -> Watchdog:
+    """The watchdog of a run, with the logged iterations."""
+    return Watchdog(run.config.watchdog, logged_iterations(run), signs_of(run.config))
+
+
+def signs_of(config: Config) -> dict[str, Sign]:
+    """The signs of a collapse under an estimator.
+
+    Zero-variance groups are a sign only if the estimator compares the episodes of a group.
+    """
+    estimator = ESTIMATORS[config.estimator.kind]
+    comparing = estimator.compares_outcomes or estimator.compares_states
+    return {name: sign for name, sign in SIGNS.items() if comparing or sign is not zero_variance}
+
+
+def logged_iterations(run: Run) -> list[dict[str, Any]]:
+    """The metrics of all logged iterations."""
+    path = run.folder.path / "metrics.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [row for row in map(json.loads, lines) if row["stage"] == "train"]
+
+
+@contextmanager
+def dump_nan_batch(run: Run) -> Iterator[None]:
+    """Saves the batch of an update whose loss or gradient is not finite.
+
+    Raises:
+        Collapse: in place of :class:`NotFinite`, the same on every rank; it names the saved batch.
+    """
+    try:
+        yield
+    except NotFinite as error:
+        progress = run.progress
+        folder = run.folder.path / "halted" / f"{progress.stage}-{progress.step + 1:06d}"
+        try:
+            nan_dump.write(folder / f"rank-{run.ranks.rank}", error)
+            hint = f"inspect the batch with: python -m roleagent.learners.run.nan_dump {folder}"
+        except (OSError, SafetensorError) as reason:
+            hint = f"the batch could not be saved ({reason})"
+        good = run.latest if run.latest is not None else "none yet"
+        raise Collapse(
+            f"{_what(error)} in step {progress.step + 1} of {progress.stage}; the weights are unchanged; last good "
+            f"checkpoint: {good}; {hint}"
+        ) from error
+
+
+def _what(error: NotFinite) -> str:
+    if error.loss - error.loss == 0:  # neither infinite nor nan
+        return f"the gradient is not finite (its norm is {error.norm:g}, the loss is {error.loss:g})"
+    return f"the loss is {error.loss:g}"
+
+
+def _trained(history: Sequence[Row]) -> list[Row]:
+    """Iterations with an update: the others have no entropy or ratio."""
+    return [row for row in history if row.get("tokens", 0.0) > 0]
+
+
+def _early_and_late(history: Sequence[Row], name: str, window: int) -> tuple[float | None, float | None]:
+    """Means over the first iterations and over the newest; None if there are not enough."""
+    values = [row[name] for row in _trained(history)]
+    early = sum(values[:window]) / window if len(values) > window else None
+    return early, sum(values[-window:]) / len(values[-window:]) if values else None
+
+
+def _means(values: Sequence[float], window: int) -> list[float]:
+    """Moving averages over ``window`` values.
+
+    >>> _means([1, 2, 3, 6], 2)
+    [1.5, 2.5, 4.5]
+    """
+    return [sum(values[end - window : end]) / window for end in range(window, len(values) + 1)]
+
+
+def _solved(history: Sequence[Row], options: WatchdogConfig) -> bool:
+    """Whether success is so high that low entropy and zero variance are no problem."""
+    return history[-1].get("success", 0.0) >= options.solved

@@ -1,1 +1,0 @@
-"""The display of a run during training, and its trackers."""
