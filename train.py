@@ -42,6 +42,7 @@ from roleagent.agents.search import Search
 from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
 from roleagent.learners.agent_r import iterate as revision
+from roleagent.learners.genenv import play_probe, update_simulator
 from roleagent.learners.rl import (
     dynamic_sampling,
     estimate_advantages,
@@ -51,10 +52,8 @@ from roleagent.learners.rl import (
     open_learner,
     open_sampler,
     play,
-    play_probe,
     sync_weights,
     update_policy,
-    update_simulator,
 )
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.evaluation import evaluate_periodically, evaluate_split, evaluate_stage, report

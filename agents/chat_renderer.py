@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from jinja2 import TemplateError
-
 from roleagent.agents.analysts.prompts import PromptKind
 from roleagent.agents.chat_template import ChatTemplate, Message, tools_in_words
 from roleagent.agents.policies.protocol import INSIDE, Policy
@@ -36,7 +34,7 @@ class ChatRenderer:
         self._policy, self._template = policy, ChatTemplate(policy.tokenizer, thinks)
         try:
             rendered = self._template.raw([*self._example(), {"role": "user", "content": self._MESSAGE}])
-        except (TemplateError, TypeError, ValueError) as error:
+        except (TypeError, ValueError) as error:
             raise ValueError(
                 f"the tokenizer's chat template refuses a conversation ({error}); remove the template from the "
                 "tokenizer's folder to prompt in plain lines"

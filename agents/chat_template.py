@@ -15,14 +15,12 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-from jinja2 import TemplateError
-
 from roleagent.envs.tools.formats import FORMATS
 from roleagent.similarity import common_prefix
 from roleagent.tools import Call
 
 Message = Mapping[str, Any]
-_ERRORS = (TemplateError, TypeError, ValueError, LookupError, AttributeError)
+_ERRORS = (TypeError, ValueError, LookupError, AttributeError)
 _HERMES = FORMATS["hermes"]
 _MARK = re.compile(r"[<\[](/?)([A-Za-z][\w:]*)[>\]]")
 _THOUGHT = re.compile(r"think|thought|reason", re.IGNORECASE)
@@ -74,9 +72,14 @@ class ChatTemplate:
             prompt: whether the beginning of a reply follows.
 
         Raises:
-            TemplateError: the template refuses them.
+            ValueError: the template refuses them.
         """
-        text = self._apply(list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt)
+        from jinja2 import TemplateError  # comes with transformers; agents without a local model do without both
+
+        try:
+            text = self._apply(list(messages), tools=list(tools) or None, tokenize=False, add_generation_prompt=prompt)
+        except TemplateError as error:
+            raise ValueError(str(error)) from error
         assert isinstance(text, str)
         return text + self._no_thought if prompt else text
 

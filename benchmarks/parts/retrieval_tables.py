@@ -271,8 +271,12 @@ def encoding(spec: str, settings: dict[str, Any], count: int, rounds: int) -> di
     Returns:
         Medians over rounds; ``difference`` is the largest between two numbers of the vectors.
     """
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.models import Normalize, Pooling, Transformer
+    from sentence_transformers import SentenceTransformer  # pyright: ignore[reportMissingImports] - it may be missing
+    from sentence_transformers.models import (  # pyright: ignore[reportMissingImports] - it may be missing
+        Normalize,
+        Pooling,
+        Transformer,
+    )
 
     from roleagent.envs.retrieval.dense.e5 import E5Encoder
 

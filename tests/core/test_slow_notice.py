@@ -116,7 +116,7 @@ def gather(monkeypatch):
     from roleagent.learners.run import ranks as rendezvous
 
     monkeypatch.delenv("TORCHELASTIC_USE_AGENT_STORE", raising=False)
-    monkeypatch.setattr(rendezvous, "PATIENCE", timedelta(seconds=1))
+    monkeypatch.setattr(rendezvous, "TO_MEET", timedelta(seconds=1))
 
     def come(size, *ranks):
         port, stores = free_port(), []
