@@ -290,7 +290,7 @@ def test_a_hostile_world_opens_no_turn_of_two_roles(policy, text):
         game, seen = DualRole(lambda: hostile(text), games=1), []
         game.reset(seed=1, options={"task_id": "bring-egg-tray-1"})
         model = PolicyChatModel(policy)
-        for _ in range(2 * game.unwrapped.played[0].info.get("max_steps", 40)):
+        for _ in range(2 * game.unwrapped.played[0].record.info.get("max_steps", 40)):
             observation = game.last()[0]
             if observation["asks"] == "nothing":
                 break
