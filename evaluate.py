@@ -49,7 +49,7 @@ import numpy as np
 
 from roleagent.agents.evaluation.options import options_of
 from roleagent.commands import pairs, print_result
-from roleagent.program import EVAL, TRAIN, begin, called, require, share_cores
+from roleagent.program import EVAL, TRAIN, MissingPackage, begin, called, check_packages, require, share_cores
 
 if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for packages
     begin(called("evaluate"))
@@ -295,7 +295,7 @@ def open_model(
 
 def open_local(options: argparse.Namespace, target: EvalTarget, config: Config) -> tuple[HFPolicy, Path | None]:
     """The model of a run's checkpoint (the newest, or the one that is named), of a folder, or of the hub."""
-    require(called("evaluate"), "train", TRAIN)
+    check_packages(called("evaluate"), "train", TRAIN)
     with waiting("PyTorch and transformers to load"):
         import torch
         import transformers
@@ -325,8 +325,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with searched_first():  # module:Class is looked for in the working directory
             result = (run_comparison if options.compare else evaluate)(options)
-    except (ConfigError, CheckpointError, PolicyError, EndpointError, ValueError, OSError) as error:
-        print(f"{name}: {error}", file=sys.stderr)
+    except (ConfigError, CheckpointError, PolicyError, EndpointError, MissingPackage, ValueError, OSError) as error:
+        print(error if isinstance(error, MissingPackage) else f"{name}: {error}", file=sys.stderr)
         return 2
     except RuntimeError as error:
         if type(error).__name__ != "OutOfMemoryError":  # torch's; torch may not be installed

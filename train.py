@@ -14,7 +14,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -26,7 +25,7 @@ from roleagent.slow_notice import waiting
 
 if __name__ == "__main__":  # --help and wrong options need no PyTorch
     begin(called("train"))
-    check_command(__doc__, Path(__file__).parent / "configs" / "default.yaml", called("train"))
+    check_command(__doc__, called("train"))
     require(called("train"), "train", TRAIN)
     share_cores()
 
@@ -39,6 +38,7 @@ with waiting("PyTorch and transformers to load"):
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search import Search
+from roleagent.callbacks import Callback
 from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
 from roleagent.learners.agent_r import iterate as revision
@@ -64,17 +64,15 @@ from roleagent.learners.sft.data import SFTData
 from roleagent.learners.sft.imitation import imitate, passes
 from roleagent.types import Segment
 
-DEFAULT_CONFIG = Path(__file__).parent / "configs" / "default.yaml"
 
-
-def train(config: Config, resume: bool, display: Display) -> dict[str, Any]:
+def train(config: Config, resume: bool, display: Display, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     """Runs the warm start, training and the evaluation on held-out tasks; returns the result."""
     split = EnvSplit.open(config, config.env.train_split)
     held_out = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
     check_held_out(split, held_out, display.warn)
     split = size_warm_start(split, display.say)
     config = split.config
-    with open_run(config, split, display, resume) as run:
+    with open_run(config, split, display, resume, callbacks) as run:
         if (result := run.finished()) is not None:
             display.say(f"{run.folder.path} is finished; increase train.iterations to continue")
             return result
@@ -173,22 +171,30 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
         evaluate_periodically(run, held_out, actor)
 
 
+def run_training(
+    config: Config, resume: bool, overrides: Sequence[str] = (), callbacks: Sequence[Callback] = ()
+) -> dict[str, Any]:
+    """Shows and runs a training; returns the result. ``overrides`` without an effect are reported."""
+    rank = int(os.environ.get("RANK", "0"))  # set by torchrun and deepspeed
+    transformers.logging.disable_progress_bar()
+    title = f"{config.method} on {config.env.id}, seed {config.seed}, run folder {config.folder}"
+    with Display(title, quiet=rank > 0) as display:
+        for line in without_effect(config, overrides):
+            display.warn(line)
+        return train(config, resume, display, callbacks)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     rank = int(os.environ.get("RANK", "0"))  # set by torchrun and deepspeed
     name = f"{called('train')}, rank {rank}" if rank else called("train")
     options = read_command(training_parser(__doc__, name), arguments)
-    transformers.logging.disable_progress_bar()
     try:
-        config = open_config(options, DEFAULT_CONFIG)
+        config = open_config(options)
         if options.show_config:
             print(yaml.safe_dump(to_dict(config), sort_keys=False), end="")
             return 0
-        title = f"{config.method} on {config.env.id}, seed {config.seed}, run folder {config.folder}"
-        with Display(title, quiet=rank > 0) as display:
-            for line in without_effect(config, options.overrides):
-                display.warn(line)
-            result = train(config, bool(options.resume), display)
+        result = run_training(config, bool(options.resume), options.overrides)
         if not rank:
             print_result(result, options.json)
     except (Exception, KeyboardInterrupt) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -19,12 +18,12 @@ from roleagent.config import Config, ConfigError
 from roleagent.config.curriculum import EndpointConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
-from roleagent.env_spec import Instructions, instructions_of, spec_of, step_limit
-from roleagent.envs.make import make
+from roleagent.env_card import Instructions, card_of, instructions_of, step_limit
 from roleagent.envs.pool import EnvPool
+from roleagent.envs.registry import make_env
 from roleagent.envs.wrappers import PredictedState, ReplyReader, Tags, ToolTags, read_replies
 from roleagent.envs.wrappers.predicted_state import default_horizon
-from roleagent.imports import searched_first
+from roleagent.imports import load_class
 from roleagent.tasks.grammar import TaskGrammar
 from roleagent.tasks.simulator import Simulator
 from roleagent.tasks.split import TaskSplit, data_of, first_tasks
@@ -44,10 +43,10 @@ def make_base(config: Config, split: str) -> gymnasium.Env:
     """
     arguments: dict[str, Any] = {"split": split, **config.env.kwargs}
     if config.genenv and split == config.env.train_split:
-        if ":" not in config.env.id and not spec_of(config.env.id).task_grammar:
+        if ":" not in config.env.id and not card_of(config.env.id).task_grammar:
             raise ConfigError(f"genenv=on writes tasks, but the environment {config.env.id} has no task grammar")
         arguments["generated_tasks"] = True
-    return make(config.env.id, arguments, "env.kwargs.")
+    return make_env(config.env.id, arguments, "env.kwargs.")
 
 
 def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:
@@ -81,38 +80,6 @@ def simulator_class(kind: str) -> type:
 def analyst_class(name: str) -> type:
     """The class of a third party's analyst; ConfigError if it cannot be loaded or lacks a method."""
     return load_class(name, "reflect", "select", "costs")
-
-
-def load_object(name: str) -> Any:
-    """What ``module:NAME`` names; the working directory is searched first.
-
-    Raises:
-        ConfigError: it cannot be imported.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        with searched_first():
-            return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
-        raise ConfigError(f"cannot load {name!r}: {error}") from error
-
-
-def load_class(name: str, *methods: str) -> type:
-    """The class that ``module:Class`` names; the working directory is searched first.
-
-    Args:
-        methods: what the class must have.
-
-    Raises:
-        ConfigError: the class cannot be imported or lacks a method.
-    """
-    found = load_object(name)
-    missing = [method for method in methods if not callable(getattr(found, method, None))]
-    if not isinstance(found, type):
-        raise ConfigError(f"{name!r} is not a class")
-    if missing:
-        raise ConfigError(f"the class {name!r} has no method {missing[0]}: it needs {', '.join(methods)}")
-    return found
 
 
 def open_rollout_policy(config: Config, policy: HFPolicy) -> Policy:

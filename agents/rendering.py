@@ -7,7 +7,7 @@ A :class:`Conversation` is one episode as the model reads it. Two styles:
 * ``window`` writes a fresh prompt per step: task, the last steps, the current observation, the admissible commands
   (the published protocol).
 
-Both begin with the environment's instructions (:class:`roleagent.env_spec.Instructions`), so that a pretrained
+Both begin with the environment's instructions (:class:`roleagent.env_card.Instructions`), so that a pretrained
 model knows the commands. A policy without a chat template gets none: it is trained on the environment.
 
 A :class:`Renderer` turns messages into tokens: by the tokenizer's chat template if it has one, else as plain lines. It
@@ -28,7 +28,7 @@ from roleagent.agents.analysts.prompts import PromptKind
 from roleagent.agents.chat_renderer import ChatRenderer
 from roleagent.agents.policies.protocol import INSIDE, Policy
 from roleagent.agents.policies.scratch_model import ANSWER_TOKENS, PREDICT, SIMULATE
-from roleagent.env_spec import UNKNOWN, Instructions
+from roleagent.env_card import UNKNOWN, Instructions
 from roleagent.types import Completion
 
 ToolSchema = Mapping[str, Any]
@@ -78,7 +78,7 @@ class Renderer(Protocol):
         Args:
             horizon: of predictions.
             think: whether replies contain thoughts.
-            rules, form: of :class:`~roleagent.env_spec.Instructions`.
+            rules, form: of :class:`~roleagent.env_card.Instructions`.
         """
         ...
 

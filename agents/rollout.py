@@ -17,7 +17,7 @@ from roleagent.agents.policies.protocol import HasBackend, Policy
 from roleagent.agents.rendering import STYLES, Conversation, renderer_of
 from roleagent.agents.scheduler import Ask, Backend, Batch, Scheduler
 from roleagent.config.settings import PromptConfig, RolloutConfig
-from roleagent.env_spec import Instructions, instructions_of
+from roleagent.env_card import Instructions, instructions_of
 from roleagent.envs.pool import EnvPool, Outcome
 from roleagent.envs.wrappers.predicted_state import score_predictions
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader

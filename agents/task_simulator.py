@@ -1,5 +1,7 @@
 """Task simulators that are language models: a policy of the run, and a model behind a server (GenEnv).
 
+Experimental: they may change or go without notice.
+
 Both read a situation as :func:`simulator_prompt` words it, and answer with lines between ``<tasks>`` and ``</tasks>``.
 The texts of episodes stand there in one line each, without tags.
 """

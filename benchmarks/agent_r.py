@@ -35,7 +35,7 @@ from roleagent.agents.builders import EnvSplit, make_base
 from roleagent.agents.search import Node, Search, SearchStats
 from roleagent.config import load
 from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.env_spec import make_expert
+from roleagent.env_card import make_expert
 from roleagent.envs.failures import play_failures, scripted_modes
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.restoring import RecordedStep, Restorer

@@ -26,13 +26,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parts.courses import Course, course
-from parts.training_runs import ROOT, Run
 from rich.console import Console
 from rich.table import Table
 
 from roleagent.agents.evaluation.statistics import spread
 from roleagent.config import ConfigError
+from roleagent.experiments.figures import Course, course
+from roleagent.experiments.runs import Run
 from roleagent.options import user_path
 from roleagent.reports.data.load_trajectories import TrajectoryReader
 
@@ -84,9 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--threshold", type=float, default=0.5, help="success on the rare kind (default: %(default)s)")
     parser.add_argument("--kind", default="cool", help="the rare kind of task (default: %(default)s)")
     parser.add_argument("--analyst", choices=("rule", "model"), default="rule", help="default: %(default)s")
-    parser.add_argument(
-        "--config", type=user_path, default=ROOT / "configs" / "toy_rare.yaml", help="default: %(default)s"
-    )
+    parser.add_argument("--config", type=user_path, default=Path("configs/toy_rare.yaml"), help="default: %(default)s")
     parser.add_argument("--out", type=user_path, default=Path("runs/curriculum"), help="folder (default: %(default)s)")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options of train.py")
     options = parser.parse_intermixed_args(arguments)

@@ -33,7 +33,7 @@ from roleagent.agents.evaluation.records import Attempt
 from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.agents.scheduler import Step
 from roleagent.config import load
-from roleagent.env_spec import instructions_of
+from roleagent.env_card import instructions_of
 from roleagent.envs.pool import EnvPool
 
 TESTS = Path(__file__).resolve().parent.parent / "tests"

@@ -34,9 +34,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
-from parts.courses import iterations_of
 from parts.slipping_agent import ATTEMPTS, NOISES, SLIPS, Agent
-from parts.training_runs import ROOT, Run
 from rich.console import Console
 from rich.table import Table
 from task_levers import ENVS
@@ -45,6 +43,8 @@ import roleagent  # noqa: F401 - registers the environments
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.curricula.simulators import BaseSimulator, TableSimulator
+from roleagent.experiments.figures import iterations_of
+from roleagent.experiments.runs import Run
 from roleagent.tasks.grammar import Refused, TaskSpec, grammar_of
 from roleagent.types import Group
 
@@ -179,7 +179,7 @@ def train_share(console: Console) -> float:
     """The share of a real run's iterations that the table simulator takes."""
     with tempfile.TemporaryDirectory() as folder:
         options = [*TRAIN, "env.eval_tasks=4", "train.iterations=3"]
-        run = Run(Path(folder) / "run", ROOT / "configs" / "toy.yaml", options, quiet=True)
+        run = Run(Path(folder) / "run", Path("configs/toy.yaml"), options, quiet=True)
         run.finish()
         rows = iterations_of(run.folder)
     own, whole = (

@@ -40,7 +40,7 @@ from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.curricula.samplers import UniformSampler
-from roleagent.env_spec import make_expert
+from roleagent.env_card import make_expert
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.learners.engine.engine import Learner

@@ -25,11 +25,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from parts.training_runs import ROOT, Run
 from rich.console import Console
 from rich.table import Table
 
 from roleagent.config import ConfigError
+from roleagent.experiments.runs import Run
 from roleagent.options import user_path
 
 
@@ -80,9 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="seeds 0 … N-1 (default: %(default)s)")
-    parser.add_argument(
-        "--config", type=user_path, default=ROOT / "configs" / "default.yaml", help="default: %(default)s"
-    )
+    parser.add_argument("--config", type=user_path, default=Path("configs/default.yaml"), help="default: %(default)s")
     parser.add_argument("--out", type=user_path, default=Path("runs/quickstart"), help="folder (default: %(default)s)")
     parser.add_argument("--controls", action="store_true", help="also shuffled advantages, and imitation instead")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options of train.py")

@@ -46,11 +46,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from parts.training_runs import ROOT, Run
 from rich.console import Console
 from rich.table import Table
 
 from roleagent.config import ConfigError, load
+from roleagent.experiments.runs import Run
 from roleagent.files import read_json_lines
 from roleagent.learners.advantages import estimator_config, last_step_bias
 from roleagent.learners.returns import EstimatorConfig, standardize
@@ -213,9 +213,7 @@ def measure(folder: Path) -> dict[str, float | None]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "--config", type=user_path, default=ROOT / "configs" / "default.yaml", help="default: %(default)s"
-    )
+    parser.add_argument("--config", type=user_path, default=Path("configs/default.yaml"), help="default: %(default)s")
     parser.add_argument("--out", type=user_path, default=Path("runs/roles"), help="folder (default: %(default)s)")
     parser.add_argument("--run", type=user_path, help="read this run folder instead of training")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options of train.py")

@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium
 
-from roleagent.env_spec import step_limit
+from roleagent.env_card import step_limit
 from roleagent.envs.tools.calls.broker import Broker, PreparedCall, prepared_calls, shared_broker
 from roleagent.slow_notice import count
 

@@ -9,8 +9,7 @@ import random
 
 from openenv.core import GenericEnvClient
 
-from roleagent.envs.adapters.remote import RemoteEnv
-from roleagent.envs.wrappers import PredictedState, Tags
+from roleagent.envs import PredictedState, RemoteEnv, Tags
 
 
 def as_gymnasium(url: str, dice: random.Random) -> None:

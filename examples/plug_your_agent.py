@@ -4,7 +4,7 @@ import random
 
 import gymnasium
 
-from roleagent.envs.wrappers import PredictedState, Tags
+from roleagent.envs import PredictedState, Tags
 
 dice = random.Random(0)
 

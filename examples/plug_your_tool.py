@@ -9,8 +9,7 @@ from typing import Literal
 
 import gymnasium
 
-from roleagent.envs.tools import ToolError, tool
-from roleagent.envs.wrappers import ToolTags
+from roleagent.envs import ToolError, ToolTags, tool
 
 PRICES = {"kettle": 40, "lamp": 25, "radio": 60}
 

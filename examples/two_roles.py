@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from roleagent.agents.dual_role import env as dual_role
-from roleagent.curricula.rule_analyst import RuleAnalyst
+from roleagent.curricula import RuleAnalyst
 from roleagent.envs.toy.env import TOOLS
 from roleagent.envs.toy.expert import ToyExpert
 from roleagent.failures.analyst_format import write_reflection, write_selection

@@ -11,8 +11,7 @@ import time
 import numpy as np
 from gymnasium.vector import AutoresetMode
 
-from roleagent.envs.adapters.vector import make_vector
-from roleagent.envs.wrappers import PredictedState, Tags
+from roleagent.envs import PredictedState, Tags, make_vector
 
 
 def reply(admissible: list[str], dice: random.Random) -> str:

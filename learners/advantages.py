@@ -21,6 +21,7 @@ an effect.
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -29,6 +30,7 @@ import numpy as np
 
 from roleagent.agents.evaluation.records import failure_predicted
 from roleagent.config import Config
+from roleagent.imports import load_object
 from roleagent.learners.returns import (
     EstimatorConfig,
     ReturnTerms,
@@ -48,6 +50,7 @@ from roleagent.learners.returns import (
     states_of,
     task_returns,
 )
+from roleagent.options import ConfigError
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 
@@ -115,6 +118,30 @@ ESTIMATORS: dict[str, Estimator] = {
     "reinforce": Estimator(reinforce),
     "gae": Estimator(gae, needs_critic=True),
 }
+
+
+def estimator_of(kind: str) -> Estimator:
+    """The estimator that ``estimator.kind`` names.
+
+    Args:
+        kind: a name of :data:`ESTIMATORS`, or ``module:NAME`` of an :class:`Estimator`, or of a function such as
+            :func:`grpo`, which is taken to compare the outcomes of a group.
+
+    Raises:
+        ConfigError: there is no such estimator.
+    """
+    if kind in ESTIMATORS:
+        return ESTIMATORS[kind]
+    if ":" not in kind:
+        near = difflib.get_close_matches(kind, ESTIMATORS, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise ConfigError(
+            f"estimator.kind must be one of {', '.join(ESTIMATORS)} or module:function, not {kind!r}{hint}"
+        )
+    found = load_object(kind)
+    if not isinstance(found, Estimator) and (isinstance(found, type) or not callable(found)):
+        raise ConfigError(f"estimator.kind={kind} is neither a function of (group, config) nor an Estimator")
+    return found if isinstance(found, Estimator) else Estimator(found, compares_outcomes=True)
 
 
 def outcome_advantages(group: Group, config: EstimatorConfig) -> list[float]:
@@ -197,7 +224,7 @@ class Credit:
     @classmethod
     def of(cls, group: Group, kind: str, config: EstimatorConfig) -> Credit:
         """The credit of a group with normalized process terms, by the estimator of that name."""
-        estimator = ESTIMATORS[kind]
+        estimator = estimator_of(kind)
         values, states = estimator.fn(group, config), states_of(group, config)
         predicted = prediction_advantages(group, states, config)
         process = process_rewards(group, config.rewards.weights)
@@ -341,7 +368,7 @@ def last_step_bias(config: EstimatorConfig | None = None, kind: str = "role_agen
 
     Args:
         config: the estimator's configuration.
-        kind: a name of :data:`~roleagent.learners.advantages.ESTIMATORS`.
+        kind: see :func:`~roleagent.learners.advantages.estimator_of`.
     """
     config, task = config or EstimatorConfig(), Task("", "purchase")
 
@@ -356,5 +383,5 @@ def last_step_bias(config: EstimatorConfig | None = None, kind: str = "role_agen
 
     direct, detour = ("results", "page"), ("results", "page", "description", "page")
     plays = ((direct, True), (detour, True), (direct, False), (direct, False))
-    values = ESTIMATORS[kind].fn(Group(task, tuple(rollout(*play) for play in plays)), config)
+    values = estimator_of(kind).fn(Group(task, tuple(rollout(*play) for play in plays)), config)
     return values[1][1] - (values[0][1] + values[1][3]) / 2

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config import Config
-from roleagent.learners.advantages import ESTIMATORS
+from roleagent.learners.advantages import estimator_of
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Batch, Column, counted_kinds
 from roleagent.learners.engine.engine import Engine, zero_stage
 from roleagent.learners.engine.logprobs import (
@@ -58,7 +58,7 @@ class Critic(torch.nn.Module):
 
 def open_critic(config: Config, policy: HFPolicy) -> Engine | None:
     """The critic of a run, which starts as a copy of the present policy; None for estimators without one."""
-    if not ESTIMATORS[config.estimator.kind].needs_critic:
+    if not estimator_of(config.estimator.kind).needs_critic:
         return None
     model = copy_on_cpu(policy.model) if zero_stage(config) == 3 else copy.deepcopy(policy.model)
     if config.deepspeed.activation_checkpointing:

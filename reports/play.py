@@ -33,8 +33,8 @@ import gymnasium
 import numpy as np
 
 from roleagent.commands import Parser, complain, pairs, printable, whole
-from roleagent.env_spec import spec_of
-from roleagent.envs.make import environment_id, make
+from roleagent.env_card import card_of
+from roleagent.envs.registry import environment_id, make_env
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.envs.tools.calls.command import read_command
 from roleagent.envs.wrappers import ToolReader, ToolTags
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str]) -> int:
     task = {"task_id": options.task_id} if options.task_id else None
     try:
         with waiting(f"{options.env}: its games, products or passages"):
-            env = make(environment_id(options.env), pairs(options.env_arg))
+            env = make_env(environment_id(options.env), pairs(options.env_arg))
             if env.has_wrapper_attr("tools"):
                 env = ToolTags(env, format="python", answer="plain", horizon=0)  # a person types name(key=value)
             task_split = getattr(env.unwrapped, "task_split", None)
@@ -105,7 +105,7 @@ class Game:
     def __init__(self, env: Any, observation: str, info: dict[str, Any], rng: np.random.Generator):
         self._env, self._observation, self._info = env, observation, info
         self._guide = Guide(env, observation, info, rng)
-        self._forms = spec_of(env).load("command_forms") or ()
+        self._forms = card_of(env).load("command_forms") or ()
         self._reader: ToolReader | None = env.reader if isinstance(env, ToolTags) else None
         self._limit: int | None = getattr(env.unwrapped, "max_steps", None)
         self._steps, self._reward, self._hints = 0, 0.0, 0

@@ -10,7 +10,7 @@ from typing import Any
 from numpy.random import Generator
 from rapidfuzz import fuzz, process
 
-from roleagent.env_spec import CommandForm, make_expert, spec_of
+from roleagent.env_card import CommandForm, card_of, make_expert
 from roleagent.types import Expert
 
 NEAR = 75.0
@@ -34,7 +34,7 @@ class Guide:
         self._expert: Expert | None = None
         self._played: list[str] = []
         self._advice: tuple[str, str] | None = None  # asked twice, it answers the same twice
-        if spec_of(env).expert:
+        if card_of(env).expert:
             expert = make_expert(env, rng)
             with contextlib.suppress(ValueError):  # not a goal that it understands
                 expert.reset(info["goal"], observation)

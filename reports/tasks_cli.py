@@ -90,8 +90,8 @@ def _parser() -> argparse.ArgumentParser:
 def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator, Situation]:
     """The grammar and the simulator of an environment or of a run, and what the simulator reads."""
     from roleagent.curricula.simulators import BaseSimulator
-    from roleagent.env_spec import spec_of
-    from roleagent.envs.make import environment_id, make
+    from roleagent.env_card import card_of
+    from roleagent.envs.registry import environment_id, make_env
     from roleagent.tasks.grammar import grammar_of
     from roleagent.tasks.simulator import Situation
 
@@ -103,9 +103,9 @@ def _open(options: argparse.Namespace) -> tuple[TaskGrammar, Simulator, Situatio
     if run.is_dir():
         raise ConfigError(f"{run} is no run folder: it has no config.yaml")
     env_id = environment_id(options.source)
-    if ":" not in env_id and not spec_of(env_id).task_grammar:
+    if ":" not in env_id and not card_of(env_id).task_grammar:
         raise ConfigError(f"the environment {env_id} has no task grammar (docs/add_task_grammar.md)")
-    grammar = grammar_of(make(env_id, {**pairs(options.env_arg), "generated_tasks": True}))
+    grammar = grammar_of(make_env(env_id, {**pairs(options.env_arg), "generated_tasks": True}))
     return grammar, BaseSimulator(grammar), Situation({})
 
 

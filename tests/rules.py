@@ -101,6 +101,8 @@ RULES = [
         says="over seeds",
         **{f"runs/{name}-{seed}": "runs/toy" for name in ("gigpo", "toy") for seed in (0, 1)},
     ),
+    quick(r"roleagent experiment genenv_toy --plan"),
+    slow(r"roleagent experiment my_plan\.yaml", f"--seeds 0 --arms GRPO GiGPO --set {SMALL}", "the report is"),
     # --- data ---
     slow(r"roleagent searchqa generate --out searchqa", says="2886 passages"),
     slow(r"roleagent index build --corpus searchqa/corpus\.jsonl --out wiki"),

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from roleagent.env_spec import make_expert
+from roleagent.env_card import make_expert
 
 SMALL = {
     "RoleAgent/Toy-v0": {},

@@ -20,7 +20,7 @@ from itertools import count, islice
 import numpy as np
 
 from roleagent.agents.analysts.models import LanguageAnalyst, ModelAnalyst
-from roleagent.agents.builders import load_class, open_analyst
+from roleagent.agents.builders import open_analyst
 from roleagent.agents.policies.protocol import Policy
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.rule_analyst import RuleAnalyst
@@ -28,6 +28,7 @@ from roleagent.envs.failures.scripted import ScriptedFailure
 from roleagent.failures.analyst_format import read_verdict
 from roleagent.failures.modes import failure_modes_of
 from roleagent.failures.verdicts import KINDS, Judge, JudgedPath, Verdict, transition_point
+from roleagent.imports import load_class
 from roleagent.types import Analyst, Trajectory
 
 _UNDECIDED = "uncertain"

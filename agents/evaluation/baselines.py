@@ -15,12 +15,12 @@ from typing import Any, Protocol
 import gymnasium
 import numpy as np
 
-from roleagent.agents.builders import load_object
 from roleagent.agents.episode import PromptingAgent
 from roleagent.agents.prompting.plain import PlainAgent, ReAct, Reflexion
 from roleagent.agents.prompting.tools import RetrievalAgent, ToolAgent
-from roleagent.env_spec import CommandForm, instructions_of, make_expert, spec_of
+from roleagent.env_card import CommandForm, card_of, instructions_of, make_expert
 from roleagent.envs.failures.command_noise import random_command
+from roleagent.imports import load_object
 from roleagent.types import Expert
 
 SCRIPTED = ("random", "oracle", "expert")
@@ -108,9 +108,9 @@ def build_agent(name: str, env: gymnasium.Env, rng: np.random.Generator, **optio
     if options and name in SCRIPTED:
         raise ValueError(f"the agent {name!r} has no option {min(options)!r}; there are none")
     if name == "random":
-        return RandomAgent(rng, spec_of(env).load("command_forms") or ())
+        return RandomAgent(rng, card_of(env).load("command_forms") or ())
     if name in SCRIPTED:
-        offered = hasattr(env.unwrapped, "walkthrough") if name == "oracle" else spec_of(env).expert
+        offered = hasattr(env.unwrapped, "walkthrough") if name == "oracle" else card_of(env).expert
         if not offered:
             raise ValueError(f"{env.unwrapped} offers no {name}, so there is no such agent for it")
         return OracleAgent(env) if name == "oracle" else ExpertAgent(make_expert(env, rng))
@@ -230,7 +230,7 @@ def _check_search(env: gymnasium.Env) -> None:
     if env.has_wrapper_attr("tools"):
         found = any("search" in tool.name for tool in env.get_wrapper_attr("tools"))
     else:
-        verbs = {form.verb for form in spec_of(env).load("command_forms") or ()}
+        verbs = {form.verb for form in card_of(env).load("command_forms") or ()}
         found = {"search", "answer"} <= verbs
     if not found:
-        raise ValueError(f"the agent rag cannot play {spec_of(env).env_id or env}: it has no search and answer")
+        raise ValueError(f"the agent rag cannot play {card_of(env).env_id or env}: it has no search and answer")

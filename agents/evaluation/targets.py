@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -122,11 +124,17 @@ def weights_digest(folder: str | Path) -> str:
 
 
 def source_digest(agent: str) -> dict[str, Any]:
-    """``{"source": digest}`` of the file that defines ``module:Class``; empty for built-in agents."""
-    module, separator, _ = agent.partition(":")
+    """``{"source": digest}`` of the file that defines ``module:Class``; empty for built-in agents.
+
+    Of an agent of ``__main__`` it is its own source, which a notebook has, too.
+    """
+    module, separator, name = agent.partition(":")
     try:
-        found = importlib.util.find_spec(module) if separator else None
-        source = Path(found.origin).read_bytes() if found is not None and found.origin else None
-    except (ImportError, ValueError, OSError):
+        if module == "__main__":
+            source = inspect.getsource(getattr(sys.modules[module], name)).encode()
+        else:
+            found = importlib.util.find_spec(module) if separator else None
+            source = Path(found.origin).read_bytes() if found is not None and found.origin else None
+    except (ImportError, ValueError, OSError, TypeError):
         source = None
     return {} if source is None else {"source": hashlib.sha256(source).hexdigest()[:16]}

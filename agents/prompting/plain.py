@@ -18,7 +18,7 @@ from typing import Any
 
 from roleagent.agents.chat.types import Message, OverlongError
 from roleagent.agents.episode import Episode, play_episode
-from roleagent.env_spec import ExampleStep, Instructions
+from roleagent.env_card import ExampleStep, Instructions
 from roleagent.envs.wrappers.tags import MAX_COMMAND
 from roleagent.failures.analyst_format import plain
 

@@ -14,7 +14,7 @@ from roleagent.agents.prompting.plain import SILENCE
 from roleagent.agents.prompting.tools import assistant_message, identified, native_reading
 from roleagent.agents.rendering import STYLES, ChatRenderer, Conversation
 from roleagent.config.settings import PromptConfig
-from roleagent.env_spec import Instructions
+from roleagent.env_card import Instructions
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader
 
 

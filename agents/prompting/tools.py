@@ -9,7 +9,7 @@ from typing import Any
 from roleagent.agents.chat.types import Answer, Message, Prompt
 from roleagent.agents.episode import Episode, play_episode
 from roleagent.agents.prompting.plain import SILENCE, without_thoughts
-from roleagent.env_spec import Instructions
+from roleagent.env_card import Instructions
 from roleagent.envs.tools.calls.command import answer_command, call_command, error_command
 from roleagent.envs.tools.formats import FORMATS, Reading, native_calls
 from roleagent.tools import Call

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 from task_levers import LEARNED, NoisyExpert
 
-from roleagent.env_spec import make_expert
+from roleagent.env_card import make_expert
 from roleagent.tasks.grammar import TaskGrammar
 from roleagent.types import Completion, Group, Task, Trajectory, Turn
 

@@ -4,7 +4,7 @@
 
 A client creates an environment (``POST /create``), begins a task by its number (``/reset``), plays (``/step``) and
 leaves (``/close``); ``GET /observation`` repeats what it sees. AgentGym's servers differ in the names of fields: an
-environment's spec may name a :class:`WireFormat`. The default is that of TextCraft, SciWorld and BabyAI.
+environment's card may name a :class:`WireFormat`. The default is that of TextCraft, SciWorld and BabyAI.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.env_spec import spec_of
+from roleagent.env_card import card_of
 from roleagent.envs.adapters.splits import Splits
 from roleagent.markers import escape_markers
 
@@ -158,7 +158,7 @@ class Server:
         timeout: float | None,
         task_ids: Sequence[str] | None = None,
     ):
-        self.format: WireFormat = (spec_of(env_id).load("agentgym") or WireFormat)()
+        self.format: WireFormat = (card_of(env_id).load("agentgym") or WireFormat)()
         self.env_id, self._sessions, self._timeout = env_id, sessions, timeout
         self._arguments = {**self.format.arguments, **arguments}
         splits = Splits(env_id, self._arguments)

@@ -21,7 +21,7 @@ from typing import Any, TypedDict
 
 import gymnasium
 
-from roleagent.env_spec import instructions_of
+from roleagent.env_card import instructions_of
 from roleagent.envs.adapters.splits import Splits, Wrapper, load_function
 from roleagent.envs.wrappers.predicted_state import PredictedState
 from roleagent.envs.wrappers.tags import COMMAND_FORM, THOUGHTS, Tags, Think, prediction_forms

@@ -20,7 +20,7 @@ from typing import Any
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.env_spec import step_limit
+from roleagent.env_card import step_limit
 from roleagent.envs.adapters.splits import Splits
 
 try:

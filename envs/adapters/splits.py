@@ -8,7 +8,7 @@ from typing import Any
 
 import gymnasium
 
-from roleagent.envs.make import make
+from roleagent.envs.registry import make_env
 from roleagent.tasks.split import TaskSplit, first_tasks
 
 Wrapper = Callable[[gymnasium.Env], gymnasium.Env]
@@ -37,7 +37,7 @@ class Splits:
     def __call__(self, split: str | None = None) -> gymnasium.Env:
         if split not in self._envs:
             named = self.arguments if split is None else {**self.arguments, "split": split}
-            env = make(self.env_id, named)
+            env = make_env(self.env_id, named)
             for wrapper in self.wrappers:
                 env = wrapper(env)
             self._envs[split] = env

@@ -27,7 +27,7 @@ from typing import Any, Literal, Union
 import gymnasium
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.env_spec import instructions_of
+from roleagent.env_card import instructions_of
 from roleagent.envs.adapters.splits import Splits
 from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.definition.function_tool import DescribedTool, function_schema

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roleagent.env_spec import DataStatus
+from roleagent.env_card import DataStatus
 from roleagent.envs.alfworld.engine.game_version import GameVersion
 from roleagent.envs.alfworld.official import games as official
 

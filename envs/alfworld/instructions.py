@@ -1,6 +1,6 @@
 """The instructions of ALFWorld: the task, the wording of commands, and an example with a made-up task."""
 
-from roleagent.env_spec import ExampleStep, Instructions
+from roleagent.env_card import ExampleStep, Instructions
 
 INSTRUCTIONS = Instructions(
     """\

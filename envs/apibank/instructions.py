@@ -1,6 +1,6 @@
 """The instructions of API-Bank."""
 
-from roleagent.env_spec import Instructions
+from roleagent.env_card import Instructions
 
 INSTRUCTIONS = Instructions(
     """\

@@ -1,6 +1,6 @@
 """The instructions of BFCL."""
 
-from roleagent.env_spec import Instructions
+from roleagent.env_card import Instructions
 
 INSTRUCTIONS = Instructions(
     """\

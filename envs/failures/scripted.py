@@ -1,6 +1,6 @@
 """Failed episodes whose failure mode is known, because a script failed on purpose.
 
-The scripts of an environment are its spec's ``scripted_failures``: by mode, a function that plays a
+The scripts of an environment are its card's ``scripted_failures``: by mode, a function that plays a
 :class:`~roleagent.envs.failures.scripted_episode.ScriptedEpisode`. It plays as the expert would until it departs from
 it, and then lets the episode fail for that reason alone. The label is what the script did, never what a detector finds,
 so detectors can be measured by it. A script may use what no agent sees, and draws when, how often and with what it
@@ -16,7 +16,7 @@ from typing import NamedTuple
 import gymnasium
 import numpy as np
 
-from roleagent.env_spec import spec_of
+from roleagent.env_card import card_of
 from roleagent.envs.failures.scripted_episode import EpisodeOver, Impossible, ScriptedEpisode
 from roleagent.types import Trajectory
 
@@ -84,7 +84,7 @@ def play_failures(env: gymnasium.Env, mode: str, n: int, rng: np.random.Generato
 
 
 def _scripts(env: gymnasium.Env) -> dict[str, Callable[[ScriptedEpisode], None]]:
-    return spec_of(env).load("scripted_failures") or {}
+    return card_of(env).load("scripted_failures") or {}
 
 
 __all__ = ["ATTEMPTS", "ScriptedFailure", "play_failure", "play_failures", "scripted_modes"]

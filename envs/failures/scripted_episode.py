@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
-from roleagent.env_spec import make_expert
+from roleagent.env_card import make_expert
 from roleagent.recorder import Recorder
 from roleagent.types import Task, Trajectory, Turn
 

@@ -1,6 +1,6 @@
 """The instructions of the office: the world, and an example with a made-up task. The tools describe themselves."""
 
-from roleagent.env_spec import ExampleStep, Instructions
+from roleagent.env_card import ExampleStep, Instructions
 from roleagent.envs.office.goals import command_of
 from roleagent.tools import Call
 

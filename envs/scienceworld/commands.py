@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from roleagent.env_spec import CommandForm
+from roleagent.env_card import CommandForm
 from roleagent.envs.scienceworld.text import read_choices, read_room
 
 

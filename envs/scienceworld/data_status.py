@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from gymnasium.error import DependencyNotInstalled
 
-from roleagent.env_spec import DataStatus
+from roleagent.env_card import DataStatus
 from roleagent.envs.scienceworld.java import find_java, require_scienceworld
 
 

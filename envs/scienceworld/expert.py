@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import gymnasium
 from numpy.random import Generator
 
-from roleagent.env_spec import step_limit
+from roleagent.env_card import step_limit
 from roleagent.envs.scienceworld.text import LOST, read_choices, read_place, read_room, understood, way
 
 IDLE = "wait1"

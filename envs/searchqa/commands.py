@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from roleagent.env_spec import CommandForm
+from roleagent.env_card import CommandForm
 from roleagent.envs.searchqa.text import read_information
 
 

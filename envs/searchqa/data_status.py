@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from roleagent.env_spec import DataStatus
+from roleagent.env_card import DataStatus
 from roleagent.envs.searchqa.data import benchmarks
 from roleagent.files import READ, count_in_file
 from roleagent.options import user_path

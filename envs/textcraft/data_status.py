@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from roleagent.env_spec import DataStatus
+from roleagent.env_card import DataStatus
 from roleagent.envs.textcraft.data.dataset import open_book, recipe_folder
 from roleagent.envs.textcraft.engine.tasks import task_splits
 

@@ -20,7 +20,7 @@ from dataclasses import replace
 import gymnasium
 import numpy as np
 
-from roleagent.env_spec import step_limit
+from roleagent.env_card import step_limit
 from roleagent.envs.textcraft.data.recipes import Recipe
 from roleagent.envs.textcraft.engine.planner import Planner
 from roleagent.envs.textcraft.text import Command, Stock, read_command, read_commands, read_goal

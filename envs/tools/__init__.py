@@ -20,7 +20,7 @@ Write a function and put ``@tool`` over it; :class:`ToolEnv` plays tasks with it
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # the registry imports this package for its spec alone
+if TYPE_CHECKING:  # the registry imports this package for its card alone
     from roleagent.envs.tools.definition.function_tool import tool
     from roleagent.envs.tools.env import ToolEnv
     from roleagent.tools import Call, Result, Tool, ToolError

@@ -1,6 +1,6 @@
 """The instructions of environments of tools."""
 
-from roleagent.env_spec import ExampleStep, Instructions
+from roleagent.env_card import ExampleStep, Instructions
 
 INSTRUCTIONS = Instructions(
     """\

@@ -10,7 +10,7 @@ from typing import Any
 
 import gymnasium
 
-from roleagent.env_spec import Instructions, spec_of
+from roleagent.env_card import Instructions, card_of
 from roleagent.envs.tools.calls.broker import CallResult
 from roleagent.envs.tools.calls.command import INVALID, Command, answer_command, call_command, read_command
 from roleagent.envs.tools.calls.shown_text import neutralize
@@ -62,10 +62,10 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         env = gymnasium.make(env, disable_env_checker=True, **options) if isinstance(env, str) else env
         gymnasium.Wrapper.__init__(self, env)
         if env.has_wrapper_attr("tools"):
-            raise ValueError(f"{spec_of(env).env_id or env} is an environment of tools: leave the view out")
-        found: CommandTools = spec_of(env).load("command_tools") or DEFAULT
+            raise ValueError(f"{card_of(env).env_id or env} is an environment of tools: leave the view out")
+        found: CommandTools = card_of(env).load("command_tools") or DEFAULT
         if fine and not found.fine:
-            raise ValueError(f"{spec_of(env).env_id or env} has no tools for each verb: say view=tools")
+            raise ValueError(f"{card_of(env).env_id or env} has no tools for each verb: say view=tools")
         self.fine, self.format_gate, self._view = fine, format_gate, found
         self._commands = found.fine if fine else found.tools
         self._by_name = {tool.name: tool for tool in self._commands}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 
-from roleagent.env_spec import DataStatus
+from roleagent.env_card import DataStatus
 from roleagent.envs.webshop.data.official import find_files
 from roleagent.envs.webshop.data.store import find_store, read_manifest
 from roleagent.files import count_in_file

@@ -1,6 +1,6 @@
 """The instructions of WebShop: the task, the wording of commands, and an example with a made-up task."""
 
-from roleagent.env_spec import CommandForm, ExampleStep, Instructions
+from roleagent.env_card import CommandForm, ExampleStep, Instructions
 
 INSTRUCTIONS = Instructions(
     """\

@@ -11,7 +11,7 @@ from typing import Any
 import gymnasium
 from gymnasium.envs.registration import load_env_creator
 
-from roleagent.env_spec import step_limit
+from roleagent.env_card import step_limit
 from roleagent.envs.tools.calls.broker import PreparedCall, prepared_calls
 from roleagent.similarity import lms
 from roleagent.spaces import Unicode
@@ -99,7 +99,7 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
 
     Args:
         env: any environment; ``info["state"]`` names the state (None: not scored), else a text observation is taken.
-        horizon: H in steps, ≥ 1; None: :func:`default_horizon` of :func:`~roleagent.env_spec.step_limit`.
+        horizon: H in steps, ≥ 1; None: :func:`default_horizon` of :func:`~roleagent.env_card.step_limit`.
         similarity: maps two texts to [0, 1]: a function, or its name as ``module:function``. The environment's ``spec``
             records the name; only a function that cannot be imported keeps the spec from becoming JSON.
 

@@ -17,7 +17,7 @@ from typing import Any, Literal, Protocol, get_args
 
 import gymnasium
 
-from roleagent.env_spec import step_limit
+from roleagent.env_card import step_limit
 from roleagent.envs.wrappers.notes import REVISE, REVISED, after_note, note_error, note_of
 from roleagent.envs.wrappers.predicted_state import default_horizon
 from roleagent.spaces import Unicode, whole

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from roleagent.agents.analysts.judges import NO_INSTRUCTIONS, judge_name
-from roleagent.agents.builders import EnvSplit, load_class
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy, own_device
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import renderer_of
@@ -31,6 +31,7 @@ from roleagent.config import Config, ConfigError
 from roleagent.config.revision import RevisionConfig
 from roleagent.envs.failures.command_noise import verb_of
 from roleagent.failures.verdicts import Judge, JudgedPath, Verdict, transition_point
+from roleagent.imports import load_class
 from roleagent.learners.agent_r.splice import (
     Pair,
     Splice,

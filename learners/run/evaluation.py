@@ -49,6 +49,8 @@ def evaluate_split(run: Run, split: EnvSplit, policy: Policy, name: str, sampled
             "records": [asdict(record) for record in records],
         }
         run.folder.write_json(f"{name}.json", found)
+        for callback in run.callbacks:
+            callback.on_evaluate(name, found)
         return found
 
     return _remembered(run, policy, run.ranks.once(result), sampled)

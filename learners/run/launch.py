@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from roleagent.agents.builders import (
@@ -19,11 +18,12 @@ from roleagent.agents.builders import (
 from roleagent.agents.chat.types import EndpointError
 from roleagent.agents.policies.hf import PolicyError, check_path
 from roleagent.agents.policies.scratch_model import check_size
+from roleagent.callbacks import Callback
 from roleagent.config import Config, ConfigError, check_lengths
 from roleagent.curricula.library import FailureLibrary, LibraryError
-from roleagent.env_spec import spec_of
+from roleagent.env_card import card_of
 from roleagent.envs.retrieval.passages import RetrievalError
-from roleagent.learners.advantages import ESTIMATORS, estimator_config
+from roleagent.learners.advantages import ESTIMATORS, estimator_config, estimator_of
 from roleagent.learners.agent_r.data import check_revision, searched_tasks
 from roleagent.learners.engine.engine import check_deepspeed
 from roleagent.learners.engine.lora import check_rank
@@ -39,7 +39,9 @@ from roleagent.tasks.grammar import grammar_of
 
 
 @contextlib.contextmanager
-def open_run(config: Config, split: EnvSplit, display: Display, resume: bool) -> Iterator[Run]:
+def open_run(
+    config: Config, split: EnvSplit, display: Display, resume: bool, callbacks: Sequence[Callback] = ()
+) -> Iterator[Run]:
     """The run of this process, with its ranks, folder and trackers.
 
     Args:
@@ -47,6 +49,7 @@ def open_run(config: Config, split: EnvSplit, display: Display, resume: bool) ->
         split: the training tasks. They are opened first, so that a refused run leaves no folder behind.
         display: shows the progress.
         resume: whether to continue from the run folder.
+        callbacks: a user's.
 
     Raises:
         ConfigError and others: see :func:`check_run` and :class:`~roleagent.learners.run.run.Run`.
@@ -54,7 +57,7 @@ def open_run(config: Config, split: EnvSplit, display: Display, resume: bool) ->
     """
     with Ranks.join() as ranks:
         ranks.once(lambda: check_run(split, resume))
-        with Run(config, ranks, display, resume) as run, run.tracking, dump_nan_batch(run):
+        with Run(config, ranks, display, resume, callbacks) as run, run.tracking, dump_nan_batch(run):
             yield run
 
 
@@ -107,7 +110,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     """
     config = split.config
     imitates = config.warmstart.episodes > 0
-    if imitates and not spec_of(split.base).expert:
+    if imitates and not card_of(split.base).expert:
         raise ConfigError(f"{config.env.id} has no expert to imitate: set policy.path and warmstart.episodes=0")
     if config.train.stage == "sft" and not config.train.tokens:
         raise ConfigError("train.stage=sft needs a budget: set train.tokens")
@@ -195,12 +198,9 @@ def check_learning(config: Config) -> None:
     Raises:
         ConfigError, ValueError: one line that explains what to change.
     """
-    if config.estimator.kind not in ESTIMATORS:
-        near = difflib.get_close_matches(config.estimator.kind, ESTIMATORS, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ConfigError(f"estimator.kind must be one of {', '.join(ESTIMATORS)}, not {config.estimator.kind!r}{hint}")
+    estimator = estimator_of(config.estimator.kind)
     estimator_config(config)
-    compares = config.train.stage == "rl" and ESTIMATORS[config.estimator.kind].compares_outcomes
+    compares = config.train.stage == "rl" and estimator.compares_outcomes
     if compares and config.rollout.group_size < 2:
         alone = ", ".join(name for name, one in ESTIMATORS.items() if not one.compares_outcomes)
         raise ConfigError(

@@ -11,7 +11,7 @@ import numpy as np
 from roleagent.agents.evaluation.records import is_exact
 from roleagent.agents.rollout import RolloutStats
 from roleagent.config import Config
-from roleagent.learners.advantages import ESTIMATORS, estimator_config, summary
+from roleagent.learners.advantages import ESTIMATORS, estimator_config, estimator_of, summary
 from roleagent.learners.returns import process_counters, weighing
 from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.tasks.grammar import REFUSALS
@@ -67,7 +67,7 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     expected = {}
     if config.wia:
         expected["predictions_scored"] = "wia is on, but no prediction was ever scored"
-        estimator = ESTIMATORS.get(config.estimator.kind)  # None: a plug-in's that is not loaded here
+        estimator = ESTIMATORS.get(config.estimator.kind)  # None: a user's, which a report does not load
         if estimator is not None and estimator.modulates:
             expected["returns_modulated"] = "wia is on, but no prediction ever changed a return"
         if config.loss.prediction_credit == "imitate" and config.loss.prediction_weight:
@@ -280,7 +280,7 @@ def _process_counters(config: Config, scored: Sequence[ScoredGroup]) -> dict[str
     """:func:`process_counters` of the groups that are trained on."""
     estimator, trained = estimator_config(config), [one for one in scored if not one.replaced]
     groups, earned = [one.group for one in trained], [one.credit.of_process for one in trained]
-    outcomes = ESTIMATORS[config.estimator.kind].compares_outcomes
+    outcomes = estimator_of(config.estimator.kind).compares_outcomes
     return process_counters(groups, earned, estimator.rewards, estimator.gamma, outcomes)
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import roleagent
 from roleagent.commands import Parser, add_json
 from roleagent.options import user_path
 from roleagent.program import as_called
@@ -17,14 +18,17 @@ from roleagent.program import as_called
 if TYPE_CHECKING:
     from roleagent.config import Config
 
+DEFAULT_CONFIG = Path(roleagent.__file__).parent / "configs" / "default.yaml"
+"""The configuration of a run that names none."""
 
-def check_command(text: str | None, config: Path, name: str) -> None:
+
+def check_command(text: str | None, name: str) -> None:
     """Ends the program with status 2 and a line where this process's command, or its configuration, is wrong."""
     options = read_command(training_parser(text, name))
     from roleagent.config import ConfigError  # pydantic: neither does --help need it
 
     try:
-        open_config(options, config)
+        open_config(options)
     except ConfigError as error:
         print(f"{name}: {error}", file=sys.stderr)
         raise SystemExit(2) from None
@@ -40,12 +44,11 @@ def read_command(parser: Parser, arguments: Sequence[str] | None = None) -> argp
     return parser.parse_intermixed_args(words)
 
 
-def open_config(options: argparse.Namespace, default: Path) -> Config:
+def open_config(options: argparse.Namespace) -> Config:
     """The configuration of a command: a run's own with ``--resume RUN``, else that of ``--config``.
 
     Args:
         options: of :func:`read_command`.
-        default: the configuration where none is named.
 
     Raises:
         ConfigError: there is no such run or file, or an option is wrong.
@@ -54,7 +57,7 @@ def open_config(options: argparse.Namespace, default: Path) -> Config:
     from roleagent.learners.run.folder import read_config
 
     if not isinstance(options.resume, str):
-        return load(options.config or default, options.overrides)
+        return load(options.config or DEFAULT_CONFIG, options.overrides)
     if options.config:
         raise ConfigError("a run has its own configuration: remove --config")
     run = user_path(options.resume)

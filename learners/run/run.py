@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, own_device
+from roleagent.callbacks import Callback
 from roleagent.config import Config, ConfigError
 from roleagent.files import Lock, damage, make_folder, make_whole, write_checksums
 from roleagent.learners.engine.engine import Learner
@@ -40,6 +41,7 @@ class Run:
         ranks: the processes of the run; all of them see the run folder, the first one writes into it.
         display: shows the progress.
         resume: whether to continue from the run folder.
+        callbacks: a user's, called by the first rank.
 
     Attributes:
         held_out: the evaluation of the present policy, until an iteration has logged it; None without one.
@@ -53,7 +55,10 @@ class Run:
         CheckpointError: the newest checkpoint cannot be read.
     """
 
-    def __init__(self, config: Config, ranks: Ranks, display: Display, resume: bool):
+    def __init__(
+        self, config: Config, ranks: Ranks, display: Display, resume: bool, callbacks: Sequence[Callback] = ()
+    ):
+        self.callbacks = callbacks if ranks.first else ()
         self.config, self.ranks, self.display, self.resumed = config, ranks, display, resume
         self._lock: Lock | None = None  # the first rank's
         self._made = False  # whether this rank has made the folder, or found it empty
@@ -218,6 +223,8 @@ class Run:
             self.folder.log(self.progress.stage, self.progress.step, metrics)
             self.tracking.log(self.progress.stage, self.progress.step, metrics)
         self.advance(self.progress.step, **shown)
+        for callback in self.callbacks:
+            callback.on_log(self.progress.stage, self.progress.step, metrics)
 
     def advance(self, done: float, **shown: Any) -> None:
         """Shows the progress of the stage."""
@@ -233,6 +240,8 @@ class Run:
         number = self.progress.step + (0 if self.progress.stage == "warmstart" else _AFTER_WARM_START)
         self.ranks.once(self.folder.settle)
         self.latest = self.checkpoints.save(number, learner, vars(self.progress))
+        for callback in self.callbacks:
+            callback.on_save(self.latest)
 
     def restore(self, learner: Learner) -> None:
         """Loads the last checkpoint of the present stage into a learner; nothing at the stage's start."""

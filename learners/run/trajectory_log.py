@@ -61,7 +61,7 @@ from roleagent.agents.evaluation.transcripts import played_turn
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.token_texts import decoder, token_texts
 from roleagent.config import Config
-from roleagent.learners.advantages import ESTIMATORS, Credit
+from roleagent.learners.advantages import Credit, estimator_of
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.learners.returns import EstimatorConfig, Values, has_zero_variance, state_of
 from roleagent.types import Group, Reflection, Trajectory
@@ -129,7 +129,7 @@ def records(
         estimator: the configuration of the advantages.
     """
     with_tokens = groups_with_tokens(scored, config.train.token_groups)
-    modulates = ESTIMATORS[config.estimator.kind].modulates
+    modulates = estimator_of(config.estimator.kind).modulates
     for number, one in enumerate(scored):
         because, reason = analysis.choices.get(one.group.task.task_id, (None, None))
         for member, trajectory in enumerate(one.group.trajectories):

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 
 from roleagent.config import Config
 from roleagent.config.settings import WatchdogConfig
-from roleagent.learners.advantages import ESTIMATORS
+from roleagent.learners.advantages import estimator_of
 from roleagent.learners.engine.engine import NotFinite
 from roleagent.learners.run import nan_dump
 from roleagent.learners.run.display import Display
@@ -175,7 +175,7 @@ def signs_of(config: Config) -> dict[str, Sign]:
 
     Zero-variance groups are a sign only if the estimator compares the episodes of a group.
     """
-    estimator = ESTIMATORS[config.estimator.kind]
+    estimator = estimator_of(config.estimator.kind)
     comparing = estimator.compares_outcomes or estimator.compares_states
     return {name: sign for name, sign in SIGNS.items() if comparing or sign is not zero_variance}
 

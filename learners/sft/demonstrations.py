@@ -35,7 +35,7 @@ from roleagent.agents.rollout import Rollout
 from roleagent.agents.scheduler import Ask, Scheduler
 from roleagent.config import ConfigError
 from roleagent.config.settings import WarmStartConfig
-from roleagent.env_spec import make_expert
+from roleagent.env_card import make_expert
 from roleagent.envs.failures.command_noise import CommandNoise, verb_of
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.pool import EnvPool

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from roleagent.commands import Parser
-from roleagent.env_spec import EnvSpec, registered
+from roleagent.env_card import EnvCard, registered
 from roleagent.reports.doctor import installed, machine
 from roleagent.reports.doctor.findings import Check, Finding, asked, found_by
 
@@ -56,14 +56,14 @@ print(json.dumps({"won": bool(info["won"]), "steps": steps, "task": task_id, "ta
 """
 
 
-def episode(spec: EnvSpec, seconds: float) -> Finding:
+def episode(card: EnvCard, seconds: float) -> Finding:
     """Makes an environment and plays its first task with the oracle, in a separate process.
 
     If the data have no training tasks, another split is played.
     """
-    name = _name_of(spec)
+    name = _name_of(card)
     try:
-        found = asked(_EPISODE, seconds, spec.env_id, *spec.splits)
+        found = asked(_EPISODE, seconds, card.env_id, *card.splits)
     except TimeoutError as error:
         advice = "large data take long to load the first time: roleagent play shows what it waits for"
         return Finding(name, "note", str(error), advice)
@@ -85,13 +85,13 @@ def episode(spec: EnvSpec, seconds: float) -> Finding:
     return Finding(name, "good", summary)
 
 
-def data_status(spec: EnvSpec) -> Iterator[Finding]:
+def data_status(card: EnvCard) -> Iterator[Finding]:
     """The data that an environment would play."""
-    yield from (Finding(*status) for status in spec.load("data_status")())
+    yield from (Finding(*status) for status in card.load("data_status")())
 
 
-def _name_of(spec: EnvSpec) -> str:
-    return spec.env_id.rpartition("/")[2]
+def _name_of(card: EnvCard) -> str:
+    return card.env_id.rpartition("/")[2]
 
 
 def checks(quick: bool, full: bool, end: float) -> dict[str, list[tuple[str, Check]]]:
@@ -117,12 +117,12 @@ def checks(quick: bool, full: bool, end: float) -> dict[str, list[tuple[str, Che
             ("variables", machine.variables_that_hurt),
             ("java", lambda: machine.java(seconds=left())),
         ],
-        "data": [(_name_of(spec), partial(data_status, spec)) for spec in registered() if spec.data_status],
+        "data": [(_name_of(card), partial(data_status, card)) for card in registered() if card.data_status],
         "extras": [("extras", installed.extras)],
     }
     if not quick:
-        tried = [spec for spec in registered() if not spec.needs]
-        found["first games"] = [(_name_of(spec), lambda spec=spec: episode(spec, left())) for spec in tried]
+        tried = [card for card in registered() if not card.needs]
+        found["first games"] = [(_name_of(card), lambda card=card: episode(card, left())) for card in tried]
     if not quick and installed.has_trainer():
         found[_HEAVY] = [
             ("gpu", lambda: machine.gpus(left())),

@@ -34,7 +34,7 @@ ADDS = {
     "trackio": "tracking with Trackio",
     "openenv": "environments over HTTP (roleagent serve)",
     "trl": "environments for TRL",
-    "experiments": "pictures of an experiment (benchmarks/experiment.py)",
+    "experiments": "experiments over seeds (roleagent experiment)",
     "docs": "building the documentation",
     "test": "running the tests",
 }

@@ -10,33 +10,70 @@ True
 
 from pkgutil import resolve_name
 
-from roleagent.env_spec import EnvSpec, register, register_installed, spec_of
-from roleagent.types import Completion, Group, Prediction, Segment, Task, Trajectory, Turn
+from roleagent.api import EvaluationResult, Summary, TrainingResult, evaluate, train
+from roleagent.callbacks import Callback
+from roleagent.env_card import (
+    CommandForm,
+    EnvCard,
+    ExampleStep,
+    Instructions,
+    card_of,
+    make_expert,
+    register_env,
+    register_installed,
+)
+from roleagent.options import ConfigError
+from roleagent.types import (
+    Completion,
+    Failure,
+    Group,
+    Prediction,
+    Reflection,
+    Segment,
+    Selection,
+    Task,
+    Trajectory,
+    Turn,
+)
 
 __version__ = "0.1.0"
 __all__ = [
+    "Callback",
+    "CommandForm",
     "Completion",
-    "EnvSpec",
+    "ConfigError",
+    "EnvCard",
+    "EvaluationResult",
+    "ExampleStep",
+    "Failure",
     "Group",
+    "Instructions",
     "Prediction",
+    "Reflection",
     "Segment",
+    "Selection",
+    "Summary",
     "Task",
+    "TrainingResult",
     "Trajectory",
     "Turn",
     "__version__",
-    "register",
-    "spec_of",
+    "card_of",
+    "evaluate",
+    "make_expert",
+    "register_env",
+    "train",
 ]
 
-# The environments of RoleAgent, one line each. A spec is strings only: gymnasium.make imports the environment.
-register(resolve_name("roleagent.envs.toy.spec:SPEC"))
-register(resolve_name("roleagent.envs.alfworld.spec:SPEC"))
-register(resolve_name("roleagent.envs.webshop.spec:SPEC"))
-register(resolve_name("roleagent.envs.searchqa.spec:SPEC"))
-register(resolve_name("roleagent.envs.textcraft.spec:SPEC"))
-register(resolve_name("roleagent.envs.scienceworld.spec:SPEC"))
-register(resolve_name("roleagent.envs.tools.spec:SPEC"))
-register(resolve_name("roleagent.envs.office.spec:SPEC"))
-register(resolve_name("roleagent.envs.bfcl.spec:SPEC"))
-register(resolve_name("roleagent.envs.apibank.spec:SPEC"))
+# The environments of RoleAgent, one line each. A card is strings only: gymnasium.make imports the environment.
+register_env(resolve_name("roleagent.envs.toy.card:CARD"))
+register_env(resolve_name("roleagent.envs.alfworld.card:CARD"))
+register_env(resolve_name("roleagent.envs.webshop.card:CARD"))
+register_env(resolve_name("roleagent.envs.searchqa.card:CARD"))
+register_env(resolve_name("roleagent.envs.textcraft.card:CARD"))
+register_env(resolve_name("roleagent.envs.scienceworld.card:CARD"))
+register_env(resolve_name("roleagent.envs.tools.card:CARD"))
+register_env(resolve_name("roleagent.envs.office.card:CARD"))
+register_env(resolve_name("roleagent.envs.bfcl.card:CARD"))
+register_env(resolve_name("roleagent.envs.apibank.card:CARD"))
 register_installed()

@@ -30,12 +30,19 @@ def _run(program: str, arguments: Sequence[str]) -> int:
     """Runs a program as ``__main__``: it reads its command before it loads torch."""
     before, sys.argv = sys.argv, [f"roleagent {program}", *arguments]
     try:
-        runpy.run_module(f"roleagent.{program}", run_name="__main__")
+        runpy.run_module(f"roleagent.programs.{program}", run_name="__main__")
     except SystemExit as ended:
         return int(ended.code or 0)
     finally:
         sys.argv = before
     return 0
+
+
+def experiment(arguments: Sequence[str]) -> int:
+    """Train and compare several arms over seeds, and write a report."""
+    from roleagent.experiments.runner import main
+
+    return main(arguments)
 
 
 def doctor(arguments: Sequence[str]) -> int:
@@ -151,6 +158,7 @@ def export(arguments: Sequence[str]) -> int:
 VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "train": train,
     "evaluate": evaluate,
+    "experiment": experiment,
     "doctor": doctor,
     "games": games,
     "play": play,
@@ -168,7 +176,7 @@ VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "export": export,
 }
 
-SPEAKING = {"train", "evaluate", "play", "watch", "serve", "webshop", "index"}
+SPEAKING = {"train", "evaluate", "experiment", "play", "watch", "serve", "webshop", "index"}
 """Verbs that show their own progress, or wait for a person or for clients."""
 
 

@@ -1,11 +1,15 @@
-"""Imports of a user's own modules."""
+"""Imports of a user's own modules, and of names at their first use."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
+
+from roleagent.options import ConfigError
 
 
 @contextmanager
@@ -19,4 +23,52 @@ def searched_first(folder: str | None = None) -> Iterator[None]:
         sys.path.remove(place)
 
 
-__all__ = ["searched_first"]
+def load_object(name: str) -> Any:
+    """What ``module:NAME`` names; the working directory is searched first.
+
+    Raises:
+        ConfigError: it cannot be imported.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        with searched_first():
+            return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, SyntaxError, TypeError, ValueError) as error:
+        raise ConfigError(f"cannot load {name!r}: {error}") from error
+
+
+def load_class(name: str, *methods: str) -> type:
+    """The class that ``module:Class`` names; the working directory is searched first.
+
+    Args:
+        methods: what the class must have.
+
+    Raises:
+        ConfigError: the class cannot be imported or lacks a method.
+    """
+    found = load_object(name)
+    missing = [method for method in methods if not callable(getattr(found, method, None))]
+    if not isinstance(found, type):
+        raise ConfigError(f"{name!r} is not a class")
+    if missing:
+        raise ConfigError(f"the class {name!r} has no method {missing[0]}: it needs {', '.join(methods)}")
+    return found
+
+
+def lazy_names(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
+    """A package's ``__getattr__``, which imports a name at its first use, because not everybody needs every module.
+
+    Args:
+        package: the name of the package.
+        places: the module of each name, relative to the package.
+    """
+
+    def load(name: str) -> Any:
+        if name not in places:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(importlib.import_module(f"{package}.{places[name]}"), name)
+
+    return load
+
+
+__all__ = ["lazy_names", "load_class", "load_object", "searched_first"]

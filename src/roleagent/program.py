@@ -115,7 +115,8 @@ def called(program: str) -> str:
     if sys.argv[0] == f"roleagent {program}":
         return sys.argv[0]
     spec = getattr(sys.modules["__main__"], "__spec__", None)
-    return f"python -m {spec.name}" if spec is not None and spec.name == f"roleagent.{program}" else f"{program}.py"
+    module = f"roleagent.programs.{program}"
+    return f"python -m {module}" if spec is not None and spec.name == module else f"{program}.py"
 
 
 def as_called(text: str, program: str) -> str:
@@ -130,12 +131,28 @@ def as_called(text: str, program: str) -> str:
     return re.sub(r"(?:python )?\b(train|evaluate)\.py", lambda found: command.format(found[1]), text)
 
 
-def require(program: str, extra: str, packages: Iterable[str]) -> None:
-    """Ends the program with status 2 and the pip command if packages of one of RoleAgent's extras are missing."""
+class MissingPackage(ModuleNotFoundError):
+    """A package of one of RoleAgent's extras is not installed; the message has the pip command."""
+
+
+def check_packages(program: str, extra: str, packages: Iterable[str]) -> None:
+    """Refuses to go on without packages of one of RoleAgent's extras.
+
+    Raises:
+        MissingPackage: one of them is not installed.
+    """
     missing = [package for package in packages if importlib.util.find_spec(package) is None]
     if missing:
-        print(f"{program} needs {', '.join(missing)}: pip install 'roleagent[{extra}]'", file=sys.stderr)
-        raise SystemExit(2)
+        raise MissingPackage(f"{program} needs {', '.join(missing)}: pip install 'roleagent[{extra}]'")
+
+
+def require(program: str, extra: str, packages: Iterable[str]) -> None:
+    """As :func:`check_packages`, but ends the program with status 2."""
+    try:
+        check_packages(program, extra, packages)
+    except MissingPackage as error:
+        print(error, file=sys.stderr)
+        raise SystemExit(2) from None
 
 
 def extra_of(package: str) -> str | None:
@@ -164,4 +181,15 @@ def share_cores() -> None:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 
-__all__ = ["EVAL", "TRAIN", "as_called", "begin", "called", "extra_of", "require", "share_cores"]
+__all__ = [
+    "EVAL",
+    "TRAIN",
+    "MissingPackage",
+    "as_called",
+    "begin",
+    "called",
+    "check_packages",
+    "extra_of",
+    "require",
+    "share_cores",
+]

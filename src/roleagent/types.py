@@ -263,7 +263,7 @@ class Selection:
 class Expert(Protocol):
     """A scripted agent with the observations of an agent, for demonstrations and as a baseline.
 
-    :func:`roleagent.env_spec.make_expert` gives an environment's own. Its attribute ``given_up``, if it has
+    :func:`roleagent.env_card.make_expert` gives an environment's own. Its attribute ``given_up``, if it has
     one, is true when it knows no way on.
     """
 

@@ -18,7 +18,7 @@ from roleagent.agents.rendering import (
     renderer_of,
 )
 from roleagent.config import load
-from roleagent.env_spec import UNKNOWN, instructions_of, registered
+from roleagent.env_card import UNKNOWN, instructions_of, registered
 from roleagent.envs.tools.env import ToolEnv
 from roleagent.types import Completion
 
@@ -178,9 +178,9 @@ def test_a_window_asks_for_predictions_behind_its_prompt_and_the_reply(policy):
 
 # Environments of commands; those of tools take calls.
 WORLDS = sorted(
-    spec.env_id
-    for spec in registered()
-    if spec.expert and not spec.extra and not issubclass(spec.load("entry_point"), ToolEnv)
+    card.env_id
+    for card in registered()
+    if card.expert and not card.extra and not issubclass(card.load("entry_point"), ToolEnv)
 )
 DATA = {"RoleAgent/ALFWorld-v0": "{data_dir: generated, size: tiny, max_steps: 6}"}
 DATA |= dict.fromkeys(("RoleAgent/WebShop-v0", "RoleAgent/SearchQA-v0"), "{data_dir: generated, max_steps: 4}")

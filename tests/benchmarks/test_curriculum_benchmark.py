@@ -4,6 +4,8 @@ import pytest
 import yaml
 from programs import ROOT, load, result_of, run
 
+from roleagent.experiments.figures import Course, Point
+
 SMALL = {
     "base": str(ROOT / "configs" / "toy_rare.yaml"),
     "env": {"eval_tasks": 8},
@@ -19,23 +21,18 @@ def benchmark():
     return load("benchmarks/curriculum")
 
 
-@pytest.fixture(scope="module")
-def courses():
-    return load("benchmarks/parts/courses")
-
-
-def test_steps_to_a_threshold(courses):
-    points = [courses.Point(*row) for row in ((0, 0.1), (1000, 0.2), (2000, 0.6), (3000, 0.4))]
-    course = courses.Course(tuple(points))
+def test_steps_to_a_threshold():
+    points = [Point(*row) for row in ((0, 0.1), (1000, 0.2), (2000, 0.6), (3000, 0.4))]
+    course = Course(tuple(points))
     assert course.steps_to(0.5) == (pytest.approx(1750), True)
     assert course.steps_to(0.05) == (1.0, True)
     assert course.steps_to(0.7) == (3000, False)
     assert course.mean == pytest.approx((150 + 400 + 500) / 3000)
 
 
-def test_the_ratio_is_a_geometric_mean(benchmark, courses):
+def test_the_ratio_is_a_geometric_mean(benchmark):
     def reaches(steps):
-        rare = courses.Course((courses.Point(0, 0.0), courses.Point(2 * steps, 1.0)))
+        rare = Course((Point(0, 0.0), Point(2 * steps, 1.0)))
         return benchmark.Learnt(rare, 1.0, 0.5)
 
     result = benchmark.report([(reaches(1000), reaches(500)), (reaches(800), reaches(100))], 0.5, "cool")
@@ -57,4 +54,4 @@ def test_both_runs_go_on_from_one_start(tmp_path):
     aiw = [yaml.safe_load((path.parent / "config.yaml").read_text())["aiw"] for path in starts]
     assert aiw == [False, True]
     again = run("benchmarks/curriculum", *options)
-    assert again[0] == 0 and "train.py" not in again[1]  # nothing is trained twice
+    assert again[0] == 0 and "roleagent train" not in again[1]  # nothing is trained twice

@@ -145,8 +145,8 @@ def test_a_file_may_build_on_another(tmp_path):
 SHOP = "RoleAgent/WebShop-v0"
 SPECIFIED = """
 import gymnasium, roleagent
-from roleagent.env_spec import EnvSpec
-roleagent.register(EnvSpec("Specified-v0", entry_point="specified_here:None", splits=("learn", "measure")))
+from roleagent.env_card import EnvCard
+roleagent.register_env(EnvCard("Specified-v0", entry_point="specified_here:None", splits=("learn", "measure")))
 """
 
 

@@ -12,7 +12,7 @@ from roleagent import config
 from roleagent.curricula import FailureLibrary
 from roleagent.learners.engine.engine import check_deepspeed
 
-CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
+CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "experiments")
 PUBLISHED = sorted((ROOT / "configs" / "published").rglob("*.yaml"))
 ABLATIONS = sorted((ROOT / "configs" / "published" / "ablations").glob("*.yaml"))
 train = load("train")

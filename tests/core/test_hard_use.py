@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import roleagent
 from roleagent.agents.dual_role import env as dual_role
-from roleagent.env_spec import make_expert
+from roleagent.env_card import make_expert
 from roleagent.envs.adapters.vector import make_vector
 from roleagent.envs.retrieval.lexical.analysis import analyze
 from roleagent.envs.searchqa.scoring import judge

@@ -88,7 +88,7 @@ def taught(imitation):
 
 def train(path, folder, *options):
     """A run with a real model; its result, and whether the first weight matrix has moved."""
-    from roleagent.train import main
+    from roleagent.programs.train import main
 
     assert main([*overrides(TINY), f"policy.path={path}", f"run_dir={folder}", *options]) == 0
     return json.loads((folder / "result.json").read_text())
@@ -128,7 +128,7 @@ def test_a_real_model_is_trained(taught, road, tmp_path, monkeypatch):
 
 def test_agent_r_judges_with_the_model_itself(taught, tmp_path, capsys):
     """An expert plays the head of each episode, so that there is a good path to imitate."""
-    from roleagent.train import main
+    from roleagent.programs.train import main
 
     options = [
         *overrides(TINY),
@@ -148,7 +148,7 @@ def test_a_run_is_resumed_exported_and_played(taught, tmp_path, monkeypatch):
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
     from roleagent.cli import main as roleagent
-    from roleagent.train import main
+    from roleagent.programs.train import main
 
     monkeypatch.chdir(tmp_path)
     run, out = tmp_path / "run", tmp_path / "policy"
@@ -171,7 +171,7 @@ def test_a_run_is_resumed_exported_and_played(taught, tmp_path, monkeypatch):
 
 def play(*arguments, env="RoleAgent/Toy-v0", split="valid", tasks=1, steps=2):
     """The result of an evaluation of very few episodes."""
-    from roleagent.evaluate import main
+    from roleagent.programs.evaluate import main
 
     limit = ["--env-arg", f"max_steps={steps}"] if steps else []
     where = [

@@ -8,8 +8,9 @@ import pytest
 import torch
 from programs import ROOT, SMALL, episodes_of, load, metrics, overrides, run_both
 
-from roleagent.config import from_dict
+from roleagent.config import ConfigError, from_dict
 from roleagent.config.methods import METHODS
+from roleagent.learners.run.launch import check_learning
 
 TREE = SMALL | {
     "warmstart": {"episodes": 0},
@@ -43,6 +44,14 @@ CONDITIONAL |= {"held_out_success", "held_out_invalid"}
 TOOLS = "calls calls_per_episode answer_rate malformed repaired unknown_tool bad_arguments tool_errors timeouts not_run"
 TOOLS += " cut_results neutralized coerced shared_calls images tool_calls/* tool_success/* tool_seconds/*"
 CONDITIONAL |= {*TOOLS.split()}
+
+
+OWN = """
+def best_of(group, config):
+    outcomes = [config.rewards.outcome(trajectory) for trajectory in group.trajectories]
+    best = [float(outcome == max(outcomes) > min(outcomes)) for outcome in outcomes]
+    return [[value] * len(t.turns) for value, t in zip(best, group.trajectories, strict=True)]
+"""
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +131,26 @@ def test_the_page_on_algorithms_knows_every_method():
     page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     listed = dict(re.findall(r"^\| `(\w+)` \|.*\| `(\w+)` \|$", page, re.MULTILINE))
     assert listed == {name: from_dict({"method": name}).estimator.kind for name in METHODS}
+
+
+def test_an_estimator_of_a_users_module_trains(arguments, tmp_path, monkeypatch):
+    (tmp_path / "own_estimators.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    options = ["method=grpo", "wia=off", "aiw=off", "estimator.kind=own_estimators:best_of", "estimator.rewards={}"]
+    assert train.main([*arguments, *options, f"run_dir={tmp_path}/run"]) == 0
+    values = [turn["advantage_estimate"] for row in episodes_of(tmp_path / "run", 1) for turn in row["turns"]]
+    assert set(values) <= {0.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    "kind, words",
+    [
+        ("grop", "or module:function, not 'grop'; did you mean 'grpo'?"),
+        ("no_such_module:best_of", "cannot load 'no_such_module:best_of'"),
+        ("math:pi", "estimator.kind=math:pi is neither a function of (group, config) nor an Estimator"),
+    ],
+)
+def test_a_wrong_estimator_is_one_line(kind, words):
+    with pytest.raises(ConfigError) as caught:
+        check_learning(from_dict({"estimator": {"kind": kind}}))
+    assert words in str(caught.value)

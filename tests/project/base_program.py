@@ -8,7 +8,7 @@ import numpy as np
 
 import roleagent
 from roleagent.curricula import CurriculumSampler, FailureLibrary, RuleAnalyst
-from roleagent.env_spec import make_expert, registered
+from roleagent.env_card import make_expert, registered
 from roleagent.envs.wrappers import FailureCurriculum, PredictedState, Tags
 from roleagent.types import Completion, Group, Task, Trajectory, Turn
 

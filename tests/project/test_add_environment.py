@@ -47,7 +47,7 @@ def run(installed, *command):
 
 CHECK = """
 import gymnasium, numpy, roleagent
-from roleagent.env_spec import make_expert, spec_of
+from roleagent.env_card import make_expert, card_of
 from roleagent.envs.failures import play_failures, scripted_modes
 from roleagent.failures.modes import diagnose, taxonomy
 env = gymnasium.make("Countdown-v0", disable_env_checker=True)

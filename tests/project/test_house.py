@@ -69,7 +69,7 @@ def test_no_modules_import_each_other():
 
 
 LOADED = "import sys; print(*sorted(sys.modules))"
-PACKAGES = {"roleagent.envs", *(name.rpartition(".")[0] for name in MODULES if name.endswith(".spec"))}
+PACKAGES = {"roleagent.envs", *(name.rpartition(".")[0] for name in MODULES if name.endswith(".card"))}
 
 
 @pytest.mark.parametrize("module", ["roleagent", FRONT_DOOR])
@@ -78,7 +78,7 @@ def test_importing_the_package_loads_neither_torch_nor_an_environment(module):
     loaded = set(run(sys.executable, "-c", f"import {module}; {LOADED}").split())
     assert module in loaded
     assert not {name for name in loaded if name.split(".")[0] in HEAVY}
-    assert {name for name in loaded if room_of(name)} == PACKAGES | {name for name in MODULES if name.endswith(".spec")}
+    assert {name for name in loaded if room_of(name)} == PACKAGES | {name for name in MODULES if name.endswith(".card")}
 
 
 def test_playing_an_environment_loads_no_torch():

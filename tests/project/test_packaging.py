@@ -132,6 +132,11 @@ def test_the_wheels_configurations_are_found_by_the_repositorys_paths(base, tmp_
     assert run(str(base), "-c", program, cwd=tmp_path, PYTHONPATH="") == "RoleAgent/WebShop-v0\n"
 
 
+def test_the_wheel_has_the_experiments(base, tmp_path):
+    shown = run(str(base), "-m", "roleagent.cli", "experiment", "genenv_toy", "--plan", cwd=tmp_path, PYTHONPATH="")
+    assert shown.startswith("GenEnv on the toy kitchen: 35 runs in runs/genenv_toy")
+
+
 def test_the_base_plays_every_environment_and_steers_by_failures(base, tmp_path):
     shutil.copy(PROGRAM, tmp_path)
     shown = run(str(base), PROGRAM.name, cwd=tmp_path, PYTHONPATH="")
@@ -146,10 +151,11 @@ def test_the_base_plays_the_two_roles(base, tmp_path):
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
-        *((command, "train") for command in ("train.py", "-m roleagent.train", "-m roleagent.cli train")),
+        *((command, "train") for command in ("train.py", "-m roleagent train", "-m roleagent.cli train")),
         *((f"{program} --agent random", "eval") for program in ("evaluate.py", "-m roleagent.cli evaluate")),
         ("-m roleagent.cli export x --out y", "train"),
         ("-m roleagent.cli index serve --index x", "serve"),
+        ("-m roleagent.cli experiment genenv_toy", "experiments"),
     ],
 )
 def test_a_program_names_the_extra_that_it_needs(command, extra, base, tmp_path):

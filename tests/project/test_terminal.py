@@ -106,7 +106,7 @@ def test_help_names_the_command_as_it_was_called(program, capsys):
 
 
 def resumed(*words):
-    return open_config(read_command(training_parser("", "train.py"), words), ROOT / "configs" / "default.yaml")
+    return open_config(read_command(training_parser("", "train.py"), words))
 
 
 @pytest.fixture

@@ -87,7 +87,7 @@ def _possible(info: Mapping[str, Any]) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class CommandTools:
-    """An environment's commands as tools (``EnvSpec.command_tools``).
+    """An environment's commands as tools (``EnvCard.command_tools``).
 
     Attributes:
         rules: the task and the world, for a prompt. Tools describe themselves.

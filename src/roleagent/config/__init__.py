@@ -49,7 +49,7 @@ from roleagent.config.settings import (
     WatchdogConfig,
 )
 from roleagent.config.words import WORDS
-from roleagent.env_spec import EnvSpec, spec_of
+from roleagent.env_card import EnvCard, card_of
 from roleagent.imports import searched_first
 from roleagent.options import ConfigError, shown, user_path
 from roleagent.validation import Integer, PathText, Switch, Text, validated
@@ -137,7 +137,7 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
         overrides: strings ``dotted.key=value``; values are read as YAML (``on``/``off`` are booleans).
 
     Another ``env.id`` than that of the ``base``, or of the file, drops its ``env`` section, which belongs to its own
-    environment. Splits that nothing names are those of the environment's spec.
+    environment. Splits that nothing names are those of the environment's card.
 
     Raises:
         ConfigError: an unknown key, a value of the wrong type, or an unreadable file.
@@ -163,7 +163,7 @@ def load(path: str | Path | None = None, overrides: Iterable[str] = ()) -> Confi
 def _for_environment(tree: dict[str, Any], env_id: Any) -> dict[str, Any]:
     """The tree without the section of another environment, whose arguments and splits do not fit.
 
-    An environment whose spec names no splits keeps those of the section.
+    An environment whose card names no splits keeps those of the section.
 
     >>> _for_environment({"env": {"eval_split": "test", "kwargs": {"size": "tiny"}}}, "RoleAgent/Toy-v0")
     {'env': {}}
@@ -173,17 +173,17 @@ def _for_environment(tree: dict[str, Any], env_id: Any) -> dict[str, Any]:
     section = tree.get("env")
     if not isinstance(section, Mapping) or section.get("id", EnvConfig.id) == env_id:
         return tree
-    kept = ("train_split", "eval_split") if _spec(env_id).splits == EnvSpec.splits else ()
+    kept = ("train_split", "eval_split") if _card(env_id).splits == EnvCard.splits else ()
     return {**tree, "env": {key: section[key] for key in kept if key in section}}
 
 
-def _spec(env_id: Any) -> EnvSpec:
-    """The spec of an environment, whose module is imported if the id names one."""
+def _card(env_id: Any) -> EnvCard:
+    """The card of an environment, whose module is imported if the id names one."""
     module, _, name = str(env_id).rpartition(":")
     if module:
         with suppress(Exception), searched_first():  # making the environment says what is wrong with the module
             importlib.import_module(module)
-    return spec_of(name)
+    return card_of(name)
 
 
 def _splits(env_id: Any) -> dict[str, str]:
@@ -192,7 +192,7 @@ def _splits(env_id: Any) -> dict[str, str]:
     >>> _splits("RoleAgent/ALFWorld-v0"), _splits("RoleAgent/BFCL-v0")
     ({'train_split': 'train', 'eval_split': 'valid_unseen'}, {'train_split': 'all', 'eval_split': 'all'})
     """
-    splits = _spec(env_id).splits
+    splits = _card(env_id).splits
     held_out = EnvConfig.eval_split if EnvConfig.eval_split in splits else splits[:2][-1]
     return {"train_split": splits[0], "eval_split": held_out}
 

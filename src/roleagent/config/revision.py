@@ -105,7 +105,7 @@ class RevisionConfig:
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class PreferenceConfig:
-    """ETO, a baseline of Agent-R: preferences between good and bad paths (``train.stage=eto``)."""
+    """ETO, a baseline of Agent-R: preferences between good and bad paths (``train.stage=eto``). Experimental."""
 
     beta: tuple[Amount, ...] = (0.1, 0.5)  # of the loss, by round; the last one from then on
     lr: tuple[Rate, ...] = (1e-6, 5e-7)  # peak, by round; about 1e-4 for a policy from scratch

@@ -173,7 +173,7 @@ class VLLMConfig:
 class EstimatorOptions:
     """Advantages (specification of the method, WIA 3–8)."""
 
-    kind: Text = "role_agent"  # one of roleagent.learners.advantages.ESTIMATORS; the method sets it
+    kind: Text = "role_agent"  # of roleagent.learners.advantages.ESTIMATORS, or module:function; the method sets it
     gamma: Share = 0.95  # discount per turn; of kind gae: per gae_level
     gae_level: Literal["token", "turn"] = "token"  # of kind gae: one value and advantage per action token, or per turn
     gae_lambda: Share = 1.0  # of kind gae: how far ahead the critic's word is not taken yet, in [0, 1]

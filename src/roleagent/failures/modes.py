@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from rapidfuzz.distance import Indel
 from rapidfuzz.process import extractOne
 
-from roleagent.env_spec import spec_of
+from roleagent.env_card import card_of
 from roleagent.types import Trajectory
 
 UNKNOWN = "unknown"
@@ -55,8 +55,8 @@ class FailureModes:
 
 
 def failure_modes_of(env_id: str) -> FailureModes:
-    """The failure modes of an environment; empty if its spec has none."""
-    return spec_of(env_id).load("failure_modes") or FailureModes()
+    """The failure modes of an environment; empty if its card has none."""
+    return card_of(env_id).load("failure_modes") or FailureModes()
 
 
 def diagnose(trajectory: Trajectory) -> tuple[str, Finding]:
@@ -65,7 +65,7 @@ def diagnose(trajectory: Trajectory) -> tuple[str, Finding]:
 
 
 def taxonomy(env_id: str) -> tuple[str, ...]:
-    """The names of an environment's failure modes; ``()`` if its spec has none.
+    """The names of an environment's failure modes; ``()`` if its card has none.
 
     >>> import roleagent
     >>> taxonomy("RoleAgent/WebShop-v0")[0], taxonomy("Someone/Else-v1")

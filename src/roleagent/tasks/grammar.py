@@ -4,7 +4,7 @@ A generated task's id is its specification: every machine reads the same task fr
 task, each with a closed list of values. It converts between a simulator's line (``kind=heat item=egg``), a
 :class:`TaskSpec` and a task id. :meth:`TaskGrammar.check` accepts a task only if the commands of its own plan win it.
 
-An environment names its grammar in its :class:`~roleagent.env_spec.EnvSpec` and plays generated ids if it is made with
+An environment names its grammar in its :class:`~roleagent.env_card.EnvCard` and plays generated ids if it is made with
 ``generated_tasks=True``, on training splits only.
 """
 
@@ -21,7 +21,7 @@ from typing import Any
 import gymnasium
 from numpy.random import Generator
 
-from roleagent.env_spec import spec_of
+from roleagent.env_card import card_of
 from roleagent.tasks.split import TaskSplit
 
 REFUSALS = ("syntax", "vocabulary", "inconsistent", "unsolvable", "too_long", "trivial", "duplicate", "held_out")
@@ -263,12 +263,12 @@ def grammar_of(env: gymnasium.Env, **options: Any) -> TaskGrammar:
     Raises:
         ValueError: the environment has none, or does not play generated tasks.
     """
-    spec = spec_of(env)
-    make = spec.load("task_grammar")
+    card = card_of(env)
+    make = card.load("task_grammar")
     if make is None:
-        raise ValueError(f"the environment {spec.env_id or env} has no task grammar")
+        raise ValueError(f"the environment {card.env_id or env} has no task grammar")
     if not isinstance(getattr(env.unwrapped, "task_split", None), OpenTaskSplit):
-        raise ValueError(f"the environment {spec.env_id} plays generated tasks only with generated_tasks=True")
+        raise ValueError(f"the environment {card.env_id} plays generated tasks only with generated_tasks=True")
     return make(env, **options)
 
 

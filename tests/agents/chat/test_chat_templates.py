@@ -14,7 +14,7 @@ from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.rendering import STYLES
 from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import PromptConfig, RolloutConfig
-from roleagent.env_spec import Instructions
+from roleagent.env_card import Instructions
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.tools import ToolEnv, tool
 from roleagent.envs.wrappers import ToolTags

@@ -14,10 +14,10 @@ from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.prompting.standard import ChatAgent
 from roleagent.agents.prompting.tools import ToolAgent
 from roleagent.config.settings import PromptConfig
-from roleagent.env_spec import instructions_of
+from roleagent.env_card import instructions_of
 from roleagent.envs.tools import ToolEnv
 from roleagent.envs.wrappers.tool_tags import ToolReader, ToolTags
-from roleagent.evaluate import main
+from roleagent.programs.evaluate import main
 
 TASKS = [{"id": f"t{n}", "prompt": f"How many meters are {n} km?", "answer": 1000 * n, "type": "km"} for n in (1, 2, 3)]
 TRANSCRIPT = ("--set", "prompt.style=transcript")

@@ -22,7 +22,7 @@ from roleagent.agents.evaluation.play import play_agents, play_prompting
 from roleagent.agents.evaluation.records import Attempt
 from roleagent.agents.prompting.plain import MEMORY, ReAct, Reflexion, read_action, read_command
 from roleagent.agents.scheduler import THREAD_NAME
-from roleagent.env_spec import instructions_of
+from roleagent.env_card import instructions_of
 from roleagent.envs.pool import EnvPool
 
 WORLDS = {

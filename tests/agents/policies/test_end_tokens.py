@@ -16,7 +16,7 @@ from roleagent.agents.policies.vllm.policy import VLLMPolicy
 from roleagent.agents.rendering import STYLES
 from roleagent.agents.rollout import Rollout
 from roleagent.config.settings import PromptConfig, RolloutConfig
-from roleagent.env_spec import UNKNOWN
+from roleagent.env_card import UNKNOWN
 from roleagent.learners.run.checkpoints import save_policy
 from roleagent.types import Completion
 

@@ -9,7 +9,7 @@ import pytest
 from roleagent.curricula import FailureLibrary
 from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.env_spec import instructions_of
+from roleagent.env_card import instructions_of
 from roleagent.envs.adapters.chat import ChatEpisode, GroupObserver
 from roleagent.envs.adapters.splits import Splits
 from roleagent.envs.wrappers import FailureCurriculum

@@ -26,9 +26,9 @@ import roleagent  # noqa: F401  (registers the environments)
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.search import Search
 from roleagent.config import load
-from roleagent.env_spec import spec_of
+from roleagent.env_card import card_of
 from roleagent.envs.failures import play_failures, scripted_modes
-from roleagent.envs.make import make as make_view
+from roleagent.envs.registry import make_env
 from roleagent.envs.restoring import RecordedStep, Restorer
 from roleagent.envs.scienceworld import java
 from roleagent.envs.scienceworld.env import UNKNOWN, ScienceWorldEnv
@@ -204,7 +204,7 @@ def test_each_mode_is_found_in_the_text(mode, step, steps):
 
 def test_what_can_be_done_is_suggested_from_the_text():
     def offered(text):
-        return [command for form in spec_of(ENV_ID).load("command_forms") for command in form.suggest(text, {})]
+        return [command for form in card_of(ENV_ID).load("command_forms") for command in form.suggest(text, {})]
 
     assert {"open door to outside", "go to bathroom", "pick up thermometer", "activate oven"} <= {*offered(KITCHEN)}
     assert offered(QUESTION) == ["0"] and offered("You move to the kitchen.") == ["look around"]
@@ -306,7 +306,7 @@ def test_every_mode_has_a_script_that_fails_by_it(make):
 
 
 def test_the_fine_view_and_a_restored_episode(make):
-    view = make_view(ENV_ID, {"split": "test", "view": "fine"})
+    view = make_env(ENV_ID, {"split": "test", "view": "fine"})
     view.reset(options={"task_id": ANIMAL})
     infos = [view.step(action)[-1] for action in view.get_wrapper_attr("walkthrough")()]
     assert infos[-1]["won"]

@@ -5,7 +5,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from roleagent.env_spec import make_expert
+from roleagent.env_card import make_expert
 from roleagent.envs.searchqa.data.world import generate
 from roleagent.envs.searchqa.env import SearchQAEnv, present
 from roleagent.envs.searchqa.expert import GIVEN_UP, ResearchExpert, understand

@@ -9,7 +9,7 @@ import pytest
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import ConfigError, load
-from roleagent.env_spec import make_expert
+from roleagent.env_card import make_expert
 from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.expert import GIVEN_UP
 from roleagent.learners.run.launch import size_warm_start

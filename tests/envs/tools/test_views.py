@@ -13,9 +13,9 @@ from roleagent.agents.rollout import Rollout
 from roleagent.config import ConfigError
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.env_spec import UNKNOWN, instructions_of, spec_of
-from roleagent.envs.make import make
+from roleagent.env_card import UNKNOWN, card_of, instructions_of
 from roleagent.envs.pool import EnvPool
+from roleagent.envs.registry import make_env
 from roleagent.envs.restoring import Restorer
 from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.definition.command_tools import CommandTool
@@ -36,12 +36,12 @@ each_view = pytest.mark.parametrize(
 
 
 def env_of(name):
-    return make(f"RoleAgent/{name}-v0", SMALL[f"RoleAgent/{name}-v0"])
+    return make_env(f"RoleAgent/{name}-v0", SMALL[f"RoleAgent/{name}-v0"])
 
 
 def view_of(name, fine=False, **options):
     arguments = SMALL[f"RoleAgent/{name}-v0"] | options
-    return make(f"RoleAgent/{name}-v0", {**arguments, "view": "fine" if fine else "tools"})
+    return make_env(f"RoleAgent/{name}-v0", {**arguments, "view": "fine" if fine else "tools"})
 
 
 @each_view
@@ -120,12 +120,12 @@ def test_a_command_of_two_wordings():
 
 def test_instructions_and_wrong_views():
     rules = instructions_of(view_of("SearchQA")).rules
-    assert "search[" not in rules and "4 commands" in rules and spec_of(view_of("Toy")).env_id == "RoleAgent/Toy-v0"
+    assert "search[" not in rules and "4 commands" in rules and card_of(view_of("Toy")).env_id == "RoleAgent/Toy-v0"
     assert instructions_of(env_of("Toy")).rules != UNKNOWN.rules
     with pytest.raises(ConfigError, match="no tools for each verb"):
         view_of("WebShop", fine=True)
     with pytest.raises(ConfigError, match="view"):
-        make("RoleAgent/Toy-v0", {"view": "window"})
+        make_env("RoleAgent/Toy-v0", {"view": "window"})
     with pytest.raises(ValueError, match="leave the view out"):
         ToolView(ToolView(gymnasium.make("RoleAgent/Toy-v0")))
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.env_spec import make_expert
+from roleagent.env_card import make_expert
 from roleagent.envs.webshop.text import read_page, read_request
 from roleagent.types import Expert
 

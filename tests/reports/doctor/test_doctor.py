@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from roleagent.cli import main
-from roleagent.env_spec import spec_of
+from roleagent.env_card import card_of
 from roleagent.envs.alfworld.official import games as official
 from roleagent.envs.searchqa.data import benchmarks
 from roleagent.envs.textcraft.data.dataset import open_book
@@ -230,7 +230,7 @@ def test_gpus_and_builds_that_do_not_fit(torch, driver, grade, summary, monkeypa
 
 
 def found(name):
-    return list(doctor.data_status(spec_of(f"RoleAgent/{name}-v0")))
+    return list(doctor.data_status(card_of(f"RoleAgent/{name}-v0")))
 
 
 def test_data_folders_with_everything(tmp_path, monkeypatch):
@@ -288,12 +288,12 @@ def test_games_of_two_versions_are_noticed(official_games, tmp_path, monkeypatch
 
 
 def test_a_game_is_played_to_its_end(monkeypatch, tmp_path):
-    won = doctor.episode(spec_of("RoleAgent/Toy-v0"), 60)
+    won = doctor.episode(card_of("RoleAgent/Toy-v0"), 60)
     assert won.grade == "good" and "won in" in won.text
     monkeypatch.setenv("WEBSHOP_DATA", str(tmp_path))
-    lost = doctor.episode(spec_of("RoleAgent/WebShop-v0"), 60)
+    lost = doctor.episode(card_of("RoleAgent/WebShop-v0"), 60)
     assert lost.grade == "problem" and "no items_shuffle" in lost.text
-    assert doctor.episode(spec_of("RoleAgent/Toy-v0"), seconds=0.01).grade == "note"
+    assert doctor.episode(card_of("RoleAgent/Toy-v0"), seconds=0.01).grade == "note"
 
 
 def test_folders_that_cannot_be_written_to_or_are_full(tmp_path, monkeypatch):

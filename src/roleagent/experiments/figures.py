@@ -1,0 +1,388 @@
+"""The figures of an experiment, computed from its run folders."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from roleagent.agents.evaluation import statistics
+from roleagent.agents.evaluation.comparison import EvalRecords, compare
+from roleagent.agents.evaluation.records import Record
+from roleagent.agents.evaluation.statistics import Estimate
+from roleagent.curricula.archive import curves
+from roleagent.curricula.library import FailureLibrary
+from roleagent.experiments.plan import SUCCESS, Evaluation, Plan
+from roleagent.reports.data.load_trajectories import TrajectoryReader
+from roleagent.timer import PARTS
+
+OF_PREDICTIONS = ("prediction_score", "prediction_correlation", "prediction_information", "failure_recall")
+"""Logged numbers that are meaningless without predictions."""
+
+
+class Point(NamedTuple):
+    """One evaluation: environment steps before it, and success in [0, 1]."""
+
+    steps: float
+    success: float
+
+
+class Course(NamedTuple):
+    """A run's learning curve; the first evaluation is before any step."""
+
+    points: tuple[Point, ...]
+
+    def steps_to(self, threshold: float) -> tuple[float, bool]:
+        """Steps until success first reached a threshold (interpolated), and whether it did; otherwise all steps.
+
+        >>> Course((Point(0, 0.1), Point(100, 0.3), Point(200, 0.5))).steps_to(0.4)
+        (150.0, True)
+        """
+        before = self.points[0]
+        for point in self.points:
+            if point.success >= threshold:
+                if point is before:
+                    return 1.0, True
+                share = (threshold - before.success) / (point.success - before.success)
+                return before.steps + share * (point.steps - before.steps), True
+            before = point
+        return before.steps, False
+
+    @property
+    def mean(self) -> float:
+        """Success averaged over the steps of the run."""
+        pairs = zip(self.points, self.points[1:], strict=False)
+        area = sum((later.steps - sooner.steps) * (sooner.success + later.success) / 2 for sooner, later in pairs)
+        return area / self.points[-1].steps
+
+
+def iterations_of(folder: Path) -> list[dict[str, Any]]:
+    """The logged iterations of a run, in order; empty without a log."""
+    file = folder / "metrics.jsonl"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return [row for row in map(json.loads, lines) if row["stage"] == "train"]
+
+
+def course(folder: Path, success: Callable[[Mapping[str, Any]], float] = lambda found: found["success"]) -> Course:
+    """Reads a finished run's folder; ``success`` extracts the compared number of an evaluation's summary."""
+    steps: dict[int, float] = {0: 0.0}
+    for row in iterations_of(folder):
+        steps[row["step"]] = steps[row["step"] - 1] + row["environment_steps"]
+    last = max(steps)
+    files = {int(path.stem.rpartition("-")[2]): path for path in folder.glob("iteration-*.json")}
+    files = {0: folder / "before.json", **files, last: files.get(last, folder / "after.json")}
+    found = {iteration: json.loads(path.read_text(encoding="utf-8")) for iteration, path in sorted(files.items())}
+    return Course(tuple(Point(steps[iteration], success(summary)) for iteration, summary in found.items()))
+
+
+@dataclass(frozen=True)
+class ArmRuns:
+    """The finished runs of an arm.
+
+    Attributes:
+        runs: their folders, by seed.
+        measure: the compared measure, ``success`` or a metric of the environment.
+    """
+
+    name: str
+    runs: Mapping[int, Path]
+    measure: str = SUCCESS
+
+    @cached_property
+    def logs(self) -> dict[int, list[dict[str, Any]]]:
+        """The logged iterations of each run."""
+        return {seed: iterations_of(folder) for seed, folder in self.runs.items()}
+
+    @cached_property
+    def courses(self) -> dict[int, Course]:
+        """The learning curve of each run."""
+
+        def reached(summary: Mapping[str, Any]) -> float:
+            return float(summary[SUCCESS] if self.measure == SUCCESS else summary["metrics"][self.measure]["mean"])
+
+        return {seed: course(folder, reached) for seed, folder in self.runs.items()}
+
+    @property
+    def predicts(self) -> bool:
+        """Whether its policies predicted."""
+        return any(row["predictions_scored"] + row["predictions_absent"] for rows in self.logs.values() for row in rows)
+
+    def measured(self, evaluation: Evaluation, seeds: Sequence[int] = ()) -> list[EvalRecords]:
+        """The policies' evaluations, of some seeds or all."""
+        chosen = [folder for seed, folder in self.runs.items() if not seeds or seed in seeds]
+        return [EvalRecords.read(evaluation.records(folder)) for folder in chosen]
+
+    def records(self, evaluation: Evaluation) -> list[Record]:
+        """All episodes of an evaluation that have an outcome."""
+        return [record for one in self.measured(evaluation) for record in one.records if record.sound]
+
+    def mean(self, name: str, of: Callable[[Sequence[float]], float] = np.mean) -> Estimate | float | None:
+        """A logged number, aggregated over iterations by ``of`` and averaged over seeds, with Student's interval over
+        several seeds."""
+        columns = [[row[name] for row in rows if name in row] for rows in self.logs.values()]
+        values = [float(of(row)) for row in columns if row]
+        if name in OF_PREDICTIONS and not self.predicts:
+            return None
+        if not values or not all(map(math.isfinite, values)):
+            return None
+        return statistics.spread(values) or values[0]
+
+
+def finished(plan: Plan, out: Path) -> list[ArmRuns]:
+    """The arms with finished and measured runs, in the report's order."""
+    found = {
+        arm: {seed: folder for seed, folder in folders.items() if plan.is_finished(folder)}
+        for arm, folders in plan.folders(plan.jobs(), out).items()
+    }
+    return [ArmRuns(name, found[name], plan.measure) for name in plan.reported if found.get(name)]
+
+
+def success(arm: ArmRuns, evaluation: Evaluation) -> dict[str, Any]:
+    """An arm's success on the split: over all and by task type with intervals over tasks; its measure by seed."""
+    records = arm.records(evaluation)
+    measured = arm.measured(evaluation)
+    by_seed = [float(np.mean([outcome(r, arm.measure) for r in one.records if r.sound])) for one in measured]
+    spread = statistics.spread(by_seed)
+    types = sorted({record.task_type for record in records})
+    metrics = sorted({name for record in records for name in record.metrics})
+    return {
+        "episodes": len(records),
+        "all": _rate(records),
+        "by_type": {name: _rate([r for r in records if r.task_type == name]) for name in types},
+        "metrics": {name: float(np.mean([outcome(r, name) for r in records])) for name in metrics},
+        "seeds": by_seed,
+        "over_seeds": spread and Estimate(spread.value, max(0.0, spread.low), min(1.0, spread.high)),  # as measures are
+    }
+
+
+def _rate(records: Sequence[Record]) -> Estimate:
+    return statistics.rate([record.won for record in records], [record.task_id for record in records])
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The gain of one arm over another in one evaluation, over their common seeds, in [-1, 1].
+
+    Attributes:
+        arm: the second side.
+        over: the first side.
+        seeds: the common ones.
+        over_tasks: bootstrap over tasks for these seeds.
+        gaps: one per seed.
+        over_seeds: Student's interval of the gaps; None for a single seed.
+        detectable: see :func:`detectable`.
+        alone: episodes that only the first and only the second side won; None for another measure than success.
+        mcnemar: p value of these pairs, if each task was played once in all. Over several seeds pairs of the same task
+            depend on each other, and the test would call too much significant.
+    """
+
+    arm: str
+    over: str
+    evaluation: Evaluation
+    measure: str
+    seeds: tuple[int, ...]
+    over_tasks: Estimate
+    gaps: tuple[float, ...]
+    over_seeds: Estimate | None
+    detectable: float | None
+    alone: tuple[int, int] | None
+    mcnemar: float | None
+
+
+def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure: str = SUCCESS) -> Difference | None:
+    """The gain of the second arm over the first; None without common seeds."""
+    seeds = tuple(seed for seed in first.runs if seed in second.runs)
+    if not seeds:
+        return None
+    sides = first.measured(evaluation, seeds), second.measured(evaluation, seeds)
+    found = compare(*sides, np.random.default_rng(0))
+    cell = found[SUCCESS] if measure == SUCCESS else found["metrics"][measure]
+    pairs, gaps = [], []
+    for one, other in zip(*sides, strict=True):
+        outcomes = [{r.attempt: outcome(r, measure) for r in side.records if r.sound} for side in (one, other)]
+        pairs += [(outcomes[0][key], outcomes[1][key]) for key in outcomes[0] if key in outcomes[1]]
+        gaps.append(float(np.mean(list(outcomes[1].values())) - np.mean(list(outcomes[0].values()))))
+    return Difference(
+        arm=second.name,
+        over=first.name,
+        evaluation=evaluation,
+        measure=measure,
+        seeds=seeds,
+        over_tasks=Estimate(cell["difference"], *cell["interval"]),
+        gaps=tuple(gaps),
+        over_seeds=statistics.spread(gaps),
+        detectable=detectable(gaps),
+        alone=(pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))) if measure == SUCCESS else None,
+        mcnemar=cell.get("p"),
+    )
+
+
+def differences(plan: Plan, arms: Sequence[ArmRuns]) -> list[Difference]:
+    """All compared arms of a plan, evaluation by evaluation: success, then the plan's measure if it is another one."""
+    by_name = {arm.name: arm for arm in arms}
+    return [
+        found
+        for evaluation in plan.evaluations
+        for measure in dict.fromkeys((SUCCESS, plan.measure))
+        for first, second in plan.pairs
+        if first in by_name
+        and second in by_name
+        and (found := difference(by_name[first], by_name[second], evaluation, measure)) is not None
+    ]
+
+
+def outcome(record: Record, measure: str) -> float:
+    """The value of a measure for an episode."""
+    return float(record.won) if measure == SUCCESS else record.metrics.get(measure, 0.0)
+
+
+def detectable(gaps: Sequence[float]) -> float | None:
+    """The true difference that a paired t test at 5 % detects with a power of about 80 %; None for a single seed."""
+    if len(gaps) < 2:
+        return None
+    freedom = len(gaps) - 1
+    quantiles = statistics.student(freedom) + statistics.student(freedom, tail=0.2)
+    return quantiles * float(np.std(gaps, ddof=1)) / math.sqrt(len(gaps))
+
+
+def prediction_correlation(arm: ArmRuns, evaluation: Evaluation) -> dict[str, Any] | None:
+    """Correlation of an episode's mean prediction score and the arm's measure; point-biserial for success.
+
+    Returns:
+        ``n`` episodes; ``r`` with a bootstrap interval over tasks; ``above`` and ``below``, the mean scores of episodes
+        above and not above the mean of the measure (for success: won and lost). None if scores or outcomes do not vary.
+    """
+    records = [record for record in arm.records(evaluation) if record.prediction is not None]
+    came_to = np.array([outcome(record, arm.measure) for record in records])
+    scores = np.array([record.prediction for record in records], float)
+    if len(records) < 3 or came_to.std() == 0 or scores.std() == 0:
+        return None
+    _, task = np.unique([record.task_id for record in records], return_inverse=True)
+    rng, members = np.random.default_rng(0), [np.flatnonzero(task == number) for number in range(task.max() + 1)]
+    draws = []
+    for _ in range(1000):
+        chosen = np.concatenate([members[number] for number in rng.integers(len(members), size=len(members))])
+        if came_to[chosen].std() and scores[chosen].std():
+            draws.append(np.corrcoef(scores[chosen], came_to[chosen])[0, 1])
+    low, high = np.quantile(draws, [0.025, 0.975])
+    r = float(np.corrcoef(scores, came_to)[0, 1])
+    above = came_to > came_to.mean()
+    halves = {"above": float(scores[above].mean()), "below": float(scores[~above].mean())}
+    return {"n": len(records), "r": Estimate(r, float(low), float(high)), **halves}
+
+
+def efficiency(arm: ArmRuns, threshold: float) -> dict[str, Any]:
+    """Environment steps by seed until the measure reached a threshold, and the number of seeds that reached it."""
+    found = {seed: one.steps_to(threshold) for seed, one in arm.courses.items()}
+    mean = float(np.mean([one.mean for one in arm.courses.values()]))
+    return {"steps": found, "reached": sum(reached for _, reached in found.values()), "mean": mean}
+
+
+def growth(arm: ArmRuns) -> dict[str, dict[int, list[int]]]:
+    """Entries of the failure libraries, by mode and seed, after each iteration with failures."""
+    found: dict[str, dict[int, list[int]]] = {}
+    for seed, folder in arm.runs.items():
+        path = folder / "failures.db"
+        if not path.exists():
+            continue
+        library = FailureLibrary(f"sqlite:///{path}", read_only=True)
+        try:
+            for row in curves(library.growth()):
+                found.setdefault(row["mode"], {}).setdefault(seed, []).append(row["entries"])
+        finally:
+            library.close()
+    return found
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Statistics of the groups chosen by the curriculum, or of the uniformly drawn groups.
+
+    Attributes:
+        groups: how many.
+        reward: mean over their episodes.
+        zero_variance: share of groups whose episodes all have the same reward.
+        never_won: share of groups without a won episode.
+    """
+
+    groups: int
+    reward: float
+    zero_variance: float
+    never_won: float
+
+
+def origins(arm: ArmRuns) -> dict[str, Origin]:
+    """The groups by the origin of their task, ``curriculum`` or ``chance``; empty without a curriculum."""
+    outcomes: dict[str, list[list[float]]] = {"curriculum": [], "chance": []}
+    for folder in arm.runs.values():
+        recorded = TrajectoryReader(folder)
+        for iteration in recorded.files:
+            for rows in recorded.groups(iteration):
+                chosen = "chance" if rows[0]["chosen_because"] is None else "curriculum"
+                outcomes[chosen].append([row["reward"] for row in rows])
+    if not outcomes["curriculum"]:
+        return {}
+    return {
+        name: Origin(
+            len(groups),
+            float(np.mean([np.mean(rewards) for rewards in groups])),
+            float(np.mean([np.ptp(rewards) == 0 for rewards in groups])),
+            float(np.mean([max(rewards) == 0 for rewards in groups])),
+        )
+        for name, groups in outcomes.items()
+    }
+
+
+def written_tasks(arm: ArmRuns) -> dict[int, dict[str, float]]:
+    """How the tasks of a simulator fit the agent, by seed; without a simulator nothing.
+
+    Returns:
+        ``initial_live`` and ``present_live``: means over the probes, and their ratio ``live_ratio``; over the last
+        third of the iterations the means ``fresh_success``, ``fresh_in_band``, ``base_in_band`` and ``forgetting``.
+        What was never measured is left out.
+    """
+    found: dict[int, dict[str, float]] = {}
+    for seed, rows in arm.logs.items():
+        late = rows[-math.ceil(len(rows) / 3) :]
+        wanted = {f"{name}_live": (rows, f"genenv_probe_{name}_live") for name in ("initial", "present")}
+        late_names = ("fresh_success", "fresh_in_band", "base_in_band", "forgetting")
+        wanted |= {name: (late, f"genenv_{name}") for name in late_names}
+        own = {name: [row[key] for row in part if key in row] for name, (part, key) in wanted.items()}
+        means = {name: float(np.mean(values)) for name, values in own.items() if values}
+        if means.get("initial_live") and "present_live" in means:
+            means["live_ratio"] = means["present_live"] / means["initial_live"]
+        if means:
+            found[seed] = means
+    return found
+
+
+def time_shares(arm: ArmRuns) -> dict[str, float]:
+    """Time per part as shares, and the mean ``seconds`` of an iteration."""
+    rows = [row for log in arm.logs.values() for row in log]
+    whole = sum(row["seconds"] for row in rows)
+    parts = {name: sum(row.get(f"{name}_seconds", 0.0) for row in rows) / whole for name in (*PARTS, "other")}
+    return {**parts, "seconds": whole / len(rows)}
+
+
+def along(arm: ArmRuns, name: str) -> tuple[list[int], list[float]]:
+    """A logged number by iteration, mean over seeds; empty if it is meaningless for the arm."""
+    values: dict[int, list[float]] = {}
+    if name in OF_PREDICTIONS and not arm.predicts:
+        return [], []
+    for rows in arm.logs.values():
+        for row in rows:
+            if name in row:
+                values.setdefault(row["step"], []).append(row[name])
+    return sorted(values), [float(np.mean(values[step])) for step in sorted(values)]
+
+
+def task_split_of(arm: ArmRuns, evaluation: Evaluation) -> Mapping[str, Any]:
+    """The split that the arm was measured on: ``env_id``, ``split``, number of ``tasks``, ``digest``."""
+    first = next(iter(arm.runs))
+    return arm.measured(evaluation, [first])[0].task_split

@@ -1,0 +1,325 @@
+"""The plan of an experiment: its arms, seeds, evaluations, and where its runs lie."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import yaml
+from pydantic.dataclasses import dataclass
+
+from roleagent.commands import nearest
+from roleagent.config import load
+from roleagent.config.settings import KNOWN_KEYS, Positive, ShareAbove0, Size, Temperature
+from roleagent.experiments.runs import Run
+from roleagent.options import ConfigError, user_path
+from roleagent.validation import Integer, Switch, Text, validated
+
+START = "warm start"
+"""The arm from which all others start: imitation of the demonstrations alone."""
+
+SUCCESS = "success"
+"""The measure that every environment has."""
+
+SHIPPED = Path(__file__).parents[1] / "configs" / "experiments"
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class Arm:
+    """One arm of an experiment.
+
+    Attributes:
+        options: ``key=value``, as for ``train``: what defines the arm.
+        over: the arms with which it is compared.
+        seeds: its seeds; empty: those of the plan.
+        own_start: whether it has a warm start of its own, because its policy replies in another form. That start is an
+            arm, too, called ``warm start of`` and the arm's name.
+        minutes: of a run on one core, for the first estimate of the time.
+    """
+
+    options: tuple[Text, ...] = ()
+    over: tuple[Text, ...] = ()
+    seeds: tuple[Integer, ...] = ()
+    own_start: Switch = False
+    minutes: Positive | None = None
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class Evaluation:
+    """How the final policies are evaluated, on the whole split.
+
+    Attributes:
+        temperature: of sampling.
+        repeats: episodes per task.
+        in_training: whether training ends with this evaluation anyway, so that it is not played again.
+    """
+
+    temperature: Temperature
+    repeats: Size = 1
+    in_training: Switch = False
+
+    def records(self, run: Path) -> Path:
+        """The file of its records in a run folder."""
+        return run / ("after.json" if self.in_training else f"split-temperature-{self.temperature:g}.jsonl")
+
+    def result(self, run: Path) -> Path:
+        """The file of its result, which is written last."""
+        records = self.records(run)
+        return records if self.in_training else records.with_suffix(".result.json")
+
+
+class Job(NamedTuple):
+    """One run of an experiment.
+
+    Attributes:
+        start_arm: the arm whose run it starts from.
+    """
+
+    seed: int
+    arm: str
+    start_arm: str
+
+    @property
+    def name(self) -> str:
+        """The name of the run."""
+        return f"{self.arm}, seed {self.seed}"
+
+    @property
+    def start(self) -> str:
+        """The name of its warm start."""
+        return f"{self.start_arm}, seed {self.seed}"
+
+
+@dataclass(frozen=True, config=KNOWN_KEYS)
+class Plan:
+    """An experiment as its file describes it.
+
+    Attributes:
+        title: of the report.
+        config: the configuration file of all runs, as ``train --config`` reads it.
+        arms: by name. All arms of a seed start from one warm start.
+        seeds: of every arm that names none.
+        options: ``key=value`` for all runs.
+        evaluations: of the final policies.
+        measure: what is compared: ``success``, or a metric of the environment in [0, 1] where success is rare.
+        threshold: of the measure, for sample efficiency, in (0, 1].
+        start_minutes: of a warm start on one core.
+        note: what a reader must know, in Markdown.
+        needs: environment variables that name the experiment's data.
+    """
+
+    title: Text
+    config: Text
+    arms: Mapping[Text, Arm]
+    seeds: tuple[Integer, ...] = ()
+    options: tuple[Text, ...] = ()
+    evaluations: tuple[Evaluation, ...] = (Evaluation(1.0),)
+    measure: Text = SUCCESS
+    threshold: ShareAbove0 = 0.5
+    start_minutes: Positive | None = None
+    note: Text = ""
+    needs: tuple[Text, ...] = ()
+
+    @classmethod
+    def read(cls, path: Path, options: Sequence[str] = ()) -> Plan:
+        """The plan in a YAML file.
+
+        Args:
+            options: more options for all runs, behind those of the file.
+
+        Raises:
+            ConfigError: one line that names the mistake.
+        """
+        try:
+            given = yaml.safe_load(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, yaml.YAMLError) as error:
+            raise ConfigError(f"cannot read the experiment {path}: {' '.join(str(error).split())}") from error
+        if not isinstance(given, dict):
+            raise ConfigError(f"{path} is no experiment: it holds a {type(given).__name__}, not keys and values")
+        for key in ("title", "config", "arms"):
+            if not given.get(key):
+                raise ConfigError(f"{path} is no experiment: it has no {key}")
+        arms = given["arms"]
+        if isinstance(arms, dict):
+            given["arms"] = {name: arm or {} for name, arm in arms.items()}  # `GRPO:` alone is an arm without options
+        try:
+            plan = validated(cls, {**given, "options": [*(given.get("options") or ()), *options]})
+            plan.check()
+        except (ConfigError, TypeError) as error:
+            raise ConfigError(f"{path}: {error}") from error
+        return plan
+
+    def check(self) -> None:
+        """Refuses what cannot be run.
+
+        Raises:
+            ConfigError: one line that names the mistake.
+        """
+        if len({folder_name(arm) for arm in self.reported}) < len(self.reported):
+            raise ConfigError(f"two arms have the same folder: {', '.join(self.reported)}")
+        if not self.evaluations:
+            raise ConfigError("evaluations is empty: name at least one, e.g. {temperature: 1.0}")
+        if len({one.temperature for one in self.evaluations}) < len(self.evaluations):
+            raise ConfigError("two evaluations have the same temperature")
+        for name, arm in self.arms.items():
+            seeds = self.seeds_of(name)
+            if not seeds:
+                raise ConfigError(f"the arm {name!r} has no seeds: give seeds to the plan or the arm")
+            if len(set(seeds)) < len(seeds):
+                raise ConfigError(f"the arm {name!r} has a seed twice")
+            for other in arm.over:
+                if other not in self.reported or other == name:
+                    hint = nearest(other, self.reported)
+                    raise ConfigError(f"the arm {name!r} is compared with {other!r}, which is no other arm{hint}")
+            options = [*self.options, *arm.options]
+            for option in options:
+                if option.partition("=")[0] in ("seed", "run_dir"):
+                    raise ConfigError(f"the experiment itself sets {option.partition('=')[0]}: remove {option!r}")
+            try:
+                config = load(self.config, [*options, f"seed={seeds[0]}"])
+            except ConfigError as error:
+                raise ConfigError(f"the arm {name!r}: {error}") from error
+            ends = config.rollout.eval_temperature
+            for one in self.evaluations:
+                if one.in_training and (one.temperature, one.repeats) != (ends, 1):
+                    raise ConfigError(f"in_training an evaluation is of each task once, at temperature {ends:g}")
+
+    def check_data(self) -> None:
+        """Refuses to begin without the data.
+
+        Raises:
+            ConfigError: an environment variable is not set.
+        """
+        for name in self.needs:
+            if not os.environ.get(name):
+                raise ConfigError(f"{name} is not set: the experiment needs the data that it names")
+
+    @property
+    def reported(self) -> list[str]:
+        """All arms in the report's order, with warm starts before the arms that use them."""
+        own = [own_start(name) for name, arm in self.arms.items() if arm.own_start]
+        return [START, *own, *self.arms]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The compared arms: the gain of the second over the first."""
+        return [(other, name) for name, arm in self.arms.items() for other in arm.over]
+
+    def seeds_of(self, arm: str) -> tuple[int, ...]:
+        """The seeds of an arm."""
+        return self.arms[arm].seeds or self.seeds
+
+    def minutes_of(self, arm: str) -> float | None:
+        """The plan's estimate for a run of an arm, or for a warm start."""
+        return self.arms[arm].minutes if arm in self.arms else self.start_minutes
+
+    def is_finished(self, run: Path) -> bool:
+        """Whether the run in a folder is finished and evaluated."""
+        results = (evaluation.result(run) for evaluation in self.evaluations)
+        return all(path.exists() for path in (run / "result.json", *results))
+
+    def jobs(self, seeds: Sequence[int] = (), arms: Sequence[str] = ()) -> list[Job]:
+        """The runs in their order, seed by seed.
+
+        Args:
+            seeds: only these.
+            arms: only these.
+
+        Raises:
+            ConfigError: the plan has no such seed or arm.
+        """
+        known = sorted({seed for arm in self.arms for seed in self.seeds_of(arm)})
+        for seed in seeds:
+            if seed not in known:
+                raise ConfigError(f"the plan has no seed {seed}; it has {', '.join(map(str, known))}")
+        for arm in arms:
+            if arm not in self.arms:
+                raise ConfigError(f"there is no arm {arm!r}{nearest(arm, self.arms)}; arms: {', '.join(self.arms)}")
+        return [
+            Job(seed, name, own_start(name) if arm.own_start else START)
+            for seed in known
+            for name, arm in self.arms.items()
+            if seed in self.seeds_of(name) and (not seeds or seed in seeds) and (not arms or name in arms)
+        ]
+
+    def start(self, job: Job, out: Path) -> Run:
+        """The warm start of a run: a training run without iterations."""
+        own = self.arms[job.arm].options if self.arms[job.arm].own_start else ()
+        options = [*self.options, *own, f"seed={job.seed}", "train.iterations=0"]
+        return Run(self._start_folder(job, out), self.config, options, quiet=True)
+
+    def run(self, job: Job, out: Path) -> Run:
+        """The run itself, which begins with the weights of its warm start.
+
+        Raises:
+            ConfigError: the warm start is not finished.
+        """
+        start = self.start(job, out)
+        if start.start() is None:
+            raise ConfigError(f"its warm start ({job.start}) is not finished")
+        iterations = load(self.config, self.options).train.iterations
+        options = [f"train.iterations={iterations}", *self.arms[job.arm].options]
+        return start.control(folder_name(job.arm), *options)
+
+    def folders(self, jobs: Sequence[Job], out: Path) -> dict[str, dict[int, Path]]:
+        """The folders of runs and their warm starts, by arm and seed; warm starts first."""
+        found: dict[str, dict[int, Path]] = {}
+        for job in jobs:
+            found.setdefault(job.start_arm, {})[job.seed] = self._start_folder(job, out)
+        for job in jobs:
+            start = self._start_folder(job, out)
+            found.setdefault(job.arm, {})[job.seed] = start.with_name(f"{start.name}-{folder_name(job.arm)}")
+        return found
+
+    def _start_folder(self, job: Job, out: Path) -> Path:
+        own = f"-{folder_name(job.arm)}" if self.arms[job.arm].own_start else ""
+        return out / f"seed{job.seed}" / f"start{own}"
+
+
+def shipped() -> list[str]:
+    """Names of the experiments that come with the package."""
+    return sorted(path.stem for path in SHIPPED.glob("*.yaml"))
+
+
+def find_plan(name: str) -> Path:
+    """The file of an experiment.
+
+    Args:
+        name: a path, or the name of a shipped experiment.
+
+    Raises:
+        ConfigError: there is none.
+
+    >>> find_plan("genenv_toy").name
+    'genenv_toy.yaml'
+    """
+    path = user_path(name)
+    if path.is_file():
+        return path
+    if name in shipped():
+        return SHIPPED / f"{name}.yaml"
+    hint = nearest(name, shipped()) or f"; shipped: {', '.join(shipped())}"
+    raise ConfigError(f"there is no experiment {name!r}: give a file or the name of a shipped one{hint}")
+
+
+def own_start(arm: str) -> str:
+    """The name of an arm's own warm start.
+
+    >>> own_start("H 20 %")
+    'warm start of H 20 %'
+    """
+    return f"{START} of {arm}"
+
+
+def folder_name(arm: str) -> str:
+    """An arm's name in paths.
+
+    >>> folder_name("Role-Agent without AIW")
+    'role-agent_without_aiw'
+    """
+    return "".join(sign if sign.isalnum() or sign == "-" else "_" for sign in arm.lower())
+
+
+__all__ = ["START", "SUCCESS", "Arm", "Evaluation", "Job", "Plan", "find_plan", "folder_name", "own_start", "shipped"]

@@ -1,0 +1,441 @@
+"""The report of an experiment: Markdown with pictures, and its main tables as CSV and LaTeX, from the run folders."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from roleagent.agents.evaluation.statistics import Estimate
+from roleagent.experiments.figures import (
+    ArmRuns,
+    Difference,
+    differences,
+    efficiency,
+    finished,
+    growth,
+    origins,
+    outcome,
+    prediction_correlation,
+    success,
+    task_split_of,
+    time_shares,
+    written_tasks,
+)
+from roleagent.experiments.pictures import draw
+from roleagent.experiments.plan import SUCCESS, Evaluation, Plan
+from roleagent.options import ConfigError
+
+
+def write_report(plan: Plan, out: Path, name: str) -> dict[str, Any]:
+    """Writes the report of the finished runs into the experiment's folder; returns the main figures.
+
+    The files are ``report.md``, ``success.csv``, ``differences.csv``, the same as ``.tex`` (booktabs), and
+    ``pictures/`` with SVG and PNG.
+
+    Args:
+        name: of the plan on the command line.
+
+    Raises:
+        ConfigError: no run is finished, or the environment has no such measure.
+    """
+    arms = finished(plan, out)
+    if not arms:
+        raise ConfigError(f"no run in {out} is finished and evaluated yet: there is nothing to report")
+    known = (SUCCESS, *success(arms[0], plan.evaluations[0])["metrics"])
+    if plan.measure not in known:
+        raise ConfigError(f"no episode has a measure {plan.measure!r}; there are {', '.join(known)}")
+    gains = differences(plan, arms)
+    pictures = draw(arms, gains, out / "pictures")
+    lines = _pages(plan, arms, gains, {what: path.relative_to(out) for what, path in pictures.items()}, name)
+    (out / "report.md").write_text("\n".join(lines).rstrip() + "\n", encoding="utf-8")
+    write_csv(out / "success.csv", list(success_rows(plan, arms)))
+    write_csv(out / "differences.csv", [difference_row(one) for one in gains])
+    (out / "success.tex").write_text(success_latex(plan, arms), encoding="utf-8")
+    (out / "differences.tex").write_text(differences_latex(gains), encoding="utf-8")
+    first = plan.evaluations[0]
+    return {
+        "report": str(out / "report.md"),
+        "task_split": task_split_of(arms[0], first)["digest"],
+        "success": {arm.name: round(success(arm, first)["all"].value, 4) for arm in arms},
+        "seeds": {arm.name: sorted(arm.runs) for arm in arms},
+    }
+
+
+def success_rows(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[dict[str, Any]]:
+    """One row per arm, evaluation and seed: success and the environment's metrics, in [0, 1]."""
+    for arm in arms:
+        for evaluation in plan.evaluations:
+            for seed, one in zip(arm.runs, arm.measured(evaluation), strict=True):
+                sound = [record for record in one.records if record.sound]
+                names = [SUCCESS, *sorted({name for record in sound for name in record.metrics})]
+                yield {
+                    **{"arm": arm.name, "temperature": evaluation.temperature, "seed": seed, "episodes": len(sound)},
+                    **{name: sum(outcome(record, name) for record in sound) / len(sound) for name in names},
+                }
+
+
+def difference_row(one: Difference) -> dict[str, Any]:
+    """A difference as plain numbers, in [-1, 1]; None where there is none."""
+    low, high = one.over_seeds[1:] if one.over_seeds else (None, None)
+    return {
+        **{"arm": one.arm, "over": one.over, "temperature": one.evaluation.temperature, "measure": one.measure},
+        **{"seeds": len(one.seeds), "difference": sum(one.gaps) / len(one.gaps), "low": low, "high": high},
+        **{"tasks_low": one.over_tasks.low, "tasks_high": one.over_tasks.high, "detectable": one.detectable},
+        "p": one.mcnemar,
+    }
+
+
+def write_csv(file: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Writes rows with a header of all their keys; a missing value is an empty cell."""
+    header = list(dict.fromkeys(key for row in rows for key in row))
+    with file.open("w", newline="", encoding="utf-8") as stream:
+        writer = csv.DictWriter(stream, header, restval="")
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def success_latex(plan: Plan, arms: Sequence[ArmRuns]) -> str:
+    """The measure of every arm in every evaluation, in percent, with Student's interval over seeds."""
+    rows = []
+    for arm in arms:
+        cells = []
+        for evaluation in plan.evaluations:
+            found = success(arm, evaluation)
+            spread = found["over_seeds"] or Estimate(found["seeds"][0], math.nan, math.nan)
+            cells += _latex_interval(spread, signed=False)
+        rows.append([latex_text(arm.name), str(len(arm.runs)), *cells])
+    titles = [f"temperature {evaluation.temperature:g}" for evaluation in plan.evaluations]
+    header = ["arm", "seeds", *(cell for title in titles for cell in (title, "95\\,\\%"))]
+    return latex_table(header, rows)
+
+
+def differences_latex(found: Sequence[Difference]) -> str:
+    """The differences in points, with Student's interval over seeds and the detectable difference."""
+    rows = []
+    for one in found:
+        spread = one.over_seeds or Estimate(one.gaps[0], math.nan, math.nan)
+        least = "--" if one.detectable is None else f"{100 * one.detectable:.1f}"
+        names = (latex_text(one.arm), latex_text(one.over), latex_text(one.measure))
+        seeds = str(len(one.seeds))
+        rows.append([*names, f"{one.evaluation.temperature:g}", seeds, *_latex_interval(spread, signed=True), least])
+    header = ["arm", "over", "measure", "temperature", "seeds", "points", "95\\,\\%", "detectable"]
+    return latex_table(header, rows, left=3)
+
+
+def latex_table(header: Sequence[str], rows: Sequence[Sequence[str]], left: int = 1) -> str:
+    """A table of booktabs.
+
+    Args:
+        left: number of left-aligned columns.
+
+    >>> print(latex_table(["arm", "points"], [["GRPO", "$+1.0$"]]), end="")
+    % \\usepackage{booktabs}
+    \\begin{tabular}{lr}
+    \\toprule
+    arm & points \\\\
+    \\midrule
+    GRPO & $+1.0$ \\\\
+    \\bottomrule
+    \\end{tabular}
+    """
+    lines = [" & ".join(cells) + r" \\" for cells in (header, *rows)]
+    columns = "l" * left + "r" * (len(header) - left)
+    begin = ["% \\usepackage{booktabs}", rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule"]
+    return "\n".join([*begin, *lines[1:], r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def latex_text(text: str) -> str:
+    """A name in LaTeX.
+
+    >>> print(latex_text("H_1 & 20 %"))
+    H\\_1 \\& 20 \\%
+    """
+    return re.sub(r"([&%$#_{}])", r"\\\1", text.replace("\\", r"\textbackslash "))
+
+
+def _latex_interval(found: Estimate, signed: bool) -> tuple[str, str]:
+    """The cells of a value and its interval, in percent or points."""
+    value, low, high = (f"{100 * x:{'+' if signed else ''}.1f}" for x in found)
+    return f"${value}$", "--" if math.isnan(found.low) else f"$[{low}, {high}]$"
+
+
+def _pages(
+    plan: Plan, arms: Sequence[ArmRuns], gains: Sequence[Difference], pictures: dict[str, Path], name: str
+) -> Iterator[str]:
+    task_split = task_split_of(arms[0], plan.evaluations[0])
+    own = [arm for arm, given in plan.arms.items() if given.own_start]
+    but = f", except {' and '.join(own)}, which have their own" if own else ""
+    yield f"# {plan.title}\n"
+    yield f"```bash\nroleagent experiment {name}\n```\n"
+    tasks, split, env_id, digest = (task_split[key] for key in ("tasks", "split", "env_id", "digest"))
+    yield (
+        f"This command writes this page from the run folders. Split: {tasks} tasks of `{split}` of `{env_id}` (digest "
+        f"{digest}). All arms of a seed start from the same warm start{but}. Intervals are 95 % intervals.\n"
+    )
+    if plan.options:
+        yield f"Options of all runs, on top of `{plan.config}`: `{' '.join(plan.options)}`.\n"
+    if plan.note:
+        yield plan.note.strip() + "\n"
+    yield from _picture(pictures, "forest", "Differences of the compared arms with 95 % intervals over seeds")
+    for evaluation in plan.evaluations:
+        yield f"## Success at temperature {evaluation.temperature:g}\n"
+        yield from _success(arms, evaluation)
+        for measure in dict.fromkeys((SUCCESS, plan.measure)):
+            yield from _differences([one for one in gains if (one.evaluation, one.measure) == (evaluation, measure)])
+    trained = [arm for arm in arms if any(arm.logs.values())]
+    if not trained:
+        return
+    yield "## During training\n"
+    title = f"{plan.measure.capitalize()} on the split over environment steps, one line per arm"
+    yield from _picture(pictures, "success", title)
+    yield from _efficiency(plan, trained)
+    yield "## Mechanisms\n"
+    yield from _mechanisms(trained)
+    yield from _picture(pictures, "prediction_score", "Predictive reward by iteration")
+    yield from _prediction_correlation(plan, trained)
+    yield from _picture(pictures, "zero_variance_groups", "Zero-variance groups by iteration")
+    yield from _origins(trained)
+    yield from _library(trained)
+    yield from _picture(pictures, "library", "Tasks in the failure library by failure mode and iteration")
+    yield from _written_tasks(trained)
+    yield "## Time per part\n"
+    yield from _times(trained)
+
+
+def _success(arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
+    found = {arm.name: success(arm, evaluation) for arm in arms}
+    types = sorted({name for one in found.values() for name in one["by_type"]})
+    metrics = sorted({name for one in found.values() for name in one["metrics"]})
+    over_seeds = f"{arms[0].measure} by seed, %"
+    yield _row("arm", "seeds", "success, %", over_seeds, *metrics, *(name.replace("_", " ") for name in types))
+    yield _row(*("---",) * (4 + len(metrics) + len(types)))
+    for name, one in found.items():
+        spread = one["over_seeds"]
+        yield _row(
+            name,
+            str(len(one["seeds"])),
+            _percent(one["all"]),
+            ", ".join(f"{100 * value:.1f}" for value in one["seeds"])
+            + (f" (mean {_percent(spread)})" if spread else ""),
+            *(f"{100 * one['metrics'][metric]:.1f}" for metric in metrics),
+            *(f"{100 * one['by_type'][kind].value:.1f}" if kind in one["by_type"] else "–" for kind in types),
+        )
+    yield (
+        f"\nEpisodes per task: {evaluation.repeats}. Intervals of *success* are over tasks (Wilson, with the effective "
+        "number of episodes). Intervals *by seed* are Student's over the seeds.\n"
+    )
+
+
+def _differences(found: Sequence[Difference]) -> Iterator[str]:
+    if not found:
+        return
+    title = f"difference in {found[0].measure}, points"
+    yield _row(title, "seeds", "over tasks", "over seeds", "by seed", "detectable", "alone", "McNemar's p")
+    yield _row(*("---",) * 8)
+    for one in found:
+        yield _row(
+            f"{one.arm} over {one.over}",
+            str(len(one.seeds)),
+            _points(one.over_tasks),
+            _points(one.over_seeds) if one.over_seeds else "–",
+            ", ".join(f"{100 * gap:+.1f}" for gap in one.gaps),
+            "–" if one.detectable is None else f"{100 * one.detectable:.1f}",
+            "–" if one.alone is None else f"{one.alone[1]} : {one.alone[0]}",
+            "–" if one.mcnemar is None else f"{one.mcnemar:.2g}",
+        )
+    yield (
+        "\nPaired by seed and task. *Over tasks*: bootstrap over tasks for these seeds. *Over seeds*: Student's "
+        "interval of the differences by seed, which covers other seeds. *Detectable*: the difference that as many "
+        "seeds with this spread would detect with a power of 80 %. *Alone*: episodes that only the first or only the "
+        "second arm solved. *McNemar's p*: with one seed; pairs of a task in several seeds depend on each other.\n"
+    )
+
+
+def _efficiency(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[str]:
+    yield _row(
+        *("arm", f"environment steps to a {plan.measure} of {100 * plan.threshold:.0f} %", "reached by"),
+        f"{plan.measure} averaged over the steps",
+    )
+    yield _row("---", "---", "---", "---")
+    for arm in arms:
+        found = efficiency(arm, plan.threshold)
+        steps = ", ".join(f"{'' if reached else '> '}{value:,.0f}" for value, reached in found["steps"].values())
+        yield _row(arm.name, steps, f"{found['reached']} of {len(arm.runs)}", f"{100 * found['mean']:.1f} %")
+    yield "\nMeasured on the split during training, one episode per task; interpolated between measurements.\n"
+
+
+_LOGGED = (
+    ("prediction_score", "predictive reward"),
+    ("failure_recall", "failures predicted"),
+    ("prediction_accuracy_valid", "other next states predicted"),
+    ("returns_modulated", "modulated returns per iteration"),
+    ("state_group_share", "turns in a shared state"),
+    ("state_group_size", "turns per state"),
+    ("zero_variance_groups", "zero-variance groups"),
+    ("curriculum_share", "share of tasks from the curriculum"),
+    ("curriculum_success", "success of the curriculum's tasks"),
+    ("uniform_success", "success of uniform tasks"),
+    ("curriculum_zero_variance_share", "zero-variance groups of the curriculum"),
+    ("uniform_zero_variance_share", "zero-variance groups of uniform tasks"),
+    ("curriculum_self_retrievals", "self-retrievals per iteration"),
+    ("curriculum_same_iteration_share", "retrievals from the iteration itself"),
+    ("invalid_action_share", "invalid actions"),
+    ("entropy", "entropy, nats"),
+    ("mismatch", "mismatch, nats"),
+)
+
+
+def _mechanisms(arms: Sequence[ArmRuns]) -> Iterator[str]:
+    columns = {title: [arm.mean(name) for arm in arms] for name, title in _LOGGED}
+    columns["largest mismatch of a token"] = [arm.mean("mismatch_max", max) for arm in arms]
+    columns = {title: cells for title, cells in columns.items() if any(cell is not None for cell in cells)}
+    yield _row("mean over iterations", *columns)
+    yield _row(*("---",) * (1 + len(columns)))
+    for arm, *cells in zip(arms, *columns.values(), strict=True):
+        yield _row(arm.name, *map(_number, cells))
+    yield ""
+
+
+def _prediction_correlation(plan: Plan, arms: Sequence[ArmRuns]) -> Iterator[str]:
+    rows = []
+    for arm in arms:
+        for evaluation in plan.evaluations:
+            found = prediction_correlation(arm, evaluation)
+            if found is not None:
+                r = found["r"]
+                rows.append(
+                    _row(
+                        arm.name,
+                        f"{evaluation.temperature:g}",
+                        str(found["n"]),
+                        f"{r.value:+.2f} [{r.low:+.2f}, {r.high:+.2f}]",
+                        f"{found['above']:.3f}",
+                        f"{found['below']:.3f}",
+                        *(_number(arm.mean(f"prediction_{name}")) for name in ("correlation", "information")),
+                    )
+                )
+    if rows:
+        by_success = plan.measure == SUCCESS
+        kind = "Point-biserial correlation" if by_success else "Correlation"
+        what, halves = ("outcome", ("won", "lost")) if by_success else (plan.measure, ("above its mean", "below"))
+        yield f"{kind} of an episode's mean prediction score and {what}:\n"
+        turns = "r of training turns", "given validity"
+        yield _row("arm", "temperature", "episodes", "r", *(f"prediction score, {half}" for half in halves), *turns)
+        yield _row(*("---",) * 8)
+        yield from rows
+        yield (
+            "\nThe interval is a bootstrap over tasks. Published, of outcomes: 0.41 over 200 rollouts. The last two "
+            "columns are means over training iterations: the correlation of a turn's score and its episode's success, "
+            "plain and given whether the command was valid.\n"
+        )
+
+
+def _origins(arms: Sequence[ArmRuns]) -> Iterator[str]:
+    rows = [(arm.name, chosen, found) for arm in arms for chosen, found in origins(arm).items()]
+    if not rows:
+        return
+    yield "Groups chosen by the curriculum, and uniformly drawn groups:\n"
+    yield _row("arm", "chosen by", "groups", "reward, %", "zero variance, %", "never won, %")
+    yield _row(*("---",) * 6)
+    for name, chosen, found in rows:
+        shares = (f"{100 * share:.0f}" for share in (found.reward, found.zero_variance, found.never_won))
+        yield _row(name, chosen, str(found.groups), *shares)
+    yield ""
+
+
+def _written_tasks(arms: Sequence[ArmRuns]) -> Iterator[str]:
+    found = [(arm.name, rows) for arm in arms if (rows := written_tasks(arm))]
+    if not found:
+        return
+
+    def by_seed(rows: Mapping[int, Mapping[str, float]], name: str, form: Callable[[float], str]) -> str:
+        values = {seed: row[name] for seed, row in rows.items() if name in row}
+        if not values:
+            return "–"
+        mean = f" (mean {form(sum(values.values()) / len(values))})" if len(values) > 1 else ""
+        return ", ".join(form(value) for value in values.values()) + mean
+
+    yield "## Written tasks\n"
+    names = {
+        **{"initial_live": "live, initial simulator, %", "present_live": "live, present simulator, %"},
+        **{"live_ratio": "ratio", "fresh_success": "fresh: success, %", "fresh_in_band": "fresh in band, %"},
+        **{"base_in_band": "base in band, %", "forgetting": "forgetting, points"},
+    }
+    yield _row("arm", *names.values())
+    yield _row(*("---",) * (1 + len(names)))
+    for arm, rows in found:
+        cells = (by_seed(rows, name, _ratio if name == "live_ratio" else _share) for name in names)
+        yield _row(arm, *cells)
+    yield (
+        "\nBy seed. *Live* tasks are neither always nor never solved: means over the probes, in which the same weights "
+        "play tasks of both simulators. The rest are means over the last third of the iterations. *Forgetting* is the "
+        "success that was lost on tasks first played eight iterations ago or earlier.\n"
+    )
+
+
+def _share(value: float) -> str:
+    return f"{100 * value:.0f}"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}"
+
+
+def _library(arms: Sequence[ArmRuns]) -> Iterator[str]:
+    grown = [(arm, modes) for arm in arms if (modes := growth(arm))]
+    if not grown:
+        return
+    names = sorted({mode for _, modes in grown for mode in modes})
+    yield "Tasks in the failure library at the end, by failure mode, mean over seeds:\n"
+    yield _row("failure mode", *(arm.name for arm, _ in grown))
+    yield _row(*("---",) * (1 + len(grown)))
+    for mode in names:
+        cells = []
+        for arm, modes in grown:
+            ends = [rows[-1] for rows in modes.get(mode, {}).values()]
+            cells.append(f"{sum(ends) / len(arm.runs):.0f}")
+        if set(cells) != {"0"}:
+            yield _row(mode.replace("_", " "), *cells)
+    yield ""
+
+
+def _times(arms: Sequence[ArmRuns]) -> Iterator[str]:
+    found = {arm.name: time_shares(arm) for arm in arms}
+    parts = [name for name in next(iter(found.values())) if name != "seconds"]
+    yield _row("arm", "seconds per iteration", *parts)
+    yield _row(*("---",) * (2 + len(parts)))
+    for name, shares in found.items():
+        yield _row(name, f"{shares['seconds']:.1f}", *(f"{100 * shares[part]:.0f} %" for part in parts))
+    yield ""
+
+
+def _picture(pictures: dict[str, Path], what: str, text: str) -> Iterator[str]:
+    if what in pictures:
+        yield f"![{text}]({pictures[what].as_posix()})\n"
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _percent(found: Estimate) -> str:
+    return f"{100 * found.value:.1f} [{100 * found.low:.1f}, {100 * found.high:.1f}]"
+
+
+def _points(found: Estimate) -> str:
+    return f"{100 * found.value:+.1f} [{100 * found.low:+.1f}, {100 * found.high:+.1f}]"
+
+
+def _number(found: Estimate | float | None) -> str:
+    if found is None:
+        return "–"
+    if isinstance(found, Estimate):
+        return f"{found.value:.3g} [{found.low:.3g}, {found.high:.3g}]"
+    return f"{found:.3g}"
+
+
+__all__ = ["write_report"]

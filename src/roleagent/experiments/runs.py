@@ -1,0 +1,159 @@
+"""Training runs as processes of their own: each in its own folder, resumable, with its cost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roleagent.config import Config, ConfigError, load, to_dict
+from roleagent.files import write_whole
+from roleagent.learners.run.folder import read_config
+
+KEEP_ALL = "train.keep_checkpoints=1000000"  # the controls begin where the warm start ended
+MEMORY_UNIT = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss, per MiB
+
+
+class Run:
+    """One training run: not started, interrupted or finished.
+
+    Args:
+        folder: its run folder.
+        file: its configuration file.
+        overrides: its options, ``key=value``.
+        quiet: whether its output goes into a file beside its folder.
+    """
+
+    def __init__(self, folder: Path, file: str | Path, overrides: Sequence[str], quiet: bool = False):
+        self.folder, self.file, self.quiet = folder, file, quiet
+        self.log = folder.with_name(f"{folder.name}.log")
+        self.overrides = tuple(overrides)
+        self._options = (*overrides, KEEP_ALL, f"run_dir={folder}")
+        self.config: Config = load(file, self._options)
+
+    def finish(self) -> dict[str, Any]:
+        """Trains what is left and returns the run's result with ``minutes`` and ``peak_mb``.
+
+        Raises:
+            ConfigError: the folder holds a run with other options, or training failed.
+        """
+        begun = (self.folder / "config.yaml").exists()
+        if begun and read_config(self.folder) != self.config:
+            raise ConfigError(f"{self.folder} was trained with other options: name another folder with --out")
+        if not (self.folder / "result.json").exists():
+            flags = ["--resume"] if begun else []
+            command = [sys.executable, "-m", "roleagent", "train", "--config", str(self.file), *flags, *self._options]
+            status = self.carry_out(command)
+            if status:
+                log = f" (see {self.log})" if self.quiet else ""
+                raise ConfigError(
+                    f"training into {self.folder} ended with status {status}{log}; the same command goes on from there"
+                )
+            self._prune()
+        return {
+            **json.loads((self.folder / "result.json").read_text()),
+            "minutes": minutes_of(self.folder),
+            # Costs are missing if a run outlived the program that started it.
+            "peak_mb": max((cost["peak_mb"] for cost in costs_of(self.folder)), default=math.nan),
+        }
+
+    def carry_out(self, command: Sequence[str]) -> int:
+        """Runs a program on the run folder and records its cost; returns the exit status."""
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        started = time.monotonic()
+        with self.log.open("a") if self.quiet else contextlib.nullcontext() as stream:
+            print("$", " ".join(command), file=stream, flush=True)
+            process = subprocess.Popen(command, stdout=stream, stderr=stream)
+            while True:
+                try:
+                    _, status, usage = os.wait4(process.pid, 0)
+                    break
+                except KeyboardInterrupt:  # the program got it too, and ends in its own time
+                    continue
+        process.returncode = os.waitstatus_to_exitcode(status)
+        cost = {"minutes": (time.monotonic() - started) / 60, "peak_mb": usage.ru_maxrss / MEMORY_UNIT}
+        _costs_file(self.folder).write_text(json.dumps([*costs_of(self.folder), cost]))
+        return process.returncode
+
+    def start(self) -> Path | None:
+        """The checkpoint after the warm start."""
+        for path in sorted((self.folder / "checkpoints").glob("step-*")):
+            state = json.loads((path / "state.json").read_text())
+            if state["stage"] == "train" and state["step"] == 0:
+                return path
+        return None
+
+    def _prune(self) -> None:
+        """Keeps only the first and the last checkpoint."""
+        *others, _ = sorted((self.folder / "checkpoints").glob("step-*"))
+        for path in others:
+            if path != self.start():
+                shutil.rmtree(path)
+
+    def reinforced_tokens(self) -> int:
+        """Sampled tokens that all updates of the iterations trained, in every pass."""
+        rows = map(json.loads, (self.folder / "metrics.jsonl").read_text().splitlines())
+        steps = self.config.optim.minibatches * self.config.optim.epochs
+        return round(sum(row.get("tokens", 0.0) for row in rows if row["stage"] == "train") * steps)
+
+    def control(self, name: str, *options: str) -> Run:
+        """A run with other options that starts from this one's warm start."""
+        folder = self.folder.with_name(f"{self.folder.name}-{name}")
+        run = Run(folder, self.file, [*self.overrides, *options], self.quiet)
+        start = self.start()
+        if start is not None and not (folder / "config.yaml").exists():
+            shutil.copytree(start, folder / "checkpoints" / start.name, dirs_exist_ok=True)
+            if (known := self._measured_like(run, start.name)) is not None:
+                shutil.copy(known, folder)
+            write_whole(folder / "config.yaml", yaml.safe_dump(to_dict(run.config), sort_keys=False))
+        return run
+
+    def _measured_like(self, control: Run, start: str) -> Path | None:
+        """An existing evaluation of the same weights under the same conditions as a control, if there is one."""
+        from roleagent.agents.evaluation.targets import weights_digest  # here: a plan is shown without the extras
+
+        weights = weights_digest(self.folder / "checkpoints" / start / "policy")
+        controls = self.folder.parent.glob(f"{self.folder.name}-*/config.yaml")
+        for folder in (self.folder, *sorted(file.parent for file in controls)):
+            known, policy = folder / "before.json", folder / "checkpoints" / start / "policy"
+            if (
+                known.exists()
+                and policy.is_dir()
+                and _plays_by(read_config(folder)) == _plays_by(control.config)
+                and weights_digest(policy) == weights
+            ):
+                return known
+        return None
+
+
+def _plays_by(config: Config) -> tuple[Any, ...]:
+    """Everything an evaluation depends on, except the weights."""
+    return config.seed, config.env, config.policy, config.prompt, config.rollout, config.wia
+
+
+def costs_of(folder: Path) -> list[dict[str, float]]:
+    """``minutes`` and ``peak_mb`` of every process of a run."""
+    file = _costs_file(folder)
+    return json.loads(file.read_text()) if file.exists() else []
+
+
+def minutes_of(folder: Path) -> float:
+    """Wall-clock minutes of a run, over all its processes."""
+    return sum(cost["minutes"] for cost in costs_of(folder))
+
+
+def _costs_file(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.costs.json")
+
+
+__all__ = ["Run", "costs_of", "minutes_of"]

@@ -1,0 +1,273 @@
+"""An experiment: mistakes in its plan, its figures by hand, and all of it once in small."""
+
+import csv
+import gzip
+import json
+
+import numpy as np
+import pytest
+import yaml
+from programs import status
+
+from roleagent.agents.evaluation.records import PROTOCOL, Record, RecordFile
+from roleagent.config import ConfigError, to_dict
+from roleagent.experiments import figures, report
+from roleagent.experiments.figures import ArmRuns
+from roleagent.experiments.plan import Evaluation, Plan, find_plan, shipped
+from roleagent.experiments.runner import main
+from roleagent.experiments.runs import Run
+
+PLAN = {
+    "title": "A tiny experiment",
+    "config": "configs/toy.yaml",
+    "seeds": [0, 1],
+    "options": [
+        *("env.eval_tasks=4", "policy.hidden_size=32", "policy.layers=1", "policy.heads=2", "policy.kv_heads=1"),
+        *("policy.mlp_size=32", "warmstart.episodes=12", "warmstart.predictions=0.5", "curriculum.analyst=rule"),
+        *("rollout.num_groups=2", "rollout.group_size=2", "train.iterations=2", "train.evaluate_every=1"),
+    ],
+    "arms": {
+        "GRPO": {"options": ["method=grpo", "wia=off", "aiw=off"], "minutes": 12},
+        "Role-Agent": {"over": ["GRPO"], "minutes": 12},
+        "H two": {"options": ["prompt.horizon=2"], "over": ["warm start of H two"], "own_start": True, "seeds": [0]},
+    },
+    "evaluations": [{"temperature": 1.0, "repeats": 2}, {"temperature": 0.0, "in_training": True}],
+    "start_minutes": 6,
+    "note": "Nothing is tuned here.",
+}
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes a plan with changes to its keys; returns its path."""
+
+    def write(**changes):
+        file = tmp_path / "tiny.yaml"
+        file.write_text(yaml.safe_dump({**PLAN, **changes}, sort_keys=False))
+        return file
+
+    return write
+
+
+def arm(**changes):
+    return {"arms": {**PLAN["arms"], "GiGPO": changes}}
+
+
+@pytest.mark.parametrize(
+    "changes, seen",
+    [
+        (arm(over=["GPRO"]), "'GiGPO' is compared with 'GPRO', which is no other arm; did you mean GRPO?"),
+        (arm(options=["method=gigpo", "rollout.temprature=1"]), "did you mean 'rollout.temperature'?"),
+        (arm(options=["method=gigpoo"]), "the arm 'GiGPO': method must be one of"),
+        (arm(options=["seed=3"]), "the experiment itself sets seed"),
+        (arm(optoins=[]), "unknown key 'arms.GiGPO.optoins'"),
+        ({"seeds": []}, "the arm 'GRPO' has no seeds"),
+        ({"seeds": ["one"]}, "seeds must be of type int, not 'one'"),
+        ({"seeds": [0, 0]}, "has a seed twice"),
+        ({"arms": {}}, "it has no arms"),
+        ({"arms": {"H 2": {}, "h_2": {}}}, "two arms have the same folder"),
+        ({"config": "configs/toi.yaml"}, "cannot read the configuration configs/toi.yaml"),
+        ({"evaluations": [{"temperature": 0.5, "in_training": True}]}, "at temperature 0"),
+        ({"evaluations": []}, "evaluations is empty"),
+    ],
+)
+def test_a_mistake_in_a_plan_is_one_line(written, changes, seen):
+    with pytest.raises(ConfigError) as caught:
+        Plan.read(written(**changes))
+    assert seen in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "words, seen",
+    [
+        (
+            ["genenv_toi"],
+            "no experiment 'genenv_toi': give a file or the name of a shipped one; did you mean genenv_toy?",
+        ),
+        (["genenv_toy", "--arms", "unifrom"], "no arm 'unifrom'; did you mean uniform?"),
+        (["genenv_toy", "--seeds", "7"], "the plan has no seed 7; it has 0, 1, 2, 3, 4"),
+        (["genenv_toy", "--set", "optim.lr=fast"], "optim.lr must be of type float"),
+        (["genenv_toy", "--jobs", "0"], "not an integer of at least 1"),
+        (["genenv_toy", "--report"], "nothing to report"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line(words, seen, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert status(main, words) == 2
+    [line] = capsys.readouterr().err.splitlines()
+    assert seen in line
+
+
+@pytest.mark.parametrize("name", shipped())
+def test_a_shipped_experiment_can_be_run(name):
+    assert Plan.read(find_plan(name)).jobs()
+
+
+def test_the_plan_is_shown_and_data_are_asked_for_before_anything_begins(written, tmp_path, monkeypatch, capsys):
+    monkeypatch.delenv("TINY_DATA", raising=False)
+    words = [str(written(needs=["TINY_DATA"])), "--out", str(tmp_path / "out"), "--jobs", "1"]
+    assert main([*words, "--plan"]) == 0
+    # three starts of 6 minutes, four runs of 12, and one that is taken to need the mean of the others
+    assert "about 1.2 hours with 1 at a time, by the plan" in capsys.readouterr().out
+    assert main(words) == 2 and "TINY_DATA is not set" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_come_seed_by_seed(written):
+    plan = Plan.read(written())
+    names = ["GRPO, seed 0", "Role-Agent, seed 0", "H two, seed 0", "GRPO, seed 1", "Role-Agent, seed 1"]
+    assert [job.name for job in plan.jobs()] == names
+    assert [job.name for job in plan.jobs(seeds=[1], arms=["GRPO"])] == ["GRPO, seed 1"]
+    assert plan.jobs()[2].start == "warm start of H two, seed 0"
+
+
+def test_a_warm_start_is_evaluated_once_for_all_arms_that_play_alike(tmp_path):
+    start = Run(tmp_path / "start", "configs/toy.yaml", ["train.iterations=0"])
+
+    def measured(run, seen, weights=b"weights"):
+        policy = run.folder / "checkpoints" / "step-500000" / "policy"
+        policy.mkdir(parents=True, exist_ok=True)
+        (policy / "model.safetensors").write_bytes(weights)
+        (policy.parent / "state.json").write_text('{"stage": "train", "step": 0}')
+        (run.folder / "config.yaml").write_text(yaml.safe_dump(to_dict(run.config)))
+        (run.folder / "before.json").write_text(seen)
+
+    def known(name, *options):
+        file = start.control(name, *options).folder / "before.json"
+        return file.read_text() if file.exists() else None
+
+    measured(start, "with predictions")
+    measured(Run(tmp_path / "start-other", start.file, ["wia=off"]), "of other weights", b"others")
+    assert known("Role-Agent") == known("GiGPO with predictions", "method=gigpo", "wia=on") == "with predictions"
+    assert known("GRPO", "method=grpo", "wia=off") is None
+    measured(start.control("GRPO", "method=grpo", "wia=off"), "without predictions")
+    assert known("GiGPO", "method=gigpo", "wia=off") == "without predictions"
+    assert known("GiGPO, surer", "method=gigpo", "wia=off", "rollout.eval_temperature=0.5") is None
+
+
+def a_run(folder, won, predicted):
+    """A finished run folder that holds the given figures: who won of four tasks, and how well each was predicted."""
+    folder.mkdir(parents=True)
+    task_split = {"env_id": "RoleAgent/Toy-v0", "split": "valid", "tasks": 4, "digest": "d"}
+    for temperature in (0, 1):
+        file = RecordFile(folder / f"split-temperature-{temperature}.jsonl", {"protocol": PROTOCOL, **task_split})
+        for number, (one, score) in enumerate(zip(won, predicted, strict=True)):
+            kind, scored = "heat" if number % 2 else "cool", {"score": 0.5 + one / 2}
+            file.append(Record(f"task{number}", kind, one, float(one), 5, "won", score, metrics=scored))
+        file.path.with_suffix(".result.json").write_text("{}")
+    (folder / "result.json").write_text("{}")
+    rows = [
+        {"stage": "train", "step": step, "environment_steps": 100, "prediction_score": 0.5, "predictions_scored": 9}
+        | {"prediction_correlation": 0.56, "prediction_information": -0.07, "failure_recall": 0.0}
+        | {"predictions_absent": 0, "zero_variance_groups": step, "seconds": 2.0}
+        | {"update_seconds": 1.5, "other_seconds": 0.5}
+        for step in (1, 2)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "trajectories").mkdir()
+    with gzip.open(folder / "trajectories" / "iteration-000001.jsonl.gz", "wt") as stream:
+        for group, because, rewards in ((0, None, (1, 0)), (1, None, (1, 1)), (2, "loop", (0, 0)), (3, "loop", (0, 1))):
+            for reward in rewards:
+                stream.write(json.dumps({"group": group, "chosen_because": because, "reward": reward}) + "\n")
+    for name, success in (("before", 0.0), ("iteration-000001", 0.25), ("after", 0.75)):
+        found = {"success": success, "metrics": {"score": {"mean": 0.5 + success / 2}}}
+        (folder / f"{name}.json").write_text(json.dumps(found))
+
+
+@pytest.fixture
+def arms(tmp_path):
+    """Two arms of two seeds: the second one wins a task more with each."""
+    for seed in (0, 1):
+        a_run(tmp_path / f"a{seed}", [True, False, False, bool(seed)], [0.9, 0.2, 0.4, 0.8])
+        a_run(tmp_path / f"b{seed}", [True, True, False, bool(seed)], [0.9, 0.2, 0.4, 0.8])
+    return [ArmRuns(name, {seed: tmp_path / f"{name}{seed}" for seed in (0, 1)}) for name in "ab"]
+
+
+def test_figures_by_hand(arms, tmp_path):
+    greedy = Evaluation(0.0)
+    found = figures.success(arms[0], greedy)
+    assert found["all"].value == 3 / 8 and found["seeds"] == [0.25, 0.5]
+    assert found["over_seeds"] == (0.375, 0.0, 1.0)  # two seeds leave everything open that a rate can be
+    assert {name: rate.value for name, rate in found["by_type"].items()} == {"cool": 0.5, "heat": 0.25}
+    gained = figures.difference(*arms, greedy)
+    assert gained.gaps == (0.25, 0.25) and gained.over_seeds == (0.25, 0.25, 0.25)
+    assert gained.detectable == 0.0
+    assert figures.detectable([0.0, 0.2]) == pytest.approx(0.1 * (12.7062 + 1.3764), rel=1e-4)  # quantiles of tables
+    assert gained.over_tasks.value == 0.25 and gained.alone == (0, 2)
+    assert gained.mcnemar is None  # two seeds: pairs of the same task are not independent
+    alone = [ArmRuns(arm.name, {0: arm.runs[0]}) for arm in arms]
+    assert figures.difference(*alone, greedy).mcnemar == 1.0
+    assert figures.difference(*arms, Evaluation(1.0, repeats=2)).mcnemar is None
+    assert figures.efficiency(arms[0], 0.5)["steps"] == {0: (150, True), 1: (150, True)}
+    assert arms[0].mean("zero_variance_groups").value == 1.5 and arms[0].mean("no such number") is None
+    gained = figures.difference(*arms, greedy, measure="score")  # 0.5 and half of what success would be
+    assert gained.gaps == (0.125, 0.125) and gained.over_tasks.value == 0.125 and gained.alone is None
+    scored = ArmRuns("a", arms[0].runs, measure="score")
+    assert figures.success(scored, greedy)["seeds"] == [0.625, 0.75]
+    assert figures.efficiency(scored, 0.75)["steps"] == {0: (150, True), 1: (150, True)}
+    r = figures.prediction_correlation(arms[0], greedy)
+    means = (0.9 + 0.9 + 0.8) / 3, (0.2 + 0.4 + 0.2 + 0.4 + 0.8) / 5
+    assert r["n"] == 8 and (r["above"], r["below"]) == pytest.approx(means)
+    spread = np.std([0.9, 0.2, 0.4, 0.8] * 2)
+    assert r["r"].value == pytest.approx((means[0] - means[1]) / spread * (3 / 8 * 5 / 8) ** 0.5)
+    assert figures.prediction_correlation(scored, greedy)["r"] == pytest.approx(r["r"])
+    a_run(tmp_path / "c0", [True, False, False, True], [0.0] * 4)  # nothing was predicted
+    assert figures.prediction_correlation(ArmRuns("c", {0: tmp_path / "c0"}), greedy) is None
+    chosen = figures.origins(arms[0])
+    assert chosen["curriculum"] == figures.Origin(groups=4, reward=0.25, zero_variance=0.5, never_won=0.5)
+    assert chosen["chance"] == figures.Origin(groups=4, reward=0.75, zero_variance=0.5, never_won=0.0)
+
+
+def test_the_fit_of_written_tasks_is_a_table_by_seed():
+
+    def log(initial, **late):
+        probe = {"genenv_probe_initial_live": initial, "genenv_probe_present_live": 0.6}
+        before = [{"step": 1, "genenv_fresh_success": 0.9, **probe}, {"step": 2, "genenv_fresh_success": 0.7}]
+        return [*before, {"step": 3, **{f"genenv_{name}": value for name, value in late.items()}}]
+
+    arm, plain = ArmRuns("GenEnv", {}), ArmRuns("uniform", {})
+    arm.__dict__["logs"] = {0: log(0.4, fresh_success=0.5, forgetting=0.25), 3: log(0.3, fresh_success=0.3)}
+    plain.__dict__["logs"] = {0: [{"step": 1}]}
+    found = figures.written_tasks(arm)
+    assert found[0] == pytest.approx(
+        {"initial_live": 0.4, "present_live": 0.6, "live_ratio": 1.5, "fresh_success": 0.5, "forgetting": 0.25}
+    )
+    assert found[3]["live_ratio"] == pytest.approx(2.0) and not figures.written_tasks(plain)
+    page = [*report._written_tasks([plain, arm])]
+    assert "| GenEnv | 40, 30 (mean 35) | 60, 60 (mean 60) | 1.50, 2.00 (mean 1.75) | 50, 30 (mean 40) |" in page[3]
+    assert len(page) == 5 and page[3].endswith("| – | – | 25 |") and not [*report._written_tasks([plain])]
+
+
+@pytest.mark.slow
+def test_an_experiment_from_its_plan_to_its_report(written, tmp_path, capfd):
+    out, arms = tmp_path / "out", {name: PLAN["arms"][name] for name in ("GRPO", "Role-Agent")}
+    words = [str(written(arms=arms, seeds=[0])), "--out", str(out), "--set", "train.iterations=1", "--jobs", "2"]
+    assert main(words) == 0, capfd.readouterr().err
+    shown = capfd.readouterr().out
+    assert json.loads(shown.splitlines()[-1])["seeds"]["Role-Agent"] == [0]
+    page = (out / "report.md").read_text()
+    for text in ("Role-Agent over GRPO", "Nothing is tuned here.", "pictures/success.svg", "predictive reward"):
+        assert text in page
+    for name in ("success", "forest"):
+        assert (out / "pictures" / f"{name}.svg").read_text().lstrip().startswith("<?xml")
+        assert (out / "pictures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    with (out / "differences.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert [(row["arm"], row["over"], row["temperature"], row["low"]) for row in rows] == [
+        ("Role-Agent", "GRPO", "1.0", ""),
+        ("Role-Agent", "GRPO", "0.0", ""),
+    ]
+    with (out / "success.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == 6  # two arms and their start, two evaluations
+    assert r"Role-Agent & GRPO & success & 1 & 1 &" in (out / "differences.tex").read_text()
+    before = [(out / "seed0" / f"start{name}" / "before.json").read_text() for name in ("", "-role-agent")]
+    assert before[0] == before[1]
+    weights = [out / "seed0" / f"start{name}" / "checkpoints" / "step-500000" / "policy" for name in ("", "-grpo")]
+    assert (weights[0] / "model.safetensors").read_bytes() == (weights[1] / "model.safetensors").read_bytes()
+    (out / "seed0" / "start-grpo.costs.json").unlink()  # the command was killed, and its last run finished alone
+    assert main(words) == 0
+    assert "nothing is left to do" in capfd.readouterr().out and (out / "report.md").read_text() == page
+    assert main([str(written(arms=arms, seeds=[0], measure="socre")), "--out", str(out), "--report"]) == 2
+    assert "no episode has a measure 'socre'; there are success" in capfd.readouterr().err
+    assert main([str(written(arms=arms, seeds=[0])), "--out", str(out)]) == 1
+    assert "was trained with other options: name another folder with --out" in capfd.readouterr().err
