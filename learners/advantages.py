@@ -38,7 +38,7 @@ from roleagent.learners.returns import (
     States,
     Values,
     by_state,
-    discounted,
+    discounted_returns,
     has_zero_variance,
     is_flat,
     modulated_returns,
@@ -73,7 +73,7 @@ def rloo(group: Group, config: EstimatorConfig) -> Values:
 
 def reinforce(group: Group, config: EstimatorConfig) -> Values:
     """Every turn gets its discounted return (REINFORCE++ whitens it over the batch)."""
-    return [discounted(trajectory, config) for trajectory in group.trajectories]
+    return discounted_returns(group, config)
 
 
 def gae(group: Group, config: EstimatorConfig) -> Values:
@@ -83,12 +83,12 @@ def gae(group: Group, config: EstimatorConfig) -> Values:
 
 def gigpo(group: Group, config: EstimatorConfig) -> Values:
     """State advantage over discounted returns, plus α times the trajectory advantage."""
-    return _joint(group, [discounted(trajectory, config) for trajectory in group.trajectories], config)
+    return _joint(group, discounted_returns, config)
 
 
 def role_agent(group: Group, config: EstimatorConfig) -> Values:
     """State advantage over returns modulated by each turn's own prediction, plus α·A^E (Eq. 5-8)."""
-    return _joint(group, modulated_returns(group, config), config)
+    return _joint(group, modulated_returns, config)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,15 @@ class Estimator:
     Attributes:
         fn: from a group to one advantage per trajectory and turn.
         compares_outcomes: whether it compares the outcomes of a group's trajectories (A^E).
-        compares_states: whether it compares turns taken in the same state (A^S); its values are then A^S + α·A^E.
+        step_returns: the return of each turn that it compares with those of other turns in the same state (A^S); its
+            values are then A^S + α·A^E. None if it does not compare states.
         modulates: whether predictions modulate its returns (Eq. 6).
         needs_critic: whether a critic turns its values into advantages.
     """
 
     fn: Callable[[Group, EstimatorConfig], Values]
     compares_outcomes: bool = False
-    compares_states: bool = False
+    step_returns: Callable[[Group, EstimatorConfig], Values] | None = None
     modulates: bool = False
     needs_critic: bool = False
 
@@ -113,8 +114,8 @@ class Estimator:
 ESTIMATORS: dict[str, Estimator] = {
     "grpo": Estimator(grpo, compares_outcomes=True),
     "rloo": Estimator(rloo, compares_outcomes=True),
-    "gigpo": Estimator(gigpo, compares_outcomes=True, compares_states=True),
-    "role_agent": Estimator(role_agent, compares_outcomes=True, compares_states=True, modulates=True),
+    "gigpo": Estimator(gigpo, compares_outcomes=True, step_returns=discounted_returns),
+    "role_agent": Estimator(role_agent, compares_outcomes=True, step_returns=modulated_returns, modulates=True),
     "reinforce": Estimator(reinforce),
     "gae": Estimator(gae, needs_critic=True),
 }
@@ -169,14 +170,28 @@ def prediction_advantages(group: Group, states: States, config: EstimatorConfig)
     return values
 
 
-def _joint(group: Group, step_returns: Values, config: EstimatorConfig) -> Values:
-    """A(a_t) = A^S(a_t) + α·A^E(τ) (Eq. 7 and 8)."""
-    advantages = [[config.alpha * value for value in row] for row in grpo(group, config)]
-    for positions in by_state(states_of(group, config)):
+def state_advantages(step_returns: Values, states: States, config: EstimatorConfig) -> Values:
+    """A^S of every turn (Eq. 7): its return, compared with the returns of all turns that were taken in the same state.
+
+    The comparison crosses rollouts: a state that three of eight episodes passed is a group of three turns or more. A
+    turn alone in its state has nobody to be compared with, and gets 0.
+    """
+    values = [[0.0] * len(row) for row in step_returns]
+    for positions in by_state(states):
         peers = standardize([step_returns[i][t] for i, t in positions], config.norm)
         for (i, t), value in zip(positions, peers, strict=True):
-            advantages[i][t] += value
-    return advantages
+            values[i][t] = value
+    return values
+
+
+def _sum(outcomes: Sequence[float], of_states: Values, config: EstimatorConfig) -> Values:
+    """A(a_t) = A^S(a_t) + α·A^E(τ) (Eq. 8)."""
+    return [[config.alpha * outcome + value for value in row] for outcome, row in zip(outcomes, of_states, strict=True)]
+
+
+def _joint(group: Group, step_returns: Callable[[Group, EstimatorConfig], Values], config: EstimatorConfig) -> Values:
+    of_states = state_advantages(step_returns(group, config), states_of(group, config), config)
+    return _sum(outcome_advantages(group, config), of_states, config)
 
 
 def estimator_config(config: Config) -> EstimatorConfig:
@@ -204,7 +219,7 @@ class Credit:
     Attributes:
         values: the advantage of each turn.
         states: the state of each turn, numbered within the group.
-        of_states: A^S of each turn (Eq. 8); None if the estimator does not compare states.
+        of_states: A^S of each turn (Eq. 7); None if the estimator does not compare states.
         of_outcomes: A^E of each trajectory (Eq. 1), without α; None if it does not compare outcomes.
         of_predictions: the advantage of each turn's own prediction, whatever the estimator.
         of_process: the process reward of each turn, normalized and weighted; None if no process term weighs.
@@ -225,16 +240,19 @@ class Credit:
     def of(cls, group: Group, kind: str, config: EstimatorConfig) -> Credit:
         """The credit of a group with normalized process terms, by the estimator of that name."""
         estimator = estimator_of(kind)
-        values, states = estimator.fn(group, config), states_of(group, config)
+        states = states_of(group, config)
+        of_states = outcomes = None
+        if estimator.step_returns is not None:
+            outcomes = outcome_advantages(group, config)
+            of_states = state_advantages(estimator.step_returns(group, config), states, config)
+            values = _sum(outcomes, of_states, config)
+        else:
+            values = estimator.fn(group, config)
+            if estimator.compares_outcomes:
+                outcomes = [row[0] if row else 0.0 for row in values]
         predicted = prediction_advantages(group, states, config)
         process = process_rewards(group, config.rewards.weights)
-        rest = outcomes = None
-        if estimator.compares_outcomes and not estimator.compares_states:
-            outcomes = [row[0] if row else 0.0 for row in values]
-        elif estimator.compares_outcomes:
-            outcomes = outcome_advantages(group, config)
-            rest = [[v - config.alpha * outcome for v in row] for row, outcome in zip(values, outcomes, strict=True)]
-        return cls(values, states, rest, outcomes, predicted, process, *_terms(group, config))
+        return cls(values, states, of_states, outcomes, predicted, process, *_terms(group, config))
 
     @classmethod
     def zero(cls, group: Group, config: EstimatorConfig) -> Credit:

@@ -27,7 +27,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -201,9 +201,10 @@ def standardize(values: Sequence[float], norm: str = "std") -> list[float]:
     return [value / (deviation + EPSILON) for value in centered]
 
 
-def discounted(trajectory: Trajectory, config: EstimatorConfig) -> list[float]:
+def discounted_returns(group: Group, config: EstimatorConfig) -> Values:
     """The discounted return of every turn, over all reward terms."""
-    return returns([config.rewards.of(turn) for turn in trajectory.turns], config.gamma)
+    rewards = config.rewards
+    return [returns([rewards.of(turn) for turn in trajectory.turns], config.gamma) for trajectory in group.trajectories]
 
 
 def task_returns(trajectory: Trajectory, gamma: float, rewards: Rewards | None = None) -> list[float]:
@@ -314,18 +315,13 @@ def prediction_mean(turn: Turn, gamma: float) -> float | None:
 def states_of(group: Group, config: EstimatorConfig) -> States:
     """The state of every turn, numbered over all rollouts of the task (Eq. 7)."""
     states = tuple(state_of(turn, config) for trajectory in group.trajectories for turn in trajectory.turns)
-    labels = iter(_labels(states, config.similarity_threshold))
+    labels = iter(group_states(states, config.similarity_threshold))
     return [[next(labels) for _ in trajectory.turns] for trajectory in group.trajectories]
 
 
 def state_of(turn: Turn, config: EstimatorConfig) -> str | None:
     """The state that a turn is compared by (``config.state_of_failure``); None if it is unknown."""
     return turn.grouping_state if config.state_of_failure == "previous" else turn.state
-
-
-@lru_cache(maxsize=1)  # the estimator and Credit.of ask for the same, one after the other
-def _labels(states: tuple[str | None, ...], threshold: float | None) -> list[int]:
-    return group_states(states, threshold)
 
 
 def by_state(states: States) -> list[list[tuple[int, int]]]:

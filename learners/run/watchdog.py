@@ -176,7 +176,7 @@ def signs_of(config: Config) -> dict[str, Sign]:
     Zero-variance groups are a sign only if the estimator compares the episodes of a group.
     """
     estimator = estimator_of(config.estimator.kind)
-    comparing = estimator.compares_outcomes or estimator.compares_states
+    comparing = estimator.compares_outcomes or estimator.step_returns is not None
     return {name: sign for name, sign in SIGNS.items() if comparing or sign is not zero_variance}
 
 
