@@ -174,7 +174,7 @@ def state_advantages(step_returns: Values, states: States, config: EstimatorConf
     """A^S of every turn (Eq. 7): its return, compared with the returns of all turns that were taken in the same state.
 
     The comparison crosses rollouts: a state that three of eight episodes passed is a group of three turns or more. A
-    turn alone in its state has nobody to be compared with, and gets 0.
+    turn alone in its state has no peers, and gets 0.
     """
     values = [[0.0] * len(row) for row in step_returns]
     for positions in by_state(states):

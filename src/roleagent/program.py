@@ -15,7 +15,7 @@ from typing import Any
 
 TRAIN = ("torch", "transformers", "deepspeed", "safetensors")
 """Packages of the extra ``train``: training, and evaluation of a local model."""
-EVAL = ("openai", "scipy", "jinja2")
+EVAL = ("openai", "scipy")
 """Packages of the extra ``eval``: evaluation of any other agent."""
 
 

@@ -16,7 +16,7 @@ from roleagent.spaces import Unicode
 from roleagent.tasks.split import TaskSplit
 from roleagent.types import Completion, Reflection, Selection, Task, Trajectory, Turn
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 SPLIT = TaskSplit("RoleAgent/Toy-Door-v0", "train", tuple(f"door-{n}" for n in range(6)))
 WELL = Reflection("navigation_loop", 'it said "push" at door 1', 0, "Pull.", "doors")
 

@@ -5,8 +5,9 @@ import time
 
 import pytest
 
-from roleagent import evaluate, slow_notice
+from roleagent import slow_notice
 from roleagent.learners.run.display import Display
+from roleagent.programs import evaluate
 
 
 def shown(display, capsys, before=0):
