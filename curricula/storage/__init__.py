@@ -1,1 +1,1 @@
-"""Storage of failures: the database, its tables and migrations, and full-text search."""
+"""Storage of failures: the database, its tables, and full-text search."""

@@ -1,20 +1,28 @@
 """The version of a library's tables, and making those of a new one.
 
-The versions are Alembic scripts (:mod:`roleagent.curricula.storage.migrations`). Alembic is loaded only when there are
-tables to make, which is one transaction: a process that is killed in the middle leaves nothing.
+The tables are made in one transaction: a process that is killed in the middle leaves nothing. There is one version so
+far. The next one needs a way from this one, for example Alembic's.
 """
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import sqlalchemy as sa
 
 from roleagent.curricula.storage.database import Database, LibraryError
+from roleagent.curricula.storage.tables import Base
 
-REVISION = "0001"  # today's version
-VERSION_TABLE = "failures_version"  # in a shared database Alembic's own name would be some other program's
+VERSION = "0001"  # of today's tables
+VERSION_TABLE = "failures_version"
 
+_VERSION = sa.Table(VERSION_TABLE, Base.metadata, sa.Column("version_num", sa.String(32), primary_key=True))
+# PostgreSQL's full-text index. Blanks for punctuation, or it reads "drawer.Then" as the name of a host, and around
+# every character of a script that is written without blanks. Cut, because a document may have a megabyte.
+_WORDS = r"""
+to_tsvector('english', regexp_replace(regexp_replace(
+    left(mode, 1000) || ' ' || left(lesson, 20000) || ' ' || left(query, 20000),
+    '[\u0021-\u002f\u003a-\u0040\u005b-\u0060\u007b-\u007e]', ' ', 'g'),
+    '([\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7a3\uf900-\ufaff\U00020000-\U0003ffff])', ' \1 ', 'g'))
+"""
 _PATIENCE = 600.0  # seconds to wait while another process makes the tables
 
 
@@ -41,11 +49,11 @@ def _has_tables(database: Database, connection: sa.Connection) -> bool:
     failures = tables.has_table("failures")
     if tables.has_table(VERSION_TABLE):
         version = connection.scalar(sa.text(f"SELECT version_num FROM {VERSION_TABLE}"))
-        if version != REVISION:
-            age = "a newer" if str(version) > REVISION else "another"
+        if version != VERSION:
+            age = "a newer" if str(version) > VERSION else "another"
             raise LibraryError(
                 f"{database.where} was written by {age} version of roleagent (its tables are of version {version}, "
-                f"this program knows {REVISION}): open it with that version"
+                f"this program knows {VERSION}): open it with that version"
             )
         return True
     if failures:
@@ -54,10 +62,15 @@ def _has_tables(database: Database, connection: sa.Connection) -> bool:
 
 
 def _make_tables(connection: sa.Connection) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(Path(__file__).with_name("migrations")).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, REVISION)
+    postgresql = connection.dialect.name == "postgresql"
+    if postgresql:
+        encoding = connection.scalar(sa.text("SHOW server_encoding"))
+        if encoding != "UTF8":
+            raise LibraryError(f"the failure library needs a PostgreSQL database in UTF8, not {encoding}")
+    Base.metadata.create_all(connection)
+    if postgresql:
+        connection.exec_driver_sql(
+            f"ALTER TABLE failures ADD COLUMN words tsvector GENERATED ALWAYS AS ({_WORDS}) STORED"
+        )
+        connection.exec_driver_sql("CREATE INDEX failures_words ON failures USING gin (words)")
+    connection.execute(_VERSION.insert(), {"version_num": VERSION})

@@ -1,4 +1,4 @@
-"""The current tables; :mod:`roleagent.curricula.storage.migrations` has their history."""
+"""The tables of the failure library."""
 
 from __future__ import annotations
 

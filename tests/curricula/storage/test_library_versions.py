@@ -1,14 +1,9 @@
 """The tables of a library: made whole, those of other versions and programs refused, those of today just opened."""
 
 import sqlite3
-import subprocess
-import sys
 
 import pytest
 import sqlalchemy as sa
-from alembic import op
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from failures import failed
 
 from roleagent.curricula import FailureLibrary, LibraryError
@@ -29,17 +24,6 @@ def test_a_library_of_another_version_is_left_alone(tmp_path, database_url, read
     assert [path.read_bytes() for path in tmp_path.glob("*.db")] == before
 
 
-def test_the_tables_are_those_of_the_program(database_url):
-    library = FailureLibrary(database_url)
-    with library.database.engine.connect() as connection:
-        ours = {"include_name": lambda name, kind, parents: kind != "table" or name in Base.metadata.tables}
-        context = MigrationContext.configure(connection, opts={"version_table": schema.VERSION_TABLE, **ours})
-        differences = compare_metadata(context, Base.metadata)
-    named = {getattr(item, "name", None) for _, *items in differences for item in items if not isinstance(item, str)}
-    assert named - {None} <= {"words", "failures_words"}, differences  # PostgreSQL's own column and its index
-    library.close()
-
-
 def test_another_programs_table_is_left_alone(tmp_path):
     with sqlite3.connect(tmp_path / "f.db") as connection:
         connection.execute("CREATE TABLE failures (id INTEGER)")
@@ -48,32 +32,27 @@ def test_another_programs_table_is_left_alone(tmp_path):
             FailureLibrary(f"sqlite:///{tmp_path / 'f.db'}", read_only=read_only)
 
 
-@pytest.mark.parametrize("after", [0, 1, 4])
-def test_making_the_tables_is_all_or_nothing(database_url, after, monkeypatch):
+@pytest.mark.parametrize("after", [0, 1, 2])
+def test_making_the_tables_is_all_or_nothing(database_url, after):
     """A process that ends between two tables leaves none; the next one makes them all."""
     steps = iter(range(after))
 
-    def dying(make):
-        return lambda *arguments, **options: make(*arguments, **options) if next(steps, None) is not None else 1 / 0
+    def dying(table, connection, **options):
+        if next(steps, None) is None:
+            raise ZeroDivisionError
 
-    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
-        for name in ("create_table", "create_index"):
-            patch.setattr(op, name, dying(getattr(op, name)))
-        FailureLibrary(database_url)
+    for table in Base.metadata.tables.values():
+        sa.event.listen(table, "before_create", dying)
+    try:
+        with pytest.raises(ZeroDivisionError):
+            FailureLibrary(database_url)
+    finally:
+        for table in Base.metadata.tables.values():
+            sa.event.remove(table, "before_create", dying)
     library = FailureLibrary(database_url)
     library.record([failed("t1")])
     assert library.cursor == 1
     library.close()
-
-
-def test_opening_a_current_library_loads_neither_alembic_nor_torch(database_url):
-    FailureLibrary(database_url).close()
-    program = (
-        "import sys; from roleagent.curricula import FailureLibrary; FailureLibrary(sys.argv[1]).close(); "
-        "print({'alembic', 'torch'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", program, database_url], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
 
 
 def test_rows_written_without_the_index_are_found_when_there_is_one_again(tmp_path, monkeypatch):
