@@ -175,7 +175,7 @@ def returns(rewards: Sequence[float], gamma: float) -> list[float]:
     """
     values: list[float] = []
     value = 0.0
-    for reward in reversed(rewards):
+    for reward in reversed(rewards):  # R_t = r_t + γ·R_{t+1}: one pass from the end, instead of a sum per turn
         value = reward + gamma * value
         values.append(value)
     return values[::-1]
@@ -231,6 +231,8 @@ def predictive_returns(group: Group, config: EstimatorConfig) -> Values:
     """
     if config.unscored == "zero":
         return [[predictive_return(turn, config.gamma) for turn in t.turns] for t in group.trajectories]
+    # The last H steps of an episode have fewer horizons to score. Counting 0 there (Eq. 5) makes R_pre fall towards the
+    # end whatever was predicted, and a short win worth less than a long one; so a missing horizon is taken as average.
     rows = [[_mean_return(turn, config.gamma) for turn in t.turns] for t in group.trajectories]
     scored = [[value for value in row if value is not None] for row in rows]
     typical = _mean([value for values in scored for value in values])

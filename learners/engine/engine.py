@@ -235,6 +235,8 @@ class Engine:
             # All ranks need the same number of micro-batches, or the collective operations of one would wait forever:
             # idle ones of weight 0 fill up.
             batch = self._collate(segments, columns, plan[number]) if number < len(plan) else self._idle(columns)
+            # DeepSpeed counts micro-batches to know when to step, and scales the loss by that count. Here every loss is
+            # a part of one sum already, and the number of parts varies: the settings say one, and the last is marked.
             self.engine.set_gradient_accumulation_boundary(number == rounds - 1)
             with counting("tokens trained", batch.prefixes.places.numel()):
                 loss = objective(token_scores(batch, *self.engine(batch, temperature, entropy)))

@@ -94,6 +94,8 @@ def find_prefixes(rows: Sequence[Sequence[int] | np.ndarray]) -> Prefixes:
     width = int(lengths.max())
     named = np.zeros((len(rows), width), dtype=np.int64)
     before, known = -1, 0
+    # In lexicographic order the row before shares the longest prefix that any earlier row shares, so comparing
+    # neighbors finds all of it. The shared part takes the neighbor's numbers; the rest is new.
     for row, same in _common_prefixes(rows):
         named[row, :same] = named[before, :same]
         named[row, same : lengths[row]] = np.arange(known, known + lengths[row] - same)
@@ -108,6 +110,9 @@ def find_prefixes(rows: Sequence[Sequence[int] | np.ndarray]) -> Prefixes:
     numbers = np.where(real, rank[named], 0)
     is_first = np.zeros(named.shape, dtype=bool)
     is_first.ravel()[first] = True
+    # Rows are cut into rectangles of similar length, so that attention computes little padding. On the left of a
+    # rectangle there may be columns that earlier rows own already: their keys and values are needed, their attention is
+    # not, and `skip` leaves it out.
     rectangles, start, top = [], 0, 0
     while top < len(rows):
         end, longest, shortest = top, 0, width
