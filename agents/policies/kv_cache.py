@@ -133,8 +133,8 @@ class SlotCache(Cache):
             capacity = self.capacity if longest <= self.capacity else longest + SPARE
             self.copy([row_of.get(slot, -1) for slot in kept], kept, capacity)
             return
-        # A pass reads the first len(slots) rows. Wanted conversations behind them change places with unwanted ones among
-        # them: each move copies one row of every layer, and rows that are right already stay.
+        # A pass reads the first len(slots) rows. Wanted conversations behind them change places with unwanted ones
+        # among them: a move copies one row of every layer, and rows that are right already stay.
         vacant = [row for row in range(len(slots)) if row >= len(self.slots) or self.slots[row] not in wanted]
         late = [row for row in range(len(slots), len(self.slots)) if self.slots[row] in wanted]
         missing = len(slots) - len(self.slots)

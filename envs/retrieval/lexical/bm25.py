@@ -121,8 +121,8 @@ class BM25(Immutable):
             return np.empty(0, np.intp), np.empty(0, np.float32)
         documents, scores = self._candidates(lists, k)
         rounded = scores.astype(np.float32)
-        # Lucene ranks by scores in float32, and equal ones by id. So scores are rounded before anything is compared, and
-        # all documents that are equal to the k-th stay until ids decide: a cut at k would keep those that came first.
+        # Lucene ranks by scores in float32, and equal ones by id. So scores are rounded before anything is compared,
+        # and all documents equal to the k-th stay until ids decide: a cut at k would keep those that came first.
         if len(rounded) > k:
             kept = rounded >= np.partition(rounded, len(rounded) - k)[len(rounded) - k]
             documents, rounded = documents[kept], rounded[kept]
