@@ -1,18 +1,22 @@
-"""Measures the accuracy of an analyst on episodes with exactly one known mistake.
+"""Measures the accuracy of analysts on episodes with exactly one known mistake.
 
     python benchmarks/analysts.py
+    python benchmarks/analysts.py --policy models/qwen15 --prompts shipped bare examples --failures 60 --answers answers
     python benchmarks/analysts.py --endpoint http://localhost:8000/v1 --model NAME
     python benchmarks/analysts.py --run runs/role_agent-alfworld-v0-seed0
-    python benchmarks/analysts.py --n 50 --out failures.jsonl
 
-Scripted agents fail in the toy kitchen, ALFWorld, WebShop, search QA and TextCraft, ``--n`` episodes per failure mode,
-each by one mistake (``roleagent.envs.failures``). The default analyst is the rules; the options name a server, a run or
-a policy. The analyst sees only the trajectories. Two baselines answer for the same episodes: the most frequent mode and
-a random mode. Intervals are Wilson's 95 % intervals.
+Scripted agents fail in the toy kitchen, ALFWorld, WebShop, search QA and TextCraft, ``--n`` episodes per failure mode
+or ``--failures`` per world, each by one mistake (``roleagent.envs.failures``). The first analyst is the rules; the
+options name others: a server, a run or policies. The analyst sees only the trajectories. Two baselines answer for the
+same episodes: the most frequent mode and a random mode. Intervals are Wilson's 95 % intervals.
+
+A model with a chat template is prompted as in training (``shipped``), without the list of modes (``bare``), or with
+the list and an example of each mode (``examples``). Its answers are kept in ``--answers``: the same command goes on
+where it was stopped.
 
 *step* is the share of episodes whose critical step is at most one away from the mistake; searches without an end have
-no such step and do not count. *read* describes a model's replies: the share that could not be parsed and the share with
-a mode outside the taxonomy.
+no such step and do not count. *malformed* is the share of replies that could not be parsed, *outside* the share with a
+mode outside the taxonomy. Seconds and tokens are means per failure.
 """
 
 from __future__ import annotations
@@ -20,26 +24,24 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import gymnasium
 import numpy as np
+from parts.analyst_answers import PROMPTS, Answer, collect, outside, prepare_examples, with_prompts
 from rich.console import Console
 from rich.table import Table
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.failures import ScriptedFailure, play_failures, scripted_modes
-from roleagent.failures.modes import is_known
 from roleagent.options import user_path
 from roleagent.tasks.split import wilson
-from roleagent.types import Analyst, Reflection
-
-CHUNK = 64
-"""Episodes that an analyst is asked about at once."""
+from roleagent.types import Analyst
 
 
 class Case(NamedTuple):
@@ -47,18 +49,18 @@ class Case(NamedTuple):
 
     world: str
     mistake: ScriptedFailure
-    reflection: Reflection
+    answer: Answer
 
     @property
     def right(self) -> bool:
-        return self.reflection.mode == self.mistake.mode
+        return self.answer.reflection.mode == self.mistake.mode
 
     @property
     def near(self) -> bool | None:
         """Whether the critical step is at most one away; None where there is none."""
         if self.mistake.step is None:
             return None
-        step = self.reflection.critical_step
+        step = self.answer.reflection.critical_step
         return step is not None and abs(step - self.mistake.step) <= 1
 
 
@@ -72,7 +74,7 @@ WORLDS = {
 
 
 def failed_episodes(options: argparse.Namespace) -> Iterator[tuple[str, ScriptedFailure]]:
-    """``n`` episodes of every mode of every world that was asked for.
+    """Episodes of every mode of every world: ``n`` of each mode, or ``failures`` of each world, equally many of each.
 
     Raises:
         ValueError: there is no such world, or it lacks data.
@@ -83,44 +85,77 @@ def failed_episodes(options: argparse.Namespace) -> Iterator[tuple[str, Scripted
         arguments = {} if world == "toy" else {"data_dir": getattr(options, world)}
         arguments |= {"size": options.size} if world == "alfworld" else {}
         env = gymnasium.make(WORLDS[world], split=options.split, disable_env_checker=True, **arguments)
-        for place, mode in enumerate(scripted_modes(env)):
+        modes = scripted_modes(env)
+        prepare_examples(env, options.seed)
+        n = -(-options.failures // len(modes)) or options.n
+        found: list[list[ScriptedFailure]] = []
+        for place, mode in enumerate(modes):
             rng = np.random.default_rng([options.seed, [*WORLDS].index(world), place])
-            made = play_failures(env, mode, options.n, rng)
-            if len(made) < options.n:
-                print(f"{world}: only {len(made)} of {options.n} episodes of {mode} could be made here")
-            for mistake in made:
-                yield world, mistake
+            found.append(play_failures(env, mode, n, rng))
+            if len(found[-1]) < n:
+                print(f"{world}: only {len(found[-1])} of {n} episodes of {mode} could be made here")
+        in_turn = [mistakes[place] for place in range(n) for mistakes in found if place < len(mistakes)]
+        for mistake in in_turn[: options.failures or None]:
+            yield world, mistake
 
 
-def analyst_of(options: argparse.Namespace) -> tuple[str, Analyst]:
-    """The analyst that the command line names, and a name for it."""
+def analysts_of(options: argparse.Namespace) -> dict[str, Callable[[], Analyst]]:
+    """What opens each analyst, by a name for it: the rules, and those that the command line names."""
+    found: dict[str, Callable[[], Analyst]] = {"rule": RuleAnalyst}
+    models: dict[str, Callable[[], Analyst]] = {}
     if options.endpoint:
-        from roleagent.agents.analysts.models import EndpointAnalyst
-        from roleagent.agents.chat.endpoint import Endpoint
+        models[f"endpoint {options.model}".strip()] = partial(endpoint_analyst, options)
+    for path in options.policy or ():
+        models[path.name] = partial(policy_analyst, options, path)
+    for name, opened in models.items():
+        for prompts in options.prompts:
+            found[name if prompts == "shipped" else f"{name}, {prompts}"] = partial(_prompted, opened, prompts)
+    if options.run:
+        found[options.run.name] = partial(run_analyst, options)
+    return found
 
-        analyst = EndpointAnalyst(Endpoint(options.endpoint, options.model))
-        analyst.check()
-        return f"endpoint {options.model}".strip(), analyst
-    if options.run or options.policy:
-        return model_analyst(options)
-    return "rule", RuleAnalyst()
+
+def _prompted(opened: Callable[[], Analyst], prompts: str) -> Analyst:
+    return with_prompts(opened(), prompts)
 
 
-def model_analyst(options: argparse.Namespace) -> tuple[str, Analyst]:
-    """The policy of a run's newest checkpoint, or of a folder, in its environment role."""
+def endpoint_analyst(options: argparse.Namespace) -> Analyst:
+    """The model behind a server."""
+    from roleagent.agents.analysts.models import EndpointAnalyst
+    from roleagent.agents.chat.endpoint import Endpoint
+
+    analyst = EndpointAnalyst(
+        Endpoint(options.endpoint, options.model, timeout=600.0),
+        temperature=options.temperature,
+        reflection_tokens=options.reflection_tokens,
+        context=options.context,
+        selection_tokens=options.reflection_tokens,
+    )
+    analyst.check()
+    return analyst
+
+
+def policy_analyst(options: argparse.Namespace, path: Path) -> Analyst:
+    """The model of a folder."""
     import torch
     import transformers
 
-    from roleagent.agents.builders import model_analyst
+    from roleagent.agents.analysts.models import ModelAnalyst
     from roleagent.agents.policies.hf import HFPolicy, own_device
-    from roleagent.config import Config
 
     transformers.logging.disable_progress_bar()  # type: ignore[attr-defined]
+    torch.set_num_threads(options.threads)
     generator = torch.Generator(own_device()).manual_seed(options.seed)
-    if options.policy:
-        policy = HFPolicy.from_path(options.policy, generator)
-        return f"policy {options.policy.name}", model_analyst(Config(), policy)
+    policy = HFPolicy.from_path(path, generator, options.dtype, options.context)
+    return ModelAnalyst(policy, options.temperature, options.reflection_tokens)
 
+
+def run_analyst(options: argparse.Namespace) -> Analyst:
+    """The policy of a run's newest checkpoint, in its environment role."""
+    import torch
+
+    from roleagent.agents.builders import model_analyst
+    from roleagent.agents.policies.hf import own_device
     from roleagent.learners.run.checkpoints import Checkpoints
     from roleagent.learners.run.folder import read_config
 
@@ -128,8 +163,8 @@ def model_analyst(options: argparse.Namespace) -> tuple[str, Analyst]:
     if checkpoint is None:
         raise ValueError(f"the run {options.run} has no checkpoint")
     config = read_config(options.run)
-    policy = Checkpoints.policy(checkpoint, generator, config.policy)
-    return f"run {options.run.name}, {checkpoint.name}", model_analyst(config, policy)
+    generator = torch.Generator(own_device()).manual_seed(options.seed)
+    return model_analyst(config, Checkpoints.policy(checkpoint, generator, config.policy))
 
 
 def share(values: Sequence[bool | None]) -> dict[str, Any]:
@@ -145,7 +180,7 @@ def summarize(cases: Sequence[Case], rng: np.random.Generator) -> dict[str, Any]
     modes = sorted({case.mistake.mode for case in cases})
     most_frequent = Counter(case.mistake.mode for case in cases).most_common(1)[0][0]
     any_mode = rng.choice(modes, size=len(cases))
-    replies = [case.reflection for case in cases]
+    answers = [case.answer for case in cases]
     accuracy = share([case.right for case in cases])
     baselines = {
         "majority": share([case.mistake.mode == most_frequent for case in cases]),
@@ -157,19 +192,19 @@ def summarize(cases: Sequence[Case], rng: np.random.Generator) -> dict[str, Any]
         "step": share([case.near for case in cases]),
         **baselines,
         "ratio": round(accuracy["share"] / best, 2),
-        "fallback": sum(reply.source == "fallback" for reply in replies) / len(replies),
-        "outside": sum(
-            reply.source != "fallback" and not is_known(reply.mode, case.mistake.trajectory.task.env_id)
-            for reply, case in zip(replies, cases, strict=True)
-        )
-        / len(replies),
+        "malformed": float(np.mean([answer.reflection.source == "fallback" for answer in answers])),
+        "outside": float(np.mean([outside(case.answer, case.mistake) for case in cases])),
+        **{
+            name: round(float(np.mean([getattr(answer, name) for answer in answers])), 3)
+            for name in ("seconds", "prompt_tokens", "tokens")
+        },
         "modes": {mode: of_mode([case for case in cases if case.mistake.mode == mode]) for mode in modes},
     }
 
 
 def of_mode(cases: Sequence[Case]) -> dict[str, Any]:
     """The figures of one mode."""
-    wrong = Counter(case.reflection.mode for case in cases if not case.right)
+    wrong = Counter(case.answer.reflection.mode for case in cases if not case.right)
     return {
         "accuracy": share([case.right for case in cases]),
         "step": share([case.near for case in cases]),
@@ -196,8 +231,23 @@ def report(console: Console, name: str, results: dict[str, dict[str, Any]]) -> N
             )
         console.print(table)
         others = ", ".join(f"{baseline} {percent(result[baseline])}" for baseline in ("majority", "random"))
-        console.print(f"beside it: {others}; {result['ratio']} times as often right as the better of them")
-        console.print(f"read: {result['fallback']:.1%} fell back, {result['outside']:.1%} outside the taxonomy\n")
+        console.print(f"beside it: {others}; {result['ratio']} times as often right as the better of them\n")
+
+
+def overview(console: Console, results: Mapping[str, Mapping[str, dict[str, Any]]]) -> None:
+    """Prints a row per analyst and world."""
+    table = Table(title="all analysts")
+    for column in ("world", "analyst", "right", "step ±1", "malformed", "outside", "s", "tokens read", "written"):
+        table.add_column(column, justify="left" if column in ("world", "analyst") else "right")
+    for world in next(iter(results.values())):
+        for name, of_worlds in results.items():
+            row = of_worlds[world]
+            shares = (f"{row['malformed']:.0%}", f"{row['outside']:.0%}")
+            costs = (f"{row['seconds']:.2f}", f"{row['prompt_tokens']:.0f}", f"{row['tokens']:.0f}")
+            table.add_row(world, name, percent(row["accuracy"]), percent(row["step"]), *shares, *costs)
+        first = next(iter(results.values()))[world]
+        table.add_row(world, "most frequent mode", percent(first["majority"]), *[""] * 6, end_section=True)
+    console.print(table)
 
 
 def percent(rate: dict[str, Any]) -> str:
@@ -240,8 +290,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--endpoint", help="base URL of an OpenAI-compatible server")
     parser.add_argument("--model", default="", help="its name on the server (default: the only one)")
     parser.add_argument("--run", type=user_path, help="run folder: its newest checkpoint in the environment role")
-    parser.add_argument("--policy", type=user_path, help="folder with a model in Hugging Face's format, likewise")
+    parser.add_argument("--policy", type=user_path, nargs="+", help="folders with models in Hugging Face's format")
+    parser.add_argument(
+        "--prompts", nargs="+", choices=PROMPTS, default=["shipped"], help="of servers and policies (default: shipped)"
+    )
     parser.add_argument("--n", type=int, default=20, help="episodes per mode (default 20)")
+    parser.add_argument("--failures", type=int, default=0, help="episodes per world, in place of --n")
+    parser.add_argument("--answers", type=user_path, help="folder that keeps the answers")
+    parser.add_argument("--batch", type=int, default=32, help="failures that are asked about at once (default 32)")
+    parser.add_argument("--context", type=int, default=3072, help="tokens of question and answer (default 3072)")
+    parser.add_argument("--temperature", type=float, default=0.5, help="of servers and policies (default 0.5)")
+    parser.add_argument("--reflection-tokens", type=int, default=160, help="of an answer at most (default 160)")
+    parser.add_argument("--dtype", default="float32", help="of the policies (default float32)")
+    parser.add_argument("--threads", type=int, default=1, help="of the policies (default 1)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--worlds", default="toy,alfworld,webshop,search,textcraft", help="with commas (default: all)")
     parser.add_argument("--split", default="train", help="that tasks are drawn from (default train)")
@@ -253,30 +314,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=user_path, help="also write the labeled episodes there, as JSON lines")
     options = parser.parse_args(arguments)
 
+    console = Console(width=130)
+    results: dict[str, dict[str, dict[str, Any]]] = {}
     try:
-        name, analyst = analyst_of(options)
-        began = time.perf_counter()
         made = list(failed_episodes(options))
+        if options.out:
+            options.out.write_text("".join(as_line(*pair) + "\n" for pair in made), encoding="utf-8")
+        if options.answers:
+            options.answers.mkdir(parents=True, exist_ok=True)
+        for name, opened in analysts_of(options).items():
+            file = options.answers and options.answers / f"{name.replace(', ', '-').replace(' ', '-')}.jsonl"
+            cases = [
+                Case(*pair, answer)
+                for pair, answer in zip(made, collect(opened, made, file, options.batch), strict=True)
+            ]
+            found = dict.fromkeys(case.world for case in cases)
+            rng = np.random.default_rng(options.seed)
+            results[name] = {world: summarize([case for case in cases if case.world == world], rng) for world in found}
+            report(console, name, results[name])
     except (ValueError, OSError, RuntimeError, gymnasium.error.Error) as error:
         print(f"analysts.py: {error}", file=sys.stderr)
         return 2
-    built = time.perf_counter() - began
-    if options.out:
-        options.out.write_text("".join(as_line(*pair) + "\n" for pair in made), encoding="utf-8")
-    began = time.perf_counter()
-    replies: list[Reflection] = []
-    for start in range(0, len(made), CHUNK):
-        replies += analyst.reflect([mistake.trajectory for _, mistake in made[start : start + CHUNK]])
-    asked = time.perf_counter() - began
-    cases = [Case(*pair, reply) for pair, reply in zip(made, replies, strict=True)]
-    rng = np.random.default_rng(options.seed)
-    found = dict.fromkeys(case.world for case in cases)
-    results = {world: summarize([case for case in cases if case.world == world], rng) for world in found}
-    console = Console(width=130)
-    report(console, name, results)
-    console.print(f"{len(made)} episodes failed in {built:.1f} s, analyzed in {asked:.1f} s")
-    costs = {key: round(value, 4) for key, value in analyst.costs().items()}
-    print("RESULT", json.dumps({"analyst": name, "seed": options.seed, "worlds": results, "costs": costs}))
+    overview(console, results)
+    print("RESULT", json.dumps({"seed": options.seed, "analysts": results}))
     return 0
 
 

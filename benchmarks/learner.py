@@ -40,7 +40,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from parts.learner_sides import GROUP, side
+from parts.learner_sides import GROUP, compare, score, side
 
 CASES = ("skewed", "equal", "kl", "apart")
 
@@ -63,16 +63,6 @@ def episodes(case: str, options: argparse.Namespace, rng: np.random.Generator) -
                 {"ids": [int(i) for i in ids], "prompt": len(start), "sampled": sampled, "advantage": rng.normal()}
             )
     return made
-
-
-@torch.no_grad()
-def score(model: Any, batch: list[dict[str, Any]]) -> None:
-    """Adds the log-probabilities of the sampled tokens to each sequence, with noise as after some updates."""
-    rng = torch.Generator().manual_seed(5)
-    for episode in batch:
-        ids = torch.tensor(episode["ids"])
-        found = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
-        episode["logprobs"] = [0.0, *(found + 0.05 * torch.randn(found.shape, generator=rng)).tolist()]
 
 
 def prepare(folder: Path, options: argparse.Namespace) -> None:
@@ -116,27 +106,6 @@ def run(name: str, cases: Sequence[str], folder: Path) -> dict[str, dict[str, An
     if done.returncode:
         raise SystemExit(f"{name}:\n{done.stderr[-3000:]}")
     return json.loads(done.stdout.strip().splitlines()[-1])
-
-
-def compare(label: str, lengths: list[int], found: dict[str, Any], against: dict[str, Any]) -> tuple[float, float]:
-    """Prints a case and returns the ratios of tokens per second and of memory.
-
-    Raises:
-        SystemExit: the two sides computed different losses.
-    """
-    for key, value in found["first"].items():
-        if abs(against["first"][key] - value) > 2e-3 * abs(value) + 2e-4:
-            raise SystemExit(f"{label}: {key} is {value} here and {against['first'][key]} in TRL")
-    rates = [sum(lengths) / min(each["seconds"][1:]) for each in (found, against)]
-    memory = [each["megabytes"] for each in (found, against)]
-    # Later cases of a process reuse freed memory, so only the first one counts.
-    room = [f", {each:.0f} MB" if label in ("skewed", "keeping") else "" for each in memory]
-    print(
-        f"{label}: {len(lengths)} sequences of {min(lengths)} to {max(lengths)} tokens, "
-        f"{sum(lengths) / max(lengths) / len(lengths):.0%} without padding; "
-        f"ours {rates[0]:.0f} tokens/s{room[0]}; TRL {rates[1]:.0f} tokens/s{room[1]}"
-    )
-    return round(rates[0] / rates[1], 2), round(memory[0] / memory[1], 2)
 
 
 def main() -> None:

@@ -50,6 +50,10 @@ class LanguageAnalyst(ABC):
     def reflect(self, trajectories: Sequence[Trajectory]) -> list[Reflection]:
         """One reflection per failed trajectory, in order."""
         replies = self.answer([self.prompts.reflection(trajectory) for trajectory in trajectories], "reflection")
+        return self.read_reflections(replies, trajectories)
+
+    def read_reflections(self, replies: Sequence[str], trajectories: Sequence[Trajectory]) -> list[Reflection]:
+        """The reflections that replies hold, one per trajectory."""
         return [
             self._read(reply, trajectory) or unread(trajectory)
             for reply, trajectory in zip(replies, trajectories, strict=True)

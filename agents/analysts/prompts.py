@@ -120,7 +120,7 @@ class AnalystPrompts:
     ):
         self.measure, self.explain, self.most = measure, explain, most
         self.room, self.candidate_room = room, candidate_room
-        least = 2 * measure(_reflection_task(())) if explain else 1  # the form, and as much for the record
+        least = 2 * measure(reflection_task(())) if explain else 1  # the form, and as much for the record
         if room < least:
             raise ValueError(f"questions need {least} tokens, and there is room for {room}")
 
@@ -129,9 +129,13 @@ class AnalystPrompts:
         task = trajectory.task
         head, end = "", ""
         if self.explain:
-            head = _reflection_task(tuple(failure_modes_of(task.env_id).meanings.items()))
+            head = self.instructions(task.env_id)
             end = _REFLECTED.format(end=_ENDS.get(trajectory.stop_reason, "the goal was not reached"))
         return self._record(trajectory, head, end, _TAG_NAMES)
+
+    def instructions(self, env_id: str) -> str:
+        """What stands before the record of a failure in an environment: what is wanted, with its taxonomy."""
+        return reflection_task(tuple(failure_modes_of(env_id).meanings.items()))
 
     def verdict(self, trajectory: Trajectory, step: int) -> str:
         """Task, history and one action with its observation; of a long history the steps in the middle are left out.
@@ -216,7 +220,7 @@ class AnalystPrompts:
 
 
 @functools.cache
-def _reflection_task(meanings: tuple[tuple[str, str], ...]) -> str:
+def reflection_task(meanings: tuple[tuple[str, str], ...]) -> str:
     """What is wanted, with the taxonomy of the environment where it has one."""
     mode, detail, step, lesson, query = FIELDS
     listed = "\n".join(f"- {name}: {meaning}" for name, meaning in meanings)

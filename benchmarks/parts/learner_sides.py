@@ -1,4 +1,5 @@
-"""The two sides of ``learner.py``: an update by this project's learner, and TRL's ``train()``, on the same batch."""
+"""The two sides of ``learner.py`` and ``pretrained.py``: an update by this project's learner, and TRL's ``train()``, on
+the same batch."""
 
 from __future__ import annotations
 
@@ -153,9 +154,18 @@ def theirs(folder: Path, case: str, recompute: bool, steps: int) -> dict[str, An
     return {"seconds": seconds, "first": logged[0], "megabytes": resident("VmHWM") - before}
 
 
+@torch.no_grad()
+def score(model: Any, batch: list[dict[str, Any]]) -> None:
+    """Adds the log-probabilities of the sampled tokens to each sequence, with noise as after some updates."""
+    rng = torch.Generator().manual_seed(5)
+    for episode in batch:
+        ids = torch.tensor(episode["ids"])
+        found = model(ids[None]).logits[0, :-1].log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+        episode["logprobs"] = [0.0, *(found + 0.05 * torch.randn(found.shape, generator=rng)).tolist()]
+
+
 def side(name: str, folder: Path, cases: list[str], options: argparse.Namespace) -> dict[str, dict[str, Any]]:
     """Seconds per update, memory, and loss and gradient norm of the first update of one side, by case."""
-    torch.set_num_threads(1)
     if name != "ours":
         return {case: theirs(folder, case, name == "trl", options.updates) for case in cases}
     from roleagent.learners.run.ranks import Ranks
@@ -181,6 +191,27 @@ def timed(update: Callable[[], dict[str, float]], close: Callable[[], None], upd
         "first": {name: said[0][name] for name in ("loss", "grad_norm")},
         "megabytes": memory,
     }
+
+
+def compare(label: str, lengths: list[int], found: dict[str, Any], against: dict[str, Any]) -> tuple[float, float]:
+    """Prints a case and returns the ratios of tokens per second and of memory.
+
+    Raises:
+        SystemExit: the two sides computed different losses.
+    """
+    for key, value in found["first"].items():
+        if abs(against["first"][key] - value) > 2e-3 * abs(value) + 2e-4:
+            raise SystemExit(f"{label}: {key} is {value} here and {against['first'][key]} in TRL")
+    rates = [sum(lengths) / min(each["seconds"][1:]) for each in (found, against)]
+    memory = [each["megabytes"] for each in (found, against)]
+    # Later cases of a process reuse freed memory, so only the first one counts.
+    room = [f", {each:.0f} MB" if label in ("skewed", "keeping") else "" for each in memory]
+    print(
+        f"{label}: {len(lengths)} sequences of {min(lengths)} to {max(lengths)} tokens, "
+        f"{sum(lengths) / max(lengths) / len(lengths):.0%} without padding; "
+        f"ours {rates[0]:.0f} tokens/s{room[0]}; TRL {rates[1]:.0f} tokens/s{room[1]}"
+    )
+    return round(rates[0] / rates[1], 2), round(memory[0] / memory[1], 2)
 
 
 def resident(what: str) -> float:

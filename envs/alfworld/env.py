@@ -12,7 +12,7 @@ from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.alfworld.engine.game import Engine, Game, GameSource
 from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion
-from roleagent.envs.alfworld.engine.planner import plan
+from roleagent.envs.alfworld.engine.planner import plan, shortest_plan
 from roleagent.envs.alfworld.engine.simulator import NOTHING, Simulator
 from roleagent.envs.alfworld.engine.textworld import TextWorldEngine
 from roleagent.envs.alfworld.generated.generate import generate, split_ids
@@ -172,6 +172,15 @@ class ALFWorldEnv(Restorable, TaskSplitEnv):
             return plan(load_game(self.folder, self._source.task_id))
         except UnknownGameVersion:
             return ()
+
+    def shortest_plan(self) -> tuple[str, ...] | None:
+        """A shortest sequence of commands that wins from the present state, computed with full knowledge of the game.
+
+        None where none is found, or another engine plays the game.
+        """
+        if self._engine is None:
+            raise gymnasium.error.ResetNeeded("there is no game yet: call reset() before shortest_plan()")
+        return shortest_plan(self._engine) if isinstance(self._engine, Simulator) else None
 
     def snapshot(self) -> dict[str, Any]:
         """See :class:`~roleagent.sharing.Restorable`; only the native engine has snapshots."""

@@ -194,6 +194,37 @@ class ToyKitchen(Restorable, TaskSplitEnv):
             commands += [f"go to {tool}", f"{self._kind} {self._item} with {tool}"]
         return (*commands, f"go to {self._target}", f"move {self._item} to {self._target}")
 
+    def shortest_plan(self) -> tuple[str, ...]:
+        """A shortest sequence of commands that wins from the present state, with full knowledge of the game."""
+        if not hasattr(self, "_start"):
+            raise gymnasium.error.ResetNeeded("there is no task yet: call reset() before shortest_plan()")
+        if self._won:
+            return ()
+        commands: list[str] = []
+        here, shut = self._here, set(self._shut)
+
+        def reach(place: str) -> None:
+            nonlocal here
+            if here != place:
+                commands.append(f"go to {place}")
+                here = place
+            if place in shut:
+                commands.append(f"open {place}")
+                shut.remove(place)
+
+        if self._carried != self._item:
+            holder = next(name for name, things in self._contents.items() if self._item in things)
+            if self._carried:  # put down here, or, where it is closed, at the next stop
+                reach(holder if here in shut else here)
+                commands.append(f"move {self._carried} to {here}")
+            reach(holder)
+            commands.append(f"take {self._item} from {holder}")
+        if self._wanted not in ("", self._condition[self._item]):
+            reach(TOOLS[self._kind][0])
+            commands.append(f"{self._kind} {self._item} with {here}")
+        reach(self._target)
+        return (*commands, f"move {self._item} to {self._target}")
+
     def task_type(self, task_id: str) -> str:
         """The type of a task, without playing it."""
         return task_id.partition("-")[0]

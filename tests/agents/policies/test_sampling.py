@@ -1,5 +1,7 @@
 """Continuing many prompts: what any architecture reports, what is read once, who leaves when, and what is drawn."""
 
+import contextlib
+
 import pytest
 import torch
 from tiny import qwen, tokenizer
@@ -85,6 +87,33 @@ def test_any_architecture_reports_what_it_sampled(make, temperature):
             expected = whole(policy, prompts[slot], answer.token_ids, temperature)
             assert answer.logprobs == pytest.approx(expected, abs=1e-5)
         prompts = {slot: prompts[slot] + answer.token_ids + ids(2 + slot) for slot, answer in enumerate(answers)}
+
+
+def test_the_keys_of_grouped_heads_are_not_copied(monkeypatch):
+    """Neither for a turn nor for several questions about one conversation; and the copies would give the same bits."""
+    from transformers.integrations import sdpa_attention
+
+    policy, copies = qwen3(), []
+    inner = sdpa_attention.repeat_kv
+
+    def repeat_kv(states, groups):
+        copies.append(groups)
+        return inner(states, groups)
+
+    monkeypatch.setattr(sdpa_attention, "repeat_kv", repeat_kv)
+    stem = ids(40)
+    requests = [Request(stem + ids(3, place), 0, 4, NEVER) for place in range(3)]
+
+    def answers():
+        policy.clear_cache()
+        turn = ask(policy, {0: stem, 1: ids(9)})
+        policy.generator.manual_seed(1)
+        return turn + policy.generate(requests, 1.0)
+
+    found = answers()
+    assert not copies
+    monkeypatch.setattr("roleagent.agents.policies.sampling._grouped_heads", contextlib.nullcontext)
+    assert found == answers() and copies
 
 
 def adapt(model):
