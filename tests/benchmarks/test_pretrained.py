@@ -1,4 +1,4 @@
-"""The comparison with a real model, on a tiny one: the sides play the same episodes, and what is missing is left out."""
+"""The comparison with a real model, on a tiny one: sides play the same episodes, and what is missing is left out."""
 
 import pytest
 from programs import result_of, run
