@@ -150,7 +150,7 @@ def ask(world: EnvSplit, rollout: Rollout, states: Sequence[State], replies: int
                 pass
             before = steps_left(world)
             read = rollout.reader.read(rollout.renderer.read(actions[slot].token_ids))
-            predicted = rollout.reader.read(rollout._reply(actions[slot], predictions[slot])).predictions
+            predicted = rollout.reader.read(rollout.text_of(actions[slot], predictions[slot])).predictions
             _, _, _, _, info = world.base.step(read.command)
             [[score]] = score_predictions([predicted], [info["state"]], lms)
             text = rollout.renderer.read(actions[slot].token_ids)

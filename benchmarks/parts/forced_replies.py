@@ -56,7 +56,7 @@ def replies_of(rollout: Rollout, shown: Demonstration, thoughts: int = 0) -> lis
 
 
 class Forced:
-    """A policy that says what it is given."""
+    """A policy that writes what it is given."""
 
     def begin(self, replies: Replies) -> None:
         """Starts a new set of episodes."""
