@@ -65,8 +65,11 @@ def train(learner, ranks, numbers):
         update(learner, ranks.share(batch(number)))
 
 
-def learner_of(*options, adapter=0, reference=None):
+def learner_of(*options, adapter=0, reference=None, words=0):
     policy = qwen(seed=3)
+    if words:
+        torch.manual_seed(0)
+        policy.model.resize_token_embeddings(words)
     if BF16 in options:
         policy.model.to(torch.bfloat16)
     if adapter:
@@ -114,6 +117,26 @@ def trainings(ranks):
         same = all(torch.equal(weights[name], plain[name]) for name in plain)
         learner.close()
         yield f"train {name}", {"gradients": gradients, "norms": norms, "weights": weights, "policy_has_them": same}
+
+
+WORDS = 72_000
+"""A vocabulary whose logits are cut into blocks of 64 rows."""
+
+
+def large_vocabulary(ranks):
+    """Ranks with several blocks of logits and with one take the steps of one rank that has all tokens."""
+    rng = np.random.default_rng(5)
+    made = [
+        Segment(rng.integers(5, WORDS, n), np.array([0, *[1] * (n - 1)]), np.zeros(n), rng.normal(size=n))
+        for n in (50, 60, 70, 80)
+    ]
+    for stage in (2, 3):
+        learner = learner_of(f"deepspeed.zero_stage={stage}", words=WORDS)
+        own = made if ranks.size == 1 else made[1:] if ranks.first else made[:1]
+        norms = [update(learner, own) for _ in range(2)]
+        scores = [float(row.sum()) for row in learner.score(own, 1.0)]
+        learner.close()
+        yield f"large vocabulary {stage}", {"norms": norms, "scores": scores}
 
 
 def at_once(ranks):
@@ -183,7 +206,7 @@ def main(folder):
     torch.set_num_threads(1)
     with Ranks.join() as ranks:
         found = {}
-        for cases in (trainings(ranks), with_adapters(ranks), continued(ranks, folder)):
+        for cases in (large_vocabulary(ranks), trainings(ranks), with_adapters(ranks), continued(ranks, folder)):
             for name, what in cases:
                 print(name, file=sys.stderr, flush=True)
                 found[name] = what

@@ -9,7 +9,7 @@ observations cost nothing there.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -252,17 +252,18 @@ def token_scores(batch: MicroBatch, logprobs: Tensor, entropies: Tensor) -> Toke
 BLOCK = 2**22
 """Logits in a block: 16 MiB in float32. What fits into one block is kept for the backward pass, and not more."""
 
-LEAST_ROWS = 64
-"""Rows in a block at least, however large the vocabulary: fewer would read the whole head for next to nothing."""
+LEAST_ROWS = {"cpu": 64}
+"""Rows in a block at least, however large the vocabulary: fewer would read the whole head for next to nothing. An
+accelerator needs 512 to be busy (300 MiB at 150,000 words)."""
 
 
-def block_rows(vocabulary: int) -> int:
+def block_rows(vocabulary: int, device: str = "cpu") -> int:
     """Rows of logits that are worked on at a time.
 
-    >>> block_rows(2048), block_rows(32_000), block_rows(152_064)
-    (2048, 131, 64)
+    >>> block_rows(2048), block_rows(32_000), block_rows(152_064), block_rows(152_064, "cuda")
+    (2048, 131, 64, 512)
     """
-    return max(LEAST_ROWS, BLOCK // vocabulary)
+    return max(LEAST_ROWS.get(device, 512), BLOCK // vocabulary)
 
 
 def head_logprobs(
@@ -294,15 +295,19 @@ def head_logprobs(
         ValueError: a temperature that is not above 0.
     """
     weight: Any = head.weight
-    if _is_plain(head):
-        temperature, rows = _checked(temperature, rows, weight.shape[0])
-        given = (hidden, weight, head.bias)
-        learns = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
-        return _OfHead.apply(*given, token_ids, temperature, rows, entropy, learns)
+    # ZeRO 3 keeps a weight in pieces, and its shape as `ds_shape`.
+    temperature, rows = _checked(temperature, rows, getattr(weight, "ds_shape", weight.shape)[0], hidden.device)
+    partitioned = type(head) is nn.Linear and hasattr(weight, "ds_id")
+    if partitioned or _is_plain(head):
 
-    # An adapter, or a weight that ZeRO 3 keeps in pieces and gathers when its module is called: through the module.
-    temperature, rows = _checked(temperature, rows, getattr(weight, "ds_shape", weight.shape)[0])
+        def whole(states: Tensor) -> tuple[Tensor, Tensor]:
+            given = (states, head.weight, head.bias)
+            learns = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in given)
+            return _OfHead.apply(*given, token_ids, temperature, rows, entropy, learns)
 
+        return _called_once(head, whole, hidden) if partitioned else whole(hidden)
+
+    # An adapter: through the module.
     def block(states: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         return _OfLogits.apply(head(states), targets, temperature, entropy)
 
@@ -317,13 +322,29 @@ def head_logprobs(
 
 def _is_plain(head: nn.Module) -> bool:
     """Whether the head is nothing but a whole matrix, so that its product need not go through the module."""
-    return type(head) is nn.Linear and not hasattr(head.weight, "ds_id") and not head._forward_hooks
+    return type(head) is nn.Linear and not head._forward_hooks
 
 
-def _checked(temperature: float, rows: int, vocabulary: int) -> tuple[float, int]:
+def _called_once(
+    head: nn.Module, forward: Callable[[Tensor], tuple[Tensor, Tensor]], hidden: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Calls a module with another forward function.
+
+    ZeRO 3 gathers a weight when its module is called, which is a collective operation. The number of blocks depends on
+    a rank's own tokens, so calls block by block would wait for ranks that have no more: the module is called once, and
+    the blocks are within.
+    """
+    head.forward = forward
+    try:
+        return head(hidden)
+    finally:
+        del head.forward  # the class has its own
+
+
+def _checked(temperature: float, rows: int, vocabulary: int, device: torch.device) -> tuple[float, int]:
     if temperature <= 0:
         raise ValueError(f"log-probabilities need a temperature above 0, not {temperature}")
-    return temperature, rows or block_rows(vocabulary)
+    return temperature, rows or block_rows(vocabulary, device.type)
 
 
 def _read(logits: Tensor, token_ids: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor, Tensor]:

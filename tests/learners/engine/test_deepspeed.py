@@ -89,6 +89,15 @@ def test_stages_agree_in_bfloat16(found, stage):
 
 
 @pytest.mark.slow
+def test_ranks_with_unequal_numbers_of_blocks_of_logits_learn_together_at_stage_3(found):
+    alone = found[2]["large vocabulary 2"]
+    for stage in (2, 3):
+        ranks = [each[f"large vocabulary {stage}"] for each in found[:2]]
+        assert ranks[0]["norms"] == ranks[1]["norms"] == pytest.approx(alone["norms"], rel=1e-5)
+        assert ranks[1]["scores"] + ranks[0]["scores"] == pytest.approx(alone["scores"], rel=1e-5)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", range(4))
 def test_a_rank_that_is_done_at_once_waits_for_nobody_and_learns_the_same(found, stage):
     first, second = (each[f"at once {stage}"] for each in found[:2])
