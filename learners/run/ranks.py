@@ -175,8 +175,9 @@ class Ranks:
 
         Raises:
             ConfigError: the ranks do not find each other (see :func:`roleagent.learners.run.ranks.meet`).
+            PolicyError: see :func:`~roleagent.agents.policies.hf.own_device`.
         """
-        os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+        os.environ.setdefault("DS_ACCELERATOR", own_device().type)
         with waiting("DeepSpeed to load"):
             import deepspeed
 

