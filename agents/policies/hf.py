@@ -39,13 +39,14 @@ _ALIGNMENT = 64  # bytes; of the memory that torch allocates
 
 
 def own_device() -> torch.device:
-    """This process's accelerator (that of its ``LOCAL_RANK``, where a launcher gave one), else the CPU.
+    """This process's accelerator (that of its ``LOCAL_RANK``, or the only one that it sees), else the CPU.
 
     Raises:
         PolicyError: there is an NVIDIA GPU, and torch cannot use it. ``DS_ACCELERATOR=cpu`` asks for the CPU.
     """
     if torch.cuda.is_available():
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        rank = int(os.environ.get("LOCAL_RANK", "0"))
+        return torch.device("cuda", rank if torch.cuda.device_count() > 1 else 0)
     if os.environ.get("DS_ACCELERATOR") != "cpu" and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
         _refuse_unused_gpu()
     return torch.device("cpu")

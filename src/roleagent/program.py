@@ -26,6 +26,7 @@ def begin(program: str) -> None:
     encoding of the output. Output that a closed pipe does not take is dropped without a word (``| head``). If output is
     lost in another way (a full disk), the program does its work to the end, reports it, and ends with status 1.
     """
+    _read_srun()
     _stop_quietly(program)
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         _complete(number, name)
@@ -36,6 +37,16 @@ def begin(program: str) -> None:
     if isinstance(sys.stdin, io.TextIOWrapper) and sys.stdin is sys.__stdin__:
         marked = sys.stdin.encoding.lower() == "utf-8" and not sys.stdin.isatty()  # a file may begin with a BOM
         sys.stdin.reconfigure(encoding="utf-8-sig" if marked else None, errors="replace")
+
+
+def _read_srun() -> None:
+    """Takes the place of this task of ``srun`` as a launcher would announce it, where no launcher did."""
+    tasks = os.environ.get("SLURM_STEP_NUM_TASKS", "1")  # a batch script itself is no step
+    if tasks == "1" or "RANK" in os.environ:
+        return
+    os.environ |= {"RANK": os.environ["SLURM_PROCID"], "WORLD_SIZE": tasks, "LOCAL_RANK": os.environ["SLURM_LOCALID"]}
+    os.environ.setdefault("MASTER_ADDR", os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"))
+    os.environ.setdefault("MASTER_PORT", "29500")
 
 
 def _complete(number: int, name: str) -> None:

@@ -1,0 +1,28 @@
+# Shared by the sbatch files; sourced from the folder that they were submitted in.
+
+# The nodes of the job, one a line.
+nodes() {
+    if command -v scontrol >/dev/null; then
+        scontrol show hostnames "${SLURM_JOB_NODELIST:?no job}"
+    else
+        tr ',' '\n' <<<"${SLURM_JOB_NODELIST:?no job}"
+    fi
+}
+
+# announce [HOST]: where the ranks meet, by default on the first node. RANK, WORLD_SIZE and LOCAL_RANK come from srun.
+announce() {
+    MASTER_ADDR=${1:-$(nodes | head -n 1)}
+    MASTER_PORT=${MASTER_PORT:-$((20000 + ${SLURM_JOB_ID:-0} % 20000))}
+    export MASTER_ADDR MASTER_PORT OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-4}
+}
+
+# run COMMAND…: runs it; with DRY_RUN prints it, and the variables that it gets.
+run() {
+    if [[ -n ${DRY_RUN:-} ]]; then
+        printf 'MASTER_ADDR=%s MASTER_PORT=%s OMP_NUM_THREADS=%s' "$MASTER_ADDR" "$MASTER_PORT" "$OMP_NUM_THREADS"
+        printf ' %q' "$@"
+        printf '\n'
+    else
+        "$@"
+    fi
+}
