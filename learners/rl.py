@@ -24,7 +24,7 @@ from roleagent.agents.builders import EnvSplit, open_analyst, open_rollout_polic
 from roleagent.agents.policies.hf import HFPolicy, reason_of
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout, RolloutStats
-from roleagent.config import ConfigError
+from roleagent.config import Config, ConfigError
 from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.samplers import UniformSampler
@@ -396,7 +396,7 @@ def with_logprobs(batch: Batch, learner: Learner, passes: Sequence[Sequence[Sequ
             scores = learner.score([segments[i] for i in chosen], temperature, learner.reference)
             for i, row in zip(chosen, scores, strict=True):
                 rows[i] = row
-    if (config.loss.old_logprobs == "learner" or not config.loss.action_mask) and sum(map(len, passes)) > 1:
+    if (starts_from_learner(config) or not config.loss.action_mask) and sum(map(len, passes)) > 1:
         rows = columns["old"] = list(zeros)
         chosen = sorted(range(len(segments)) if len(passes) > 1 else chain(*first_pass[1:]))
         for i, row in zip(chosen, learner.score([segments[i] for i in chosen], temperature), strict=True):
@@ -432,14 +432,15 @@ def policy_step(
     ranks, options = learner.ranks, learner.config.loss
     if not ranks.max(len(segments)):
         return None
-    sums, mismatch = MetricSums(), Mismatch(options.importance_cap)
+    of_learner = starts_from_learner(learner.config)
+    sums, mismatch = MetricSums(), Mismatch(options.importance_cap if of_learner else 0.0)
     imitates = options.prediction_credit == "imitate"
 
     def objective(tokens: TokenScores) -> torch.Tensor:
         known, now = tokens.columns, tokens.logprobs.detach()
         imitated = (tokens.token_kind == PREDICTION) & imitates
         weights = known["weights"].masked_fill(imitated, 0.0)
-        old = _old_logprobs(tokens, now if fresh else known.get("old"), options.old_logprobs)
+        old = _old_logprobs(tokens, now if fresh else known.get("old"), of_learner)
         loss, metrics = policy_loss(
             tokens.logprobs,
             old,
@@ -451,7 +452,7 @@ def policy_step(
             options.kl,
             options.importance_level,
             tokens.segments,
-            _importance(tokens, old, options.importance_cap),
+            importance(tokens, old, options.importance_cap, options.importance_mode) if of_learner else None,
         )
         if fresh:
             mismatch.add((now - known["sampler"])[(weights != 0) & (tokens.token_kind != TEXT)])
@@ -507,20 +508,41 @@ class Mismatch:
         }
 
 
-def _old_logprobs(tokens: TokenScores, learner: torch.Tensor | None, source: str) -> torch.Tensor:
+def starts_from_learner(config: Config) -> bool:
+    """Whether the ratio of an update starts from the learner's log-probabilities, and not from the sampler's.
+
+    Another engine rounds otherwise. If the ratio started from its log-probabilities, the difference would use up the
+    clip's range and stop tokens that no update has moved yet.
+    """
+    source = config.loss.old_logprobs
+    return source == "learner" or (source == "auto" and config.rollout.backend != "local")
+
+
+def _old_logprobs(tokens: TokenScores, learner: torch.Tensor | None, of_learner: bool) -> torch.Tensor:
     """The old policy's log-probabilities; those of TEXT tokens are always the learner's."""
     sampler = tokens.columns["sampler"]
     if learner is None:
         return sampler
-    return learner if source == "learner" else torch.where(tokens.token_kind == TEXT, learner, sampler)
+    return learner if of_learner else torch.where(tokens.token_kind == TEXT, learner, sampler)
 
 
-def _importance(tokens: TokenScores, old: torch.Tensor, cap: float) -> torch.Tensor | None:
-    """min(exp(old - sampler), cap): the weight of a token sampled by an engine with other numerics."""
+def importance(tokens: TokenScores, old: torch.Tensor, cap: float, mode: str = "cap") -> torch.Tensor | None:
+    """The weights (N,) that make tokens of an engine with other numerics count as the learner's own.
+
+    Args:
+        tokens: with the column ``sampler``.
+        old: (N,) the learner's log-probabilities before the update.
+        cap: largest weight; 0: None is returned.
+        mode: ``"cap"`` weighs each token by min(exp(old - sampler), cap), ``"mask"`` by exp(old - sampler), and all
+            tokens of a segment whose product is above the cap by 0 (the sequence mask of TRL).
+    """
     if not cap:
         return None
-    weight = (old - tokens.columns["sampler"]).clamp(max=math.log(cap)).exp()
-    return torch.where(tokens.token_kind == TEXT, 1.0, weight)
+    apart = torch.where(tokens.token_kind == TEXT, 0.0, old - tokens.columns["sampler"])
+    if mode == "cap":
+        return apart.clamp(max=math.log(cap)).exp()
+    sums = apart.new_zeros(int(tokens.segments.max()) + 1).index_add_(0, tokens.segments, apart)
+    return torch.where(sums[tokens.segments] > math.log(cap), 0.0, apart.exp())
 
 
 def _minibatch_weights(learner: Learner, batch: Batch, part: Minibatch, of_batch: Column, count: int) -> Column:

@@ -208,10 +208,6 @@ def check_learning(config: Config) -> None:
             f"least 2, or estimator.kind to one of {alone}"
         )
     _check_predictions(config)
-    if config.loss.importance_cap and config.loss.old_logprobs != "learner":
-        raise ConfigError(
-            "loss.importance_cap weighs the learner against the sampler: it needs loss.old_logprobs=learner"
-        )
 
 
 def _check_predictions(config: Config) -> None:

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 from small_batch import TASK, batch_of, configured, transcript, two_groups, windows
 from tiny import plain, qwen
 
-from roleagent.config import from_dict
+from roleagent.config import from_dict, load
 from roleagent.learners.advantages import Credit, estimator_config
-from roleagent.learners.batch import TEXT, build_batch
+from roleagent.learners.batch import ACTION, TEXT, build_batch
 from roleagent.learners.engine.engine import Learner
-from roleagent.learners.loss import token_weights
-from roleagent.learners.rl import minibatches, update, world_shares
+from roleagent.learners.engine.logprobs import TokenScores
+from roleagent.learners.loss import policy_loss, token_weights
+from roleagent.learners.rl import importance, minibatches, starts_from_learner, update, world_shares
 from roleagent.types import Group
 
 
@@ -150,3 +152,48 @@ def test_the_worlds_share_of_the_loss_by_hand(mask):
     batch = batch_of(config, transcript(1.0), windows(1.0))
     trained = token_weights(batch.segments, 2, 0.5, action_mask=mask)
     assert world_shares(batch, trained) == {"world_share": 0.375, "world_loss_share": 0.0 if mask else 0.375}
+
+
+def gradient(mode):
+    """What the loss makes of all tokens of a small vocabulary, each as often as a sampler with other numerics draws it;
+    and the gradient of the expected advantage."""
+    generator = torch.Generator().manual_seed(3)
+    theta = torch.randn(8, generator=generator).requires_grad_()
+    worth, drift = (torch.randn(8, generator=generator) for _ in range(2))
+    (theta.softmax(0) * worth).sum().backward()
+    true, theta.grad = theta.grad.clone(), None
+    sampler, logprobs = (theta.detach() + 0.6 * drift).log_softmax(0), theta.log_softmax(0)
+    tokens = TokenScores(logprobs, sampler[:0], torch.full((8,), ACTION), torch.arange(8), {"sampler": sampler})
+    old = logprobs.detach() if mode else sampler
+    weights = importance(tokens, old, 50.0, mode) if mode else None
+    loss, _ = policy_loss(
+        *(logprobs, old, worth, sampler.exp(), 0.2, 0.28, None, 0.0, "token", tokens.segments, weights)
+    )
+    loss.backward()
+    return -theta.grad, true
+
+
+@pytest.mark.parametrize("mode", ["cap", "mask"])
+def test_a_sampler_with_other_numerics_gives_the_gradient_of_the_policy(mode):
+    found, true = gradient(mode)
+    torch.testing.assert_close(found, true, rtol=1e-4, atol=1e-6)
+
+
+def test_without_the_correction_the_clip_takes_a_part_of_the_gradient():
+    found, true = gradient("")
+    assert float((found - true).norm() / true.norm()) > 0.1
+
+
+def test_a_segment_above_the_cap_is_left_out():
+    sampler = torch.tensor([-1.0, -1.0, -1.0, -1.0])
+    tokens = TokenScores(
+        sampler, sampler[:0], torch.full((4,), ACTION), torch.tensor([0, 0, 1, 1]), {"sampler": sampler}
+    )
+    old = torch.tensor([-0.6, -0.6, -0.9, -1.2])  # products: e^0.8 > 2, e^-0.1
+    weights = importance(tokens, old, 2.0, "mask")
+    assert weights.tolist() == pytest.approx([0.0, 0.0, math.exp(0.1), math.exp(-0.2)])
+
+
+@pytest.mark.parametrize(("backend", "expected"), [("local", False), ("vllm", True), ("mine:Sampler", True)])
+def test_another_sampler_than_the_policy_itself_is_corrected(backend, expected):
+    assert starts_from_learner(load(overrides=[f"rollout.backend={backend}"])) is expected

@@ -213,9 +213,11 @@ class LossConfig:
     # states that came; nothing
     imitated_turns: Count = 0  # most turns of an episode whose states prediction_credit=imitate trains; 0: all
     action_mask: Switch = True  # off, an ablation: the world's text after the first reply enters the loss as well
-    old_logprobs: Literal["sampler", "learner"] = "sampler"  # whose log-probabilities the ratio starts from
-    importance_cap: Amount = 0.0  # most that exp(learner - sampler) weighs a token, with
-    # old_logprobs=learner; 0: not weighed
+    old_logprobs: Literal["auto", "sampler", "learner"] = "auto"  # whose log-probabilities the ratio starts from;
+    # auto: the sampler's if it is the local policy, else the learner's
+    importance_cap: Amount = 2.0  # most that exp(learner - sampler) weighs, where it starts from the learner; 0: not
+    # weighed
+    importance_mode: Literal["cap", "mask"] = "cap"  # mask: a segment whose product is above the cap is left out
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
