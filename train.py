@@ -42,6 +42,7 @@ from roleagent.callbacks import Callback
 from roleagent.config import Config, to_dict
 from roleagent.config.effects import without_effect
 from roleagent.learners.agent_r import iterate as revision
+from roleagent.learners.agent_r.learning import learn_examples
 from roleagent.learners.genenv import play_probe, update_simulator
 from roleagent.learners.rl import (
     dynamic_sampling,
@@ -130,7 +131,7 @@ def train_revisions(
 
         # Imitate good and spliced trajectories. Failures choose the next tasks.
         examples = revision.collect(run, sampler, iteration)
-        learner = revision.learn_examples(run, policy, examples, replayed)
+        learner = learn_examples(run, policy, examples, replayed)
         sync_weights(run, learner, actor)
 
         result = evaluate_split(run, held_out, actor, f"revision/after-{iteration:03d}")

@@ -47,6 +47,7 @@ def replies_of(rollout: Rollout, shown: Demonstration, thoughts: int = 0) -> lis
     for step, text in zip(shown.steps, seen, strict=False):
         thought = rollout.policy.decode(rollout.policy.encode(f"{text} " * thoughts)[:thoughts])
         replies.append((f"<think>{thought}</think>" * bool(thoughts)) + reader.write(step.command))
+    found: list[Sequence[int]]
     found = [rollout.text_reply(text, rollout.action_stops).token_ids[: config.action_tokens] for text in replies]
     if rollout.horizon:
         predictions = [f'<prediction h="1">{step.info["state"]}</prediction>' for step in shown.steps]

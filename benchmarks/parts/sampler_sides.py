@@ -64,7 +64,7 @@ class VLLM(_Engine):
                 return False
 
             def new_req_logits_processor(self, params: Any) -> Any:
-                reply = (params.extra_args or {}).get("reply")
+                reply: Any = (params.extra_args or {}).get("reply")
 
                 def given(written: list[int], logits: torch.Tensor) -> torch.Tensor:
                     token = reply[len(written)]
