@@ -1,8 +1,6 @@
 """What documents, scripts and plans name exists: options, thresholds, files, functions."""
 
 import dataclasses
-import doctest
-import html
 import importlib.util
 import operator
 import re
@@ -15,8 +13,6 @@ from gymnasium.error import DependencyNotInstalled
 from programs import ROOT
 
 from roleagent.config import Config, from_dict
-from roleagent.config.settings import WatchdogConfig
-from roleagent.learners.run.watchdog import SIGNS
 
 SECTIONS = [
     field.name for field in dataclasses.fields(Config) if dataclasses.is_dataclass(getattr(Config(), field.name))
@@ -68,36 +64,8 @@ def test_a_shell_script_names_options_and_files_that_exist(script):
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
-def test_the_page_on_monitoring_knows_every_alarm_and_its_thresholds():
-    page = (ROOT / "docs" / "monitoring.md").read_text("utf-8").split("## The watchdog")[1].split("\n## ")[0]
-    rows = re.findall(r"^\| (`.*?) \| .* \| (`.*) \|$", page, re.MULTILINE)
-    assert {name for names, _ in rows for name in re.findall(r"`(\w+)`", names)} == set(SIGNS)
-    reported = {name: float(value) for _, options in rows for name, value in re.findall(r"`(\w+)` \(([\d.]+)", options)}
-    reported |= {name: float(value) for name, value in re.findall(r"`(window|patience)` (?:is )?(\d+)", page)}
-    reported |= {name: float(value) for name, value in re.findall(r"`(solved)`\s+\(([\d.]+)\)", page)}
-    assert reported | {"stop": False} == dataclasses.asdict(WatchdogConfig())
-
-
 def without_code(page):
     return re.sub(r"^```.*?^```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_what_a_page_points_to_exists(page):
-    text = without_code(page)
-    links = {page.parent / link for link in re.findall(r"\]\(([^)#]+)\)", text) if "://" not in link}
-    links -= {ROOT / "docs" / "options.md"}  # made when the site is built
-    named = re.findall(
-        r"(?<![\w./])(?:configs|benchmarks|examples|tests|learners|agents|envs|curricula|reports|src)/[\w/]+\.\w+", text
-    )
-    assert [str(path) for path in sorted(links | {ROOT / name for name in named}) if not path.exists()] == []
-
-
-def test_the_tests_that_pages_name_exist():
-    """Such as those of the defects of published code, which are promised to stay."""
-    written = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
-    named = {name for page in PAGES for name in re.findall(r"`(test_[a-z]+_\w+)`", page.read_text("utf-8"))}
-    assert named and {name for name in named if f"def {name}(" not in written} == set()
 
 
 def resolved(name):
@@ -133,12 +101,6 @@ def building(name):
     return module
 
 
-def test_every_page_is_in_the_navigation():
-    navigation = (ROOT / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
-    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
-    assert set(re.findall(r"([\w/]+\.md)$", navigation, re.MULTILINE)) == pages | {"options.md"}
-
-
 def test_the_page_of_options_has_every_option_with_its_default():
     def options(place, prefix=""):
         for field in dataclasses.fields(place):
@@ -161,16 +123,3 @@ def test_the_page_of_options_has_every_option_with_its_default():
             assert float(reported[name]) == value, name
         else:
             assert reported[name] == (shown[value] if isinstance(value, bool) else str(value)), name
-
-
-def test_the_forest_plot_has_a_line_per_row_of_the_table_of_results():
-    drawn = (ROOT / "docs" / "pictures" / "forest.svg").read_text("utf-8")
-    missing = [row.label for row in building("forest").rows() if html.escape(row.label, quote=False) not in drawn]
-    assert not missing, "run: python docs/building/forest.py"
-
-
-@pytest.mark.parametrize("name", ["docstrings", "forest", "pages"])
-def test_the_doctests_of_what_builds_the_site(name):
-    pytest.importorskip("griffe", reason="the extra roleagent[docs] is not installed")
-    result = doctest.testmod(building(name))
-    assert result.attempted > 2 and result.failed == 0

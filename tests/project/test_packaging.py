@@ -41,12 +41,6 @@ def test_every_console_script_has_a_target(setup_cfg):
         assert callable(getattr(importlib.import_module(module), function))
 
 
-def test_the_test_command_needs_no_compiler_and_brings_the_trainer(setup_cfg):
-    """TextWorld's jericho is compiled on installation; ``.ci/textworld`` has an environment of its own."""
-    assert extra(setup_cfg, "train") <= extra(setup_cfg, "test")
-    assert not {"alfworld", "textworld", "jericho"} & extra(setup_cfg, "test")
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
     folder = tmp_path_factory.mktemp("wheel")
@@ -127,11 +121,6 @@ def test_the_wheel_holds_the_trees_modules(wheel):
     assert configs == {name for name in names if name.endswith(".yaml")}
 
 
-def test_the_wheels_configurations_are_found_by_the_repositorys_paths(base, tmp_path):
-    program = "from roleagent.config import load; print(load('configs/published/webshop.yaml').env.id)"
-    assert run(str(base), "-c", program, cwd=tmp_path, PYTHONPATH="") == "RoleAgent/WebShop-v0\n"
-
-
 def test_the_wheel_has_the_experiments(base, tmp_path):
     shown = run(str(base), "-m", "roleagent.cli", "experiment", "genenv_toy", "--plan", cwd=tmp_path, PYTHONPATH="")
     assert shown.startswith("GenEnv on the toy kitchen: 35 runs in runs/genenv_toy")
@@ -141,11 +130,6 @@ def test_the_base_plays_every_environment_and_steers_by_failures(base, tmp_path)
     shutil.copy(PROGRAM, tmp_path)
     shown = run(str(base), PROGRAM.name, cwd=tmp_path, PYTHONPATH="")
     assert str(base.parent.parent) in shown.splitlines()[-1]
-
-
-def test_the_base_plays_the_two_roles(base, tmp_path):
-    shutil.copy(ROOT / "examples" / "two_roles.py", tmp_path)
-    assert "world selects" in run(str(base), "two_roles.py", cwd=tmp_path, PYTHONPATH="")
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 from commands import PAGES, blocks_of
-from programs import ROOT
-from walks import Place, Walk, check_output
+from walks import Place, Walk
 
 READ = {
     "CONTRIBUTING": "its commands are those of .ci/run and .ci/full",
@@ -53,22 +52,3 @@ def test_a_page_leads_to_the_end_that_it_shows(page, place, tmp_path):
     walked = walk(page, place, tmp_path, slow=True)
     if page in SHOWN and walked.seen != [*blocks_of(page)][-1].line:
         pytest.skip(f"needs {', '.join(walked.skipped)}")
-
-
-@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.stem)
-def test_a_page_ends_with_what_a_user_sees(page):
-    last = [*blocks_of(page)][-1]
-    assert last.kind == "text" and any(sign.isdigit() for sign in last.text), f"{page}: its last block shows no numbers"
-
-
-@pytest.mark.parametrize(
-    ("expected", "printed", "near"),
-    [("won 3 of 12", "won 4 of 12", 0), ("96.0 %", "85.0 %", 10), ("96.0 %", "95.0 %", 0), ("a\nb", "b\na", 0)],
-)
-def test_other_output_than_a_page_shows_is_found(expected, printed, near):
-    with pytest.raises(AssertionError, match="page: nothing that was printed"):
-        check_output("page", expected, printed, near)
-
-
-def test_every_reason_has_a_page():
-    assert {page.stem for page in PAGES} >= READ.keys() and (ROOT / "docs").is_dir()

@@ -9,7 +9,7 @@ import sys
 
 import gymnasium
 import pytest
-from programs import ROOT, load, status
+from programs import ROOT, load
 
 from roleagent.agents.evaluation.options import options_of
 from roleagent.agents.evaluation.records import read_records
@@ -93,13 +93,6 @@ def test_a_player_may_write_the_environments_own_commands(monkeypatch, capsys):
     monkeypatch.setattr("builtins.input", lambda prompt: next(lines))
     assert play(["ToolEnv", "--seed", "0"]) == 0
     assert "3000.0" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("program", ["train", "evaluate"])
-def test_help_names_the_command_as_it_was_called(program, capsys):
-    assert status(roleagent, [program, "--help"]) == 0
-    shown = capsys.readouterr().out
-    assert f"roleagent {program}" in shown and ".py" not in shown
 
 
 # --- continuing a run ---

@@ -12,8 +12,6 @@ from programs import ROOT, load, status
 from roleagent.cli import main as roleagent
 from roleagent.config import Config, ConfigError, from_dict
 from roleagent.curricula.library import FailureLibrary
-from roleagent.learners.run.checkpoints import CheckpointError
-from roleagent.learners.run.export import export
 
 train, evaluate = load("train"), load("evaluate")
 TRAIN = ["--config", str(ROOT / "configs" / "toy.yaml"), "run_dir={new}"]
@@ -168,13 +166,6 @@ def test_verbs(arguments, words, library, capsys):
     assert placed(words, library) in said(roleagent, arguments, library, capsys)
 
 
-def test_a_checkpoint_of_many_digits_is_none(tmp_path):
-    (tmp_path / "checkpoints" / "step-000002").mkdir(parents=True)
-    (tmp_path / "config.yaml").write_text("seed: 1\n")
-    with pytest.raises(CheckpointError, match=r"has no checkpoint step-9+; it has step-000002"):
-        export(tmp_path, tmp_path / "out", BIG)
-
-
 def numbers(options, prefix=()):
     for name, kind in get_type_hints(options).items():
         if dataclasses.is_dataclass(kind):
@@ -245,17 +236,6 @@ def test_a_refused_run_leaves_what_was_in_its_folder(places):
         assert train.main([*refused, f"run_dir={places[name]}"]) == 2
     assert (places["run"] / "notes").exists()
     assert not places["folder"].exists()
-
-
-def test_a_model_that_cannot_be_played_is_refused_before_demonstrations(tmp_path, monkeypatch, places, capsys):
-    monkeypatch.syspath_prepend(ROOT / "tests" / "agents" / "policies")
-    from test_model_check import WORDS, windowed  # models with a sliding window
-
-    windowed("Mistral", 32).save_pretrained(tmp_path / "mistral")
-    WORDS.save_pretrained(tmp_path / "mistral")
-    monkeypatch.setattr("roleagent.learners.sft.data.collect_demonstrations", lambda *_: pytest.fail("built something"))
-    line = said(train.main, [*TRAIN, *TINY, f"policy.path={tmp_path / 'mistral'}"], places, capsys)
-    assert re.search(r"MistralForCausalLM attends to a window of 32 tokens.*set policy\.context=32", line)
 
 
 @pytest.mark.parametrize("program", ["train", "evaluate"])
