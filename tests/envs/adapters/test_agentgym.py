@@ -14,7 +14,6 @@ from served import Served
 from small_envs import SMALL
 
 from roleagent.envs.adapters.agentgym import ProtocolError, Server, application
-from roleagent.envs.adapters.serving import main
 
 
 def ask(url, path, body=None):
@@ -208,22 +207,3 @@ def test_no_episode_goes_on_after_its_environment_has_failed(monkeypatch):
         server.step({"id": number, "action": "look"})
     server.reset({"id": number, "data_idx": 0})
     assert not server.step({"id": number, "action": "look"})["done"]
-
-
-def test_task_numbers_can_follow_agentgyms_own_files(tmp_path, capsys):
-    env_id = "RoleAgent/ALFWorld-v0"
-    ids = gymnasium.make(env_id, **SMALL[env_id]).unwrapped.task_split.task_ids
-    with Served(application(env_id, task_ids=ids[::-1], **SMALL[env_id])) as served:
-        client = ALFWorldClient(served.url)
-        client.reset(0)
-        assert client.info["task_type"] == ids[-1]
-    mapping = tmp_path / "mappings_train.json"
-    arguments = [env_id, "--port", "0", "--env-arg", "size=tiny", "--env-arg", "data_dir=generated"]
-    for content, protocol, said in (
-        (json.dumps([{"task_type": "pick", "task_id": "trial_1"}]), "agentgym", "has no task 'pick/trial_1' in train"),
-        ("{}]", "agentgym", "must be a JSON list of texts"),
-        ("[]", "openenv", "--task-ids is for --protocol agentgym"),
-    ):
-        mapping.write_text(content, encoding="utf-8")
-        assert main([*arguments, "--protocol", protocol, "--task-ids", str(mapping)]) == 2
-        assert said in capsys.readouterr().err

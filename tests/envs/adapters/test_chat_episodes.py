@@ -106,12 +106,3 @@ def test_wrong_options_get_one_line(options, part):
     with pytest.raises(ValueError, match=part) as refused:
         ChatEpisode(TOY, **options).reset(seed=0)
     assert "\n" not in str(refused.value)
-
-
-def test_rows_are_tasks_or_draws():
-    splits = Splits(TOY, {})
-    assert [row["task_id"] for row in splits.rows("valid")] == list(splits.task_split("valid").task_ids)
-    assert len(splits.rows(limit=2)) == 2 and splits.rows(draws=2)[1] == {"seed": 1, "split": "train"}
-    for refused in (lambda: splits.rows(draws=0), lambda: GroupObserver(None, 0, 1)):
-        with pytest.raises(ValueError, match="at least 1"):
-            refused()

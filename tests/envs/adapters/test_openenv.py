@@ -2,7 +2,6 @@
 
 import json
 import re
-import socket
 import time
 from urllib.request import urlopen
 
@@ -16,7 +15,6 @@ from small_envs import SMALL, by_expert
 
 from roleagent.envs.adapters.openenv import application
 from roleagent.envs.adapters.remote import RemoteEnv
-from roleagent.envs.adapters.serving import main
 from roleagent.envs.wrappers import PredictedState
 
 
@@ -130,21 +128,3 @@ def test_a_silent_client_loses_its_place_and_finds_another():
         time.sleep(0.2)
         assert silent.reset(seed=1)[1]["valid_action"]
         silent.close()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["CartPole-v1"], "no task_split"),
-        (["RoleAgent/Toy-v0", "--env-arg", "split=dev"], "unknown split 'dev'"),
-        (["RoleAgent/Toy-v0", "--port"], "in use"),
-    ],
-)
-def test_the_command_refuses_in_one_line(arguments, said, capsys):
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        assert main([*arguments, str(port)] if arguments[-1] == "--port" else [*arguments, "--port", "0"]) == 2
-    [error] = capsys.readouterr().err.splitlines()
-    assert error.startswith("roleagent serve: ") and said in error

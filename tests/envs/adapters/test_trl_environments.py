@@ -131,27 +131,6 @@ def tool_tasks(*tools):
     return {"train": [{"id": tool, "prompt": f"Use {tool}.", "answer": "x", "tools": [tool]} for tool in tools]}
 
 
-def test_names_that_are_none_in_python():
-    """They are offered under names that are, and the environment gets its own."""
-    tools = [Weather(), Weather("info"), Weather("_2d")]
-    tasks = {"train": [{"id": "1", "prompt": "What?", "answer": "x"}]}
-    episodes = environment_factory("RoleAgent/ToolEnv-v0", tools=tools, tasks=tasks)()
-    offered = tools_of(episodes)
-    assert set(offered) == {"get_weather", "info_", "tool_2d", "answer"}
-    described = get_json_schema(offered["get_weather"])["function"]
-    assert described["description"].startswith("The weather.")
-    properties = described["parameters"]["properties"]
-    assert {name: about["type"] for name, about in properties.items()} == {"from_": "string", "user_id": "integer"}
-    assert properties["from_"]["description"] == "The day. user_id: not here"
-    episodes.reset()
-    assert json.loads(offered["get_weather"](from_="Mon", user_id=3)) == {"from": "Mon", "user-id": 3}
-    assert offered["tool_2d"]("Tue", 1).startswith('{"from": "Tue"')
-    assert [call["name"] for call in episodes.info["calls"]] == ["_2d"] and episodes.info["calls"][0]["error"] is None
-    twice = {"type": "object", "properties": {"user-id": {}, "user_id": {}}}
-    with pytest.raises(ValueError, match="parameters of the tool 'book', 'user-id' and 'user_id'"):
-        _class("Twice", (("book", "Books.", json.dumps(twice)),))
-
-
 @pytest.mark.parametrize(("env_id", "folder"), [("RoleAgent/BFCL-v0", "bfcl"), ("RoleAgent/APIBank-v0", "api_bank")])
 def test_tools_of_the_task_are_in_its_prompt_and_can_be_called(env_id, folder):
     data = {"data_dir": shared_data(folder, "published data")}

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
-from roleagent.envs.adapters.vector import TaskVector, make_vector, merge_infos
-from roleagent.spaces import Unicode
+from roleagent.envs.adapters.vector import make_vector
 
 ENVS = {
     "RoleAgent/Toy-v0": {"max_steps": 2},
@@ -116,40 +115,3 @@ def test_a_worker_in_trouble_is_named_and_does_not_hold_up_the_end(trouble):
     vector.close()
     vector.close()
     assert not any(process.is_alive() for process in vector.env.processes)
-
-
-def test_wrappers_that_have_a_step_of_their_own_are_kept():
-    vector = make_vector("RoleAgent/Toy-v0", 2, max_steps=2)
-    counted = TaskVector(gymnasium.wrappers.vector.RecordEpisodeStatistics(vector.env), vector.task_split)
-    counted.reset(options={"task_ids": list(vector.task_split.task_ids[:2])})
-    counted.step(("look", "look"))
-    assert counted.step(("look", "look"))[-1]["episode"]["l"].tolist() == [2, 2]
-
-
-def test_infos_of_several_resets_come_together():
-    """Numbers keep their kind, and what only some report stays marked."""
-    one = {"score": np.array([1, 0]), "_score": np.array([True, False])}
-    other = {"score": np.array([0.0, 0.5]), "_score": np.array([False, True]), "x": {}, "_x": np.array([False, True])}
-    merged = merge_infos(one, other)
-    assert merged["score"].tolist() == [1, 0.5]
-    assert merged["_x"].tolist() == [False, True]
-    assert one["score"].tolist() == [1, 0]
-
-
-def test_texts_in_shared_memory():
-    """Their length varies, their characters are any, and what was read stays what it was."""
-    import copy
-
-    from gymnasium.vector.utils import create_shared_memory, read_from_shared_memory, write_to_shared_memory
-
-    space = Unicode(20)
-    memory = create_shared_memory(space, 3)
-    texts = read_from_shared_memory(space, memory, 3)
-    write_to_shared_memory(space, 1, "a longer text", memory)
-    before = copy.deepcopy(texts)
-    write_to_shared_memory(space, 1, "𝄞\n\ud800", memory)
-    write_to_shared_memory(space, 2, "𝄞" * 20, memory)
-    assert before == ("", "a longer text", "")
-    assert copy.deepcopy(texts) == ("", "𝄞\n\ud800", "𝄞" * 20) == texts[:]
-    with pytest.raises(ValueError, match="21 characters where 20"):
-        write_to_shared_memory(space, 0, "x" * 21, memory)

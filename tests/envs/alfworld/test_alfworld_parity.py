@@ -3,7 +3,6 @@
 import random
 import re
 
-import gymnasium
 import pytest
 from odd_games import odd_variant
 from textworld_cached import cached_textworld
@@ -96,17 +95,6 @@ def test_malformed_commands(reference, official_games):
     ]
     _, mismatch = compare(source, native, reference, iter([*JUNK, *variants]))
     assert mismatch is None, str(mismatch)
-
-
-def test_both_engines_play_the_same_episode():
-    envs = [gymnasium.make("RoleAgent/ALFWorld-v0", size="small", engine=engine) for engine in ("native", "textworld")]
-    (text, info), expected = (env.reset(seed=2) for env in envs)
-    assert (text, info) == expected
-    for step in range(4):
-        command = info["admissible_actions"][(7 * step + 2) % len(info["admissible_actions"])]
-        found, expected = (env.step(command) for env in envs)
-        assert found == expected
-        info = found[-1]
 
 
 @pytest.mark.parametrize("format", ["current", "older"])

@@ -6,8 +6,6 @@ import pytest
 
 from roleagent.envs.alfworld.engine.game import Game, GameSource
 from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion
-from roleagent.envs.alfworld.engine.goal_condition import compile_goal, parse_expression
-from roleagent.envs.alfworld.engine.pddl import CHANGING
 from roleagent.envs.alfworld.engine.simulator import NOTHING, Simulator
 
 KITCHEN = """
@@ -171,11 +169,3 @@ def test_admissible_commands_are_sorted_as_text_and_all_do_something():
 def test_games_that_it_cannot_play(change, message):
     with pytest.raises(UnknownGameVersion, match=message):
         game(KITCHEN.replace(*change, 1) if change[0] != "(exists (?o - object)" else KITCHEN.replace(*change))
-
-
-def test_goals_leave_only_what_changes():
-    facts = {"kind": {("kind", "a", "k"), ("kind", "b", "k"), ("kind", "c", "other")}, "opened": set()}
-    goal = parse_expression("(and (exists (?x - t ?y - t) (and (kind ?x k) (kind ?y k) (not (= ?x ?y)) (opened ?x))))")
-    condition = compile_goal(goal, facts, {"t": ["a", "b", "c"]}, CHANGING)
-    assert condition.facts == {("opened", "a"), ("opened", "b")}
-    assert condition.holds({("opened", "b")}) and not condition.holds({("opened", "c")}) and not condition.holds(set())

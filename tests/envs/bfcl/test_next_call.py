@@ -10,7 +10,6 @@ from gymnasium.utils.env_checker import check_env
 from shared_data import shared_data
 
 from roleagent.agents.evaluation.records import measures
-from roleagent.envs.apibank.env import same_value
 from roleagent.envs.bfcl.check import problem_of
 from roleagent.envs.bfcl.env import CATEGORIES
 from roleagent.envs.tools.calls.command import answer_command, call_command, error_command, read_command
@@ -152,20 +151,6 @@ def test_bfcls_types_and_values(kind, more, accepted, right, wrong):
 
     assert [problem(value) for value in right] == [None] * len(right)
     assert all(problem(value) for value in wrong)
-
-
-def test_optional_arguments_and_orders():
-    functions, wanted = described("integer", required=()), [{"a.f": {"x": [1, ""]}}, {"a.f": {"x": [2]}}]
-    given, absent = Call("a_f", {"x": 2}), Call("a_f", {})
-    assert problem_of([given, absent], functions, wanted) is None
-    assert problem_of([absent, absent], functions, wanted) == "x is missing"
-    assert problem_of([given, "malformed call: no JSON"], functions, wanted) is not None
-
-
-def test_api_banks_values():
-    assert same_value("[{'name': 'blood', 'value': '120/80'}]", [{"name": "blood", "value": "120/80"}])
-    assert not same_value("{[1]: 2}", "x") and not same_value(10**400, 1.0) and same_value(10**400, 10**400)
-    assert same_value("true", True) and not same_value("1", True) and not same_value("2023-01-02", "2023-01-03")
 
 
 @each_benchmark

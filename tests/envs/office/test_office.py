@@ -3,17 +3,15 @@
 import copy
 import pickle
 import random
-from collections import Counter
 
 import gymnasium
 import pytest
 from small_envs import by_expert
 
-from roleagent.envs.office.goals import DONE, command_of, understand
+from roleagent.envs.office.goals import DONE, command_of
 from roleagent.envs.office.tasks import CALLS, build_task, task_ids
 from roleagent.envs.office.world import PERSON_FIELDS, ROOM_FIELDS, SPLITS, build_office, names
 from roleagent.envs.tools.calls.command import read_command
-from roleagent.tasks.split import assert_disjoint
 from roleagent.tools import Call
 
 OFFICE = "RoleAgent/Office-v0"
@@ -46,14 +44,6 @@ def test_expert_and_walkthrough_win_with_as_many_calls_as_the_task_says(env, cou
         assert len(walkthrough) == count + 1 and play(env, task_id, walkthrough)["won"]
 
 
-def test_the_expert_uses_what_others_have_asked(env):
-    for task_id in task_ids("valid", (4,))[:16]:
-        env.reset(options={"task_id": task_id})
-        others = [env.walkthrough()[0], call("find", name="No One"), call("detail", id="x")]
-        steps = by_expert(env, task_id, lambda step, info, others=others: step < 3 and others[step])
-        assert steps[-1][-1]["won"] and len(steps) == 1 + 3 + 3 + 1
-
-
 @pytest.mark.parametrize("kind", range(2))
 def test_splits_share_no_name_and_offices_have_names_of_their_split(kind):
     pools = {split: set(names(split, 0)[kind]) for split in SPLITS}
@@ -62,17 +52,6 @@ def test_splits_share_no_name_and_offices_have_names_of_their_split(kind):
     of_kind = [name for name, id in office.ids.items() if id.startswith("pr"[kind])]
     assert set(of_kind) <= pools["test"]
     assert set(of_kind[0].split()) & set(of_kind[1].split()), "a name that is like another one"
-
-
-def test_tasks_differ_by_seed_and_ids_are_drawn_again(env):
-    assert_disjoint([gymnasium.make(OFFICE, split=split).unwrapped.task_split for split in SPLITS])
-    one, same, other = (build_task("price-4-0", "train", seed) for seed in (0, 0, 1))
-    assert one == same and one.prompt != other.prompt
-    offices = [build_task(task_id, "train").state["office"] for task_id in task_ids("train")[:50]]
-    assert len({id for office in offices for id in office.details}) > 100
-    assert all(len(office.ids) == len(office.details) == 8 for office in offices)
-    wanted = Counter(understand(build_task(task_id, "train").prompt).calls for task_id in task_ids("train")[:160])
-    assert wanted == dict.fromkeys(CALLS, 40)
 
 
 def test_a_booking_is_judged_by_the_state_and_an_answer_by_itself(env):
@@ -135,8 +114,3 @@ def test_copies_go_on_alone(env):
         assert not one._state["bookings"]
         assert one.step(plan[1])[0].startswith("booked")
         assert one.step(plan[2])[-1]["won"]
-
-
-def test_goals_in_other_words_are_not_understood():
-    for goal in ("", "Book Mara on Monday.", "What is the phone of the moon of Mara Quill?", "What is EUR4 in USD"):
-        assert understand(goal) is None

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.envs.retrieval.lexical import bm25, indexer
+from roleagent.envs.retrieval.lexical import indexer
 from roleagent.envs.retrieval.lexical.analysis import analyze
 from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.retrieval.lexical.indexer import LENGTHS
@@ -80,22 +80,6 @@ def test_scores_are_those_of_the_formula(texts, query, k, constants):
     assert index.search(query, k) == [position for position, _ in best]
 
 
-@pytest.mark.parametrize("long", [0, 3, 40])
-def test_long_lists_change_nothing_by_being_skipped(long, monkeypatch):
-    rng = np.random.default_rng(3)
-    # Words as rare as in a language: the k-th most frequent in a share of about 1/k of the texts.
-    texts = [" ".join(f"w{word}" for word in rng.zipf(1.3, size=30) if word < 300) for _ in range(400)]
-    index = BM25.build(names(len(texts)), texts)
-    queries = [" ".join(f"w{word}" for word in rng.zipf(1.3, size=7)) for _ in range(200)]
-    expected = [index.search_scores(query, k) for query in queries for k in (1, 10, 399)]
-    looked_up = []
-    look_up = BM25._look_up
-    monkeypatch.setattr(BM25, "_look_up", lambda *args: looked_up.append(args) or look_up(*args))
-    monkeypatch.setattr(bm25, "LONG", long)
-    assert [index.search_scores(query, k) for query in queries for k in (1, 10, 399)] == expected
-    assert len(looked_up) > 100  # or this would test nothing
-
-
 def test_equal_scores_go_in_the_order_of_the_ids():
     ids = ["b", "\U0001f600", "a", "\uffff", "B"]
     index = BM25.build(ids, ["red shoe"] * 5)
@@ -125,21 +109,6 @@ def test_runs_are_merged_as_if_there_were_one(texts, query):
         assert values.dtype == other.dtype
         assert values.tolist() == other.tolist()
     assert merged.search_scores(query) == whole.search_scores(query)
-
-
-@pytest.mark.parametrize(
-    ("ids", "texts", "options", "message"),
-    [
-        (["a", "b", "a"], ["x"] * 3, {}, "the id 'a' occurs twice"),
-        (["a", "b"], ["x"], {}, "2 ids, but only 1 texts"),
-        (["a"], ["x", "y"], {}, "1 ids, but more texts"),
-        (["a"], ["x"], {"k1": 0}, "BM25 needs k1 > 0"),
-        (["a"], ["x"], {"b": 1.5}, "b from 0 to 1"),
-    ],
-)
-def test_documents_that_cannot_be_indexed(ids, texts, options, message, tmp_path):
-    with pytest.raises(ValueError, match=message):
-        BM25.build(ids, iter(texts), folder=tmp_path, **options)
 
 
 def test_an_interrupted_build_is_no_index_and_can_be_repeated(tmp_path, small_runs):

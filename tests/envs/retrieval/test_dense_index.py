@@ -1,21 +1,17 @@
 """Dense indexes of every kind, retrievers over them, and what is refused."""
 
-import json
-
 import faiss
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.envs.retrieval import registry as retrieving
 from roleagent.envs.retrieval.build import build_index
 from roleagent.envs.retrieval.dense.index import KINDS, DenseIndex
 from roleagent.envs.retrieval.dense.tfidf import TfidfEncoder
 from roleagent.envs.retrieval.fusion import fuse
 from roleagent.envs.retrieval.manifest import MANIFEST, Manifest
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
-from roleagent.envs.retrieval.recall import gold_corpus, recall
 from roleagent.envs.retrieval.registry import open_index, open_retriever
 from roleagent.envs.retrieval.retriever import DenseRetriever, Hit
 
@@ -88,36 +84,6 @@ def test_saved_and_mapped(indexes, vectors, questions, kind, tmp_path):
     assert path.read_bytes() == (tmp_path / "again").read_bytes()
 
 
-def test_a_graph_over_many_lists(vectors, questions, indexes, monkeypatch):
-    """What the largest indexes are made of, at a size that a test can build."""
-    monkeypatch.setattr("roleagent.envs.retrieval.dense.index.MANY_LISTS", 4)
-    index = DenseIndex.build("ivf-rabitq", [vectors])
-    assert "HNSW" in type(faiss.downcast_index(faiss.extract_index_ivf(index._index).quantizer)).__name__
-    assert share(index.search(questions, 3)[1], indexes["flat"].search(questions, 3)[1]) > 0.95
-
-
-def test_wrong_input_to_an_index(indexes, questions, tmp_path):
-    index = indexes["flat"]
-    cases = [
-        (lambda: index.search(questions[:, :32], 3), r"needs vectors of 64 numbers, not \(200, 32\)"),
-        (lambda: index.search(questions[0], 3), r"needs vectors of 64 numbers, not \(64,\)"),
-        (lambda: index.search(questions * np.nan, 3), "not finite"),
-        (lambda: DenseIndex.build("ivf", [questions]), "'ivf' is no kind of index; there are flat, hnsw"),
-        (lambda: DenseIndex.open(tmp_path / "nowhere", "flat"), "no usable index .*: build it again"),
-        (lambda: index.save(tmp_path / "nowhere" / "index"), "cannot be written .* is the disk full"),
-    ]
-    (tmp_path / "garbage").write_bytes(b"not an index" * 100)
-    cases.append((lambda: DenseIndex.open(tmp_path / "garbage", "flat"), "no usable index"))
-    index.save(tmp_path / "whole")
-    (tmp_path / "half").write_bytes((tmp_path / "whole").read_bytes()[:5000])
-    cases.append((lambda: DenseIndex.open(tmp_path / "half", "flat"), "no usable index"))
-    cases.append((lambda: DenseIndex.open(tmp_path / "whole", "flat", effort=0), "at least 1, not 0"))
-    for act, message in cases:
-        with pytest.raises(RetrievalError, match=message) as error:
-            act()
-        assert "\n" not in str(error.value)
-
-
 # --- retrievers -------------------------------------------------------------------------------------------------------
 
 TEXTS = {
@@ -177,25 +143,6 @@ def test_errors_are_raised_and_never_answers(corpus):
     narrow = TfidfEncoder.fit(["oil"], dimension=64)
     with pytest.raises(RetrievalError, match="tfidf has 64 dimensions, the index 768"):
         DenseRetriever(narrow, index, corpus)
-
-
-def test_no_such_retriever(corpus, monkeypatch):
-    for spec, message in (
-        ("", "'' is no encoder; there are tfidf"),
-        ("word2vec", "'word2vec' is no encoder; there are tfidf, e5:PATH"),
-        ("bm25+", "'' is no encoder"),
-        ("bm25+word2vec", "'word2vec' is no encoder"),
-        ("e5:/nowhere", "/nowhere holds no encoder"),
-        ("bm25+e5:/no/c++/e5", r"/no/c\+\+/e5 holds no encoder"),
-    ):
-        with pytest.raises(RetrievalError, match=message):
-            open_retriever(spec, corpus)
-    with pytest.raises(RetrievalError, match="tfidf needs a corpus"):
-        open_retriever("tfidf", None)
-    assert open_retriever("http://127.0.0.1:1,http://127.0.0.1:2", None).name  # a service needs none
-    monkeypatch.setattr(retrieving, "LARGEST", 4)
-    with pytest.raises(RetrievalError, match=r"5 passages are too many .* index build --corpus .*corpus\.jsonl"):
-        open_retriever("tfidf", corpus)
 
 
 # --- built indexes ----------------------------------------------------------------------------------------------------
@@ -269,33 +216,3 @@ def test_fusion_is_of_places(rankings):
 
 
 # --- recall of gold passages ------------------------------------------------------------------------------------------
-
-
-def test_recall_of_gold_passages(tmp_path):
-    lines = [
-        {"question": "dough in oil?", "golden_context": ["Lokma\n Fried dough.", "Oil\n For frying dough."]},
-        {"question": "a cold drink?", "golden_context": ["Sherbet\n A cold drink."]},
-        {"question": "no context?", "golden_context": ["", ""]},
-        {"question": "none at all?"},
-    ]
-    path = tmp_path / "set.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    others = [Passage(str(row), title, f"{text} " * 20) for row, (title, text) in enumerate(TEXTS.items())]
-    corpus, questions = gold_corpus({"set": path}, others, np.random.default_rng(0))
-    assert [passage.title for passage in corpus] == ["Lokma", "Oil", "Sherbet", "Golf", "Chess"]
-    assert all(len(passage.text) < 30 for passage in corpus)
-    assert [sorted(question.gold) for question in questions["set"]] == [["gold-0", "gold-1"], ["gold-2"]]
-
-    class Half:
-        name = "half"
-
-        def retrieve(self, queries, k):
-            return [[Hit(corpus[1], 1.0), Hit(corpus[4], 0.5)][:k] for _ in queries]
-
-    assert recall(Half(), questions["set"]) == 0.25
-    assert recall(open_retriever("bm25", corpus), questions["set"], 2) == 1.0
-    (tmp_path / "none.jsonl").write_text(json.dumps(lines[2]))
-    with pytest.raises(RetrievalError, match="has no question with a golden_context"):
-        gold_corpus({"none": tmp_path / "none.jsonl"}, others, np.random.default_rng(0))
-    with pytest.raises(RetrievalError, match="cannot be read as questions"):
-        gold_corpus({"none": tmp_path}, others, np.random.default_rng(0))

@@ -15,7 +15,6 @@ from transformers import AutoModel, PreTrainedTokenizerFast
 from roleagent.cli import main
 from roleagent.envs.retrieval.dense import tfidf
 from roleagent.envs.retrieval.dense.e5 import E5Encoder
-from roleagent.envs.retrieval.dense.encoders import make_encoder, open_encoder
 from roleagent.envs.retrieval.dense.tfidf import TfidfEncoder
 from roleagent.envs.retrieval.lexical.analysis import analyze
 from roleagent.envs.retrieval.passages import Passage, Passages, RetrievalError
@@ -57,19 +56,6 @@ def test_the_projection_keeps_the_cosines():
     for query in ("blue running shoes", "hats hats", "fun with a red shop"):
         scores = wide.encode_queries([query]) @ wide.encode_passages(TEXTS).T
         assert scores[0] == pytest.approx([exact(query, text) for text in TEXTS], abs=0.02)
-
-
-def test_vectors_have_length_one_or_none(fitted):
-    vectors = fitted.encode_queries([*TEXTS, "", "unheard-of words", "the of and", "\ud83d shoes", "shoes " * 20_000])
-    assert vectors.dtype == np.float32
-    assert vectors.shape == (len(TEXTS) + 5, 768)
-    lengths = np.linalg.norm(vectors, axis=1)
-    known = [*range(6), 9, 10]
-    assert lengths[known] == pytest.approx(1)
-    assert not vectors[6:9].any()
-    assert fitted.encode_passages([]).shape == (0, 768)
-    together = fitted.encode_passages(TEXTS)
-    assert np.array_equal(np.concatenate([fitted.encode_passages([text]) for text in TEXTS]), together)
 
 
 def test_saved_and_opened(fitted, tmp_path):
@@ -115,19 +101,6 @@ def expected(folder, text, length):
     return (mean / mean.norm()).numpy()
 
 
-def test_the_published_recipe(encoder, model):
-    texts = ["a red hat", "x", "", "a far longer text, with many words in it " * 3, "cut off " * 100]
-    for encode, prefix, length in (
-        (encoder.encode_queries, "query: ", 256),
-        (encoder.encode_passages, "passage: ", 256),
-    ):
-        vectors = encode(texts)
-        assert vectors.dtype == np.float32
-        assert np.linalg.norm(vectors, axis=1) == pytest.approx(1)
-        for text, vector in zip(texts, vectors, strict=True):
-            assert vector == pytest.approx(expected(model, prefix + text, length), abs=1e-5)
-
-
 def test_batches_change_nothing(encoder, monkeypatch):
     """Texts of like length go together; each vector comes back to its place."""
     texts = [("word " * (number * 7 % 40)).strip() for number in range(60)]
@@ -147,18 +120,6 @@ def test_batches_change_nothing(encoder, monkeypatch):
     assert sum(tokens for *_, tokens in shapes) > 0.8 * sum(rows * longest for rows, longest, _ in shapes)
     assert encoder.encode_passages(texts[::-1])[::-1] == pytest.approx(vectors, abs=1e-5)
     assert encoder.encode_passages([]).shape == (0, 32)
-
-
-def test_the_digest_depends_on_the_model(model, tmp_path):
-    digests = {
-        E5Encoder(model, device="cpu").digest,
-        E5Encoder(save_model(tmp_path / "other", seed=1), device="cpu").digest,
-        E5Encoder(model, passage_prefix="", device="cpu").digest,
-        E5Encoder(model, passage_length=64, device="cpu").digest,
-    }
-    assert len(digests) == 4
-    assert E5Encoder(save_model(tmp_path / "same"), device="cpu").digest in digests
-    assert E5Encoder(model, query_length=64, query_prefix="", device="cpu").digest in digests  # passages are the same
 
 
 ALL = (*MODULES, NORMALIZE)
@@ -260,42 +221,6 @@ def test_vectors_are_those_of_sentence_transformers(tmp_path, name, length, prom
     ours, theirs = E5Encoder(folder, device="cpu"), library.SentenceTransformer(str(folder), device="cpu")
     for encode, prompt in zip((ours.encode_queries, ours.encode_passages), prompts, strict=True):
         assert np.abs(encode(texts) - theirs.encode(texts, prompt_name=prompt)).max() < 1e-5
-
-
-def test_wrong_encoders(model, tmp_path):
-    cases = {
-        "word2vec": "'word2vec' is no encoder; there are tfidf, e5:PATH",
-        "e5": "'e5' is no encoder",
-        f"e5:{tmp_path}": "holds no encoder .no config.json.: hf download",
-    }
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "config.json").write_text("{")
-    cases[f"e5:{tmp_path / 'broken'}"] = "cannot be loaded: "
-    for spec, message in cases.items():
-        with pytest.raises(RetrievalError, match=message) as error:
-            open_encoder(spec)
-        assert "\n" not in str(error.value)
-    for settings, message in (
-        ({"dtype": "int3"}, "computes in float32 or bfloat16, not 'int3'"),
-        ({"passage_length": 512}, "takes 8 to 256 tokens of a text, not 512"),
-        ({"query_length": 2}, "takes 8 to 256 tokens"),
-        ({"prefix": ""}, "cannot be opened with .*prefix"),
-    ):
-        with pytest.raises(RetrievalError, match=message):
-            open_encoder(f"e5:{model}", **settings)
-
-
-def test_encoders_for_a_corpus(tmp_path, model, fitted):
-    corpus = Passages.of([Passage(str(number), "", text) for number, text in enumerate(TEXTS)])
-    read = []
-    made = make_encoder("tfidf", corpus, tmp_path / "kept", read.append, seed=3)
-    assert (made.settings["seed"], read) == (3, [len(TEXTS)])
-    assert make_encoder("tfidf", corpus, tmp_path / "kept", read.append).digest == made.digest  # the one that was kept
-    assert read == [len(TEXTS)]
-    assert make_encoder(f"e5:{model}", corpus, tmp_path / "kept").name == f"e5:{model}"
-    for settings in ({"dimension": 7}, {"dimensions": 8}):
-        with pytest.raises(RetrievalError, match="tfidf cannot be made with"):
-            make_encoder("tfidf", corpus, None, **settings)
 
 
 def test_an_index_with_a_transformer(model, tmp_path):

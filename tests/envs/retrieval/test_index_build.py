@@ -2,7 +2,6 @@
 
 import errno
 import itertools
-import json
 import os
 import random
 import re
@@ -86,20 +85,6 @@ def test_an_interrupted_build_continues(corpus, tmp_path, kind):
             assert not (out / MANIFEST).exists() and lives < 200
     assert lives > 2 * PASSAGES / CHUNK
     assert contents(out) == contents(whole)
-
-
-def test_progress_within_a_chunk(corpus, tmp_path, monkeypatch):
-    """An encoder takes minutes for a chunk; someone waits for it."""
-    monkeypatch.setattr(vectors, "CHUNK", PASSAGES)
-    monkeypatch.setattr(vectors, "PIECE", PASSAGES // 5)
-    shares = []
-
-    def note(what, share):
-        if what == "encoding":
-            shares.append(share)
-
-    build_index(corpus, "tfidf", tmp_path / "index", progress=note)
-    assert shares == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
 
 
 def test_shards_of_several_machines(corpus, tmp_path):
@@ -275,32 +260,3 @@ def test_the_command(corpus, tmp_path, capsys, monkeypatch):
     assert Path(Manifest.read(tmp_path / "near").corpus).is_absolute()
     monkeypatch.chdir("/")
     assert open_index(tmp_path / "near").retrieve(["red shoe"])[0]
-
-
-GIVEN = ["--corpus", "{}/corpus.jsonl"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--corpus", "{}/nowhere"], "{}/nowhere: cannot be read (No such file or directory); check the path"),
-        (["--corpus", "{}/broken"], "{}/broken, line 2: no passage (it is empty); correct or remove the line"),
-        (["--corpus", "{}/twice"], "{}/twice: lines 1 and 2 have the same id; ids must be unique"),
-        (["--corpus", "{}/packed.gz"], "{}/packed.gz is packed; unpack it first: gzip -dc {}/packed.gz > packed.jsonl"),
-        ([*GIVEN, "--encoder", "word2vec"], "'word2vec' is no encoder; there are tfidf, e5:PATH"),
-        ([*GIVEN, "--encoder", "e5:{}"], "{} holds no encoder (no config.json): hf download"),
-        ([*GIVEN, "--shards", "2", "--shard", "2"], "there is no shard 2 of 2; they count from 0"),
-        ([*GIVEN, "--set", "dimension=7"], "tfidf cannot be made with {'dimension': 7}: the dimension must be a"),
-        ([*GIVEN, "--out", "{}/broken/x"], "[Errno 20] Not a directory"),
-    ],
-)
-def test_errors_are_one_line(corpus, tmp_path, capsys, arguments, message):
-    line = json.dumps({"id": "1", "contents": "a"}) + "\n"
-    (tmp_path / "broken").write_text(f"{line}\n")
-    (tmp_path / "twice").write_text(line * 2)
-    (tmp_path / "packed.gz").write_bytes(b"\x1f\x8b")
-    options = ["--out", "{}/index", *arguments]
-    assert main(["index", "build", *(option.replace("{}", str(tmp_path)) for option in options)]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"roleagent index build: {message.replace('{}', str(tmp_path))}")
-    assert error.count("\n") == 1

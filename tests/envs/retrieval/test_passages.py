@@ -44,19 +44,6 @@ def test_forms_of_a_line(tmp_path, line, passage):
     assert list(corpus) == [passage]
 
 
-def test_rows(tmp_path):
-    lines = [{"id": str(number), "title": f"T{number}", "text": "x" * number} for number in range(50)]
-    path = write(tmp_path / "corpus.jsonl", *lines, '{"id": "last", "contents": "no newline after it"}')
-    corpus = Passages.open(path)
-    assert len(corpus) == 51
-    for row in (49, 0, 7, 50):
-        assert corpus[row].id == ("last" if row == 50 else str(row))
-    assert list(corpus.ids) == [passage.id for passage in corpus]
-    for row in (-1, 51):
-        with pytest.raises(IndexError, match="of 51 passages"):
-            corpus[row]
-
-
 @given(st.lists(st.tuples(st.text(max_size=9), st.text()), min_size=1, max_size=5))
 def test_written_passages_are_read_back(texts):
     """Whatever the text, a file written from memory is the corpus in memory. What UTF-8 cannot say is replaced."""
@@ -118,16 +105,6 @@ def test_ids_that_occur_twice(tmp_path):
         Passages.of([LOKMA, LOKMA])
 
 
-def test_nothing_in_it(tmp_path):
-    with pytest.raises(RetrievalError, match="there is no passage in it"):
-        Passages.open(write(tmp_path / "corpus.jsonl"))
-    with pytest.raises(RetrievalError, match="there is no passage in it"):
-        Passages.of([])
-    for path in (tmp_path / "nowhere.jsonl", tmp_path):
-        with pytest.raises(RetrievalError, match="cannot be read"):
-            Passages.open(path)
-
-
 @pytest.mark.parametrize(("suffix", "pack"), [("xz", lzma.compress), ("gz", gzip.compress), ("bz2", bz2.compress)])
 def test_packed_files_name_the_command_that_unpacks_them(tmp_path, suffix, pack):
     packed = tmp_path / "a folder" / f"corpus.jsonl.{suffix}"
@@ -150,16 +127,6 @@ def large(tmp_path, monkeypatch):
     path = write(tmp_path / "corpus.jsonl", *(GOOD | {"id": str(number)} for number in range(100)))
     Passages.open(path)
     return path
-
-
-def test_a_large_file_is_read_once(large, monkeypatch):
-    digest = Passages.open(large).digest
-    other = write(large.with_name("other.jsonl"), *(GOOD | {"id": str(number)} for number in range(100)))
-    other.with_name("other.jsonl.rows").write_text("a file where the folder of the notes would be")
-    assert len(Passages.open(other)) == 100
-    monkeypatch.setattr(passages, "_scan", lambda *_: pytest.fail("it was read again"))
-    corpus = Passages.open(large)
-    assert (len(corpus), corpus[99].id, corpus.digest) == (100, "99", digest)
 
 
 def test_a_file_that_changed_is_read_again(large):

@@ -1,12 +1,10 @@
 """The retrieval service under real clients: many at once, odd ones, and some that outlive it."""
 
-import asyncio
 import http.client
 import json
 import pickle
 import re
 import signal
-import socket
 import socketserver
 import subprocess
 import sys
@@ -29,7 +27,6 @@ from roleagent.envs.retrieval.build import build_index
 from roleagent.envs.retrieval.passages import Passage, Passages
 from roleagent.envs.retrieval.registry import open_index, open_retriever
 from roleagent.envs.retrieval.retriever import Hit, RetrievalError
-from roleagent.envs.retrieval.serving.batching import Batcher, Late, Overloaded
 from roleagent.envs.retrieval.serving.client import HTTPRetriever
 from roleagent.envs.retrieval.serving.server import Server
 from roleagent.envs.retrieval.serving.service import Limits
@@ -170,10 +167,6 @@ def test_what_cannot_be_answered_says_why_in_a_line(echo, path, body, status, wh
     assert "\n" not in answer["error"]
 
 
-def test_half_a_character_is_no_error(echo):
-    assert post(echo, "/retrieve", b'{"query": "a\\ud800", "topk": 1}')[1]["result"][0][0]["document"]["id"] == "a?-0"
-
-
 def test_health_and_metrics(echo):
     assert post(echo, "/health", None, "GET") == (
         200,
@@ -194,29 +187,7 @@ def test_health_and_metrics(echo):
     assert rise["retrieval_request_seconds_bucket{le=+Inf}"] == 3
 
 
-def test_a_body_that_stops_in_the_middle_hurts_nobody(echo):
-    with socket.create_connection(("127.0.0.1", echo.port)) as half:
-        half.sendall(b"POST /retrieve HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
-        time.sleep(0.05)
-    assert post(echo, "/retrieve", {"query": "a"})[0] == 200
-
-
 # --- many at once -----------------------------------------------------------------------------------------------------
-
-
-def test_32_clients_share_searches_and_each_gets_its_own_answer():
-    retriever = Echo(seconds=0.02)
-    with serving(retriever) as server:
-        questions = [f"question {i}" for i in range(320)]
-        answers = ask_all(server.url, questions)
-        assert len(retriever.threads) == 1
-        assert {query: [hit.passage.title for hit in hits] for query, hits in answers.items()} == {
-            query: [f"On {query}"] * 2 for query in questions
-        }
-        calls = retriever.calls[1:]  # the first warmed it up
-        assert sorted(query for call in calls for query in call) == sorted(questions)
-        assert len(calls) < 160  # at the very least two share
-        assert max(map(len, calls)) <= 64
 
 
 def test_a_group_that_asks_the_same_is_searched_once():
@@ -230,18 +201,6 @@ def test_a_group_that_asks_the_same_is_searched_once():
         assert reported["retrieval_queries_joined_total"] + reported["retrieval_queries_cached_total"] == 31
         ask(0)
         assert retriever.calls[1:] == [["the same"]]
-
-
-@pytest.mark.parametrize(("size", "searched"), [(0, "abacab"), (2, "abcb"), (3, "abc")])  # of two, c drives b out
-def test_the_cache_drops_the_least_recently_used_and_separates_k(size, searched):
-    retriever = Echo()
-    with serving(retriever, cache=size) as server:
-        client = HTTPRetriever(server.url)
-        for query in "abacab":
-            client.retrieve([query])
-        assert retriever.calls[1:] == [[query] for query in searched]
-        assert len(client.retrieve(["b"], 5)[0]) == 5
-        assert retriever.calls[-1] == ["b"] and len(retriever.calls) == 2 + len(searched)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------------
@@ -280,29 +239,6 @@ def test_a_full_queue_and_a_late_answer():
             ] * 3
         retriever.gate.set()
         assert HTTPRetriever(server.url).retrieve(["next"])[0]
-
-
-def test_who_goes_away_takes_nothing_from_others():
-    async def main():
-        retriever = Echo(seconds=0.1)
-        batcher = Batcher(retriever)
-        await batcher.start()
-        first = asyncio.create_task(batcher.ask(["a"], 1))
-        await asyncio.sleep(0.02)
-        second = asyncio.create_task(batcher.ask(["a"], 1))
-        await asyncio.sleep(0.02)
-        first.cancel()
-        ((hit,),) = await second
-        with pytest.raises(Late):
-            await batcher.ask(["b"], 1, seconds=0.01)
-        with pytest.raises(Overloaded):
-            await batcher.ask([str(i) for i in range(9000)], 1)
-        await batcher.stop()
-        return hit, retriever.calls
-
-    hit, calls = asyncio.run(main())
-    assert hit.passage.id == "a-0"
-    assert calls[1:] == [["a"], ["b"]]
 
 
 # --- the client -------------------------------------------------------------------------------------------------------
@@ -360,16 +296,6 @@ def test_passages_without_scores_and_ids_are_passages(found):
         first, again = HTTPRetriever(url, retries=0).retrieve(["a", "b"])
     assert [(hit.passage.title, hit.passage.text) for hit in first] == [("Lokma", "Fried dough."), ("", "Tea.")]
     assert first == again and len({hit.passage.id for hit in first}) == 2
-
-
-def test_connections_are_kept(echo, monkeypatch):
-    opened = []
-    connect = http.client.HTTPConnection.connect
-    monkeypatch.setattr(http.client.HTTPConnection, "connect", lambda self: (opened.append(self), connect(self)))
-    client = HTTPRetriever(echo.url)
-    for number in range(10):
-        client.retrieve([str(number)])
-    assert len(opened) == 1
 
 
 def test_a_refused_query_is_not_tried_again(echo):

@@ -2,16 +2,14 @@
 
 import gymnasium
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.retrieval.passages import Passage, RetrievalError
 from roleagent.envs.retrieval.retriever import Hit
-from roleagent.envs.searchqa.data.dataset import KEPT, LONGEST, Archive
+from roleagent.envs.searchqa.data.dataset import Archive
 from roleagent.envs.searchqa.data.questions import SPLITS
 from roleagent.envs.searchqa.env import ANSWERED, WORDS, present
-from roleagent.envs.searchqa.text import read_command, read_information
+from roleagent.envs.searchqa.text import read_information
 from roleagent.envs.wrappers import Tags
 
 
@@ -81,12 +79,6 @@ def test_a_wrong_answer_ends_the_episode_and_keeps_its_scores():
     assert info["answer"] == f"it is {right}" and info["golden_answers"] == [right] and info["rewards"] == {"task": 0}
 
 
-@given(st.text(max_size=40), st.sampled_from(["search", "answer"]))
-def test_every_text_in_brackets_is_a_command(text, verb):
-    assert read_command(f"{verb}[{text}]") == (verb, " ".join(text.split()))
-    assert read_command(f"  {verb}[ a]b] ") == (verb, "a]b")
-
-
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
@@ -105,35 +97,7 @@ def test_observations_have_a_budget_that_passages_share():
     assert WORDS * 4 / 3 == 500
 
 
-def test_passages_stay_on_their_lines():
-    text = present(passages("one\n\ntwo\tthree", 'Doc 9(Title: "x") four'))
-    assert text.split("\n") == [
-        '<information>Doc 1(Title: "Title 0") one two three',
-        'Doc 2(Title: "Title 1") Doc 9(Title: "x") four</information>',
-    ]
-    assert [document.title for document in read_information(text)] == ["Title 0", "Title 1"]
-
-
 # --- the search engine ------------------------------------------------------------------------------------------------
-
-
-def test_answers_are_kept_for_all_environments_of_a_process():
-    env = with_engine(lambda query: passages("only one"))
-    kept = env.unwrapped.archive
-    for _ in range(3):
-        env.reset(seed=0)
-        env.step("search[the same]")
-        text, *_, info = env.step("search[ the  same ]")
-        assert (info["retrieved"], text) == (["0"], '<information>Doc 1(Title: "Title 0") only one</information>')
-    assert kept.retriever.asked == ["the same"]
-    assert kept.search("the same", 1) and len(kept.retriever.asked) == 2  # of another number of passages
-    for number in range(KEPT):
-        kept.search(f"query {number}", 3)
-    assert len(kept._found) == KEPT
-    kept.search("the same", 3)
-    assert kept.retriever.asked[-1] == "the same"
-    env.step("search[" + "x" * 100_000 + "]")
-    assert len(kept.retriever.asked[-1]) == LONGEST
 
 
 def test_the_pool_reports_a_failed_search_and_replaces_the_environment():

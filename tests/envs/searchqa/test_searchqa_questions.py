@@ -5,13 +5,12 @@ import lzma
 import re
 import shutil
 import sys
-from collections import Counter
 
 import pytest
 from shared_data import shared_data
 
 from roleagent.envs.searchqa.data.benchmarks import DATA_SETS, load_questions, read_questions
-from roleagent.envs.searchqa.data.questions import SAMPLE, Question, QuestionError, Questions, split
+from roleagent.envs.searchqa.data.questions import SAMPLE, Question, QuestionError, split
 from roleagent.envs.searchqa.env import SearchQAEnv
 
 
@@ -160,26 +159,6 @@ def test_test_questions_are_not_in_training():
     texts = [{question.text for question in found[part]} for part in ("train", "valid", "test")]
     assert not texts[0] & texts[1] and not texts[0] & texts[2] and not texts[1] & texts[2]
     assert len(found["train"]) + len(found["valid"]) == 25 and len(found["valid"]) == 2
-
-
-def test_any_first_part_mixes_the_data_sets():
-    sizes = {"nq": 300, "popqa": 600, "hotpotqa": 60}
-    in_blocks = [question for name, n in sizes.items() for question in asked(n, name, "test", name + " {}?")]
-    found = split([], [], in_blocks)
-    for first in (20, 100, 500):
-        counted = Counter(question.data_set for question in found["test"][:first])
-        assert all(abs(counted[name] - first * n / 960) <= 1 for name, n in sizes.items())
-    assert {question.data_set for question in found["test_sample"][:10]} == set(sizes)
-    assert found["popqa"] == tuple(asked(600, "popqa", "test", "popqa {}?"))  # in a data set the order stays
-    assert split(in_blocks, [], [])["train"][0].data_set != split(in_blocks, [], [])["train"][1].data_set
-    by_turns = [
-        question for pair in zip(asked(50), asked(50, "popqa", "train", "{}?"), strict=True) for question in pair
-    ]
-    assert split([], by_turns, [])["valid"] == tuple(by_turns)  # what is mixed already stays as it is
-    sample = split([], [], [*asked(300, part="test"), *asked(40, "popqa", "test", "popular {}?")])["test_sample"]
-    assert Counter(question.data_set for question in sample) == {"nq": SAMPLE, "popqa": 40}
-    with pytest.raises(ValueError, match="the splits train and test share"):
-        Questions({"train": tuple(asked(3)), "test": tuple(asked(2, part="test"))})
 
 
 def test_a_missing_folder_split_or_corpus(tmp_path, monkeypatch):

@@ -57,15 +57,6 @@ def test_scores(answer, golden, score):
     assert judge(answer, golden) == pytest.approx(score)
 
 
-@given(st.text(max_size=30), st.lists(st.text(max_size=30), max_size=4))
-def test_scores_are_ordered_and_bounded(answer, golden):
-    score = judge(answer, golden)
-    assert all(0 <= part <= 1 for part in score)
-    assert score.em in (0, 1) and score.sub_em in (0, 1)
-    assert score.em <= score.f1 and score.em <= score.sub_em
-    assert judge(answer, reversed(golden)) == score
-
-
 @given(st.text(min_size=1, max_size=30))
 def test_a_golden_answer_is_always_right(text):
     assert judge(text, ["something else", text]).em == 1

@@ -3,9 +3,6 @@
 import hashlib
 import json
 import random
-import re
-
-import pytest
 
 from roleagent.envs.searchqa.data.benchmarks import load_questions
 from roleagent.envs.searchqa.data.questions import SPLITS
@@ -29,22 +26,6 @@ def test_a_seed_is_a_world_in_every_process():
     assert hashlib.sha256(repr((passages, asked)).encode()).hexdigest()[:16] == "90110a8c5980d4ba"
 
 
-@pytest.mark.parametrize("people", [16, 33, 880])
-def test_sizes(people):
-    world = generate(2, people)
-    for part in SPLITS:
-        questions = world.questions[part]
-        kinds = [question.data_set for question in questions]
-        assert kinds == ["one_hop", "two_hop"] * (len(questions) // 2)  # any prefix has both
-    named = [passage.title for passage in world.passages]
-    assert len(set(named)) == len(named) and [passage.id for passage in world.passages] == [
-        *map(str, range(len(named)))
-    ]
-    for passage in world.passages:
-        assert passage.title in passage.text and not re.search(r"\d|[{}]", passage.text)  # no gap left open
-    assert len(world.questions["train"]) > 3 * len(world.questions["test"]) > 60
-
-
 def test_splits_share_words_but_no_fact():
     things = {part: titles(WORLD.questions[part]) for part in SPLITS}
     for one, other in (("train", "valid"), ("train", "test"), ("valid", "test")):
@@ -53,19 +34,6 @@ def test_splits_share_words_but_no_fact():
         assert not {q.text for q in WORLD.questions[one]} & {q.text for q in WORLD.questions[other]}
     parts = {part: {word for name in things[part] for word in name.split()} for part in SPLITS}
     assert len(parts["test"] - parts["train"]) <= 2  # next to nothing to read that was never read before
-
-
-def test_the_golden_passages_hold_the_answer_and_the_question_does_not():
-    for part in SPLITS:
-        for question in WORLD.questions[part]:
-            (answer,) = question.answers
-            assert answer in question.context[-1] and answer not in question.text
-            assert len(question.context) == {"one_hop": 1, "two_hop": 2}[question.data_set]
-            first = question.context[0].partition("\n")[0]
-            assert first in question.text
-            if question.data_set == "two_hop":
-                bridge = question.context[1].partition("\n")[0]
-                assert bridge in question.context[0] and bridge not in question.text
 
 
 def test_written_worlds_are_read_back_as_they_were(tmp_path):

@@ -6,14 +6,13 @@ import threading
 import time
 from types import SimpleNamespace
 
-import gymnasium
 import pytest
 from gymnasium.wrappers import TimeLimit
 
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.tools import Call, ToolEnv, tool
 from roleagent.envs.tools.calls.broker import Broker, PreparedCall
-from roleagent.envs.tools.calls.command import answer_command, call_command
+from roleagent.envs.tools.calls.command import call_command
 from roleagent.envs.wrappers import PredictedState
 from roleagent.tools import EpisodeError, Result, ToolError
 
@@ -93,20 +92,6 @@ def test_what_a_tool_raises_is_a_result(execute, failure, text):
     assert (found.fatal is not None) == (text == "the server has died")
 
 
-@pytest.mark.parametrize(
-    ("returned", "texts"),
-    [
-        (["fine", ToolError("no")], ["fine", "no"]),
-        ([1], ["the tool failed: TypeError: batch_execute returned 1 values for 2 calls"] * 2),
-        ("ab", ["the tool failed: TypeError: batch_execute returned 2 values for 2 calls"] * 2),
-        (None, ["the tool failed: TypeError: batch_execute returned NoneType for 2 calls"] * 2),
-    ],
-)
-def test_a_batch_reports_each_call_by_itself(returned, texts):
-    tool = tool_of(None, batch_execute=lambda arguments, states: returned)
-    assert [found.result.text for found in run(tool, 1, 2)] == texts
-
-
 @pytest.mark.parametrize("blocking", ["threads", "loop", "blocked loop"])
 def test_a_call_that_hangs_fails_alone(blocking):
     release = threading.Event()
@@ -132,19 +117,6 @@ def test_a_call_that_hangs_fails_alone(blocking):
     assert [one.result.text for one in run(tool_of(execute), 3, 4, broker=broker, timeout=5)] == ["done"] * 2
     assert run(tool_of(hang_in_loop, timeout=0.05), 0, timeout=60)[0].failure == "timeout"  # the tool's own limit
     release.set()
-
-
-def test_a_call_that_waits_for_a_blocked_loop_keeps_its_time():
-    async def block(arguments, state):
-        time.sleep(0.6)
-        return "blocked"
-
-    async def wait(arguments, state):
-        await asyncio.sleep(0.01)
-        return "done"
-
-    calls = [[PreparedCall(tool_of(execute), {}, None, 0.3)] for execute in (block, wait)]
-    assert Broker().run(calls)[1][0].result.text == "done"
 
 
 def test_equal_read_only_calls_run_once():
@@ -175,19 +147,6 @@ def test_the_calls_of_an_episode_run_in_their_order():
     found = Broker().run([[PreparedCall(append, {"x": x}, state) for x in range(3)] for state in states] + [[]])
     assert states == [[0, 1, 2]] * 2 and [len(one) for one in found] == [3, 3, 0]
     assert found[1][1].result.text == "[0, 1]"
-
-
-def test_callers_in_several_threads_get_their_own_results():
-    broker, found = Broker(3), {}
-
-    def ask(number):
-        calls = run(tool_of(slow_double), *range(number, number + 5), broker=broker)
-        found[number] = [one.result.text for one in calls]
-
-    threads = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
-    [thread.start() for thread in threads]
-    [thread.join() for thread in threads]
-    assert found == {number: [str(2 * x) for x in range(number, number + 5)] for number in range(8)}
 
 
 def ask_in_a_fork(broker, pipe):
@@ -236,26 +195,3 @@ def test_a_pool_runs_a_turn_of_calls_at_the_same_time(wrapped):
         actions = {k: {"command": one, "predictions": ("",)} if wrapped else one for k, one in commands.items()}
         found = [outcome.observation for outcome in pool.step_many(actions).values()]
         assert found == [str(turn * index) for index in range(8)]
-
-
-class Renamed(gymnasium.ActionWrapper):
-    """Changes the action and has no ``prepare``: no call can be known before its step."""
-
-    def action(self, action):
-        return action.replace('"g"', '"f"')
-
-
-def test_a_pool_steps_what_has_no_calls_or_fails():
-    def double(x: int) -> str:
-        """Doubles."""
-        return str(2 * x)
-
-    pool = EnvPool(lambda: env_with(double))
-    [pool.reset(index) for index in range(3)]
-    assert pool.step_many({1: answer_command("1")})[1].terminated
-    outcomes = pool.step_many({0: "", 1: command(1), 2: command(5), 7: command(1)})
-    assert list(outcomes) == [0, 1, 2, 7] and outcomes[0].error is None and outcomes[2].observation == "10"
-    assert outcomes[1].error.startswith("ResetNeeded: ") and "never reset" in outcomes[7].error
-    renamed = EnvPool(lambda: Renamed(env_with(double)))
-    renamed.reset(0)
-    assert renamed.step_many({0: call_command([Call("g", {"x": 3})])})[0].observation == "6"

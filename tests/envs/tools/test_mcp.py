@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 import shlex
 import sys
 import time
@@ -176,14 +175,6 @@ def test_a_changed_session_is_reset_for_the_next_episode_where_the_server_can():
         MCPClient("shelf", transport=in_memory(starts), reset="undo")
 
 
-def test_a_command_that_starts_for_each_episode_is_said_with_its_time(capsys):
-    load_tools(COMMAND, allow="put")
-    line = r"shelf starts in \d+\.\d s, again for each episode that changes something; reset=TOOL names a tool .*\n"
-    assert re.fullmatch(line, capsys.readouterr().err)
-    load_tools(COMMAND, only=["add"])
-    assert "again for each" not in capsys.readouterr().err
-
-
 def test_one_episode_does_not_end_a_shared_session_of_others():
     starts = []
     client = MCPClient("shelf", transport=in_memory(starts))
@@ -296,16 +287,6 @@ def test_a_tool_whose_schema_is_none_is_left_out_and_named(capsys):
         load_tools(listing(tool))
 
 
-@pytest.mark.parametrize(
-    "tool",
-    [{"title": "no name"}, {"name": 3}, {"name": "x", "inputSchema": "none"}, "tool", listed("bad", properties=3)],
-)
-def test_a_list_of_tools_that_is_none_is_one_line_with_the_server_s_name(tool):
-    with pytest.raises(MCPError, match=r"^MCP server .*: its list of tools cannot be read: tools") as error:
-        load_tools(listing(GOOD, tool))
-    assert "\n" not in str(error.value) and "pydantic" not in str(error.value)
-
-
 def test_cached_results_are_replayed_without_a_server(tmp_path):
     cache, starts = str(tmp_path / "calls.sqlite"), []
     client = MCPClient("shelf", transport=in_memory(starts), cache=cache, allow=["put"])
@@ -360,17 +341,6 @@ def test_an_environment_with_a_server(url):
     pool.close()
     with pytest.raises(MCPError, match="isolation=process needs a command"):
         ToolEnv(tools=f"mcp:{url}", tasks=SERVED, isolation="process")
-
-
-@pytest.mark.parametrize("own", [None, 0.2])
-def test_the_timeout_of_a_call_is_the_server_s_or_else_the_environment_s(own):
-    client = MCPClient("shelf", transport=in_memory([]), timeout=own)
-    env = ToolEnv(tools=client.tools, tasks=SERVED, split="all", timeout=0.3)
-    env.reset()
-    text, *_, info = env.step(call_command([Call("misbehave", {"how": "hang"})]))
-    assert text == f"the server gave no answer in {own or 0.3} s" and info["calls"][0]["error"] == "timeout"
-    assert (info["counters"]["timeouts"], info["counters"]["tool_errors"]) == (1, 0)
-    env.close()
 
 
 def test_a_lost_server_is_an_error_of_its_episode_alone():

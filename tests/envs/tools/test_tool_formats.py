@@ -7,7 +7,6 @@ from programs import load
 
 from roleagent.envs.tools import Call, tool
 from roleagent.envs.tools.formats import FORMATS
-from roleagent.envs.wrappers.tool_tags import ToolReader
 
 hostile = load("benchmarks/parts/hostile_replies")
 
@@ -36,16 +35,6 @@ def test_what_is_written_is_read_again(name, calls):
         found = FORMATS[name].read(thought + text if name != "native" else text, TOOLS)
         assert [(call.name, call.arguments) for call in found.calls] == [(c.name, c.arguments) for c in calls]
         assert found.error is None and found.answer is None and found.repaired == 0
-
-
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "tags"])
-@pytest.mark.parametrize(
-    "text", ["a </tool_call> b", "<think>", "\\\\</think>", "<answer>x</answer>", '<prediction h="1">']
-)
-def test_a_text_may_hold_any_tag(name, text):
-    made = Call("move", {"x": text, "y": [{text: 1}]})
-    found = FORMATS[name].read(FORMATS[name].write([made], TOOLS), TOOLS)
-    assert [(call.name, call.arguments) for call in found.calls] == [(made.name, made.arguments)]
 
 
 @tool
@@ -174,11 +163,6 @@ def test_a_malformed_call_is_answered_and_its_neighbor_read(inside, why):
     assert found.calls[0] == f"malformed call: {why}" and found.calls[1].name == "search" and found.error is None
 
 
-def test_arguments_as_a_text_are_repaired():
-    found = FORMATS["hermes"].read('<tool_call>{"name": "f", "arguments": "{\\"a\\": 1}"}</tool_call>')
-    assert found.calls == (Call("f", {"a": 1}),) and found.repaired == 1
-
-
 @pytest.mark.parametrize(
     ("name", "text", "answer"),
     [
@@ -192,17 +176,6 @@ def test_arguments_as_a_text_are_repaired():
 )
 def test_plain_answers(name, text, answer):
     assert FORMATS[name].read(text, TOOLS, plain=True).answer == answer
-
-
-def test_stops_tokens_and_forms_of_a_reader():
-    assert ToolReader().stops == ("</tool_call>", "</answer>") and ToolReader(max_calls=2).stops == ()
-    assert ToolReader("python").stops == ("</answer>",) and "name(key=value, …)" in ToolReader("python").form
-    assert ToolReader("tags", tools=(search,), answer="plain").tags == ("<search>", "</search>")
-    reader = ToolReader("hermes", think="required", horizon=1)
-    for text, error in ((TAGGED, "no <think> block"), (f"<think>a</think>{TAGGED}", None)):
-        parsed = reader.read(f'{text}<prediction h="1">so</prediction>')
-        assert parsed.error == error and parsed.predictions == ("so",)
-    assert reader.read(f"<think>a</think>{reader.write(parsed.command)}").command == parsed.command
 
 
 @pytest.mark.parametrize("name", FORMATS)

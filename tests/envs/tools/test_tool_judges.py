@@ -4,7 +4,7 @@ import pytest
 
 from roleagent.envs.tools import Call, ToolEnv, tool
 from roleagent.envs.tools.calls.command import answer_command, call_command
-from roleagent.envs.tools.judges import JUDGES, Episode, judge_of, terms_of
+from roleagent.envs.tools.judges import JUDGES, Episode
 from roleagent.envs.tools.tasks import ToolTask, open_tasks
 
 
@@ -109,15 +109,6 @@ def test_an_outcome_is_counted_once_and_a_function_may_judge():
     rewards = [env.step(command) for command in (call_command([Call("look", {})]), "gold", answer_command("gold"))]
     assert [step[4]["rewards"].get("task") for step in rewards] == [0.0, 0.0, 0.5]
     assert seen == [("gold", "gold", 1, 1, 3)] and rewards[-1][4]["rewards"]["style"] == 1.0
-
-
-def test_what_a_judge_must_return(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("def strict(task, episode):\n    return 1\n", encoding="utf-8")
-    assert judge_of(f"{path}:strict")(None, None) == 1
-    for wrong in ({"style": 1}, "yes", {"task": "1"}, float("nan"), {"task": 1, "style": float("inf")}):
-        with pytest.raises(ValueError, match="a judge returns a finite number or terms with 'task'"):
-            terms_of(wrong)
 
 
 def test_splits_are_by_hash_or_by_file(tmp_path):

@@ -120,39 +120,6 @@ def test_docstrings_and_signatures():
     assert travel.execute({"to": "Oslo", "unit": "mile"}, {}) == "Oslo 3 Unit.MILE" and travel.takes_state
 
 
-def test_a_default_that_json_cannot_hold_is_left_out():
-    @tool
-    def find(units: list[Unit] = [Unit.KM], most: float = float("inf"), least: float = 0.5) -> str:  # noqa: B006
-        """Finds."""
-        return ""
-
-    found = find.parameters["properties"]
-    assert [found[name].get("default") for name in ("units", "most", "least")] == [None, None, 0.5]
-    assert find.parameters["required"] == []
-
-
-def test_a_class_that_cannot_be_made_is_one_line():
-    with pytest.raises(SchemaRefused, match=r"the class Two makes no tool: .*missing 1 required positional argument"):
-        load_tools(type("Two", (), {"__init__": lambda self, key: None}))
-
-
-@pytest.mark.parametrize(
-    ("draft", "inner", "good", "bad"),
-    [
-        ("draft-07", {"type": "array", "items": [{"type": "integer"}, {"type": "string"}]}, [1, "a"], ["a", 1]),
-        ("draft-04", {"type": "integer", "minimum": 0, "exclusiveMinimum": True}, 1, 0),
-        ("draft-03", {"type": "integer", "required": True}, 1, "a"),
-    ],
-)
-def test_a_schema_is_read_by_the_draft_that_it_names(draft, inner, good, bad):
-    schema = {"$schema": f"http://json-schema.org/{draft}/schema#", "type": "object", "properties": {"x": inner}}
-    check = ArgumentCheck(schema)
-    assert check.problem({"x": good}) is None and check.problem({"x": bad}).startswith("x")
-    assert isinstance(check.problem({"y": 1}), str | None)
-    with pytest.raises(SchemaRefused, match="no JSON Schema"):
-        ArgumentCheck(schema | {"$schema": [draft]})
-
-
 CHECK = ArgumentCheck(
     {
         "type": "object",

@@ -52,14 +52,6 @@ def test_tasks_without_calls_have_no_expert():
         make_expert(make(TASKS[1:]), np.random.default_rng(0))
 
 
-def test_another_environment_takes_neither_arguments_nor_splits_of_the_file():
-    given = ["env.kwargs.tools=my_tools.py", "env.id=RoleAgent/ToolEnv-v0"]
-    env = load("configs/default.yaml", given).env
-    assert (env.train_split, env.eval_split, dict(env.kwargs)) == ("train", "valid", {"tools": "my_tools.py"})
-    assert load("configs/default.yaml", ["env.id=RoleAgent/ALFWorld-v0"]).env == load("configs/default.yaml").env
-    assert load("configs/default.yaml", [*given, "env.eval_split=test"]).env.eval_split == "test"
-
-
 @pytest.mark.parametrize(
     ("tools", "tasks", "problem"),
     [
@@ -146,11 +138,6 @@ def test_demonstrations_are_not_played_more_often_than_they_differ(tmp_path, mon
     assert [one.shown for one in again] == [one.shown for one in found]
     found, plays, _ = collected(split_of(tmp_path, 8, "warmstart.episodes=200", "warmstart.noise=0.3"), monkeypatch)
     assert 48 < len(plays) < 200 and len({one.shown for one in found}) > 8
-
-
-def test_what_demonstrations_cost_is_said_before_most_of_them_are_played(tmp_path, monkeypatch):
-    _, _, lines = collected(split_of(tmp_path, 40, "warmstart.episodes=1200"), monkeypatch, seconds=2.0)
-    assert lines == ["an episode of the expert takes 2.0 s: demonstrations take 1 to 40 minutes"]
 
 
 def test_a_warm_start_is_sized_by_its_tasks(tmp_path):

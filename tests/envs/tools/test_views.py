@@ -2,7 +2,6 @@
 
 import pickle
 
-import gymnasium
 import numpy as np
 import pytest
 from gymnasium.utils.env_checker import check_env
@@ -10,15 +9,12 @@ from small_envs import SMALL, by_expert
 from tiny import Script
 
 from roleagent.agents.rollout import Rollout
-from roleagent.config import ConfigError
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.curricula.rule_analyst import RuleAnalyst
-from roleagent.env_card import UNKNOWN, card_of, instructions_of
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.registry import make_env
 from roleagent.envs.restoring import Restorer
 from roleagent.envs.tools.calls.command import answer_command, call_command
-from roleagent.envs.tools.definition.command_tools import CommandTool
 from roleagent.envs.tools.views import ToolView
 from roleagent.envs.wrappers import Tags, ToolTags
 from roleagent.tools import Call
@@ -99,35 +95,6 @@ def test_a_refused_call_costs_a_step_and_is_answered(action, reason):
     assert reason in text and (reward, terminated, truncated) == (0.0, False, False)
     assert not info["valid_action"] and info["command"] == ""
     assert view.step(action)[3]  # it has taken two steps
-
-
-def test_one_call_for_each_step_and_no_breaks_in_a_command():
-    view = view_of("SearchQA")
-    view.reset(seed=1)
-    calls = [Call("search", {"query": "a\nb"}), Call("search", {"query": "c"})]
-    text, _, _, _, info = view.step(call_command(calls))
-    assert info["command"] == "search[a b]" and "not run: one call at a time" in text
-    assert [call["error"] for call in info["calls"]] == [None, "not_run"] and info["counters"]["not_run"] == 1
-
-
-def test_a_command_of_two_wordings():
-    put = CommandTool("put", "", ("move {thing} to {place}", "put {thing} in/on {place}"), {"thing": "", "place": ""})
-    given = {"thing": "mug 1", "place": "desk 2"}
-    assert put.command(given) == "move mug 1 to desk 2"
-    assert put.command(given, ["put mug 1 in/on desk 2"]) == "put mug 1 in/on desk 2"
-    assert put.arguments_of("put mug 1 in/on desk 2") == put.arguments_of("move mug 1 to desk 2") == given
-
-
-def test_instructions_and_wrong_views():
-    rules = instructions_of(view_of("SearchQA")).rules
-    assert "search[" not in rules and "4 commands" in rules and card_of(view_of("Toy")).env_id == "RoleAgent/Toy-v0"
-    assert instructions_of(env_of("Toy")).rules != UNKNOWN.rules
-    with pytest.raises(ConfigError, match="no tools for each verb"):
-        view_of("WebShop", fine=True)
-    with pytest.raises(ConfigError, match="view"):
-        make_env("RoleAgent/Toy-v0", {"view": "window"})
-    with pytest.raises(ValueError, match="leave the view out"):
-        ToolView(ToolView(gymnasium.make("RoleAgent/Toy-v0")))
 
 
 @pytest.mark.parametrize(("malformed", "answered", "form"), [(0, True, 0.0), (1, True, -0.5), (1, False, -1.0)])

@@ -77,26 +77,6 @@ def test_prices():
     assert clean(ENTRY | {"pricing": ["$3"]}).prices == (100.0,)
 
 
-@pytest.mark.parametrize(
-    ("entry", "reason"),
-    [
-        ("B1", "no object"),
-        ({}, "no asin"),
-        ({"asin": "nan"}, "no asin"),
-        ({"asin": float("nan")}, "no asin"),
-        ({"asin": ""}, "no asin"),
-        ({"asin": "B0\n"}, "no asin"),
-        ({"asin": "Bé"}, "no asin"),
-        ({"asin": "B0000000001"}, "asin longer than 10 characters"),
-        ({"asin": "B1", "name": ["a", "b"]}, "name is no text"),
-        ({"asin": "B1", "query": {}}, "query is no text"),
-    ],
-)
-def test_entries_that_are_no_product(entry, reason):
-    with pytest.raises(NotAProduct, match=f"^{reason}$"):
-        clean(entry)
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
@@ -204,26 +184,6 @@ def test_missing_files(tmp_path):
 
 
 # --- a catalogue ------------------------------------------------------------------------------------------------------
-
-
-def test_the_real_products(webshop_data):
-    catalogue = load_catalogue(webshop_data)
-    assert catalogue[-1] == catalogue[999]
-    for position in (1000, -1001):
-        with pytest.raises(IndexError):
-            catalogue[position]
-    with pytest.raises(KeyError):
-        catalogue.position("B")
-    assert catalogue is load_catalogue(str(webshop_data))
-    assert len(catalogue) == len(set(catalogue.asins)) == 1000
-    assert catalogue.skipped == {}
-    assert catalogue[0].title.startswith("Vhomes Lights Reclaimed Wood Console Table")
-    assert [catalogue.position(asin) for asin in catalogue.asins] == list(range(1000))
-    assert sum(bool(product.human) for product in catalogue) == 13
-    assert sum(product.combinations for product in catalogue) == 6910
-    assert len(load_catalogue(webshop_data, num_products=20)) == 20
-    with pytest.raises(CatalogueError, match="hold fewer than num_products=1001"):
-        load_catalogue(webshop_data, num_products=1001)
 
 
 def test_bad_entries_are_left_out_and_counted(tmp_path):

@@ -4,14 +4,12 @@ import gzip
 import json
 
 import gymnasium
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.env_card import make_expert
 from roleagent.envs.webshop.text import read_page, read_request
-from roleagent.types import Expert
 
 ENV = "RoleAgent/WebShop-v0"
 
@@ -34,11 +32,6 @@ def play(env, task_id, expert=None, stray=()):
         commands.append(command)
         done = terminated or truncated
     return commands, info
-
-
-def share_won(env, task_ids):
-    played = [play(env, task_id) for task_id in task_ids]
-    return np.mean([info["won"] for _, info in played]), [len(commands) for commands, _ in played]
 
 
 # --- reading ----------------------------------------------------------------------------------------------------------
@@ -80,21 +73,6 @@ def test_requests_of_the_original_are_read_as_they_are(webshop_data):
             assert request.cap == goal["price_upper"] or (request.cap == float("inf") and goal["price_upper"] > 1000)
 
 
-@pytest.mark.parametrize(
-    ("text", "group", "values", "wanted"),
-    [
-        ("a shirt, size x-large", "size", ("large", "x-large"), "x-large"),
-        ("a shirt in dark blue please", "color", ("blue", "dark blue"), "dark blue"),
-        ("a red mug", "color", ("blue",), ""),
-        ("shoes with color: red, and size: 9.5", "size", ("9", "9.5"), "9.5"),
-        ("shoes with color: red, and size: 9.5", "color", ("dark red",), ""),
-        ("9.5 shoes", "size", ("5", "9"), ""),
-    ],
-)
-def test_the_value_that_a_request_names(text, group, values, wanted):
-    assert read_request(text).wanted(group, values) == wanted
-
-
 @given(st.text(max_size=200))
 def test_no_text_breaks_the_reader(text):
     assert read_page(text).kind in ("index", "results", "item", "detail", "done")
@@ -103,13 +81,6 @@ def test_no_text_breaks_the_reader(text):
 
 
 # --- shopping ---------------------------------------------------------------------------------------------------------
-
-
-def test_it_wins_most_generated_tasks_in_few_steps(env):
-    won, steps = share_won(env, env.unwrapped.task_split.task_ids[:150])
-    assert isinstance(make_expert(env, np.random.default_rng(0)), Expert)
-    assert won >= 0.9
-    assert 4 <= np.mean(steps) <= 8 and max(steps) <= 15
 
 
 def test_it_wins_most_tasks_of_the_real_catalogue(webshop_data):
@@ -123,22 +94,3 @@ def test_it_wins_most_tasks_of_the_real_catalogue(webshop_data):
         goal = env.unwrapped.shop.goals.find(task_id)
         possible += env.unwrapped.shop.score(goal, goal.position, dict(goal.options)).total == 1
     assert won >= 0.75 * len(task_ids) and won >= 0.82 * possible
-
-
-@pytest.mark.parametrize(
-    "stray",
-    [
-        {1: "click[next >]"},
-        {1: "click[back to search]"},
-        {2: "click[reviews]"},
-        {2: "click[< prev]", 3: "click[next >]", 4: "click[back to search]"},
-        {0: "nonsense", 1: "", 2: "click[nothing]"},
-        {0: "search[zebra]"},
-        {2: "click[back to search]", 3: "search[shoes]"},
-    ],
-)
-def test_it_continues_after_other_commands(env, stray):
-    played = {task_id: play(env, task_id) for task_id in env.unwrapped.task_split.task_ids[:40]}
-    task_ids = [task_id for task_id, (commands, info) in played.items() if info["won"] and len(commands) <= 8]
-    won = [play(env, task_id, stray=stray)[1]["won"] for task_id in task_ids]
-    assert len(task_ids) >= 20 and np.mean(won) >= 0.85

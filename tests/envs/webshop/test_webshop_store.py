@@ -5,16 +5,14 @@ import shutil
 
 import numpy as np
 import pytest
-from programs import status
 
 from roleagent.envs.retrieval.lexical.bm25 import BM25
-from roleagent.envs.webshop.cli import main
 from roleagent.envs.webshop.data import build
 from roleagent.envs.webshop.data.catalogue import CatalogueError
 from roleagent.envs.webshop.data.generate import write_catalogue
 from roleagent.envs.webshop.data.sources import _load as load_anew
 from roleagent.envs.webshop.data.sources import load_catalogue
-from roleagent.envs.webshop.data.store import FOLDER, LINES, MANIFEST, open_store
+from roleagent.envs.webshop.data.store import FOLDER, LINES, MANIFEST
 from roleagent.envs.webshop.engine.goals import open_goals
 
 PRODUCTS = 120
@@ -155,37 +153,6 @@ def test_a_store_of_other_input_is_refused_and_built_anew(data, name):
         assert len(load_catalogue(data)) == PRODUCTS
 
 
-def test_a_shop_that_is_open_keeps_its_products_when_the_store_is_built_anew(data):
-    """Equally many products of equal sizes, in another order: what is read is the file that was opened."""
-    build.build_store(data)
-    before = load_catalogue(data)
-    known = [(before[place].asin, before.asins[place]) for place in range(len(before))]
-    items = json.loads((data / "items_shuffle.json").read_text())
-    (data / "items_shuffle.json").write_text(json.dumps(items[::-1]))
-    build.build_store(data)
-    assert [(before[place].asin, before.asins[place]) for place in range(len(before))] == known
-    load_anew.cache_clear()
-    assert [product.asin for product in load_catalogue(data)] != [asin for asin, _ in known]
-
-
-def test_a_store_elsewhere_still_checks_its_input(data, tmp_path):
-    build.build_store(data, tmp_path / "big" / "shop")
-    assert load_catalogue(data).folder is None
-    assert load_catalogue(tmp_path / "big" / "shop").folder == tmp_path / "big" / "shop"
-    write_catalogue(tmp_path / "other", 30)
-    assert len(build.build_store(tmp_path / "other", tmp_path / "big" / "shop")) == 30  # of other data
-    build.build_store(data, tmp_path / "big" / "shop")
-    # A namesake beside a store that was put elsewhere is not its input.
-    (tmp_path / "big" / "items_shuffle.json").write_text("[]")
-    assert len(open_store(tmp_path / "big" / "shop")) == PRODUCTS
-    (data / "items_shuffle.json").write_text("[]")
-    with pytest.raises(CatalogueError, match=r"built from another items_shuffle\.json"):
-        open_store(tmp_path / "big" / "shop")
-    for path in data.glob("*.json"):  # the data may go once the store is there
-        path.unlink()
-    assert len(load_catalogue(tmp_path / "big" / "shop")) == PRODUCTS
-
-
 @pytest.mark.parametrize("name", [LINES, "products.rows", "asins.npy", "positions.npy", "goal_order.npy", "bm25"])
 @pytest.mark.parametrize("harm", ["cut", "gone"])
 def test_a_damaged_store_is_refused(data, name, harm):
@@ -227,28 +194,3 @@ def test_two_builds_at_once_and_no_manifest(data):
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["build", "--data", "{}/nowhere"], "roleagent webshop build: {}/nowhere does not exist"),
-        (["build", "--data", "{}/empty"], "roleagent webshop build: {}/empty/items_shuffle.json holds no product"),
-        (["build", "--data", "{}/broken"], "roleagent webshop build: {}/broken/items_shuffle.json: broken JSON"),
-        (
-            ["generate", "--out", "{}/x", "--products", "0"],
-            "roleagent webshop generate: argument --products: '0' is not",
-        ),
-        (["generate", "--out", "{}/file/x"], "roleagent webshop generate: "),
-    ],
-)
-def test_errors_are_one_line(tmp_path, capsys, arguments, message):
-    for name, text in (("empty", "[]"), ("broken", "[{")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "items_shuffle.json").write_text(text)
-        (tmp_path / name / "items_ins_v2.json").write_text("{}")
-    (tmp_path / "file").write_text("")
-    assert status(main, [argument.format(tmp_path) for argument in arguments]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(message.format(tmp_path))
-    assert error.count("\n") == 1

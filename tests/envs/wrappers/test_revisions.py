@@ -2,11 +2,9 @@
 
 import gymnasium
 import pytest
-from tiny import TAGS, Script, play, world_of
+from tiny import Script, play, world_of
 
-from roleagent.agents.builders import EnvSplit, make_wrapped
-from roleagent.config import ConfigError, load
-from roleagent.envs.wrappers import Tags, parse
+from roleagent.envs.wrappers import Tags
 from roleagent.failures.modes import diagnose
 
 NOTE, LOOK = "<revise>That was a mistake. I go another way.</revise>", "<action>look</action>"
@@ -47,35 +45,6 @@ def test_too_many_notes_are_malformed_and_cost_a_step(replies, errors):
     assert env.step(NOTE)[-1]["revision"], "an episode begins without notes"
 
 
-def test_a_note_after_the_end_needs_a_reset():
-    env, *_ = kitchen(revisions=5)
-    for _ in range(4):
-        *_, truncated, _ = env.step(LOOK)
-    assert truncated
-    with pytest.raises(gymnasium.error.ResetNeeded):
-        env.step(NOTE)
-
-
-def test_a_note_needs_no_thought_before_it():
-    assert parse(NOTE, horizon=0, think="required", revise=True).is_note
-    assert parse(f"<think>Hm.</think>{NOTE}", horizon=0, think="required", revise=True).is_note
-
-
-def test_without_notes_nothing_is_different():
-    """Off unless asked for: the same tags and stop tokens, and `<revise>` is text like any other."""
-    plain, noted = (
-        Tags(gymnasium.make("RoleAgent/Toy-v0"), "none", horizon=1, revisions=most).reader for most in (0, 5)
-    )
-    assert plain.tags == TAGS[:2] and plain.stops == ("</action>",)
-    assert noted.tags == (*plain.tags, "<revise>", "</revise>")
-    assert parse(NOTE).error == "no <action> block"
-    assert parse(f"{NOTE}{LOOK}").command == "look"
-    assert plain.write("revise[x]") == "<action>revise[x]</action>"
-    assert noted.read(noted.write(noted.read(NOTE).command)) == noted.read(NOTE)
-    assert load().revision.notes == 0
-    assert load(overrides=["method=agent_r"]).revision.notes == 5
-
-
 @pytest.mark.parametrize("style", ["transcript", "window"])
 def test_an_episode_with_notes_is_played_and_diagnosed(style):
     replies = iter([LOOK, NOTE, LOOK, "<action>go to table</action>", *[LOOK] * 20])
@@ -92,12 +61,3 @@ def test_an_episode_with_notes_is_played_and_diagnosed(style):
     assert rollout.stats.turns == 16
     _, finding = diagnose(trajectory)
     assert finding.step is None or not trajectory.turns[finding.step].info.get("revision")
-
-
-def test_calls_of_tools_have_no_notes():
-    config = load(overrides=["method=agent_r", "env.id=RoleAgent/Office-v0", "env.eval_split=test"])
-    split = EnvSplit.open(config, "train")
-    with pytest.raises(ConfigError, match=r"revision\.form=none"):
-        make_wrapped(config, "train", 0)
-    with pytest.raises(ConfigError, match=r"revision\.form=none"):
-        _ = split.reader

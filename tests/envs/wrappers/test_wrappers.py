@@ -5,7 +5,7 @@ from itertools import permutations
 
 import gymnasium
 import pytest
-from gymnasium.envs.registration import EnvSpec, load_env_creator
+from gymnasium.envs.registration import EnvSpec
 from gymnasium.utils.env_checker import check_env
 from gymnasium.wrappers import TimeLimit
 from hypothesis import given
@@ -134,15 +134,6 @@ def test_a_malformed_reply_is_an_invalid_action_with_a_reason():
     assert env.step("<action>look</action>")[4]["format_error"] is None
 
 
-def test_tags_take_another_action_tag():
-    env = Tags(Script(["a"]), action_tag="do")
-    env.reset()
-    assert env.step("<do>go</do>")[4]["format_error"] is None and env.unwrapped.commands == ["go"]
-    for wrong in ({"action_tag": "think"}, {"think": "sometimes"}):
-        with pytest.raises(ValueError, match=f"'{next(iter(wrong.values()))}'"):
-            Tags(Script(["a"]), **wrong)
-
-
 # --- PredictedState ---------------------------------------------------------------------------------------------------
 
 
@@ -243,16 +234,6 @@ def make_or_skip(env_id):
         if "pip install" not in str(error) and "give data_dir" not in str(error):
             raise
         pytest.skip(str(error))
-
-
-@pytest.mark.parametrize("env_id", REGISTERED)
-def test_only_a_render_mode_that_there_is(env_id):
-    make_or_skip(env_id).close()
-    with pytest.raises(ValueError, match="unknown render_mode 'human'; choose 'ansi' or None"):
-        load_env_creator(gymnasium.spec(env_id).entry_point)(render_mode="human")
-    env = load_env_creator(gymnasium.spec(env_id).entry_point)(render_mode="ansi")
-    assert env.render() == ""  # before reset there is nothing to show
-    assert env.reset(seed=0)[0] == env.render() != ""
 
 
 WRAPPERS = {

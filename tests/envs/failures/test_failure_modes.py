@@ -1,9 +1,15 @@
-"""The nine ways in which search QA fails, each played in the real environment and told apart by rule."""
+"""Failure modes told by the rules, with their step, from episodes written by hand: houses and search QA.
+
+:mod:`test_scripted_failures` plays every mode of every environment; here are the cases that are hard to tell apart.
+"""
 
 from dataclasses import replace
 
 import gymnasium
 import pytest
+from failures import story
+from hypothesis import given
+from hypothesis import strategies as st
 
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.retrieval.passages import Passage
@@ -11,12 +17,89 @@ from roleagent.envs.retrieval.retriever import Hit
 from roleagent.envs.searchqa.data.dataset import Archive
 from roleagent.envs.searchqa.data.questions import Question, Questions
 from roleagent.envs.wrappers import Tags
-from roleagent.failures.modes import diagnose, taxonomy
+from roleagent.failures.modes import UNKNOWN, diagnose, taxonomy
 from roleagent.types import Completion, Task, Trajectory, Turn
 
-SEARCH = taxonomy("RoleAgent/SearchQA-v0")
-
+ALFWORLD, SEARCH = taxonomy("RoleAgent/ALFWorld-v0"), taxonomy("RoleAgent/SearchQA-v0")
+NO = "Nothing happens."
 SAID = Completion((), (), "stop")
+
+# --- houses ---
+
+
+def go(place, text="You see nothing."):
+    return f"go to {place}", f"You arrive at {place}. {text}"
+
+
+SHELF = go("shelf 1", "You see egg 1, cup 1.")
+TAKE = [SHELF, ("take egg 1 from shelf 1", "You take it.")]
+HEAT = [go("stove 1"), ("heat egg 1 with stove 1", "You heat it.")]
+CUP = ("take cup 1 from shelf 1", "You take it.")
+CLOSED = go("drawer 1", "The drawer 1 is closed.")
+EGG = [("take egg 1 from drawer 1", NO)]
+SEEN = ("examine egg 1", "There is an egg 1 somewhere.")
+LAMP = "look at egg 1 under the desklamp"
+BIN_BESIDE = "You are facing the shelf 1, and bin 1. Next to it, nothing."
+OPEN = ("open box 1", ".")
+
+
+def move(place):
+    return (f"move egg 1 to {place}", "You move it.")
+
+
+PUT_IN_BIN = [go("bin 1"), move("bin 1")]
+EPISODES = [  # mode, its step, what was done; words of the detail; the task where it is another
+    ("action_format_error", 1, [go("shelf 1"), ("", NO), ("", NO)]),
+    ("missing_precondition", 3, [*TAKE, go("table 1"), move("table 1")]),
+    ("missing_precondition", 2, [*TAKE, ("heat egg 1 with stove 1", NO), go("table 1"), move("table 1")]),
+    ("missing_precondition", 2, [SEEN, CLOSED, *EGG * 2], "was closed"),
+    ("missing_precondition", 1, [SEEN, *[("heat egg 1 with stove 1", NO)] * 2], "was not at the stove 1"),
+    ("missing_precondition", 2, [SEEN, go("stove 1"), *[("heat egg 1 with stove 1", NO)] * 2], "was not in hand"),
+    ("wrong_object_interaction", 1, [SHELF, CUP, go("stove 1"), ("heat cup 1 with stove 1", "ok")]),
+    ("wrong_object_interaction", 1, [SHELF, CUP, go("desk 1"), ("use desklamp 1", ".")], "", LAMP),
+    ("wrong_receptacle", 5, [*TAKE, *HEAT, go("drawer 1"), move("drawer 1")]),
+    ("wrong_receptacle", 5, [*TAKE, *HEAT, *PUT_IN_BIN, ("take egg 1 from bin 1", "."), go("box 1"), move("box 1")]),
+    ("entity_confusion", 1, [go("shelf 1"), ("take egg 3 from shelf 1", NO), ("take egg 12 from shelf 1", NO)]),
+    ("repeated_failed_action", 2, [go("shelf 1", "You see egg 1."), *[("open shelf 1", NO)] * 3]),
+    ("repeated_failed_action", 3, [SHELF, ("look", BIN_BESIDE), *[("take cup 1 from bin 1", NO)] * 3]),
+    # An opened drawer is no longer closed.
+    ("repeated_failed_action", 3, [CLOSED, ("open drawer 1", "You open it. You see egg 1."), *EGG * 3]),
+    ("navigation_loop", 3, [go("shelf 1"), *[go("drawer 1"), go("drawer 2")] * 3]),
+    ("navigation_loop", 3, [go("shelf 1"), go("drawer 1"), go("drawer 2")] * 3),
+    ("premature_give_up", 1, [go("shelf 1"), *[("look", "You are here.")] * 4]),
+    ("premature_give_up", 3, [go("box 1"), OPEN, *[("close box 1", "."), OPEN] * 3]),
+    ("wrong_target_location", 4, [*TAKE, *HEAT, go("drawer 1"), go("drawer 2")]),
+    ("wrong_target_location", None, [*TAKE, *HEAT, go("table 1")], "in time"),
+    ("repetitive_exploration", 3, [go(place) for place in ("shelf 1", "drawer 1", "stove 1")] * 2),
+    ("repetitive_exploration", 3, [go(f"drawer {n}") for n in (1, 2, 3, 1, 3, 2, 1, 3)]),
+    ("exhaustive_exploration_failure", None, [go("shelf 1"), go("drawer 1")]),
+]
+
+
+@pytest.mark.parametrize("episode", EPISODES)
+def test_a_house(episode):
+    mode, step, exchanges, detail, goal = (*episode, "", "")[:5]
+    [reflection] = RuleAnalyst().reflect([story(*exchanges, **({"goal": goal} if goal else {}))])
+    assert (reflection.mode, reflection.critical_step) == (mode, step)
+    assert reflection.detail and reflection.lesson and reflection.query and reflection.source == "rule"
+    assert detail in reflection.detail and (goal or "heat" in reflection.query)
+
+
+def test_episodes_that_ended_early_and_other_environments():
+    assert {mode for mode, *_ in EPISODES} == set(ALFWORLD)
+    assert diagnose(story(terminated=True, stop_reason="lost"))[0] == "exhaustive_exploration_failure"
+    assert diagnose(story(go("shelf 1"), terminated=True, stop_reason="lost"))[0] == "premature_give_up"
+    mode, finding = diagnose(story(go("shelf 1"), env_id="Somebody/Else-v1"))  # which has no rules
+    assert mode == UNKNOWN and finding.step is None
+
+
+@given(st.lists(st.tuples(st.text(max_size=30), st.text(max_size=30)), max_size=12), st.text(max_size=40))
+def test_no_episode_breaks_the_analyst(exchanges, goal):
+    assert RuleAnalyst().reflect([story(*exchanges, goal=goal)])[0].mode in ALFWORLD
+
+
+# --- search QA ---
+
 TEXTS = {
     "Silver Harbor": "Silver Harbor is a war film. It was filmed by Mara Quill Osgood.",
     "Mara Quill Osgood": "Mara Quill Osgood is a poet. She was taught by Joren Wick.",
@@ -102,7 +185,7 @@ FAILURES = [
 
 
 @pytest.mark.parametrize(("mode", "step", "question", "replies"), FAILURES)
-def test_the_modes(mode, step, question, replies):
+def test_search_qa(mode, step, question, replies):
     assert mode in SEARCH and len({mode for mode, *_ in FAILURES}) == len(SEARCH)  # each is played
     [reflection] = RuleAnalyst().reflect([play(question, *replies)])
     assert (reflection.mode, reflection.critical_step) == (mode, step)
