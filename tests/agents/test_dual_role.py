@@ -1,22 +1,18 @@
 """The two roles: PettingZoo's own tests, who plays what when, what is paid, and replies that are none."""
 
-import runpy
 import warnings
-from pathlib import Path
 
 import gymnasium
-import numpy as np
 import pytest
 from pettingzoo.test import api_test, parallel_api_test, seed_test
 
-from roleagent.agents.dual_role import claims, env, parallel_env, true_to, valid
+from roleagent.agents.dual_role import env, parallel_env
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.analyst_format import write_reflection, write_selection
 from roleagent.spaces import Unicode
 from roleagent.tasks.split import TaskSplit
-from roleagent.types import Completion, Reflection, Selection, Task, Trajectory, Turn
+from roleagent.types import Reflection, Selection
 
-ROOT = Path(__file__).resolve().parents[2]
 SPLIT = TaskSplit("RoleAgent/Toy-Door-v0", "train", tuple(f"door-{n}" for n in range(6)))
 WELL = Reflection("navigation_loop", 'it said "push" at door 1', 0, "Pull.", "doors")
 
@@ -148,20 +144,6 @@ def test_a_game_that_is_won_is_none_of_the_worlds_business():
     assert asked(turns) == "aaann"
 
 
-def test_candidates_are_unique_by_mode_and_task_and_the_newest_analysis_counts():
-    seen = []
-
-    def varied(observation, info):
-        if info["asks"] == "selection":
-            seen.append(info["candidates"])
-            return write_selection(Selection((0,)))
-        return write_reflection(Reflection("navigation_loop", f"time {info['game']}", 0, "Pull.", "doors"))
-
-    played(doors(games=3, epsilon=SELECTED), pulls(), varied)
-    assert [len(shown) for shown in seen] == [1, 1]
-    assert (seen[1][0].count, seen[1][0].reflection.detail, seen[1][0].iteration) == (2, "time 1", 2)
-
-
 def test_the_world_never_selects_the_task_that_has_just_failed():
     game = env(game=Door, horizon=1, games=40)
     turns = played(game, pulls(), world(1, 2, 3, 4))
@@ -203,21 +185,6 @@ def test_a_parallel_episode_is_the_same_episode():
     assert sums == {side: sum(reward for name, _, reward, _ in turns if name == side) for side in sums}
 
 
-def test_the_same_seed_and_replies_are_the_same_episode():
-    def reported(seed, episodes=1):
-        game, dice = env(game="RoleAgent/Toy-v0", games=3), np.random.default_rng(0)
-
-        def tries(observation, info):
-            return f"<action>{dice.choice(info['admissible_actions'])}</action>"
-
-        return [played(game, tries, world(1), seed=None if episode else seed) for episode in range(episodes)]
-
-    assert reported(5) == reported(5)
-    first, second = reported(5, episodes=2)
-    assert first[0][3]["task_id"] != second[0][3]["task_id"]  # without a seed the generator goes on
-    assert reported(5)[0][0] != reported(6)[0][0]
-
-
 # --- what is paid -----------------------------------------------------------------------------------------------------
 
 
@@ -249,48 +216,6 @@ def test_rewards_by_hand():
     assert [reward for _, _, reward, _ in turns] == pytest.approx(
         [0, 0, 0.25 + 0.25 * 2 / 3, 0, 1.25, 0.25 + 0.25 * 2 / 3, 0, 1, 0.25]
     )
-
-
-@pytest.mark.parametrize(
-    ("detail", "step", "expected"),
-    [
-        ("it took the mug 2 at desk 1", None, 1.0),
-        ("it took the mug 3 at desk 1", None, 0.5),
-        ("'take mug 2' failed", 1, 1.0),
-        ("'take mug 2' failed", 0, 0.5),  # there it did not try
-        ("'take mug 2' failed", 7, 0.5),  # no such step
-        ("it is desk 12", None, 0.0),  # and not desk 1
-        ("it failed", 0, 1.0),
-        ("it failed", None, 0.0),  # says nothing
-        ("2 of the last 3 steps were at 4 places", None, 0.0),  # counts nothing that could be looked up
-    ],
-)
-def test_what_can_be_checked_of_a_reflection(detail, step, expected):
-    turns = [
-        Turn((), Completion((), (), "stop"), command, text)
-        for command, text in (("go to desk 1", "On the desk 1, you see a mug 2."), ("take mug 2", "Nothing happens."))
-    ]
-    trajectory = Trajectory(Task("x", "t", goal="find a mug"), tuple(turns), False, True, "max_steps", "Look around.")
-    reflection = Reflection("m", detail, None, "", "")
-    assert true_to(reflection, trajectory, step) == expected
-    checked = bool(claims(reflection, trajectory, step))
-    assert true_to(reflection, trajectory, step, "m") == ((expected + 1) / 2 if checked else 1.0)
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected"),
-    [
-        (WELL, 1.0),
-        (Reflection("m", "", None, "", "", repaired=True), 0.5),
-        (None, 0.0),
-        (Selection((0,)), 1.0),
-        (Selection(()), 1.0),  # none of them is an answer
-        (Selection((0,), dropped=2), 0.5),
-        (Selection((), source="fallback"), 0.0),
-    ],
-)
-def test_valid(answer, expected):
-    assert valid(answer) == expected
 
 
 # --- replies that are none --------------------------------------------------------------------------------------------
@@ -351,16 +276,3 @@ def test_wrong_arguments_are_named(options, message):
 
 
 # --- what is shown to people ------------------------------------------------------------------------------------------
-
-
-def test_a_function_from_text_to_text_plays_either_side(capsys):
-    example = runpy.run_path(str(ROOT / "examples" / "two_roles.py"))
-    heard = []
-
-    def model(text):
-        heard.append(text)
-        return "<action>look</action>" if "Commands: " in text else "DOMINANT_TYPE: navigation_loop"
-
-    example["play"](example["speaking"](model), example["speaking"](model), seed=0, games=2)
-    assert "world: navigation_loop" in capsys.readouterr().out
-    assert any("> look" in text for text in heard) and any("15> look" in text for text in heard)

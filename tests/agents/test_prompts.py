@@ -1,16 +1,11 @@
 """Prompts in tokens: what grows, what is written anew, and that a chat template is followed to the letter."""
 
 import re
-from functools import partial
-from itertools import pairwise
 
 import pytest
 from tiny import TEMPLATE, Script, qwen
 
-from roleagent.agents.builders import EnvSplit, make_wrapped
-from roleagent.agents.chat.types import Answer
-from roleagent.agents.evaluation.play import play_prompting
-from roleagent.agents.prompting.standard import ChatAgent
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.rendering import (
     STYLES,
     Transcript,
@@ -128,12 +123,6 @@ def test_a_template_that_rewrites_messages_is_refused(filter):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("style", [Transcript, Window])
-def test_the_task_is_named_even_if_the_world_does_not(policy, style):
-    conversation = style(renderer_of(policy), 0, "none", "You are in a kitchen.", info())
-    assert spell(policy, conversation.action_prompt()).count(GOAL) == 1
-
-
 # --- window -----------------------------------------------------------------------------------------------------------
 
 
@@ -157,23 +146,6 @@ def test_a_window_shows_the_task_the_last_steps_and_what_can_be_done(policy, his
             assert f"\ndo {number - 1}\n" not in text
 
 
-def test_a_window_holds_nothing_of_replies_and_predictions(policy):
-    conversation = Window(renderer_of(policy), 1, "none", FIRST, info("look"))
-    prompts = [prompt for prompt, *_ in play(policy, conversation, 1)]
-    for prompt in prompts:
-        text = spell(policy, prompt)
-        assert not any(f"<action>{command}" in text for command, _ in STEPS)
-        assert "prediction" not in text
-    assert all(later[: len(earlier)] != earlier for earlier, later in pairwise(prompts))
-
-
-def test_a_window_asks_for_predictions_behind_its_prompt_and_the_reply(policy):
-    conversation = Window(renderer_of(policy), 1, "none", FIRST, info("look"))
-    for prompt, reply, asked, _ in play(policy, conversation, 1):
-        assert asked[: len(prompt) + len(reply.token_ids)] == (*prompt, *reply.token_ids)
-        assert len(asked) > len(prompt) + len(reply.token_ids)
-
-
 # --- instructions -----------------------------------------------------------------------------------------------------
 
 # Environments of commands; those of tools take calls.
@@ -194,20 +166,6 @@ def echo(prompt):
     command = bracketed[0] if bracketed else next((form for form in forms if form and form == form.lower()), "")
     thought = "<think>I copy.</think>" if "<think>" in prompt else ""
     return f"{thought}<action>{command}</action>"
-
-
-class Echo:
-    """The same behind a server."""
-
-    lockstep, concurrency = True, 1
-
-    def __init__(self):
-        self.prompts = []
-
-    def chat(self, conversations, *, max_tokens, temperature):
-        texts = ["\n".join(said["content"] for said in messages) for messages in conversations]
-        self.prompts += texts
-        return [Answer(echo(text), "stop", 0, 0, estimated=True) for text in texts]
 
 
 @pytest.fixture
@@ -239,18 +197,6 @@ def test_a_model_that_has_never_seen_the_environment_acts_in_every_turn(world):
         assert prompt.count(instructions_of(world.base).rules) == 1
 
 
-@EVERYWHERE
-def test_a_model_behind_a_server_reads_the_same_instructions(world):
-    model, rules = Echo(), instructions_of(world.base).rules
-    agent, make = (
-        ChatAgent(world.config.prompt, instructions_of(world.base)),
-        partial(make_wrapped, world.config, "train", 0),
-    )
-    [(_, played)] = play_prompting(agent, model, make, world.task_split.task_ids)
-    assert (played.stop_reason, played.invalid, played.corrections) == ("max_steps", 0, 0)
-    assert [prompt.count(rules) for prompt in (model.prompts[0], model.prompts[-1])] == [1, 1]
-
-
 @pytest.mark.parametrize("style", STYLES.values())
 @pytest.mark.parametrize("env_id", ["RoleAgent/WebShop-v0", "Somebody/Else-v0"])
 def test_instructions_change_no_token_of_a_policy_that_is_trained_to_know(style, env_id):
@@ -262,11 +208,3 @@ def test_instructions_change_no_token_of_a_policy_that_is_trained_to_know(style,
     for prompts in zip(*(play(policy, conversation, 0) for conversation in (plain, guided)), strict=True):
         assert prompts[0] == prompts[1]
     assert "Commands" not in spell(policy, plain.action_prompt()) or style is Window
-
-
-def test_a_transcript_lists_commands_where_no_instructions_name_them(chat):
-    """Another's environment: what is possible stands with every observation."""
-    conversation = Transcript(renderer_of(chat), 0, "none", FIRST, info("wave", "help"))
-    assert f"{FIRST}\nCommands:\nwave<|end|>" in spell(chat, conversation.action_prompt())
-    conversation.advance(conversation.action_prompt(), (), "wave", "She waves back.", info("bow"))
-    assert "She waves back.\nCommands:\nbow<|end|>" in spell(chat, conversation.action_prompt())

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 import torch
-from tiny import TAGS, TASKS, Script, play, qwen, world_of
+from tiny import TASKS, Script, play, qwen, world_of
 
 from roleagent.agents.builders import (
     check_rollout_backend,
@@ -65,27 +65,6 @@ def test_every_task_gets_its_group_and_the_expert_wins():
     assert progress[-1] == (9, 9) and progress == sorted(progress)
 
 
-def test_only_living_episodes_are_asked():
-    """Two tasks of different lengths: the longer one goes on alone."""
-    policy = Script(Expert())
-    sizes = []
-    inner = policy.generate
-    policy.generate = lambda requests, temperature: sizes.append(len(requests)) or inner(requests, temperature)
-    _, groups = play(policy, world_of("wia=off"), TASKS[:2], copies=1)
-    lengths = sorted(len(group.trajectories[0].turns) for group in groups)
-    assert lengths[0] < lengths[1]
-    assert sizes == [2] * lengths[0] + [1] * (lengths[1] - lengths[0])
-
-
-@pytest.mark.parametrize("text, error", [("", "no <action> block"), ("go to table", "no <action> block")])
-def test_a_policy_that_says_nothing_usable_loses_its_steps(text, error):
-    _, [group] = play(always(text), world_of("env.kwargs.max_steps=3"))
-    for turn in group.trajectories[0].turns:
-        assert turn.action == "" and turn.info["format_error"] == error
-        assert not turn.info["valid_action"] and turn.observation == "Nothing happens."
-        assert len(turn.completion.token_ids) >= 1  # the end token at least, so that it can be trained
-
-
 @pytest.mark.parametrize(("room", "least", "most"), [(250, 1, 14), (10, 0, 0)])
 def test_an_episode_that_outgrows_the_context_stops_there(room, least, most):
     """One whose first prompt is too long has no turns, and keeps its place in the group."""
@@ -97,16 +76,6 @@ def test_an_episode_that_outgrows_the_context_stops_there(room, least, most):
         assert (trajectory.stop_reason, trajectory.terminated, trajectory.truncated) == ("context", False, True)
         assert least <= len(trajectory.turns) <= most
         assert all(len(turn.prompt_ids) + 24 <= room for turn in trajectory.turns)
-
-
-def test_no_room_for_a_prediction_is_no_prediction():
-    policy = always("<action>look</action>")
-    opening = play(policy, world_of("env.kwargs.max_steps=1"))[1][0].trajectories[0].turns[0]
-    policy.context_length = len(opening.prompt_ids) + 24  # the action's limit fits, with little to spare
-    policy.reply = lambda prompt, slot: "<action>" + "look " * 100
-    _, [group] = play(policy, world_of("env.kwargs.max_steps=1"))
-    [turn] = group.trajectories[0].turns
-    assert turn.prediction is not None and turn.prediction.completion is None and turn.prediction.texts == ("",)
 
 
 # --- environments that fail -------------------------------------------------------------------------------------------
@@ -194,13 +163,6 @@ def test_late_scores_go_to_the_turns_that_foresaw():
         assert {score.turn for score in turn.prediction.scores} == {number}
 
 
-def test_absent_predictions_score_nothing_and_are_counted():
-    _, [group] = play(Script(Expert(predict=None)), world_of(), copies=1)
-    for turn in group.trajectories[0].turns:
-        [score] = turn.prediction.scores
-        assert score.absent and score.score == 0.0
-
-
 def test_inline_predictions_come_with_the_action():
     policy = always('<action>look</action><prediction h="1">You look.</prediction>')
     _, [group] = play(policy, world_of("prompt.predictions=inline", "env.kwargs.max_steps=2"), copies=1)
@@ -239,16 +201,6 @@ def test_a_models_tokens_are_recorded_as_they_were_sampled(style):
             segments = segments_of(trajectory, [1.0] * len(trajectory.turns))
             assert len(segments) == (1 if style == "transcript" else len(trajectory.turns))
     assert sampled == rollout.stats.action_tokens + rollout.stats.prediction_tokens
-
-
-def test_replies_stop_at_their_closing_tags():
-    rollout = world_of().rollout(qwen())
-    end, action, prediction = (rollout.policy.single_token(tag) for tag in ("<|end|>", *TAGS[1:3]))
-    assert rollout.action_stops == {end, action}
-    assert rollout.prediction_stops == {end, prediction}
-    inline = world_of("prompt.predictions=inline").rollout(qwen())
-    assert inline.action_stops == {end}  # the predictions come after the action
-    assert world_of("prompt.horizon=2").rollout(qwen()).prediction_stops == {end}
 
 
 def test_the_seed_of_the_policy_decides_the_episodes():

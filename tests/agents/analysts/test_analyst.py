@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from tiny import TEMPLATE
 
 from roleagent.agents.analysts.models import ModelAnalyst, unread
-from roleagent.agents.analysts.prompts import CLOSING, OMITTED, UNLIMITED, UNREADABLE, AnalystPrompts
+from roleagent.agents.analysts.prompts import AnalystPrompts
 from roleagent.agents.policies.hf import PolicyError
-from roleagent.failures.analyst_format import TAGS, read_reflection, read_selection
-from roleagent.failures.modes import UNKNOWN, taxonomy
+from roleagent.failures.analyst_format import TAGS, read_selection
+from roleagent.failures.modes import UNKNOWN
 from roleagent.markers import escape_markers
 from roleagent.types import Failure, Reflection
 
@@ -84,14 +84,6 @@ def test_selections():
     assert everything.indices == (0, 1, 2, 3) and everything.repaired  # as many as were asked for
 
 
-def test_an_answer_ends_with_its_closing_tag():
-    policy, analyst = saying(REFLECTION)
-    for kind in CLOSING:
-        assert analyst.stops(kind) == {policy.eos_id}  # here the tag is no token
-    policy.single_token = {"</reflection>": 7}.get
-    assert analyst.stops("reflection") == {policy.eos_id, 7} and analyst.stops("selection") == {policy.eos_id}
-
-
 @pytest.mark.parametrize(("context", "template"), [(200, None), (1500, TEMPLATE)])
 def test_a_context_without_room_is_refused(context, template):
     with pytest.raises(PolicyError, match=r"curriculum.reflection_tokens"):
@@ -135,48 +127,6 @@ def test_a_question_fits_the_context_whatever_the_candidates_are(analysts, pairs
         if shown:
             length = len(analyst.prompt(question, "selection"))
             assert length + analyst.limits["selection"] <= analyst.policy.context_length
-
-
-def test_the_record_says_everything_where_there_is_room():
-    prompts = AnalystPrompts(len, 10**6, 10**6)
-    walk = story(("go to desk 1", "You arrive.\nOn it: a pen."), ("", "Nothing happens."), ("look", "A desk."))
-    question = prompts.reflection(walk)
-    assert all(f"- {mode}: " in question for mode in taxonomy(walk.task.env_id)) and "irrelevant_query" not in question
-    record = question.split("instructions in it.\n\n")[1]
-    assert record == (
-        f"The task was to: put a hot egg on the table\n\n{walk.initial_observation}\n"
-        f"1> go to desk 1\nYou arrive.\nOn it: a pen.\n2> {UNREADABLE}\nNothing happens.\n3> look\nA desk.\n\n"
-        "End of the record: the agent used up its steps without reaching the goal. Now write the <reflection> block."
-    )
-    # The number that a model reads there is the one that the reader takes for that step.
-    assert read_reflection(REFLECTION, ("navigation_loop",), 3).critical_step == 1
-    named = story(("look", "A desk."), initial_observation="Your task is to: put a hot egg on the table.")
-    assert prompts.reflection(named).count("put a hot egg on the table") == 1
-
-
-def test_a_policy_that_was_shown_is_asked_without_explanation():
-    assert UNLIMITED.reflection(WALK) == (
-        f"The task was to: put a hot egg on the table\n\n{WALK.initial_observation}\n"
-        "1> go to desk 1\nYou arrive at desk 1.\n2> go to shelf 1\nYou arrive at shelf 1."
-    )
-    assert UNLIMITED.selection(READ, entries(2)) == (
-        "navigation_loop: heat: navigation loop\n1. navigation_loop: heat: put a hot egg on the table\n"
-        "2. navigation_loop: heat: put a hot egg on the table",
-        2,
-    )
-
-
-def test_of_a_long_episode_the_middle_is_left_out():
-    long = story(*[(f"go to desk {n}", "You arrive. " * 5) for n in range(1, 51)])
-    lines = AnalystPrompts(len, 1500, 0, explain=False).reflection(long).splitlines()
-    shown = [int(line.split(">")[0]) for line in lines if "> " in line]
-    gap = lines.index(OMITTED)
-    before, after = [n for n in shown if f"{n}> go to desk {n}" in lines[:gap]], [n for n in shown if n > 25]
-    assert before == list(range(1, len(before) + 1)) and after == list(range(51 - len(after), 51))
-    assert len(before) + len(after) == len(shown) >= 12 and len(before) < len(after) <= 2 * len(before) + 1
-    one = story(("look", "A desk. " * 1000))
-    question = AnalystPrompts(len, 600, 0, explain=False).reflection(one)
-    assert "1> look\nA desk." in question and question.endswith(" …") and OMITTED not in question
 
 
 def test_candidates_beyond_those_that_were_shown_are_dropped():

@@ -138,26 +138,6 @@ def test_what_cannot_be_read_is_no_reflection(reply):
     assert read(reply) is None
 
 
-@pytest.mark.parametrize(
-    ("written", "step", "sound"),
-    [
-        *(("1", 0, True), ("5", 4, True), ("none", None, True), ("None.", None, True), ("无", None, True)),
-        *(("第3步", 2, False), ("step 3", 2, False), ("3rd", 2, False), ("3.", 2, False)),
-        *(("0", None, False), ("6", None, False), ("-3", None, False), ("−3", None, False), ("three", None, False)),
-        *(
-            ("10^30", None, False),
-            ("1e30", None, False),
-            ("9" * 5000, None, False),
-            ("2.5", None, False),
-            ("", None, False),
-        ),
-    ],
-)
-def test_the_step_is_one_that_the_episode_has(written, step, sound):
-    reported = read(GOOD.replace(": 3", f": {written}"))
-    assert reported.critical_step == step and reported.repaired == (not sound)
-
-
 # --- selections -------------------------------------------------------------------------------------------------------
 
 

@@ -139,17 +139,6 @@ def test_a_schema_survives_the_way_to_the_model(policy):
     assert most == {"type": ["number", "string"], "default": 2.5, "description": "to spend."}
 
 
-def test_user_messages_are_trimmed_as_the_template_does(policy):
-    transcript = STYLES["transcript"](ChatRenderer(policy), 0, "none", " \n a mug \n", {}, 0, Instructions(" \n"))
-    first = transcript.renderer.instructions(0, "none", " \n", "") + "\n\n \n a mug \n"
-    reply = (*policy.encode("<action>look</action>"), policy.eos_id)
-    transcript.advance((*transcript.action_prompt(), *reply), reply, "look", "\n a pan  ", {})
-    contents = (("user", first), ("assistant", "<action>look</action>"), ("user", "\n a pan  "))
-    messages = [{"role": role, "content": content} for role, content in contents]
-    whole = policy.tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-    assert list(transcript.action_prompt()) == policy.tokenizer.encode(whole, add_special_tokens=False)
-
-
 @tool
 def look(q: str) -> str:
     """Looks <|im_end|>.
@@ -179,19 +168,6 @@ def test_a_rollout_gives_results_the_role_of_tools(policy):
         policy.tokenizer.decode(ids).count(policy.tokenizer.eos_token) for ids in (first.prompt_ids, last.prompt_ids)
     ]
     assert turns[1] == turns[0] + 2
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content if m.role != 'tool' }}<|im_end|>{% endfor %}",
-        "{% for m in messages %}{{ raise_exception('no') if m.role == 'tool' }}<|im_start|>{{ m.content }}{% endfor %}",
-    ],
-)
-def test_a_template_without_a_role_for_tools_has_results_of_the_user(template):
-    words = qwen2_tokenizer(template)
-    renderer = ChatRenderer(HFPolicy(qwen(context=512).model, words, qwen().generator, 512))
-    assert renderer.tool_results(["a pan", "a mug"], ()) == renderer.next_message("a pan\na mug", ())
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -60,21 +60,6 @@ def test_answers_come_in_order_from_as_many_at_a_time_as_allowed():
         assert endpoint.settle() == Spending()
 
 
-def test_a_request_is_the_conversation_and_its_options():
-    talk = [{"role": "system", "content": "You act."}, {"role": "user", "content": "half a pair: \ud800"}]
-    with serving() as fake:
-        opened(fake).chat([talk], max_tokens=9, temperature=0.25)
-        assert fake.asked == [
-            {
-                "model": MODEL,
-                "messages": [talk[0], {"role": "user", "content": "half a pair: ?"}],
-                "max_tokens": 9,
-                "temperature": 0.25,
-            }
-        ]
-        assert fake.headers[0]["Authorization"] == "Bearer EMPTY"
-
-
 @pytest.mark.parametrize(
     ("answer", "text", "finish", "tokens", "estimated"),
     [
@@ -149,16 +134,6 @@ def test_an_error_that_comes_with_http_200_is_an_error(body):
         endpoint = opened(fake)
         assert texts(ask(endpoint, "well?")) == ["yes"]
         assert (endpoint.settle().requests, len(fake.asked)) == (2, 2)
-
-
-def test_the_code_of_an_error_that_comes_with_http_200_says_what_it_is():
-    def coded(code, words):
-        return {"error": {"code": code, "message": words}}
-
-    with serving(coded(400, "prompt is too long")) as fake, pytest.warns(UserWarning, match="is error 400 .prompt is"):
-        assert ask(opened(fake), "well?")[0].finish_reason == OVERLONG and len(fake.asked) == 1
-    with serving(coded(402, "pay")) as fake, pytest.raises(EndpointError, match="no credit"):
-        ask(opened(fake), "well?")
 
 
 def test_a_slow_answer_is_given_up_and_asked_for_again():
@@ -254,18 +229,6 @@ def test_a_conversation_that_is_refused_in_other_words_is_too_long_if_its_length
         assert endpoint.settle().requests == len(fake.asked) == 4
 
 
-@pytest.mark.parametrize(
-    "words", ["blocked by the content filter", "max_tokens is too large: 50. There are at most 40"]
-)
-def test_a_conversation_that_is_refused_for_another_reason_is_not_too_long(words):
-    def reply(body, number):
-        return error(400, words) if body["max_tokens"] > 40 or "bad" in body["messages"][0]["content"] else "yes"
-
-    with serving(reply) as fake, pytest.warns(UserWarning, match=words[:20]):
-        filtered = ask(opened(fake), "a long way to " * 9 + "bad words", max_tokens=20)
-        assert filtered == ask(opened(fake), "a long way to go " * 9) == [None]
-
-
 def test_parameters_that_newer_models_call_otherwise():
     def reply(body, number):
         if "max_tokens" in body:
@@ -346,20 +309,6 @@ def test_a_proxy_that_cannot_be_used_is_one_line_and_none_of_a_server_without_it
     ) as caught:
         Endpoint("http://127.0.0.1:1/v1", MODEL)
     assert "secret" not in str(caught.value) and ("socksio" in str(caught.value)) == proxy.startswith("socks5")
-
-
-def test_a_proxy_of_the_environment_is_used(monkeypatch):
-    monkeypatch.setenv("NO_PROXY", "")
-    with serving(models=(MODEL,)) as proxy:
-        monkeypatch.setenv("ALL_PROXY", proxy.url.removeprefix("http://").removesuffix("/v1"))
-        with pytest.raises(EndpointError, match="HTTP 404"):  # it knows no such path: that of a proxy is a URL
-            Endpoint("http://127.0.0.1:1/v1", MODEL).check()
-
-
-@pytest.mark.parametrize("ending", ["", "/", "/chat/completions", "/chat/completions/"])
-def test_a_url_may_end_in_many_ways(ending):
-    with serving() as fake:
-        assert Endpoint(fake.url + ending, MODEL).url == fake.url
 
 
 # --- the key ----------------------------------------------------------------------------------------------------------
@@ -470,16 +419,3 @@ def test_trouble_costs_analyses_and_not_the_run(trouble):
     answered = isinstance(trouble, dict)
     assert costs["endpoint_failures"] == (0 if answered else 8) and len(said) == (0 if answered else 1)
     assert not said or re.search("HTTP [45]0|disconnected|closed|peer", str(said[0].message))
-
-
-def test_questions_fit_the_servers_context():
-    long = story(*[(f"go to desk {n}", "You see a pen. " * 30) for n in range(60)])
-    with serving(both) as fake:
-        analyst = analyst_at(fake, context=4000, reflection_tokens=500, selection_tokens=300, candidate_tokens=900)
-        analyst.reflect([long])
-        analyst.select([failed("t")[1]], [candidates(400)])
-        sizes = [analyst.prompts.measure(body["messages"][0]["content"]) for body in fake.asked]
-        assert [body["max_tokens"] for body in fake.asked] == [500, 300]
-    assert 3000 < sizes[0] <= 3500 and 700 < sizes[1] <= 900
-    with pytest.raises(ValueError, match="no room"):
-        EndpointAnalyst(Endpoint("http://127.0.0.1:1/v1", MODEL), context=1000)

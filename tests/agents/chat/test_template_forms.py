@@ -162,12 +162,6 @@ def test_a_reply_that_was_cut_within_its_thought_is_no_action(mark):
     assert renderer.opening == mark
 
 
-@pytest.mark.parametrize("template", [ANY_ROLE, THINKS.replace("<think>\n", NO_THOUGHT)])
-def test_a_template_that_opens_no_thought_leaves_replies_alone(template):
-    renderer = ChatRenderer(policy_of(template))
-    assert renderer.opening == "" and renderer.read(renderer._policy.encode(CUT)) == CUT
-
-
 def test_a_call_that_the_template_opens_is_read_and_written():
     renderer = ChatRenderer(policy_of(THINKS.replace("<think>", "<tool_call>")))
     policy, reader = renderer._policy, ToolTags(ToolEnv([look], [{"id": "a", "prompt": "x", "answer": "x"}])).reader
@@ -237,9 +231,3 @@ def test_without_thoughts_every_prompt_closes_the_thought_and_the_reply_is_an_ac
     assert all(prompt.endswith(f"assistant\n{NO_THOUGHT}") for prompt in replies.prompts)
     # Demonstrations continue the same prompts.
     assert policy.decode(rollout.renderer.write("<action>look</action>")) == "<action>look</action>"
-
-
-def test_a_prompting_agent_plays_no_action_of_a_thought():
-    speaker = PolicyChatModel(Script(lambda prompt, slot: CUT, chat_template=THINKS))
-    [answer] = speaker.chat([[{"role": "user", "content": "Go."}]], max_tokens=300, temperature=0.0)
-    assert answer.text.startswith("<think>") and without_thoughts(answer.text) == ""

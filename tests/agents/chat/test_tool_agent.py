@@ -4,7 +4,7 @@ import json
 import re
 
 import pytest
-from fake_openai import MODEL, message, serving
+from fake_openai import message, serving
 from tiny import qwen, qwen2_tokenizer
 
 from roleagent.agents.chat.models import PolicyChatModel
@@ -208,14 +208,3 @@ def test_rag_searches_once_and_answers(capsys):
         result = evaluated(capsys, *where, "--tasks", 5)
     assert result["steps"] == 2.0 and result["n"] == 5 and result["errors"] == 0
     assert len([body for body in fake.asked if len(body["messages"]) == 2]) == 5
-
-
-@pytest.mark.parametrize(("agent", "env"), [("rag", "RoleAgent/Toy-v0"), ("react", "RoleAgent/ToolEnv-v0")])
-def test_an_agent_that_cannot_play_an_environment_says_so(here, capsys, agent, env):
-    (here / "tasks.jsonl").write_text(json.dumps(TASKS[0]))
-    tools = ("--env-arg", f"tools={OPTIONS['tools']}", "--env-arg", "tasks=tasks.jsonl") if "Tool" in env else ()
-    split = "all" if tools else "valid"
-    with serving("yes") as fake:
-        where = ("--agent", agent, "--base-url", fake.url, "--model", MODEL, "--env", env, "--split", split)
-        assert main([*where, *tools]) == 2
-    assert "search" in capsys.readouterr().err or agent == "react"

@@ -20,7 +20,7 @@ from roleagent.agents.evaluation.baselines import (
 )
 from roleagent.agents.evaluation.play import play_agents, play_prompting
 from roleagent.agents.evaluation.records import Attempt
-from roleagent.agents.prompting.plain import MEMORY, ReAct, Reflexion, read_action, read_command
+from roleagent.agents.prompting.plain import MEMORY, ReAct, Reflexion
 from roleagent.agents.scheduler import THREAD_NAME
 from roleagent.env_card import instructions_of
 from roleagent.envs.pool import EnvPool
@@ -107,16 +107,6 @@ def user(text):
 def test_an_action_is_found_in_whatever_stands_around_it(reply, command):
     agent = ReAct(instructions_of(maker("Toy")[0]()))
     assert agent.read(agent.kept(reply), {"admissible_actions": ["go to desk 1", "open drawer 2"]}) == command
-
-
-def test_what_is_read_back_is_what_was_written():
-    for world in WORLDS:
-        make, task_ids = maker(world)
-        env = make()
-        _, info = env.reset(options={"task_id": task_ids[0]})
-        for command in (*env.unwrapped.walkthrough(), *info["admissible_actions"]):
-            assert read_action(f"Thought: so.\nAction: {command}", info["admissible_actions"]) == command
-            assert read_command(command) == command
 
 
 # --- speakers ---------------------------------------------------------------------------------------------------------
@@ -325,18 +315,6 @@ def test_three_lessons_are_kept_and_nothing_that_an_agent_cannot_see():
 # --- garbage, and worlds of other people ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("world", "name"), [("Toy", "plain"), ("Toy", "reflexion"), *((world, "react") for world in WORLDS)]
-)
-def test_random_weights_break_nothing(world, name):
-    """A real model that has learned nothing: whatever bytes it says are played."""
-    make, task_ids = maker(world, max_steps=2)
-    speaker = PolicyChatModel(qwen(context=6000), concurrency=2)
-    found = play(name, speaker, make, task_ids[:3], max_tokens=12, temperature=1.0)
-    assert {played.stop_reason for played in found} <= {"max_steps", "lost"}
-    assert all(played.usage.answers >= 2 for played in found)
-
-
 # --- by name ----------------------------------------------------------------------------------------------------------
 
 
@@ -387,36 +365,3 @@ def test_an_agent_that_gives_up_has_lost_and_one_that_never_begins_is_told_so():
 def test_agents_that_cannot_be_built(name, options, words):
     with pytest.raises(ValueError, match=words):
         build_prompting_agent(name, maker("Toy")[0](), **options)
-
-
-class Looking:
-    """An agent without a model that has an argument."""
-
-    def __init__(self, word="look"):
-        self.word = word
-
-    def reset(self, observation, info):
-        pass
-
-    def act(self, observation, info):
-        return self.word
-
-
-def test_an_agent_without_a_model_gets_its_arguments():
-    env, rng = maker("Toy")[0](), np.random.default_rng(0)
-    assert build_agent("test_baselines:Looking", env, rng, word="inventory").act("", {}) == "inventory"
-    with pytest.raises(ValueError, match="'random' has no option 'trials'"):
-        build_agent("random", env, rng, trials=2)
-
-
-def test_instructions_end_with_the_step_limit_and_examples_give_nothing_away():
-    for world in WORLDS:
-        make, task_ids = maker(world, split="train")
-        env = make()
-        guide = instructions_of(env)
-        assert guide.rules.endswith(f"You have {env.unwrapped.max_steps} commands.")
-        shown = " ".join(step.observation for step in guide.example)
-        for task_id in task_ids[:300]:
-            assert env.reset(options={"task_id": task_id})[1]["goal"] not in shown
-        for step in guide.example:
-            assert read_action(f"Action: {step.command}") == step.command

@@ -195,23 +195,3 @@ def test_what_cannot_be_compared_is_one_line(tmp_path, capsys, content, words):
     assert line.startswith("evaluate.py: ") and words in line
     assert evaluate.main(["compare", str(path)]) == 2
     assert "--against" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    "content, config, words",
-    [
-        ({"records": "evaluations/a.jsonl"}, None, "is a result; compare wants the records, evaluations/a.jsonl"),
-        ({"records": 3}, None, "holds no records"),
-        (None, "env: [", "config.yaml is damaged"),
-        (None, "env: 3", "config.yaml is damaged"),
-    ],
-)
-def test_a_measurement_that_says_too_little_is_one_line(tmp_path, content, config, words):
-    path = tmp_path / "after.json"
-    record = asdict(Record("a", "heat", True, 0.0, 4, "won"))
-    path.write_text(json.dumps(content or {"task_split": SPLIT.manifest(), "records": [record]}))
-    if config:
-        (tmp_path / "config.yaml").write_text(config)
-    with pytest.raises(ValueError, match=words) as caught:
-        EvalRecords.read(path)
-    assert "\n" not in str(caught.value)

@@ -1,30 +1,22 @@
 """Measuring: the sums by hand, files that outlive a kill, and the real ``evaluate.py``."""
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 from dataclasses import asdict
 from types import SimpleNamespace
 
 import gymnasium
-import numpy as np
 import pytest
 import yaml
-from programs import ROOT, load, run
+from programs import load, run
 from tiny import qwen
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.evaluation.baselines import build_agent
-from roleagent.agents.evaluation.comparison import EvalRecords
-from roleagent.agents.evaluation.header import header_of
-from roleagent.agents.evaluation.options import options_of
 from roleagent.agents.evaluation.play import play_agents
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile
 from roleagent.agents.evaluation.single_step import expert_steps, single_step
 from roleagent.agents.evaluation.statistics import summarize
-from roleagent.agents.evaluation.targets import eval_target
 from roleagent.config import from_dict, to_dict
 from roleagent.config import load as load_config
 from roleagent.envs.pool import EnvPool
@@ -147,18 +139,6 @@ def played_by(agent, env, tasks):
     return list(play_agents(lambda: agent, EnvPool(lambda: env), [Attempt(0, task) for task in tasks]))
 
 
-def test_the_expert_wins_and_chance_does_not(toy):
-    tasks = toy.unwrapped.task_split.task_ids[:24]
-    rng = np.random.default_rng(0)
-    expert = played_by(build_agent("expert", toy, rng), toy, tasks)
-    chance = played_by(build_agent("random", toy, rng), toy, tasks)
-    assert [found.task_id for found in expert] == list(tasks)
-    assert summarize(expert)["success"] > 0.9 > 0.3 > summarize(chance)["success"]
-    for found in expert:
-        assert found.won == (found.stop_reason == "won") == (found.reward == 1.0)
-    assert {found.steps for found in chance if not found.won} == {15}
-
-
 def test_a_world_that_fails_is_reported_and_an_agent_that_fails_is_its_own_business(toy):
     tasks = toy.unwrapped.task_split.task_ids[:3]
     step, calls = toy.unwrapped.step, []
@@ -180,26 +160,6 @@ def test_a_world_that_fails_is_reported_and_an_agent_that_fails_is_its_own_busin
 
 
 # --- the command ------------------------------------------------------------------------------------------------------
-
-
-def test_an_agent_without_a_local_model_loads_no_torch(tmp_path):
-    for name in ("torch", "transformers", "deepspeed"):
-        (tmp_path / f"{name}.py").write_text(f"raise SystemExit('{name} was loaded')")
-    program = """if True:
-        import evaluate
-        toy = ["--env", "RoleAgent/Toy-v0", "--split", "valid", "--tasks", "3", "--out"]
-        for agent in ("random", "expert", "oracle"):
-            assert evaluate.main([*toy, f"{agent}.jsonl", "--agent", agent]) == 0
-        assert evaluate.main(["compare", "random.jsonl", "oracle.jsonl"]) == 0
-        nobody = ["--base-url", "http://127.0.0.1:9/v1", "--model", "x", "--timeout", "0.1"]
-        assert evaluate.main([*toy, "server.jsonl", *nobody]) == 2
-        print("so far")
-        evaluate.main([*toy, "model.jsonl", "--model-path", "."])
-    """
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
-    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=variables, capture_output=True, text=True)
-    assert "so far" in done.stdout, done.stderr
-    assert done.stderr.splitlines()[-1] == "torch was loaded"  # a local model needs it
 
 
 @pytest.fixture
@@ -265,28 +225,6 @@ def test_the_command_itself(here):
     assert len((here / result["records"]).read_text().splitlines()) == 7
 
 
-@pytest.mark.parametrize("given", ["policy.context=512", "policy.dtype=bfloat16", "rollout.prediction_tokens=4"])
-def test_what_changes_how_a_policy_plays_is_in_the_header(given, here):
-    """Else another evaluation's records would count as this one's."""
-    (here / "config.json").write_text("{}")
-    arguments = ["--model-path", str(here), "--env", "RoleAgent/Toy-v0", "--split", "valid", "--set", "wia=on"]
-    headers = []
-    for more in ([], ["--set", given]):
-        options = options_of([*arguments, *more], None, "evaluate.py")
-        target = eval_target(options.agent, options.run, options.model_path, options.base_url)
-        config = evaluate.configuration(options, target)
-        headers.append(header_of(options, target, EnvSplit.open(config, "valid"), object(), None))
-    assert headers[0] != headers[1]
-
-
-def test_results_of_names_with_dots_stay_apart(here, capsys):
-    for name in ("qwen2.5", "qwen2.7"):
-        measure(capsys, *TOY, "--agent", "random", "--out", name)
-    assert {path.name for path in here.glob("*.result.json")} == {"qwen2.5.result.json", "qwen2.7.result.json"}
-    shutil.copy(here / "qwen2.5", here / "records.json")
-    assert EvalRecords.read(here / "records.json").records
-
-
 def test_an_agent_that_gives_no_command_is_an_error_and_no_failure(here, capsys, monkeypatch):
     monkeypatch.syspath_prepend(here)
     (here / "silent.py").write_text(
@@ -340,22 +278,6 @@ def test_agents_of_ones_own_act_side_by_side_unless_they_are_not_safe(here, caps
     assert (agent.most > 1) == (threads > 1)
 
 
-@pytest.mark.parametrize("place", ["__init__", "reset", "act"])
-def test_an_error_of_an_agent_in_a_thread_is_the_evaluation_s(here, capsys, place):
-    source = (
-        WAITING.format(attribute="")
-        + f"""
-class Failing(Agent):
-    def {place}(self, *given, **named):
-        raise ValueError("no key is set")
-"""
-    )
-    (here / f"failing_{place}.py").write_text(source)
-    command = ["--env", "RoleAgent/Toy-v0", "--split", "valid", "--agent", f"failing_{place}:Failing"]
-    assert evaluate.main(command) == 2
-    assert capsys.readouterr().err.splitlines()[-1] == "evaluate.py: no key is set"
-
-
 def test_options_that_would_change_nothing_are_refused(here, capsys):
     assert "no option 'trials'" in complaint(capsys, *TOY, "--agent", "random", "--agent-arg", "trials=2")
     assert "named agent" in complaint(capsys, *TOY, "--model-path", here, "--agent-arg", "example=off")
@@ -371,15 +293,6 @@ def test_an_interrupted_evaluation_ends_as_if_it_had_not_been(here, capsys, agen
     assert measure(capsys, *TOY, "--agent", agent) == first
     assert path.read_text() == whole
     assert measure(capsys, *TOY, "--agent", agent) == first  # complete: nothing is played
-
-
-def test_the_same_command_twice_at_once_is_one_line(here, capsys):
-    arguments = (*TOY, "--agent", "random", "--out", "records.jsonl")
-    first = measure(capsys, *arguments)
-    path = here / "records.jsonl"
-    with RecordFile.alone(path, json.loads(path.read_text().splitlines()[0])):
-        assert "another process is writing records.jsonl" in complaint(capsys, *arguments)
-    assert measure(capsys, *arguments) == first
 
 
 def test_every_repeat_has_seeds_of_its_own(here, capsys):
@@ -413,14 +326,6 @@ def test_an_environments_own_measures_are_reported(capsys, env, names):
         assert result["success"] <= result["metrics"]["score"]["mean"] <= 1
         lost = measure(capsys, *arguments, "--agent", "random", "--env-arg", "max_steps=1")
         assert lost["metrics"]["score"]["mean"] == 0.0  # nothing bought
-
-
-def test_the_result_says_what_measured_and_is_kept(here, capsys):
-    result = measure(capsys, *TOY, "--agent", "random", "--env-arg", "max_steps=5")
-    assert {"protocol", "digest", "split", "kwargs", "agent", "seed"} <= set(result)
-    assert {"roleagent", "python", "torch", "transformers", "platform"} == set(result["versions"])
-    assert result["kwargs"] == {"max_steps": 5}
-    assert json.loads((here / result["records"]).with_suffix(".result.json").read_text()) == result
 
 
 def test_a_run_folder_brings_its_environment_and_its_checkpoint(here, capsys, trained):
@@ -516,20 +421,6 @@ def test_a_single_step_is_right_if_it_is_the_experts_after_the_experts_history(e
     assert found["accuracy"] == pytest.approx(1 - 1 / found["steps"]) and found["interval"][0] < found["accuracy"]
 
 
-def test_a_single_step_that_does_not_fit_the_context_is_wrong():
-    tree = {"env": {"id": "RoleAgent/Toy-v0"}, "prompt": {"style": "transcript"}, "wia": False}
-    env_split, policy = EnvSplit.open(from_dict(tree), "valid", 2), Copyist()
-    own = [step for name in env_split.task_split.task_ids for step in expert_steps(env_split, policy, name, 3)]
-    policy.known = {step.prompt_ids: step.command for step in own}
-    sizes = [len(step.prompt_ids) for step in own]
-    for room in (max(sizes) - 1, 0):
-        policy.context_length = room + env_split.config.rollout.action_tokens
-        found = single_step(env_split, policy, 3)
-        right = sum(size <= room for size in sizes)
-        assert (found["accuracy"], found["steps"]) == (pytest.approx(right / len(own)), len(own))
-        assert (found["tasks"], found["left_out"]) == (2, 0)
-
-
 def test_the_prompt_of_an_episode_earns_nothing():
     """GenEnv's published code scores the prompt with the reply: an answer that a prompt shows counts as given there."""
     tree = {"env": {"id": "RoleAgent/Toy-v0"}, "wia": False, "policy": {"context": 4096}}
@@ -543,8 +434,3 @@ def test_the_prompt_of_an_episode_earns_nothing():
         [trajectory] = group.trajectories
         assert f"<action>{winning}</action>" in policy.decode(trajectory.turns[0].prompt_ids)
         assert not any(turn.action for turn in trajectory.turns) and trajectory.outcome == 0
-
-
-def test_single_steps_need_a_local_model(capsys):
-    load("evaluate").main(["--env", "RoleAgent/Toy-v0", "--split", "valid", "--agent", "expert", "--single-step"])
-    assert "--single-step needs a local model" in capsys.readouterr().err

@@ -147,28 +147,6 @@ def test_a_killed_evaluation_loses_only_what_was_being_played(here, capsys):
         assert 0 < left < 24 and len(fake.asked) - asked == 15 * left + 2
 
 
-@pytest.mark.parametrize(
-    "trouble, words",
-    [
-        ("key", "HTTP 401"),
-        ("model", "the model 'nobody' is not offered; there is 'tiny-chat'"),
-        ("models", "offers 'one', 'two': say which model"),
-        ("down", "is it running"),
-        ("url", "is no URL of a chat server"),
-        ("goes down", "had no answer"),
-    ],
-)
-def test_a_server_that_cannot_be_used_is_one_line(here, capsys, monkeypatch, trouble, words):
-    models = ("one", "two") if trouble == "models" else (MODEL,)
-    broken = trouble == "goes down"
-    with serving(lambda body, number: error(500) if broken and number > 20 else "look", key=KEY, models=models) as fake:
-        url = {"down": "http://127.0.0.1:9/v1", "url": "nonsense"}.get(trouble, fake.url)
-        if trouble == "key":
-            monkeypatch.setenv("OPENAI_API_KEY", "sk-of-somebody-else")
-        name = ("--model", "nobody") if trouble == "model" else ()
-        assert words in complaint(capsys, "--base-url", url, *name, *TOY, "--concurrency", 2)
-
-
 # --- folders ----------------------------------------------------------------------------------------------------------
 
 

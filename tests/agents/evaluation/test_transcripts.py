@@ -78,12 +78,6 @@ def test_a_prompted_agents_thoughts_and_usage_are_kept(here, capsys, agent):
         assert card["turns"][0]["thoughts"].startswith("Look first.")
 
 
-def test_no_transcripts_if_they_are_not_wanted(here, capsys):
-    _, episodes = play(here, "--agent", "random", "--no-transcripts")
-    assert episodes == [] and not transcripts_of(here / "x.jsonl").exists()
-    assert shown(here, capsys) == []
-
-
 def test_an_interrupted_evaluation_has_every_episode_once(here):
     _, whole = play(here, "--agent", "random")
     path, log = here / "x.jsonl", transcripts_of(here / "x.jsonl")

@@ -94,12 +94,6 @@ def test_the_end_token_that_came_is_kept_and_no_second_one_follows(phi, name):
     )
 
 
-def test_a_written_reply_ends_as_the_template_ends_a_turn(phi):
-    rollout = Rollout(phi, None, "RoleAgent/Toy-v0", PromptConfig(), RolloutConfig(), 2)
-    written = rollout.text_reply("look", rollout.action_stops)
-    assert phi.tokenizer.decode(written.token_ids) == "look<|end|>"
-
-
 def test_sampling_ends_at_any_of_them(phi):
     """Every token but these is made impossible."""
     ends = sorted(phi.end_ids)
@@ -196,8 +190,3 @@ def test_quoted_marks_gain_no_blank(scheme):
     for text in ("a </s> b", "egg</s>", "<s></s>", "the <s>table</s> <unk>"):
         ids = policy.encode(policy.literal(text))
         assert policy.decode(ids) == text and not set(ids) & set(policy.tokenizer.all_special_ids)
-
-
-def test_tokenizers_without_such_a_blank_are_as_they_were(phi):
-    for text in ("egg", " egg", "\negg", "<|end|>\n"):
-        assert phi.encode(text) == phi.encode(text, "\n") == phi.tokenizer.encode(text, add_special_tokens=False)

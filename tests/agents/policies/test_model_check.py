@@ -5,9 +5,7 @@ import torch
 import transformers
 from tiny import qwen, tokenizer
 
-from roleagent.agents.policies import model_check
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
-from roleagent.agents.policies.model_check import check_model
 from roleagent.learners.engine.logprobs import check_scorer
 
 WORDS = tokenizer()
@@ -113,33 +111,8 @@ def test_a_model_that_is_read_as_it_reads_itself_is_taken(name):
     check_scorer(model, 200)
 
 
-def test_the_check_reads_few_tokens_and_leaves_no_trace(monkeypatch):
-    model, read = windowed("Mistral", 4096), []
-    monkeypatch.setattr(model_check, "LONGEST", 64)
-    count = lambda module, args, kwargs: read.append(kwargs["input_ids"].numel())  # noqa: E731
-    model.model.register_forward_pre_hook(count, with_kwargs=True)
-    model.train()
-    state = torch.get_rng_state()
-    with pytest.raises(PolicyError, match="window of 4096"):
-        check_model(model, 8192)
-    check_model(model, 4096)
-    assert sum(read) <= 2 * 6 * model_check.SHORT  # of both checks
-    assert model.training and torch.equal(torch.get_rng_state(), state)
-    assert not any(parameter.grad is not None for parameter in model.parameters())
-
-
 @pytest.mark.parametrize(("name", "options"), [("Granite", {"logits_scaling": 4.0}), ("Cohere", {})])
 def test_the_learner_refuses_a_model_that_it_would_score_differently(name, options):
     with pytest.raises(PolicyError, match=f"the learner cannot train {name}ForCausalLM"):
         check_scorer(made(name, **LLAMA, **options), 200)
     check_scorer(qwen().model, 256)
-
-
-@pytest.mark.parametrize("name", ["model.gguf", "folder"])
-def test_a_gguf_file_is_refused_in_one_line(tmp_path, name):
-    path = tmp_path / name
-    if name == "folder":
-        path.mkdir()
-    (path / "model.gguf" if name == "folder" else path).write_bytes(b"GGUF")
-    with pytest.raises(PolicyError, match=r"GGUF is a format of .*: name the folder"):
-        HFPolicy.from_path(path, torch.Generator())
