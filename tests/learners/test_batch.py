@@ -69,16 +69,6 @@ def test_a_transcript_is_one_segment():
     assert segment.trajectory == 3
 
 
-def test_impossible_trajectories_are_refused():
-    with pytest.raises(ValueError, match="2 advantages for the 1 turns"):
-        plain_segments_of(trajectory(turn([1], [2])), [1.0, 1.0])
-    with pytest.raises(ValueError, match="empty prompt"):
-        plain_segments_of(trajectory(turn([], [2])), [1.0])
-    stray = Turn((1,), completion(2), "look", "text", "s", Prediction((1, 3), completion(4), ("?",)))
-    with pytest.raises(ValueError, match="prediction's prompt of turn 0"):
-        plain_segments_of(trajectory(stray), [1.0])
-
-
 tokens = st.lists(st.integers(0, 3), max_size=4)  # few kinds of token, so that prompts also agree by accident
 KEEP_ALL, DROP_PREDICTION, FRESH = "keep all", "drop prediction", "fresh prompt"
 
@@ -111,11 +101,6 @@ def test_merging_changes_nothing_that_is_trained(episode, train_predictions):
             segment.token_kind, segment.sampler_logprobs, segment.advantages, strict=True
         ):
             assert kind or (logprob, advantage) == (0.0, 0.0)
-
-
-@given(episodes(styles=(KEEP_ALL,)))
-def test_a_growing_transcript_always_is_one_segment(episode):
-    assert len(plain_segments_of(*episode)) <= 1
 
 
 @pytest.mark.parametrize(("loss", "estimator"), MASKS)

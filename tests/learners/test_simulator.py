@@ -27,7 +27,6 @@ from roleagent.agents.task_simulator import (
 from roleagent.config import from_dict
 from roleagent.curricula.alignment import Alignment
 from roleagent.learners import genenv as simulators
-from roleagent.learners import genenv as warm_starts
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.genenv import SimulatorTraining, learn, warm_start
 from roleagent.random_streams import random_stream
@@ -71,15 +70,6 @@ def test_a_reply_is_repaired_where_nothing_else_can_be_meant(reply, lines):
     assert read_tasks(reply) == lines
 
 
-def test_the_examples_are_base_tasks_whatever_the_figures_are():
-    examples = list(simulator_examples(GRAMMAR, 400, np.random.default_rng(0)))
-    assert {0.5, 0.0, 1.0} <= {situation.target for situation, _ in examples}
-    assert {situation.seed_task is None for situation, _ in examples} == {True, False}
-    for some in (True, False):
-        kinds = Counter(values[0] for situation, values in examples if (situation.target > 0.4) == some)
-        assert max(kinds.values()) < 1.6 * min(kinds.values())
-
-
 def test_a_reply_becomes_a_line_per_task_and_one_that_cannot_be_read_an_empty_one():
     replies = iter([write_tasks([LINE]), "no", f"<tasks>{LINE}", write_tasks(["a=b", "c=d"])])
     simulator = ModelSimulator(Script(lambda prompt, slot: next(replies)), GRAMMAR)
@@ -119,24 +109,6 @@ def started():
     found = warm_start(policy, GRAMMAR, config, lambda *name: random_stream(0, *name))
     assert found.good and found.accepted >= 0.95 and found.distance <= 0.1, found
     return policy
-
-
-@pytest.mark.parametrize(("good", "rounds"), [(1, 2), (2, 3), (9, 3)])  # at most two, and the last one
-def test_the_last_round_of_the_warm_start_has_a_falling_rate(monkeypatch, good, rounds):
-    """At the full rate one line in fifty stays malformed."""
-    seen, shares = [], {}
-
-    def regress(learner, batch, temperature):
-        shares.setdefault(len(seen), []).append(learner.share)
-
-    monkeypatch.setattr(warm_starts, "regress", regress)
-    monkeypatch.setattr(warm_starts, "quality", lambda *given: warm_starts.Quality(float(len(seen) + 1 >= good), 0.0))
-    config = configured(rounds=2)
-    policy = build_policy(config.policy, train_tokenizer([LINE] * 9, 300, [*TASK_TAGS, SIMULATE]), torch.Generator())
-    warm_start(policy, GRAMMAR, config, lambda *name: random_stream(0, *name), lambda *found: seen.append(found))
-    *full, last = shares.values()
-    assert len(shares) == len(seen) == rounds and not any(map(any, full))
-    assert last[0] == 0.5 and last == sorted(last) and 0.9 < last[-1] < 1
 
 
 def opened(policy, **options):

@@ -122,21 +122,6 @@ def test_a_critic_reads_the_same_states():
     assert found.std() > 0.1
 
 
-def test_other_callers_have_attention_as_ever():
-    from transformers.integrations.sdpa_attention import sdpa_attention_forward
-    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
-
-    ids = torch.randint(3, 50, (2, 9), generator=torch.Generator().manual_seed(0))
-    mask = torch.ones(2, 9, dtype=torch.int64)
-    mask[0, :4] = 0
-    model = qwen()
-    with torch.no_grad():
-        before = model(input_ids=ids, attention_mask=mask).logits
-        TokenScorer(model)(collate(segments(ROWS["one"]), 1), 1.0)
-        assert torch.equal(model(input_ids=ids, attention_mask=mask).logits, before)
-    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is sdpa_attention_forward
-
-
 def test_a_model_that_tells_its_attention_nothing_is_refused(monkeypatch):
     model = qwen()
     layer = type(model.base_model.layers[0])

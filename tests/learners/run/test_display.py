@@ -36,15 +36,6 @@ def test_a_line_of_progress_says_how_long_is_left(before, lines, capsys):
     assert shown(Display("a run"), capsys, before) == lines
 
 
-def test_a_planned_run_says_how_long_is_left_in_all(capsys):
-    display = Display("a run")
-    display.plan({"warmstart": 200.0, "train": 120.0, "evaluate after": 60.0})
-    assert capsys.readouterr().out == (
-        "about 6 min 20 s in all on this machine: warmstart 3 min 20 s, train 2 min 0 s, evaluate after 1 min 0 s\n"
-    )
-    assert shown(display, capsys)[0] == "train 1/4, 1 min 30 s left, 2 min 30 s in all"
-
-
 class SlowAgent:
     """Takes a twentieth of a second for a command, as a model on a CPU takes seconds."""
 
@@ -78,25 +69,3 @@ def test_one_long_episode_says_how_far_it_is(hasty, threads, tmp_path, monkeypat
         )
         for one in lines
     ), lines
-
-
-def test_a_slow_update_says_what_is_under_way(hasty, capsys):
-    with Display("a run") as display:
-        display.stage("warmstart", 100)
-        with slow_notice.counting("tokens trained", 4096):
-            time.sleep(1.0)
-        time.sleep(0.4)
-    assert re.match(
-        r"a run\nwarmstart 0/100, 0 s so far: 4,096 tokens being trained\n(.*being trained\n)*"
-        r"warmstart 0/100, 1 s so far: 4,096 tokens trained \([\d,]+/s\)\n",
-        capsys.readouterr().out,
-    )
-
-
-def test_a_part_of_a_step_is_named_when_its_episodes_are_over(hasty, capsys):
-    with Display("a run") as display:
-        display.stage("train", 30)
-        display.inner("episodes", 8, 8)
-        display.part = lambda: "analysis"
-        time.sleep(0.5)
-    assert re.match(r"a run\ntrain 0/30, 0 s so far; analysis\n", capsys.readouterr().out)

@@ -3,22 +3,18 @@
 import contextlib
 import json
 import shutil
-import sqlite3
 
 import pytest
 import torch
 from programs import load, run
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from roleagent import config
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.cli import main as roleagent
 from roleagent.files import CHECKSUMS, Lock, damage, make_whole, replace_checked, write_checksums
-from roleagent.learners.run import time_plan
 from roleagent.learners.run.checkpoints import Checkpoints
-from roleagent.learners.run.display import Display
 from roleagent.learners.run.folder import RunFolder
 
 differences = load("benchmarks/parts/run_differences").differences
@@ -76,52 +72,6 @@ def test_killed_in_every_kind_of_work_it_ends_as_if_nothing_had_happened(tmp_pat
     assert trained[-1]["curriculum_reflections_fallback"] < filed[-1]
     assert {path.name for path in (whole / "checkpoints").iterdir()} == {"step-500002", "step-500003"}
     assert (whole / "iteration-000002.json").exists()
-
-
-def spoil_weights(folder):
-    path = folder / "checkpoints" / "step-500003" / "policy" / "model.safetensors"
-    weights = load_file(path)
-    weights["model.norm.weight"][0] = torch.nextafter(weights["model.norm.weight"][0], torch.tensor(9.0))
-    save_file(weights, path)
-
-
-def spoil_log(folder):
-    path = folder / "metrics.jsonl"
-    path.write_text(path.read_text() + path.read_text().splitlines()[-1] + "\n")
-
-
-def spoil_library(folder):
-    with sqlite3.connect(folder / "failures.db") as connection:
-        connection.execute("UPDATE failures SET lesson = 'x' WHERE id = (SELECT max(id) FROM failures)")
-
-
-@pytest.mark.parametrize("spoil", [spoil_weights, spoil_log, spoil_library])
-def test_the_comparison_sees_the_smallest_difference(whole, own, spoil):
-    folder, _ = own
-    assert differences(whole, folder) == []
-    spoil(folder)
-    assert len(differences(whole, folder)) == 1
-
-
-def test_a_resumed_warm_start_announces_the_time_that_is_left(finished, config, tmp_path, monkeypatch):
-    for name in ("_reading", "_sampling"):
-        monkeypatch.setattr(time_plan, name, lambda *measured: 1.0)  # second per token
-    planned = []
-
-    def plan(display, seconds):
-        planned.append(seconds)
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Display, "plan", plan)
-    for step in ("step-000050", "step-000100"):
-        folder = shutil.copytree(finished[0], tmp_path / step)
-        for checkpoint in (folder / "checkpoints").iterdir():
-            if checkpoint.name != step:
-                shutil.rmtree(checkpoint)
-        assert train.main(["--config", str(config), f"run_dir={folder}", "--resume"]) == 130
-    longer, shorter = planned
-    assert longer["warmstart"] - shorter["warmstart"] == pytest.approx(50 * 1024 * time_plan.UPDATE)
-    assert longer["train"] == shorter["train"] > 0
 
 
 def test_a_finished_run_says_so_and_trains_no_more(own, whole, capsys):

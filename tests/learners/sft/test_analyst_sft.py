@@ -2,7 +2,6 @@
 
 from types import SimpleNamespace
 
-import gymnasium
 import numpy as np
 import pytest
 from tiny import qwen
@@ -44,12 +43,6 @@ def examples(failed):
     return list(analyst_examples(UNLIMITED, failed, RuleAnalyst(), np.random.default_rng(2)))
 
 
-def test_the_episodes_failed_in_many_ways(failed):
-    assert len(failed) == 40 and not any(trajectory.success for trajectory in failed)
-    modes = {reflection.mode for reflection in RuleAnalyst().reflect(failed)}
-    assert len(modes) >= 7 and modes <= {*taxonomy(failed[0].task.env_id)}
-
-
 def test_every_answer_is_read_back_as_the_teacher_meant_it(failed, examples):
     expected = RuleAnalyst().reflect(failed)
     answers = [example.answer for example in examples if example.kind == "reflection"]
@@ -79,10 +72,3 @@ def test_only_answers_are_trained_and_questions_fit(failed):
 def test_answers_that_do_not_fit_are_not_lost_silently(examples):
     with pytest.raises(ConfigError, match=r"reflection_tokens=9 .*raise them"):
         tokenize_examples(ModelAnalyst(qwen(context=512), reflection_tokens=9, selection_tokens=9), examples, 1.0)
-
-
-def test_an_environment_without_scripted_failures_is_refused():
-    config = load(overrides=["warmstart={failures: 1, episodes: 1}", "env.id=Somebody/Else-v0"])
-    world = EnvSplit(config, gymnasium.make("CartPole-v1"), None, 0)
-    with pytest.raises(ConfigError, match=r"Somebody/Else-v0.*analyst=rule"):
-        collect_failures(world, [SimpleNamespace(steps=())], np.random.default_rng(0), DISPLAY)

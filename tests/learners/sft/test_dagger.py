@@ -27,15 +27,6 @@ def test_policy_and_expert_take_turns_and_only_the_experts_commands_are_imitated
     assert any(episode.steps[-1].info["won"] for episode in played)  # the expert finds its way back
 
 
-def test_the_environments_of_a_round_are_closed(world, monkeypatch):
-    """They may have processes."""
-    closed = []
-    monkeypatch.setattr(type(world.base.unwrapped), "close", lambda env: closed.append(env), raising=False)
-    policy = Script(lambda prompt, slot: f"<action>{WRONG}</action>")
-    take_turns(world, policy, world.task_split.task_ids[:20], 1.0, np.random.default_rng(0))
-    assert len(set(map(id, closed))) == 7
-
-
 def test_what_is_learned_is_what_the_policy_read_when_it_played(world):
     policy = Script(lambda prompt, slot: f"<action>{WRONG}</action>")
     rollout = EnvSplit(world.config, world.base, world.task_split, 0).rollout(policy)

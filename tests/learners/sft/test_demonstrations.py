@@ -5,7 +5,7 @@ from dataclasses import replace
 import gymnasium
 import numpy as np
 import pytest
-from tiny import TEMPLATE, Script, plain, qwen
+from tiny import TEMPLATE, Script, plain
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import ConfigError, load
@@ -156,43 +156,6 @@ def test_corrupted_predictions_are_read_but_not_trained(env, horizon):
     trained = [t for t, kind in zip(segment.token_ids, segment.token_kind, strict=True) if kind == PREDICTION]
     assert rollout.policy.decode(trained) == "".join(kept)
     assert segment.token_kind.count(ACTION) == expected.token_kind.count(ACTION)
-
-
-def test_episodes_with_a_failed_command_always_teach_a_prediction(env):
-    overrides = ("env.id=RoleAgent/Toy-v0", "prompt.predictions=detached", "warmstart.predictions=0")
-    world, failed = EnvSplit.open(load(overrides=overrides), "train"), noisy(env)
-    assert not all(step.info["valid_action"] for step in failed.steps)
-    found = tokenize(world, qwen(context=4096), [shown(env), failed], np.random.default_rng(0))
-    assert sorted(PREDICTION in segment.token_kind for segment in found) == [False, False, True]
-
-
-def test_detached_predictions_are_asked_for_where_there_is_something_to_predict(env):
-    demonstration = shown(env)
-    hidden = [replace(step, info={**step.info, "state": None}) for step in demonstration.steps]
-    alone = replace(demonstration, steps=(demonstration.steps[0], *hidden[1:]))
-    world = EnvSplit.open(load(overrides=["env.id=RoleAgent/Toy-v0", "prompt.predictions=detached"]), "train")
-    policy, rng = qwen(context=4096), np.random.default_rng(0)
-    beside = [segment for segment in tokenize(world, policy, [alone] * 20, rng) if PREDICTION in segment.token_kind]
-    assert len(beside) == 20 and len({segment.token_ids for segment in beside}) == 1
-    none = replace(demonstration, steps=tuple(hidden))
-    assert not any(PREDICTION in segment.token_kind for segment in tokenize(world, policy, [none] * 3, rng))
-
-
-def test_corrupted_predictions_are_answers_to_commands_of_the_same_kind(env):
-    demonstrations = [shown(env, task_id=task_id) for task_id in env.unwrapped.task_split.task_ids[:20]]
-    always, never = (
-        CorruptedPredictions(demonstrations, 3, share, np.random.default_rng(0)) for share in (0.999999, 0.0)
-    )
-    assert {never.draw("go to nowhere", 1) for _ in range(50)} == {None}
-    for ahead in (1, 2, 3):
-        runs = {
-            tuple(step.observation for step in d.steps[number : number + ahead])
-            for d in demonstrations
-            for number, step in enumerate(d.steps)
-            if step.command.startswith("go ")
-        }
-        drawn = {tuple(always.draw("go to nowhere", ahead)) for _ in range(50)}
-        assert len(drawn) > 1 and drawn <= {run for run in runs if len(run) == ahead}
 
 
 def test_demonstrations_beyond_the_context_are_refused_if_they_are_most(env):
