@@ -21,41 +21,6 @@ def logged(folder, rows):
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def test_figures_by_hand(tmp_path):
-    roles = load("benchmarks/roles")
-    rows = [
-        {
-            "curriculum_self_retrievals_total": 2,
-            "curriculum_same_iteration_total": 10 + number,
-            "curriculum_retrieved": 10 + 10 * number,
-            "uniform_groups": 4 * (1 + number),
-            "uniform_zero_variance_groups": 3 * (1 + number),
-            "uniform_success": 0.1 * number,
-            **({"curriculum_groups": 2, "curriculum_zero_variance_groups": 1} if number else {}),
-            **({"curriculum_success": 0.25} if number == 1 else {}),
-            **({"failure_recall": 0.2 * number} if number != 3 else {}),
-        }
-        for number in range(5)
-    ]
-    logged(tmp_path / "run", rows)
-    behavior = {"failures": {"mean": 0.5}, "predicted_failures": {"mean": 0.2}}
-    (tmp_path / "run" / "before.json").write_text(json.dumps({"behavior": behavior}))
-    assert roles.measure(tmp_path / "run") == {
-        "self_retrievals": 2,
-        "same_iteration_share": 0.1,  # of the last two iterations
-        "curriculum_zero_variance": 0.5,
-        "uniform_zero_variance": 0.75,
-        "curriculum_success": 0.25,
-        "uniform_success": pytest.approx(0.2),
-        "failure_recall_before": 0.4,
-        "failure_recall_start": 0.0,
-        "failure_recall": pytest.approx(0.35),
-        "prediction_information": None,
-        "advantage_agreement": None,
-        "last_step_bias": None,
-    }
-
-
 def test_agreement_with_gigpo_by_hand(tmp_path):
     """Group 0 has one win of two, group 1 two wins of which one was predicted: GiGPO learns nothing from group 1."""
     logged(tmp_path / "run", [{"success": 0.75}])

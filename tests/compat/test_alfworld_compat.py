@@ -2,18 +2,14 @@
 
 import pickle
 import random
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 import roleagent.compat.alfworld as alfworld
-from roleagent.compat.alfworld import batch
 from roleagent.compat.alfworld.agents.environment import AlfredTWEnv, get_environment
 from roleagent.compat.alfworld.agents.environment.alfred_tw_env import TASK_TYPES
-from roleagent.compat.alfworld.agents.modules import generic
-from roleagent.envs.alfworld.engine.game_version import UnknownGameVersion
 from roleagent.envs.alfworld.engine.parity import JUNK
 from roleagent.envs.alfworld.official.games import list_games, read_game
 
@@ -225,34 +221,6 @@ def test_the_visual_environments_are_refused(name):
             take(name)
 
 
-def test_a_slot_has_one_textworld_engine(data, config, monkeypatch):
-    """Each keeps a copy of a large library in memory for as long as the process lives."""
-    made = []
-
-    class Engine:
-        admissible_commands, won = ["look"], False
-
-        def __init__(self):
-            made.append(self)
-
-        def load(self, source):
-            return self
-
-        def reset(self):
-            return "You are in the middle of a room.\n\nYour task is to: look."
-
-    def unknown(*_):
-        raise UnknownGameVersion("a game of tomorrow")
-
-    monkeypatch.setattr(batch, "load_game", unknown)
-    monkeypatch.setattr(batch, "TextWorldEngine", Engine)
-    config["general"]["training_method"] = "dqn"
-    env = AlfredTWEnv(config, train_eval=EVAL).init_env(2)
-    for _ in range(3):
-        env.reset()
-    assert len(made) == 2
-
-
 # --- the original -----------------------------------------------------------------------------------------------------
 
 
@@ -303,15 +271,3 @@ def assert_equal(ours, theirs):
     if isinstance(ours, tuple | list):
         for one, other in zip(ours, theirs, strict=True):
             assert_equal(one, other)
-
-
-def test_the_command_lines_config(tmp_path, monkeypatch, capsys):
-    path = tmp_path / "config.yaml"
-    path.write_text(CONFIG, "utf-8")
-    monkeypatch.setattr(sys, "argv", ["program", str(path), "-p", "general.training_method=dqn"])
-    assert generic.load_config()["general"]["training_method"] == "dqn"
-    for arguments in (["missing.yaml"], [str(path), "-p", "nowhere.key=1"]):
-        monkeypatch.setattr(sys, "argv", ["program", *arguments])
-        with pytest.raises(SystemExit):
-            generic.load_config()
-        assert "error: " in capsys.readouterr().err

@@ -4,7 +4,6 @@ import json
 import math
 import warnings
 from collections import Counter
-from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -17,7 +16,7 @@ from roleagent.curricula import CurriculumSampler, FailureLibrary, RuleAnalyst, 
 from roleagent.envs.wrappers import FailureCurriculum
 from roleagent.failures.modes import match_mode, taxonomy
 from roleagent.tasks.split import TaskSplit
-from roleagent.types import Analyst, Failure, Group, Reflection, Sampler, Selection, Task, Trajectory, Turn
+from roleagent.types import Analyst, Group, Reflection, Sampler, Selection, Task, Trajectory, Turn
 
 ALFWORLD = taxonomy("RoleAgent/ALFWorld-v0")
 SEARCH = taxonomy("RoleAgent/SearchQA-v0")
@@ -86,24 +85,6 @@ def test_free_text_finds_its_mode(text):
 # --- the rule analyst -------------------------------------------------------------------------------------------------
 
 
-def test_selection_prefers_mode_then_task_type_then_likeness():
-    [reflection] = RuleAnalyst().reflect([failed("t1")[0]])
-
-    def candidate(mode, task_type, query=""):
-        task = Task(TOY, "t", task_type=task_type)
-        return Failure(task, Reflection(mode, "", None, "", query))
-
-    mode, other = reflection.mode, "wrong_receptacle"  # the first candidate is like it in nothing
-    candidates = [candidate(*pair) for pair in ((other, "cool"), (other, "heat"), (mode, "cool"), (mode, "heat"))]
-    candidates.append(candidate(mode, "heat", reflection.query))
-    few, all_of_them, unlike, none = (
-        *RuleAnalyst(k=2).select([reflection], [candidates]),
-        *RuleAnalyst(k=9).select([reflection] * 3, [candidates, candidates[:1], []]),
-    )
-    assert few.indices == (4, 3) and all_of_them.indices == (4, 3, 2, 1) and len(set(all_of_them.reasons)) == 3
-    assert unlike.indices == none.indices == ()
-
-
 # --- samplers ---------------------------------------------------------------------------------------------------------
 
 
@@ -148,31 +129,6 @@ def test_no_task_starves(weights, epsilon):
     curriculum.weights = weights
     assert curriculum.probabilities().min() >= (1 - epsilon) / 20 - 1e-12
     assert curriculum.probabilities().sum() == pytest.approx(1)
-
-
-def test_shares_of_readable_analyses(kept):
-    class Stumbling(Recall):
-        def reflect(self, trajectories):
-            fates = [{}, {"repaired": True}, {"source": "fallback"}, {}]
-            return [
-                replace(reported, **fate) for reported, fate in zip(super().reflect(trajectories), fates, strict=False)
-            ]
-
-    curriculum = sampler(kept, Stumbling("t1"), **EARLIER)
-    curriculum.observe([group(*(failed("t1")[0] for _ in range(4)))])
-    read_shares = [name for name in curriculum.metrics() if name.startswith(("reflections_", "selections_"))]
-    shares = {name: curriculum.metrics()[name] for name in read_shares if name.endswith("_share")}
-    read = {"reflections": (0.5, 0.25, 0.25), "selections": (1.0, 0.0, 0.0)}
-    fates = ("valid", "repaired", "fallback")
-    assert shares == {f"{kind}_{fate}_share": read[kind][place] for kind in read for place, fate in enumerate(fates)}
-    assert curriculum.weights == {"t1": 1.0} and len(kept) == 1 and kept.candidates(TOY)[0].count == 4
-    assert curriculum.metrics()["failures"] == 4 and curriculum.metrics()["retrieved"] == 1  # followed up once
-    curriculum.observe([group(won("t1"))])  # nothing failed: what was last read still stands
-    assert curriculum.metrics()["reflections_valid_share"] == 0.5
-    silent = sampler(FailureLibrary(), Recall(mode="fell_asleep"))  # selects nothing: the search takes its place
-    silent.observe([group(failed("t1")[0]), group(failed("t2")[0])])
-    metrics = silent.metrics()
-    assert (metrics["selections_fallback"], metrics["new_modes"]) == (2, 1) and set(silent.weights) == {"t1", "t2"}
 
 
 def test_options_are_checked(kept):
@@ -268,10 +224,3 @@ def test_a_state_of_another_split_is_refused(kept):
     state = UniformSampler(TaskSplit(TOY, "train", ("a", "b")), np.random.default_rng(0)).state_dict()
     with pytest.raises(ValueError, match="saved for the split"):
         UniformSampler(SPLIT, np.random.default_rng(0)).load_state_dict(state)
-
-
-def test_a_passed_generator_leaves_the_samplers_own_alone(kept):
-    curriculum = sampler(kept, Recall())
-    before = curriculum.rng.bit_generator.state
-    assert curriculum.sample(4, np.random.default_rng(5)) == curriculum.sample(4, np.random.default_rng(5))
-    assert curriculum.rng.bit_generator.state == before

@@ -144,25 +144,6 @@ def test_the_earlier_rule_takes_the_newest(kept):
     assert curriculum.metrics()["self_retrievals"] == 0 and "same_iteration_share" not in curriculum.metrics()
 
 
-def test_the_draw_repeats_with_the_generator(library):
-    def lists(seed):
-        library.rollback(0)
-        library.record([failed(f"t{number}", mode) for number in range(30) for mode in ("a", "b")])
-        analyst = First()
-        curriculum = sampler(library, analyst, seed, candidates=6)
-        curriculum.observe([group("t31"), group("t32")])
-        state = json.loads(json.dumps(curriculum.state_dict()))
-        curriculum.observe([group("t33")])
-        resumed = sampler(library, analyst, seed=99, candidates=6)
-        resumed.load_state_dict(state)
-        resumed.observe([group("t33")])
-        *before, first, second = tasks_shown(analyst)
-        assert first == second
-        return [*before, first]
-
-    assert lists(1) == lists(1) != lists(2)
-
-
 # --- learnability -----------------------------------------------------------------------------------------------------
 
 
@@ -228,18 +209,6 @@ def test_overlooked_tasks_of_the_retrieved_type_get_their_share(kept):
         other = sampler(kept, First(), task_type=kinds, **(options | without))
         other.load_state_dict(curriculum.state_dict())
         assert other.probabilities()[10:20] == pytest.approx(0.2 / 40)
-
-
-def test_task_types_are_learned_from_play(kept):
-    curriculum = sampler(kept, First(), overlooked=0.9, epsilon=0.9, learnability=False)
-    curriculum.observe([group("t1", task_type="heat"), group("t2", task_type="cool")])
-    curriculum.observe([group("t3", task_type="heat")])
-    curriculum.weights = {"t3": 1.0}
-    p = curriculum.probabilities()
-    assert p[1] == pytest.approx(0.1 / 40 + 0.9 * 0.9) and p[2] == p[30] == pytest.approx(0.1 / 40)
-    again = sampler(kept, First(), overlooked=0.9, epsilon=0.9, learnability=False)
-    again.load_state_dict(json.loads(json.dumps(curriculum.state_dict())))
-    assert np.array_equal(again.probabilities(), p)
 
 
 # --- figures ----------------------------------------------------------------------------------------------------------

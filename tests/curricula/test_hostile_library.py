@@ -7,15 +7,13 @@ import re
 
 import pytest
 import yaml
-from failures import TOY, story
+from failures import story
 from hostile import ODD, TAGS
 
 from roleagent.cli import main
 from roleagent.config import Config, to_dict
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.storage.tables import clean
-from roleagent.reports.data.load_run import load_run
-from roleagent.reports.web.page import render
 from roleagent.types import Reflection
 
 HOSTILE = (*ODD, *TAGS, "</script><script>alert(1)</script>", "<!--<script>", "[bold red]x[/]", "=1+1", "\u2028{{x}}")
@@ -49,19 +47,6 @@ def said(capsys, *arguments):
     return capsys.readouterr().out
 
 
-def test_search_finds_hostile_texts(run):
-    library = FailureLibrary(f"sqlite:///{run}/failures.db", read_only=True)
-    known = {failure.task.task_id for failure in library.candidates(TOY, limit=10_000)}
-    assert len(library) == len(known) >= len(HOSTILE)
-    for text in HOSTILE:
-        found = library.search(text, k=4, env_id=TOY)
-        assert len(found) <= 4 and {failure.task.task_id for failure in found} <= known
-        for failure in found:
-            json.dumps(library.trajectory(failure)).encode()
-    assert sum(library.modes().values()) == len(library)
-    library.close()
-
-
 @pytest.mark.parametrize("verb", [["list", "--limit", "999"], ["modes"], ["growth"]], ids=lambda verb: verb[0])
 def test_listings_have_no_control_characters(run, verb, capsys):
     text = said(capsys, verb[0], run, *verb[1:])
@@ -83,13 +68,3 @@ def test_an_export_is_read_back(run, capsys):
     assert {len(row["trajectory"]) for row in rows} == {2, 3}  # the first is what was there at the start
     grown = list(csv.DictReader(io.StringIO(said(capsys, "growth", run, "--csv"))))
     assert len(grown) == len(json.loads(said(capsys, "growth", run, "--json")))
-
-
-def test_the_report_shows_it_as_text(run):
-    reported = load_run(run)
-    assert reported["notes"] == []
-    page = render([reported])
-    assert (
-        page.count("</script>") == render([{**reported, "modes": {}}]).count("</script>")
-        and "<script>alert" not in page
-    )

@@ -3,13 +3,10 @@
 import builtins
 import re
 
-import gymnasium
-import numpy as np
 import pytest
 from programs import at_terminal
 
 from roleagent.cli import main
-from roleagent.reports.play_hints import Guide
 
 TASK = "bring-egg-table-1"
 PLAY = ("play", "RoleAgent/Toy-v0", "--task-id", TASK)
@@ -135,24 +132,6 @@ def test_a_world_that_cannot_be_played_is_one_line(capsys, arguments, words):
 # --- the guide --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["Toy", "ALFWorld", "WebShop", "SearchQA", "TextCraft"])
-def test_whoever_follows_the_hints_wins_mostly_whatever_was_played_before(name):
-    rng = np.random.default_rng(0)
-    env = gymnasium.make(f"RoleAgent/{name}-v0", disable_env_checker=True)
-    junk = ["", "zzz", "search[", "click[x]", "search[mug]", "go to", "look", "\x00", "click[back to search]"]
-    won = 0
-    for seed in range(10):
-        observation, info = env.reset(seed=seed)
-        guide, over = Guide(env, observation, info, rng), False
-        while not over:
-            command = str(rng.choice(junk)) if rng.random() < 0.15 else guide.advise()[0]
-            observation, _, terminated, truncated, info = env.step(command)
-            guide.observe(command, observation)
-            over = terminated or truncated
-        won += info["won"]
-    assert won >= 7
-
-
 # --- a terminal -------------------------------------------------------------------------------------------------------
 
 
@@ -168,12 +147,3 @@ def test_at_a_terminal_there_are_columns_and_completion():
         type_in(b"quit\n")
         read_until("left after 1 step")
         assert process.wait(30) == 0
-
-
-def test_the_tasks_are_listed(capsys):
-    assert main(["play", "toy", "--list", "EGG"]) == 0
-    listed, said = capsys.readouterr()
-    ids = listed.splitlines()
-    assert TASK in ids and all("egg" in task_id for task_id in ids)
-    assert said.startswith(f"{len(ids)} of 432 tasks of RoleAgent/Toy-v0, split train: 18 bring")
-    assert main(["play", "toy", "--list", "unicorn"]) == 2

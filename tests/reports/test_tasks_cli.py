@@ -1,7 +1,6 @@
 """``roleagent tasks``: what people see of written tasks."""
 
 import gzip
-import io
 import json
 import shutil
 
@@ -12,8 +11,7 @@ import yaml
 
 from roleagent.cli import main
 from roleagent.config import Config, from_dict, to_dict
-from roleagent.curricula.simulators import BaseSimulator, StaticSimulator, TableSimulator
-from roleagent.random_streams import random_stream
+from roleagent.curricula.simulators import TableSimulator
 from roleagent.reports.data.load_run import load_run
 from roleagent.reports.data.load_tasks import load_tasks
 from roleagent.reports.data.load_trajectories import RunDataError
@@ -97,15 +95,6 @@ def test_a_report_has_what_was_written(run):
     assert [one["reason"] for one in tasks["refusals"]] == ["vocabulary", "duplicate"]
 
 
-def test_a_report_of_a_run_without_written_tasks_has_none(run):
-    shutil.rmtree(run / "tasks")
-    assert load_run(run)["written_tasks"] is None
-    (run / "tasks").mkdir()
-    (run / "tasks" / "iteration-000003.jsonl.gz").write_bytes(b"no")
-    data = load_run(run)
-    assert data["written_tasks"] is None and "is damaged" in data["notes"][-1]
-
-
 def test_propose_writes_lines_that_check_reads(capsys):
     written = shown(capsys, "propose", "toy", "--count", 3)
     lines = written.out.splitlines()
@@ -126,17 +115,6 @@ def test_check_says_why_a_task_is_refused(capsys):
     ]
 
 
-def test_check_names_a_listed_task(capsys):
-    listed = gymnasium.make("RoleAgent/Toy-v0").unwrapped.task_split.task_ids[0]
-    assert shown(capsys, "check", "Toy", listed).out == f"{listed}: a listed task of the training split\n"
-
-
-def test_check_wants_a_task(capsys, monkeypatch):
-    monkeypatch.setattr("sys.stdin", io.StringIO("\n# a note\n"))
-    for given in ("", "-"):
-        assert "no task given" in shown(capsys, "check", "Toy", given, status=2).err
-
-
 def test_propose_asks_the_simulator_of_a_run_as_it_is_now(tmp_path, capsys):
     config = {"env": {"id": "RoleAgent/Toy-v0"}, "genenv": True, "simulator": {"kind": "table"}}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
@@ -152,39 +130,6 @@ def test_propose_asks_the_simulator_of_a_run_as_it_is_now(tmp_path, capsys):
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
     assert shown(capsys, "check", tmp_path, lines[0]).out.startswith("cool-")
     assert "weights of its simulator" in shown(capsys, "propose", tmp_path, status=2).err
-
-
-class Recorder(BaseSimulator):
-    """A simulator of another module, which repeats what it reads."""
-
-    def __init__(self, grammar, rng):
-        super().__init__(grammar)
-
-    def propose(self, situations, n, rng):
-        return [[f"{one.success} {one.seed_success} {self.grammar.write(one.seed_task)}"] for one in situations]
-
-
-def test_propose_gives_the_simulator_of_a_run_what_it_reads_in_the_run(tmp_path, capsys):
-    config = {"env": {"id": "RoleAgent/Toy-v0"}, "seed": 5, "genenv": True, "simulator": {"kind": "static"}}
-    record = {"weight": 2.4, "task_id": TASK, "successes": 3, "attempts": 8}
-    sampler = {"simulator": {"position": 2}, "success": [{"heat": [3, 8]}], "records": [record]}
-    (tmp_path / "checkpoints" / "step-500003").mkdir(parents=True)
-    saved = {"stage": "train", "step": 3, "sampler": sampler}
-    (tmp_path / "checkpoints" / "step-500003" / "state.json").write_text(json.dumps(saved))
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
-    grammar = grammar_of(gymnasium.make("RoleAgent/Toy-v0", generated_tasks=True))
-    kept = StaticSimulator(grammar, 6, random_stream(5, "task writer")).lines
-    lines = [line.partition("  #")[0] for line in shown(capsys, "propose", tmp_path, "--count", 4).out.splitlines()]
-    assert lines == kept[2:]
-    config["simulator"]["kind"] = f"{__name__}:Recorder"
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
-    assert f"{{'heat': (3, 8)}} (3, 8) {LINE}" in shown(capsys, "propose", tmp_path).out
-
-
-def test_propose_writes_base_tasks_for_a_run_without_a_simulator(tmp_path, capsys):
-    config = {"env": {"id": "RoleAgent/Toy-v0"}, "genenv": False, "simulator": {"kind": "model"}}
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(from_dict(config))))
-    assert shown(capsys, "propose", tmp_path).out == shown(capsys, "propose", "Toy").out
 
 
 @pytest.mark.parametrize(

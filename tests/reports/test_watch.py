@@ -15,9 +15,7 @@ from http.client import HTTPConnection
 import pytest
 from programs import default_signals
 
-from roleagent.cli import main
-from roleagent.files import Lock
-from roleagent.reports.data.run_watcher import RunWatcher, fingerprint, newest_run
+from roleagent.reports.data.run_watcher import RunWatcher, newest_run
 from roleagent.reports.web.live_server import LiveServer
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J</script><script>alert(1)</script>\u202e"
@@ -72,10 +70,6 @@ def serving(*places, **options):
             server.shutdown()
 
 
-def files_of(folder):
-    return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-
-
 # --- watched runs ----------------------------------------------------------------------------------------------------
 
 
@@ -90,39 +84,6 @@ def test_a_folder_of_runs_means_the_newest_and_stays_with_it(tmp_path, run):
     os.utime(tmp_path / "runs" / "third" / "metrics.jsonl", (3e9, 3e9))
     assert watcher.runs() == [run] and newest_run(tmp_path / "runs").name == "third"
     assert newest_run(tmp_path / "nothing") is None
-
-
-def test_a_run_is_read_again_only_after_a_change(run):
-    watcher = RunWatcher([run])
-    before = files_of(run)
-    stamp, first = watcher.load()
-    watcher._read_again = 0.0
-    assert watcher.load() == (stamp, first) and watcher.load()[1] is first
-    assert files_of(run) == before  # reading leaves no trace
-    iterate(run, 2)
-    watcher._read_again = time.monotonic() + 1000  # reading took long: not again so soon
-    assert watcher.load()[1] is first
-    watcher._read_again = 0.0
-    changed, second = watcher.load()
-    assert changed != stamp and second[0]["steps"] == (2, 4)
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda run: (run / "after.json").write_text("{}"),
-        lambda run: (run / "metrics.jsonl").open("a").write("\n"),
-        lambda run: (run / "trajectories" / "iteration-000009.jsonl").touch(),
-        lambda run: Lock(run),
-    ],
-    ids=["a measurement", "the log", "episodes", "somebody at work"],
-)
-def test_what_a_run_does_changes_its_stamp(run, change):
-    stamp = fingerprint(run)
-    assert fingerprint(run) == stamp
-    kept = change(run)
-    assert fingerprint(run) != stamp
-    del kept
 
 
 # --- the page ---------------------------------------------------------------------------------------------------------
@@ -236,13 +197,3 @@ def test_a_browser_follows_a_run_from_before_its_beginning(tmp_path, chromium):
         until("/iteration 2 of 4/.test(document.getElementById('live').textContent)", True)
         assert [line["message"] for line in chromium.get_log("browser")] == []
         chromium.get("about:blank")  # or it would go on asking
-
-
-def test_a_port_that_is_taken_is_passed_over_unless_it_was_asked_for(run, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
-        with LiveServer(RunWatcher([run]), port=port, tries=5) as server:
-            assert port < server.server_port <= port + 5
-        assert main(["watch", str(run), "--port", str(port)]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"roleagent watch: cannot listen on 127.0.0.1:{port}") and "--port" in line

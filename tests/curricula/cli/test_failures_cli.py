@@ -113,15 +113,6 @@ def test_export_writes_every_failure(run, tmp_path, capsys):
     assert first["trajectory"][1]["observation"] == "a kitchen" and first["env_id"] == TOY
 
 
-def test_postgresql_is_shown_as_well(postgresql_url, capsys):
-    library = FailureLibrary(postgresql_url)
-    library.record([failed("t1", text="打开门")], iteration=2)
-    library.close()
-    assert cells(shown(capsys, "modes", postgresql_url)) == [["navigation_loop", "1", "1", "100.0%", "2"]]
-    assert json.loads(shown(capsys, "export", postgresql_url))["lesson"] == "打开门"
-    assert "打开门" in shown(capsys, "show", postgresql_url, 1)
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -142,17 +133,3 @@ def test_errors_are_one_line(run, capsys, arguments, words):
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("roleagent failures: ") and words.format(run=run) in line
     assert {path.name for path in run.iterdir()} <= {*names, "failures.db-wal", "failures.db-shm"}
-
-
-def test_an_empty_library(tmp_path, capsys):
-    (tmp_path / "config.yaml").write_text(yaml.safe_dump(to_dict(Config())))
-    assert main(["failures", "modes", str(tmp_path)]) == 2
-    assert "has filed no failures" in capsys.readouterr().err
-    assert not (tmp_path / "failures.db").exists()
-    FailureLibrary(f"sqlite:///{tmp_path / 'empty.db'}").close()
-    for verb, words in (("list", "no failures match"), ("growth", "no failures yet"), ("modes", "0 failed episodes")):
-        assert words in shown(capsys, verb, tmp_path / "empty.db")
-    assert (
-        shown(capsys, "export", tmp_path / "empty.db") == ""
-        and shown(capsys, "growth", tmp_path / "empty.db", "--json") == "[]\n"
-    )

@@ -9,27 +9,23 @@ from collections import Counter
 import numpy as np
 import pytest
 import yaml
-from failures import TOY, failed
+from failures import TOY
 from hypothesis import given
 from hypothesis import strategies as st
-from programs import ROOT, TOY_POLICY, adds_up, load, metrics, overrides
+from programs import ROOT, TOY_POLICY, adds_up, load, overrides
 from tiny import qwen, tokenizer
 
 from roleagent import config as configuration
 from roleagent.agents.evaluation.comparison import EvalRecords, compare
 from roleagent.cli import main as roleagent
-from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
-from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.files import Lock, at_work
-from roleagent.learners.advantages import Credit
 from roleagent.learners.batch import segments_of
-from roleagent.learners.run.trajectory_log import ScoredGroup, groups_with_tokens, token_texts, tokens_of
-from roleagent.reports.data.load_run import _seconds, load_episodes, load_run
+from roleagent.learners.run.trajectory_log import token_texts, tokens_of
+from roleagent.reports.data.load_run import load_episodes, load_run
 from roleagent.reports.data.load_trajectories import RunDataError, TrajectoryReader
 from roleagent.similarity import lms
-from roleagent.tasks.split import TaskSplit
-from roleagent.types import Completion, Group, Prediction, Selection, Task, Trajectory, Turn
+from roleagent.types import Completion, Prediction, Task, Trajectory, Turn
 
 train = load("train")
 # Two kinds of task, of which it learns one by heart: some groups win, some lose, some differ.
@@ -82,14 +78,6 @@ def test_the_credit_of_every_turn_adds_up(finished):
         assert all(turn["state_group_size"] == sizes[turn["state_group"]] for turn in turns)
 
 
-def test_an_evaluation_is_logged_by_the_iteration_that_its_policy_plays(finished):
-    rows = metrics(finished, "train")
-    measured = [json.loads((finished / f"{name}.json").read_text()) for name in ("before", "iteration-000002")]
-    for row, summary in zip((rows[0], rows[2]), measured, strict=True):
-        assert (row["held_out_success"], row["held_out_invalid"]) == (summary["success"], summary["invalid"])
-    assert "held_out_success" not in rows[1]
-
-
 def test_a_run_that_wins_only_its_training_tasks_has_an_alarm(run):
     """Also a run of a version that did not log the evaluation with its iterations."""
     assert not [alarm for alarm in load_run(run)["alarms"] if alarm["name"].startswith("held_out")]
@@ -132,19 +120,6 @@ def test_failures_carry_their_analysis_and_tasks_their_reason(finished):
         if mode is not None:
             chosen = [r for r in filed.retrievals(chosen_task_id=task_id) if r.iteration < iteration]
             assert (chosen[-1].mode, chosen[-1].reason) == (mode, reason)
-
-
-def test_tokens_spell_what_was_said(finished):
-    cards = load_episodes(finished, 2)
-    spelled = {card["group"] for card in cards if any(turn["tokens"] for turn in card["turns"])}
-    assert len(spelled) == 1
-    for turn in turns_of([card for card in cards if card["group"] in spelled]):
-        said = "".join(text for text, kind, _ in turn["tokens"] if kind == 1)
-        reply = (turn["reply"] or "").rstrip("\ufffd")  # half a character, cut off at the limit
-        assert turn["action"] in " ".join(said.split()) and reply in said  # a command has single blanks
-        predicted = "".join(text for text, kind, _ in turn["tokens"] if kind == 2)
-        assert all(prediction["text"] in predicted for prediction in turn["predictions"])
-        assert all((logprob <= 0) if kind else (logprob == 0) for _, kind, logprob in turn["tokens"])
 
 
 def exchange(prompt, action, question=None, answer=None):
@@ -193,30 +168,6 @@ def decode(ids):
 def test_pieces_are_the_text_whatever_the_tokens(ids, before):
     assert "".join(token_texts(ids, decode)) == decode(ids)
     assert len(token_texts(ids[before:], decode, ids[:before])) == len(ids[before:])
-
-
-def test_a_sampler_says_which_failure_led_to_a_task(tmp_path):
-    class Recall(RuleAnalyst):
-        def select(self, reflections, candidates):
-            return [Selection((0,), (f"because of {reflection.mode}",)) for reflection in reflections]
-
-    task_split = TaskSplit(TOY, "train", tuple(f"t{number}" for number in range(9)))
-    for run in ("own", "other's"):
-        library = FailureLibrary(f"sqlite:///{tmp_path}/shared.db", run)
-        curriculum = CurriculumSampler(
-            task_split, library, Recall(), np.random.default_rng(0), epsilon=0.99, overlooked=0
-        )
-        failures = [failed(task_id)[0] for task_id in ("t3", "t4")]
-        analyses = curriculum.observe([Group(failure.task, (failure,)) for failure in failures])
-        assert curriculum.choices() == {}
-        while "t3" not in curriculum.sample(1):
-            pass
-        mode = analyses[0, 0].mode
-        assert curriculum.choices()["t3"] == (mode, f"because of {mode}")
-        curriculum.observe([])
-        assert curriculum.choices() == {}
-    assert sum(row["failures"] for row in library.growth()) == 4
-    assert sum(row["failures"] for row in library.growth("own")) == 2
 
 
 # --- what is read -----------------------------------------------------------------------------------------------------
@@ -273,12 +224,6 @@ def test_a_run_says_what_it_is_doing(run):
     assert not at_work(run) and load_run(run)["state"] == "stopped"
     (run / ".lock").write_text("999999999 on nowhere")
     assert at_work(run)  # another machine's, who knows
-
-
-def test_a_stage_whose_updates_log_no_times_has_those_of_its_checkpoint():
-    assert _seconds([], {"stage": "sft", "seconds": 1234.0}) == 1234.0
-    assert _seconds([], {"stage": "warmstart", "seconds": 5.0}) == 0.0
-    assert _seconds([{"seconds": 2.0}, {"seconds": 3.5}], {"stage": "train", "seconds": 9.0}) == 5.5
 
 
 def test_the_gain_is_that_of_the_same_tasks(run):
@@ -439,14 +384,3 @@ def test_the_report_of_agent_r_counts_its_iterations_and_trees(tmp_path, capsys)
     assert "2 of 3 iterations, 96 trees" in capsys.readouterr().out
     data = load_run(tmp_path)
     assert data["steps"] == (2, 3) and [*data["evaluations"]] == ["after-001", "after-002"]
-
-
-def test_groups_that_teach_are_groups_with_tokens_first():
-    def played(*rewards, replaced=False):
-        turns = [Turn((), Completion((), (), ""), "", "", rewards={"task": reward}) for reward in rewards]
-        task = Task(TOY, "t")
-        group = Group(task, tuple(Trajectory(task, (turn,), True, False, "") for turn in turns))
-        return ScoredGroup(group, Credit([], []), [], replaced)
-
-    groups = [played(0.0, 0.0), played(1.0, 0.0), played(1.0, 0.0, replaced=True), played(0.0, 1.0)]
-    assert [groups_with_tokens(groups, most) for most in (0, 1, 3, 9)] == [set(), {1}, {0, 1, 3}, {0, 1, 3}]

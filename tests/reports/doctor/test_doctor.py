@@ -7,10 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from types import SimpleNamespace
 
 import pytest
-from packaging.requirements import Requirement
 
 from roleagent.cli import main
 from roleagent.env_card import card_of
@@ -79,27 +77,6 @@ def test_checks_that_fail_are_findings(monkeypatch, capsys):
 # --- packages ---------------------------------------------------------------------------------------------------------
 
 
-def test_versions_are_those_that_are_asked_for(monkeypatch):
-    always = {requirement.name for requirement in installed.requirements()}
-    assert "gymnasium" in always and not {"torch", "peft"} & always
-    assert "torch" in {requirement.name for requirement in installed.requirements("train")}
-    assert {requirement.name for requirement in installed.requirements("lora")} == {"peft"}
-    asked_for = [Requirement("gymnasium>=999"), Requirement("no-such-package"), Requirement("torch")]
-    monkeypatch.setattr(installed, "requirements", lambda extra="": asked_for)
-    reported = graded(installed.packages)
-    assert reported["gymnasium"][0] == reported["no-such-package"][0] == "problem"
-    assert "but >=999 is required | pip install 'gymnasium>=999'" in reported["gymnasium"][1]
-    assert reported["torch"][0] == "good"
-
-
-def test_a_base_without_the_trainer_is_no_problem(monkeypatch):
-    monkeypatch.setattr(installed, "has_trainer", lambda: False)
-    reported = graded(installed.packages)
-    assert reported["trainer"][0] == "note" and "pip install 'roleagent[train]'" in reported["trainer"][1]
-    assert "torch" not in reported
-    assert "imports" not in doctor.checks(quick=False, full=False, end=0.0)
-
-
 @pytest.mark.parametrize(
     ("content", "summary"),
     [
@@ -145,22 +122,6 @@ def test_no_check_is_waited_for_beyond_the_end_and_heavy_ones_come_last():
 
 
 # --- the machine ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("flags", "grade", "said"),
-    [
-        ("flags : fpu avx avx2 fma", "good", "no AVX512_BF16 or AMX, so bfloat16 is many times slower"),
-        ("flags : avx2 avx512f avx512_bf16", "good", "fast products in float32 and bfloat16"),
-        ("flags : fpu sse4_2 avx", "note", "no AVX2"),
-        ("Features : fp asimd bf16", "good", "float32 and bfloat16"),
-        ("model name : unknown", "note", "does not report"),
-    ],
-)
-def test_what_a_processor_lacks(flags, grade, said, monkeypatch):
-    monkeypatch.setattr(machine, "_read", lambda path: f"processor : 0\n{flags}\n")
-    found = machine.processor()
-    assert found.grade == grade and said in found.text
 
 
 @pytest.mark.parametrize(
@@ -294,15 +255,6 @@ def test_a_game_is_played_to_its_end(monkeypatch, tmp_path):
     lost = doctor.episode(card_of("RoleAgent/WebShop-v0"), 60)
     assert lost.grade == "problem" and "no items_shuffle" in lost.text
     assert doctor.episode(card_of("RoleAgent/Toy-v0"), seconds=0.01).grade == "note"
-
-
-def test_folders_that_cannot_be_written_to_or_are_full(tmp_path, monkeypatch):
-    monkeypatch.setattr(machine.shutil, "disk_usage", lambda place: SimpleNamespace(free=2**28, total=2**26))
-    told = graded(lambda: machine.disk(tmp_path))
-    assert (told["disk"][0], told["temporary"][0], told["shared memory"][0]) == ("problem", "note", "note")
-    monkeypatch.setattr(machine.os, "access", lambda place, mode: False)
-    assert "cannot be written to" in graded(lambda: machine.disk(tmp_path))["disk"][1]
-    assert machine.models({"HF_HOME": str(tmp_path / "a" / "b")}).grade == "note"
 
 
 def test_a_driver_that_answers_nonsense(tmp_path, monkeypatch):
