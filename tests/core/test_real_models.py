@@ -5,9 +5,7 @@ walks, ``qwen05`` (Qwen2.5-Coder-0.5B-Instruct). ``.ci/models`` builds the small
 they are too short to learn anything.
 """
 
-import gzip
 import json
-import math
 import os
 import shutil
 from contextlib import contextmanager
@@ -15,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from fake_openai import MODEL, message, serving
+from fake_openai import message, serving
 from programs import ROOT, overrides
 
 pytestmark = pytest.mark.slow
@@ -218,28 +216,6 @@ def test_the_standard_prompts_call_tools_as_the_template_does(model, tmp_path, m
     assert result["errors"] == 0
 
 
-TEMPLATES = {
-    "smollm2": ("You are a helpful AI assistant named SmolLM, trained by Hugging Face", False, "<|im_end|>"),
-    "qwen05": ("You are Qwen, created by Alibaba Cloud. You are a helpful assistant.", True, "<|im_end|>"),
-}
-
-
-@pytest.mark.parametrize("model", TEMPLATES)
-def test_the_table_of_templates_holds(model):
-    """That of docs/pretrained.md."""
-    from transformers import AutoTokenizer
-
-    from roleagent.agents.chat_template import ChatTemplate
-
-    system, tools, end = TEMPLATES[model]
-    template = ChatTemplate(AutoTokenizer.from_pretrained(folder_of(model)))
-    assert system in template.raw([{"role": "user", "content": "A door."}])
-    assert (template.form.system, template.form.tools, template.opening) == (True, tools, "")
-    assert template.turn_end.strip() == end
-    page = (ROOT / "docs" / "pretrained.md").read_text(encoding="utf-8")
-    assert system in page
-
-
 def test_a_gguf_file_becomes_a_folder_that_answers(smollm2, tmp_path):
     """By the program of docs/pretrained.md."""
     pytest.importorskip("gguf", reason="needs gguf and accelerate (.ci/models)")
@@ -297,16 +273,6 @@ def test_the_analyst_is_another_local_model(smollm2, taught, tmp_path, monkeypat
     assert result["counters"]["curriculum_failures"] > 0
 
 
-def test_every_episode_of_a_real_model_is_logged_in_its_own_words(taught, tmp_path):
-    train(taught, tmp_path / "run", *UNEQUAL)
-    with gzip.open(tmp_path / "run" / "trajectories" / "iteration-000001.jsonl.gz", "rt") as file:
-        episodes = [json.loads(line) for line in file]
-    assert len(episodes) == 4
-    turns = [turn for episode in episodes for turn in episode["turns"]]
-    assert any(turn["reply"] for turn in turns)  # at this temperature some end at once
-    assert all(math.isfinite(turn["advantage"]) for turn in turns)
-
-
 # --- other trainers ---------------------------------------------------------------------------------------------------
 
 
@@ -329,14 +295,3 @@ def test_trl_trains_a_real_model(smollm2, tmp_path, monkeypatch):
     trainer = trl_grpo.train(model, words, "RoleAgent/Toy-v0", 1, 1, str(tmp_path), reward_funcs=[letters], **settings)
     assert any("rewards/letters/mean" in entry for entry in trainer.state.log_history)
     assert not torch.equal(before, trainer.model.lm_head.weight)
-
-
-def test_verifiers_evaluates_a_real_model(smollm2, monkeypatch, capsys):
-    pytest.importorskip("verifiers", reason="verifiers is not installed (.ci/adapters)")
-    monkeypatch.syspath_prepend(ROOT / "examples")
-    import verifiers_eval
-
-    with served(smollm2) as fake:
-        monkeypatch.setattr("sys.argv", ["verifiers_eval.py", "--url", fake.url, "--model", MODEL, "--tasks", "1"])
-        verifiers_eval.main()
-    assert "2 rollouts of 1 tasks" in capsys.readouterr().out

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from roleagent.envs.webshop.cli import main as webshop
-from roleagent.envs.wrappers import PredictedState, Tags
 from roleagent.sharing import DataChanged
 
 ENVS = {
@@ -112,51 +111,6 @@ def test_a_restored_episode_goes_on_as_it_did(env_id):
     env.restore(never)
     with pytest.raises(gymnasium.error.ResetNeeded):
         env.step("look")
-
-
-def shared(env):
-    """Everything within an environment that never changes."""
-    env = env.unwrapped
-    found = {"task_split": env.task_split}
-    if hasattr(env, "shop"):
-        found |= {"shop": env.shop, "shopped": env._session.shop, "page": env._session.page, "goal": env._session.goal}
-    if hasattr(env, "archive"):
-        found |= {"archive": env.archive, "question": env._question}
-    if hasattr(env, "_engine"):
-        found |= {"game": env._engine.game, "source": env._source}
-    if hasattr(env, "book"):
-        found |= {"book": env.book, "recipes": env._task.book}
-    return found
-
-
-@pytest.mark.parametrize("env_id", ENVS)
-def test_copies_share_what_never_changes(env_id):
-    env, _ = begun(env_id, **ENVS[env_id])
-    mine = shared(env)
-    theirs = shared(copy.deepcopy(env))
-    assert all(theirs[name] is thing for name, thing in mine.items())
-    loaded = shared(pickle.loads(pickle.dumps(env)))
-    assert all(loaded[name] is mine[name] for name in ("shop", "shopped", "archive", "book") if name in mine)
-    for thing in (mine.get("shop"), mine.get("archive")):
-        if thing is not None:
-            assert copy.deepcopy(thing) is thing and pickle.loads(pickle.dumps(thing)) is thing
-    if shop := mine.get("shop"):
-        assert all(copy.deepcopy(part) is part for part in (shop.catalogue, shop.index, shop.goals))
-    if archive := mine.get("archive"):
-        index = archive.retriever
-        assert all(copy.deepcopy(part) is part for part in (archive.questions, index.corpus, index._index))
-
-
-@pytest.mark.parametrize("make", COPIES.values())
-def test_wrapped_environments_are_copied_as_well(make):
-    env = Tags(PredictedState(gymnasium.make("RoleAgent/WebShop-v0", num_products=90), horizon=2))
-    _, info = env.reset(seed=3)
-    reply = '<action>{}</action><prediction h="1">a page</prediction><prediction h="2">a page</prediction>'
-    env.step(reply.format(f"search[{info['goal']}]"))
-    other = make(env)
-    for name in ("click[next >]", "click[< prev]", "nonsense"):
-        assert env.step(reply.format(name)) == other.step(reply.format(name))
-    assert other.unwrapped.shop is env.unwrapped.shop
 
 
 @pytest.fixture

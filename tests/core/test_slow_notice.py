@@ -15,8 +15,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from roleagent import cli, slow_notice
-from roleagent.commands import stage_bars
+from roleagent import slow_notice
 from roleagent.config import ConfigError
 from roleagent.slow_notice import waiting
 
@@ -36,14 +35,6 @@ def until(condition, seconds=20):
         time.sleep(0.01)
 
 
-def test_what_is_quick_says_nothing(capsys):
-    for _ in range(1000):
-        with waiting("nothing much"):
-            pass
-    assert capsys.readouterr() == ("", "")
-    assert not slow_notice._speakers
-
-
 def test_what_is_slow_is_named_again_and_again(monkeypatch, capsys):
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     with waiting("a slow friend"):
@@ -61,31 +52,6 @@ def test_of_many_processes_one_speaks_unless_each_has_something_to_say(monkeypat
         until(said.getvalue) if every else time.sleep(0.3)
     assert said.getvalue().startswith("rank 3: waiting (0 s) for rank 0" if every else "")
     assert bool(said.getvalue()) == every
-
-
-def test_a_notice_counts_the_work(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    with waiting("an index"), slow_notice.counting("tokens read", 3000):
-        slow_notice.count("texts embedded", 2)
-        until(said.getvalue)
-    assert re.match(
-        r"waiting \(0 s\) for an index: 3,000 tokens being read, 2 texts embedded \([\d.]+/s\)\n", said.getvalue()
-    )
-
-
-def test_a_build_in_a_log_says_how_far_it_is(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    with stage_bars(10) as progress:
-        progress("encoding", 0.25)
-        until(said.getvalue)
-    assert re.match(r"waiting \(0 s\) for encoding, 25% done", said.getvalue())
-
-
-def test_a_command_that_takes_long_says_so(monkeypatch):
-    monkeypatch.setattr(sys, "stderr", said := io.StringIO())
-    monkeypatch.setitem(cli.VERBS, "games", lambda arguments: until(said.getvalue) or 0)
-    assert cli.main(["games"]) == 0
-    assert said.getvalue().startswith("waiting (0 s) for roleagent games to finish\n")
 
 
 def test_a_broken_stderr_ends_nothing(monkeypatch):

@@ -45,25 +45,6 @@ def test_every_second_is_booked_once(clock, parts, expected):
     assert sum(watch.seconds.values()) == clock.now - begun - 0.25 * len(parts)
 
 
-def test_an_exception_ends_its_part_and_no_other(clock):
-    watch = Timer(clock)
-    with watch("generation"):
-        with pytest.raises(KeyError), watch("prediction"):
-            clock.now += 1.0
-            raise KeyError
-        clock.now += 2.0
-    assert dict(watch.seconds) == {"generation": 2.0, "prediction": 1.0}
-
-
-def test_seconds_that_another_clock_measured_are_moved(clock):
-    watch = Timer(clock)
-    with watch("environment"):
-        clock.now += 5.0
-        watch.move(2.0, "scoring")
-    watch.move(1.0, "analysis")  # nothing runs, so there is nothing to take it from
-    assert dict(watch.seconds) == {"environment": 3.0, "scoring": 2.0, "analysis": 1.0}
-
-
 def test_of_those_who_work_at_once_the_slowest_counts(clock):
     one, other = Timer(clock), Timer(clock)
     spend(one, clock, "update", 3.0)

@@ -1,27 +1,23 @@
 """What a user gives as a path: ``~`` is the home folder wherever it reaches a program, and a BOM is no content."""
 
-import argparse
 import codecs
 import json
-import re
 from pathlib import Path
 
 import gymnasium
 import pytest
-from programs import ROOT
 
 from roleagent.agents.evaluation.options import compare_parser, evaluation_parser
 from roleagent.agents.evaluation.revision import read_failures
 from roleagent.cli import main as roleagent
 from roleagent.commands import Parser, out_file, out_folder
-from roleagent.config import ConfigError, load
+from roleagent.config import load
 from roleagent.curricula.library import FailureLibrary
 from roleagent.envs.adapters.serving import _read_ids
 from roleagent.envs.retrieval.passages import Passages
 from roleagent.envs.tools.tasks import open_tasks
 from roleagent.learners.agent_r.data import read_conversations
 from roleagent.learners.agent_r.thoughts import read_thoughts
-from roleagent.options import user_path
 
 
 @pytest.fixture
@@ -45,13 +41,6 @@ def test_options_that_are_paths_begin_at_the_home_folder(home, option):
     for name in option.split("."):
         value = getattr(value, name)
     assert value in (str(home / "x"), (str(home / "x"),))
-
-
-def test_a_hub_name_and_a_name_with_a_tilde_stay(home):
-    assert load(overrides=["policy.path=owner/a~b", "run_dir=./~x"]).policy.path == "owner/a~b"
-    assert str(user_path("./~x")) == "~x"
-    with pytest.raises(ConfigError, match="names the home of no user here"):
-        load(overrides=["run_dir=~nobody-of-that-name/x"])
 
 
 def test_configuration_files_are_found_in_the_home_folder(home):
@@ -88,18 +77,6 @@ def test_data_in_the_home_folder(home):
     roleagent(["index", "build", "--corpus=~/questions/corpus.jsonl", "--out=~/index", "--encoder=bm25"])
     env = gymnasium.make("RoleAgent/SearchQA-v0", index="~/index", retriever="bm25", **options)
     assert len(env.unwrapped.task_split)
-
-
-def test_one_function_reads_them_all():
-    """Whatever else expands ``~`` would differ from it; alfworld's own default folder is no path of a user."""
-    places = [path for path in (ROOT / "src" / "roleagent").glob("**/*.py") if path.name != "options.py"]
-    for room in ("agents", "curricula", "envs", "learners", "reports"):
-        places += (ROOT / room).rglob("*.py")
-    found = [path for path in places if re.search(r"expanduser\((?!\"~/\.cache/alfworld\")", path.read_text("utf-8"))]
-    assert found == []
-    for action in [*evaluation_parser("", "evaluate.py")._actions, *compare_parser("evaluate.py")._actions]:
-        assert action.metavar not in ("FILE", "DIR", "RUN") or action.type is not None, action.dest
-    assert isinstance(evaluation_parser("", "evaluate.py"), argparse.ArgumentParser)
 
 
 def marked(path, *rows):
