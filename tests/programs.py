@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import signal
 import socket
 import subprocess
@@ -108,6 +109,15 @@ def start(name, *arguments, variables=None, **options):
         text=True,
         **options,
     )
+
+
+def cut_short(folder, *steps):
+    """Leaves a finished run as if it had been killed before it wrote these checkpoints."""
+    for step in steps:
+        shutil.rmtree(folder / "checkpoints" / f"step-{step}")
+    for name in ("after.json", "result.json"):
+        (folder / name).unlink()
+    return folder
 
 
 def episodes_of(folder, iteration):

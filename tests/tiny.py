@@ -132,6 +132,12 @@ class Script:
         self.encode, self.decode = self._inner.encode, self._inner.decode
         self.literal, self.single_token = self._inner.literal, self._inner.single_token
 
+    def speak_as(self, policy):
+        """Uses the tokens of another policy from here on."""
+        for name in ("tokenizer", "end_ids", "eos_id", "encode", "decode", "literal", "single_token"):
+            setattr(self, name, getattr(policy, name))
+        return self
+
     def clear_cache(self):
         pass
 

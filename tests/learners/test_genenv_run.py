@@ -11,7 +11,7 @@ import pytest
 import torch
 import yaml
 from fake_openai import serving
-from programs import TOY_RUN, load, run_both
+from programs import TOY_RUN, cut_short, load, run_both
 from safetensors.torch import load_file
 
 from roleagent.agents.chat.endpoint import KEYS
@@ -138,11 +138,8 @@ def test_a_server_writes_the_tasks_of_a_run(tmp_path, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [(2, 3), (3,)])  # before and after a probe
 def test_a_run_that_lost_its_last_iterations_ends_in_the_same_bits(config, whole, lost, tmp_path):
-    folder = shutil.copytree(whole, tmp_path / "killed")
-    for number in lost:  # as if it had been killed in the first of them, when it had logged already
-        shutil.rmtree(folder / "checkpoints" / f"step-50000{number}")
-    for name in ("after.json", "result.json"):
-        (folder / name).unlink()
+    # As if it had been killed in the first of them, when it had logged already.
+    folder = cut_short(shutil.copytree(whole, tmp_path / "killed"), *(500000 + number for number in lost))
     assert train.main(["--config", str(config), f"run_dir={folder}", "--resume"]) == 0
     assert differences(whole, folder) == []
 

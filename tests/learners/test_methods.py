@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 import torch
-from programs import ROOT, SMALL, episodes_of, load, metrics, overrides, run_both
+from programs import ROOT, SMALL, cut_short, episodes_of, load, metrics, overrides, run_both
 
 from roleagent.config import ConfigError, from_dict
 from roleagent.config.methods import METHODS
@@ -67,10 +67,7 @@ def test_ppo_goes_on_with_its_critic(arguments, tmp_path):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     options = [*arguments, "method=ppo", "optim.epochs=2"]
     assert train.main([*options, f"run_dir={whole}"]) == 0
-    shutil.copytree(whole, resumed)
-    shutil.rmtree(resumed / "checkpoints" / "step-500002")
-    for name in ("after.json", "result.json"):
-        (resumed / name).unlink()
+    cut_short(shutil.copytree(whole, resumed), 500002)
     assert train.main([*options, f"run_dir={resumed}", "--resume"]) == 0
     assert metrics(resumed, "train") == metrics(whole, "train")
     states = []

@@ -11,7 +11,7 @@ import sys
 import time
 
 import pytest
-from programs import episodes_of, load, metrics, run, start
+from programs import cut_short, episodes_of, load, metrics, run, start
 
 train = load("train")
 
@@ -20,11 +20,8 @@ train = load("train")
 def copy(finished, tmp_path):
     """A run that ended after its first iteration, to do as one likes with."""
     folder = tmp_path / "copy"
-    shutil.copytree(finished[0], folder)
-    for number in (2, 3):
-        shutil.rmtree(folder / "checkpoints" / f"step-50000{number}")
-    for name in ("after.json", "result.json", "iteration-000002.json"):
-        (folder / name).unlink()
+    cut_short(shutil.copytree(finished[0], folder), 500002, 500003)
+    (folder / "iteration-000002.json").unlink()
     return folder
 
 

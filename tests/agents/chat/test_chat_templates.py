@@ -155,8 +155,7 @@ def test_a_rollout_gives_results_the_role_of_tools(policy):
     make = lambda: ToolTags(ToolEnv([look], [task], split="all"), FORMATS[policy.kind], horizon=0)  # noqa: E731
     call, _ = written(policy, [{"name": "look", "arguments": {"q": "mug"}}])
     replies = Script(lambda prompt, slot: "<answer>x</answer>" if prompt.count('"mug"') else call)
-    names = ("tokenizer", "end_ids", "eos_id", "encode", "decode", "literal", "single_token")
-    vars(replies).update({name: getattr(policy, name) for name in names})
+    replies.speak_as(policy)
     env, limits = make(), RolloutConfig(action_tokens=300)
     rollout = Rollout(replies, EnvPool(make), "RoleAgent/ToolEnv-v0", PromptConfig(), limits, 0, GUIDE, env.reader)
     [group] = rollout.play(["a"], 1, 0.0)

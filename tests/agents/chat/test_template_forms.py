@@ -124,8 +124,7 @@ def test_a_rollout_sees_tools_and_results_with_every_template(kind, style):
     make = lambda: ToolTags(ToolEnv([look], [task], split="all"), horizon=0)  # noqa: E731
     said = iter(['<tool_call>{"name": "look", "arguments": {"near": "sea"}}</tool_call>', "<answer>x</answer>"])
     replies = Script(lambda prompt, slot: next(said))
-    names = ("tokenizer", "end_ids", "eos_id", "encode", "decode", "literal", "single_token")
-    vars(replies).update({name: getattr(policy, name) for name in names})
+    replies.speak_as(policy)
     limits, prompt = RolloutConfig(action_tokens=300), PromptConfig(style=style)
     rollout = Rollout(replies, EnvPool(make), "RoleAgent/ToolEnv-v0", prompt, limits, 0, reader=make().reader)
     [group] = rollout.play(["a"], 1, 0.0)
@@ -194,8 +193,7 @@ def test_a_rollout_plays_no_action_of_a_thought(predictions):
         return CUT if prompt.count(START) < 3 else CLOSED
 
     replies = Script(reply)
-    names = ("tokenizer", "end_ids", "eos_id", "encode", "decode", "literal", "single_token")
-    vars(replies).update({name: getattr(policy, name) for name in names})
+    replies.speak_as(policy)
     make = lambda: read_replies(PredictedState(gymnasium.make("RoleAgent/Toy-v0", max_steps=2), 1))  # noqa: E731
     prompt = PromptConfig(predictions=predictions, think="optional")
     limits = RolloutConfig(action_tokens=200, prediction_tokens=80)
@@ -219,8 +217,7 @@ def test_without_thoughts_every_prompt_closes_the_thought_and_the_reply_is_an_ac
         )
 
     replies = Script(reply)
-    names = ("tokenizer", "end_ids", "eos_id", "encode", "decode", "literal", "single_token")
-    vars(replies).update({name: getattr(policy, name) for name in names})
+    replies.speak_as(policy)
     make = lambda: read_replies(gymnasium.make("RoleAgent/Toy-v0", max_steps=2), "none")  # noqa: E731
     limits, prompt = RolloutConfig(action_tokens=200), PromptConfig(style=style, think="none")
     rollout = Rollout(replies, EnvPool(make), "RoleAgent/Toy-v0", prompt, limits, 0)

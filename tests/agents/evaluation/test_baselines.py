@@ -1,19 +1,17 @@
 """Agents that prompt a model: any model, many dialogues, all environments; and the agents without one."""
 
 import threading
-from dataclasses import replace
 from functools import partial
 
 import gymnasium
 import numpy as np
 import pytest
-from fake_openai import KEY, MODEL, disturbed, error, message, serving
+from fake_openai import KEY, MODEL, error, serving
 from player import LESSON, learner, player
 from tiny import Script, qwen
 
 from roleagent.agents.chat.endpoint import KEYS, Endpoint, EndpointError
 from roleagent.agents.chat.models import PolicyChatModel
-from roleagent.agents.episode import Usage
 from roleagent.agents.evaluation.baselines import (
     build_agent,
     build_prompting_agent,
@@ -66,11 +64,6 @@ def play(agent, speaker, make, task_ids, **options):
     agent = build_prompting_agent(agent, make()) if isinstance(agent, str) else agent
     found = dict(play_prompting(agent, speaker, make, task_ids, **options))
     return [found[place] for place in range(len(task_ids))]
-
-
-def without_cost(played):
-    turns = tuple({**turn, "usage": None} for turn in played.turns)
-    return replace(played, usage=Usage(), turns=turns)
 
 
 def user(text):
@@ -244,22 +237,6 @@ def test_a_good_model_plays_as_well_as_the_expert_that_it_is(world, name):
     assert any(played.won for played in found)
 
 
-def test_trouble_in_between_changes_nothing():
-    """Half answers, errors, rate limits and absent counts, each question met with one of them: the same episodes."""
-    troubles = (error(429, headers={"Retry-After": "0"}), error(500), "drop", error(503))
-    make, task_ids = maker("Toy")
-    with serving(player) as fake:
-        calm = play("react", server(fake), make, task_ids[:6])
-    unheard = lambda body, number: message(player(body), usage=None)  # noqa: E731
-    with serving(disturbed(unheard, *troubles)) as fake:
-        endpoint = server(fake)
-        rough = play("react", endpoint, make, task_ids[:6])
-        spent = endpoint.settle()
-    assert list(map(without_cost, rough)) == list(map(without_cost, calm))
-    assert spent.retries >= spent.requests // 2 and spent.failures == 0
-    assert all(played.usage.estimated == played.usage.answers == played.steps for played in rough)
-
-
 def test_an_episode_that_outgrows_the_context_is_lost_and_no_error():
     make, task_ids = maker("ALFWorld")
     with (
@@ -330,19 +307,6 @@ class Idle:
             await episode.step((await episode.ask([user(episode.observation)])).text)
 
 
-class Own:
-    """A prompting agent of one's own."""
-
-    def __init__(self, word="look"):
-        self.word = word
-
-    async def play(self, episode):
-        episode.begin()
-        while not episode.over:
-            answer = await episode.ask([user(episode.observation)])
-            await episode.step(answer.text)
-
-
 def test_an_agent_that_gives_up_has_lost_and_one_that_never_begins_is_told_so():
     make, task_ids = maker("Toy")
     speaker = PolicyChatModel(Script(lambda prompt, slot: "look"))
@@ -350,18 +314,3 @@ def test_an_agent_that_gives_up_has_lost_and_one_that_never_begins_is_told_so():
     assert (played.steps, played.stop_reason, played.won) == (1, "gave_up", False)
     with pytest.raises(ValueError, match=r"episode\.begin\(\)"):
         play(Idle(False), speaker, make, task_ids[:1])
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "words"),
-    [
-        ("react", {"trials": 3}, "'react' has no option 'trials'; there are example, listed"),
-        ("reflexion", {"trials": 0}, "trials must be at least 1"),
-        ("nobody", {}, "no agent 'nobody'.*react"),
-        ("test_baselines:Own", {"tempo": 1}, "cannot build.*tempo"),
-        ("test_baselines:Nobody", {}, "cannot load"),
-    ],
-)
-def test_agents_that_cannot_be_built(name, options, words):
-    with pytest.raises(ValueError, match=words):
-        build_prompting_agent(name, maker("Toy")[0](), **options)

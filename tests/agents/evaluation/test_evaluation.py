@@ -313,21 +313,6 @@ def test_every_repeat_has_seeds_of_its_own(here, capsys):
     assert measure(capsys, *shop, "--out", "records.jsonl") == once  # asked for one, told of one
 
 
-@pytest.mark.parametrize("env, names", [("WebShop", {"score"}), ("SearchQA", {"em", "f1", "sub_em"})])
-def test_an_environments_own_measures_are_reported(capsys, env, names):
-    arguments = ("--env", f"RoleAgent/{env}-v0", "--split", "test", "--tasks", 8)
-    result = measure(capsys, *arguments, "--agent", "expert")
-    assert set(result["metrics"]) == names
-    for found in (result["metrics"], *(part["metrics"] for part in result["by_type"].values())):
-        assert all(one["interval"][0] <= one["mean"] <= one["interval"][1] for one in found.values())
-    if env == "SearchQA":
-        assert result["metrics"]["em"]["mean"] == result["success"] <= result["metrics"]["f1"]["mean"]
-    else:
-        assert result["success"] <= result["metrics"]["score"]["mean"] <= 1
-        lost = measure(capsys, *arguments, "--agent", "random", "--env-arg", "max_steps=1")
-        assert lost["metrics"]["score"]["mean"] == 0.0  # nothing bought
-
-
 def test_a_run_folder_brings_its_environment_and_its_checkpoint(here, capsys, trained):
     result = measure(capsys, "--agent", trained, "--tasks", 10, "--temperature", 1, "--out", "records.jsonl")
     assert (result["env_id"], result["split"], result["tasks"]) == ("RoleAgent/Toy-v0", "valid", 10)

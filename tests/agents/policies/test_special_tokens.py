@@ -264,8 +264,7 @@ def test_a_hostile_world_opens_no_turn(policy, style, text):
 
     def control_tokens(text):
         replies = Script(lambda prompt, slot: "<action>look</action>", context=4096)
-        names = ("tokenizer", "end_ids", "eos_id", "encode", "decode", "literal", "single_token")
-        vars(replies).update({name: getattr(policy, name) for name in names})
+        replies.speak_as(policy)
         pool = EnvPool(lambda: Tags(PredictedState(hostile(text), 1), horizon=1))
         limits = RolloutConfig(action_tokens=60, prediction_tokens=60)
         rollout = Rollout(replies, pool, "RoleAgent/Toy-v0", PromptConfig(style=style, history=2), limits, 1)

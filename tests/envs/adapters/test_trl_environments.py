@@ -65,22 +65,6 @@ def test_an_episode_by_tools_is_the_environments_own(env_id):
     assert (episodes.commands, episodes.get_reward(), episodes.over) == ([], 0.0, False)
 
 
-def test_rows_and_hints():
-    """Evaluation plays another split than training; a prompt says what to do and what can be done."""
-    episodes = environment_factory("RoleAgent/Toy-v0")()
-    row = tasks_dataset("RoleAgent/Toy-v0", split="valid", limit=1)[0]
-    assert row["prompt"][-1]["role"] == "user"
-    text = episodes.reset(**row)
-    assert (episodes.info["task_id"], episodes.info["split"]) == (row["task_id"], "valid")
-    assert text.splitlines()[-1].startswith("Possible now: go to")
-    assert len(tasks_dataset("RoleAgent/Toy-v0")) == 432
-    with pytest.raises(ValueError, match="unknown task id"):
-        episodes.reset(task_id=row["task_id"], split="train")
-    assert episodes.act("look") == OVER
-    shop = environment_factory("RoleAgent/WebShop-v0", **SMALL["RoleAgent/WebShop-v0"])()
-    assert "Possible now: search" in shop.reset()
-
-
 def test_a_model_reads_the_tools_own_schemas():
     properties = {
         "seats": {"type": ["integer", "null"], "default": None},

@@ -7,23 +7,11 @@ import pytest
 from gymnasium.error import DependencyNotInstalled
 
 from roleagent.envs.alfworld.engine import textworld as textworld_module
-from roleagent.envs.alfworld.engine.game import Game
-from roleagent.envs.alfworld.engine.simulator import Simulator
 from roleagent.envs.alfworld.engine.textworld import package_texts
 from roleagent.envs.alfworld.generated.generate import generate, main, scene_of, split_ids, write_game
 from roleagent.envs.alfworld.generated.layout import SIZES
 from roleagent.envs.alfworld.generated.tasks import SPLITS, TaskName
 from roleagent.tasks.split import TaskSplit, assert_disjoint
-
-
-def open_engine(source):
-    return Simulator(Game.from_source(source))
-
-
-def spread(split, size, n):
-    ids = split_ids(split, size)
-    return ids[:: max(1, len(ids) // n)][:n]
-
 
 # --- splits -----------------------------------------------------------------------------------------------------------
 
@@ -65,20 +53,6 @@ def test_impossible_ids_end_in_a_clear_line(task_id, message):
 
 
 # --- playing ----------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("split", SPLITS)
-def test_walkthroughs_win_in_the_native_engine(split, size):
-    for task_id in spread(split, size, 100):
-        source = generate(task_id)
-        engine = open_engine(source)
-        assert source.goal in engine.reset() and not engine.won, task_id
-        for command in source.walkthrough:
-            assert command in engine.admissible_commands, (task_id, command)
-            assert not engine.won, (task_id, command)
-            engine.step(command)
-        assert engine.won, task_id
 
 
 # --- files ------------------------------------------------------------------------------------------------------------

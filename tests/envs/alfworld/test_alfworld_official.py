@@ -80,23 +80,6 @@ def test_games_that_are_left_out(train):
     assert list_games(train) == (*FOUND, "pick-Mug-4/trial_e")
 
 
-def test_tasks_that_are_not_in_the_split(tmp_path, train):
-    write(train, "pick-AppleSliced-3/trial_d")
-    write(train, "pick-Mug-3/unsolvable", solvable=False)
-    write(train, "pick-Mug-3/unknown", solvable=None)
-    env = ALFWorldEnv(data_dir=tmp_path)
-    for task_id, message in {
-        "pick-Mug-3/unsolvable": "marked as unsolvable",
-        "pick-Mug-3/unknown": "lacks the key 'solvable'",
-        "pick-AppleSliced-3/trial_d": "movable container or slices",
-        "pick-Mug-2/trial_z": "unknown task id .*did you mean 'pick-Mug-2/trial_[ab]'",
-        "../train/pick-Mug-2/trial_a": "unknown task id",
-    }.items():
-        with pytest.raises(ValueError, match=message) as error:
-            env.reset(options={"task_id": task_id})
-        assert "\n" not in str(error.value)
-
-
 def test_no_folder_and_no_games(tmp_path):
     for message in (r"no ALFWorld games of the split .*ALFWORLD_DATA", r"no solvable game\.tw-pddl.*alfworld-download"):
         with pytest.raises(FileNotFoundError, match=message):

@@ -161,45 +161,6 @@ def test_the_files_of_a_model_state_its_use(model, tmp_path, stated, expected):
     assert (again.settings, again.digest) == (settings, opened.digest)
 
 
-def test_nothing_about_a_model_is_guessed(model, tmp_path):
-    """What the files do not say, or say of something that is not supported, is one line; a stated option helps."""
-    folder = tmp_path / "model"
-    shutil.copytree(model, folder)
-    state_use(folder)
-    with pytest.raises(RetrievalError, match=r"do not state query_prefix, passage_prefix: .* --set query_prefix=TEXT"):
-        E5Encoder(folder)
-    state_use(folder, modules=MODULES, prompts=PROMPTS)
-    with pytest.raises(RetrievalError, match=r"do not state similarity: .*--set similarity=cosine.dot .an empty"):
-        E5Encoder(folder)
-    (folder / "1_Pooling" / "config.json").unlink()
-    with pytest.raises(RetrievalError, match="do not state pooling, similarity: "):
-        E5Encoder(folder)
-    assert E5Encoder(folder, pooling="cls", similarity="dot").settings["pooling"] == "cls"
-    (folder / "modules.json").unlink()
-    (folder / "config_sentence_transformers.json").unlink()
-    with pytest.raises(
-        RetrievalError, match="do not state pooling, similarity, query_prefix, passage_prefix: "
-    ) as error:
-        E5Encoder(folder)
-    assert "\n" not in str(error.value)
-
-    for stated, message in (
-        ({"modules": (*ALL, "sentence_transformers.models.Dense")}, "has the modules .*Dense; supported are"),
-        ({"pooling": "cls_token+mean_tokens"}, r"pooling of .* is 'cls\+mean', not mean or cls or lasttoken"),
-        ({"modules": MODULES, "similarity_fn_name": "euclidean"}, "similarity of .* is 'euclidean', not cosine or dot"),
-    ):
-        state_use(folder, prompts=PROMPTS, **stated)
-        with pytest.raises(RetrievalError, match=message):
-            E5Encoder(folder)
-    state_use(folder, prompts=PROMPTS)
-    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "mean", "include_prompt": false}')
-    with pytest.raises(RetrievalError, match="leaves the prefix out of the pooling"):
-        E5Encoder(folder)
-    (folder / "modules.json").write_text("{}")
-    with pytest.raises(RetrievalError, match=r"modules.json cannot be read .it holds no list"):
-        E5Encoder(folder)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "length", "prompts"), [("e5", 512, PROMPTS), ("minilm", 256, {"query": "", "document": ""})]

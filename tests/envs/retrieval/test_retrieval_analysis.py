@@ -8,11 +8,6 @@ from roleagent.envs.retrieval.lexical.analysis import STOP_WORDS, analyze
 from roleagent.envs.retrieval.lexical.porter import stem
 from roleagent.envs.retrieval.lexical.words import words
 
-
-def units(text):
-    return len(text.encode("utf-16-le", "surrogatepass")) // 2
-
-
 # --- words ------------------------------------------------------------------------------------------------------------
 
 
@@ -46,20 +41,6 @@ def test_pictographs_are_words(webshop_data):
     pictographs = [chr(point) for first, last in ranges for point in range(first, last + 1)]
     assert len(pictographs) > 4000
     assert [c for c in pictographs if list(words(f"({c})")) != [c]] == []
-
-
-@pytest.mark.parametrize(
-    ("text", "lengths"),
-    [
-        ("q" * 255, [255]),
-        ("q" * 600, [255, 255, 90]),
-        ("\U0001d41a" * 300, [127, 127, 46]),  # two units each: 254, not 255
-        ("q" * 254 + "'q", [254, 1]),  # the apostrophe fits, what it would join does not
-        ("1" * 253 + ".1" + "1", [255, 1]),
-    ],
-)
-def test_long_words_are_cut(text, lengths):
-    assert [len(word) for word in words(text)] == lengths
 
 
 # --- stems ------------------------------------------------------------------------------------------------------------

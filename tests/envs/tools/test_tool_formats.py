@@ -163,21 +163,6 @@ def test_a_malformed_call_is_answered_and_its_neighbor_read(inside, why):
     assert found.calls[0] == f"malformed call: {why}" and found.calls[1].name == "search" and found.error is None
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "answer"),
-    [
-        ("hermes", "<think>hm</think> Emma. ", "Emma."),
-        ("json", '{"name": ', None),
-        ("llama3", "Emma (1815)", "Emma (1815)"),
-        ("python", "[f(x=", None),
-        ("native", {"content": "Emma"}, "Emma"),
-        ("native", {"content": " "}, None),
-    ],
-)
-def test_plain_answers(name, text, answer):
-    assert FORMATS[name].read(text, TOOLS, plain=True).answer == answer
-
-
 @pytest.mark.parametrize("name", FORMATS)
 @pytest.mark.parametrize(
     ("random", "changed", "seed"), [(1500, 300, 0), pytest.param(100_000, 20_000, 1, marks=pytest.mark.slow)]

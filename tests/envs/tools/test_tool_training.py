@@ -1,7 +1,6 @@
 """What a training run with tools needs: demonstrations, a configuration, and one line for what is wrong with files."""
 
 import json
-from types import SimpleNamespace
 
 import gymnasium
 import numpy as np
@@ -13,7 +12,6 @@ from roleagent.env_card import make_expert
 from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.expert import GIVEN_UP
 from roleagent.learners.run.launch import size_warm_start
-from roleagent.learners.sft import demonstrations
 from roleagent.learners.sft.demonstrations import Demonstration, Step, check_reply_lengths
 from roleagent.tools import Call
 from roleagent.types import Task
@@ -95,49 +93,6 @@ def split_of(tmp_path, count, *overrides):
     kwargs = (f"env.kwargs.tasks={tmp_path}/{count}.jsonl", "env.kwargs.tools=roleagent.envs.tools.examples")
     given = ["env.id=RoleAgent/ToolEnv-v0", "env.train_split=all", "env.kwargs.judge=number", *kwargs, *overrides]
     return EnvSplit.open(load(overrides=given), "all")
-
-
-class Said:
-    """A display that keeps what it is given."""
-
-    def __init__(self):
-        self.lines = []
-
-    def say(self, line):
-        self.lines.append(line)
-
-    def stage(self, *given):
-        pass
-
-    advance = stage
-
-
-def collected(split, monkeypatch, seconds=0.0):
-    """Demonstrations, how many episodes were played for them, and what was said."""
-    plays, said, inner = [], Said(), demonstrations.demonstrate
-    clock = iter(range(10**6))
-
-    def counted(*arguments):
-        plays.append(arguments[1])
-        return inner(*arguments)
-
-    monkeypatch.setattr(demonstrations, "demonstrate", counted)
-    if seconds:
-        monkeypatch.setattr(demonstrations, "time", SimpleNamespace(monotonic=lambda: 3 * seconds * next(clock)))
-    found = demonstrations.collect_demonstrations(split, np.random.default_rng(0), said)
-    monkeypatch.undo()
-    return found, plays, said.lines
-
-
-def test_demonstrations_are_not_played_more_often_than_they_differ(tmp_path, monkeypatch):
-    split = split_of(tmp_path, 8, "warmstart.episodes=200", "warmstart.noise=0")
-    found, plays, _ = collected(split, monkeypatch)
-    assert (len(found), len(plays)) == (200, 48)  # each task five more times, which were the same
-    assert len({one.shown for one in found}) == 8
-    again, _, _ = collected(split, monkeypatch)
-    assert [one.shown for one in again] == [one.shown for one in found]
-    found, plays, _ = collected(split_of(tmp_path, 8, "warmstart.episodes=200", "warmstart.noise=0.3"), monkeypatch)
-    assert 48 < len(plays) < 200 and len({one.shown for one in found}) > 8
 
 
 def test_a_warm_start_is_sized_by_its_tasks(tmp_path):

@@ -97,18 +97,6 @@ def test_a_refused_call_costs_a_step_and_is_answered(action, reason):
     assert view.step(action)[3]  # it has taken two steps
 
 
-@pytest.mark.parametrize(("malformed", "answered", "form"), [(0, True, 0.0), (1, True, -0.5), (1, False, -1.0)])
-def test_the_gate_of_the_format(malformed, answered, form):
-    view = view_of("SearchQA", format_gate=True, max_steps=3)
-    view.reset(seed=1)
-    *_, answer = view.walkthrough()
-    search = call_command([Call("search", {"query": "x"})])
-    plan = ['{"error": "malformed"}'] * malformed + [search] * (2 - malformed) + [answer if answered else search]
-    for action in plan:
-        _, reward, _, _, info = view.step(action)
-    assert info["rewards"]["format"] == form and reward == info["rewards"]["task"] == float(form == 0)
-
-
 @pytest.mark.parametrize("replay", [False, True])
 def test_a_view_goes_back_with_its_environment(replay):
     """What a sibling left behind, malformed replies and listed commands, is not that of the restored state."""

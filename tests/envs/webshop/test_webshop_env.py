@@ -6,16 +6,13 @@ from importlib.util import find_spec
 
 import gymnasium
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from roleagent.envs.retrieval.lexical.bm25 import BM25
 from roleagent.envs.webshop.data.catalogue import Catalogue, CatalogueError, MemoryShelf
 from roleagent.envs.webshop.data.sources import load_catalogue
 from roleagent.envs.webshop.engine.goals import open_goals
 from roleagent.envs.webshop.engine.nouns import HEURISTIC, NounError
-from roleagent.envs.webshop.engine.pages import RENDERINGS
-from roleagent.envs.webshop.engine.session import Session, parse
+from roleagent.envs.webshop.engine.session import Session
 from roleagent.envs.webshop.engine.shop import Shop, open_shop
 from roleagent.envs.webshop.env import WebShopEnv
 from roleagent.envs.webshop.oracle import choose, walkthrough
@@ -92,35 +89,6 @@ def test_a_real_lucene_finds_the_same_and_is_built_once(tmp_path, monkeypatch):
 
 
 # --- the commands -----------------------------------------------------------------------------------------------------
-
-
-def state_of(session):
-    return (
-        *(session.page, session.query, session.number, session.position, dict(session.options), set(session.visited)),
-        *(session.score, session.clickables, session.url),
-    )
-
-
-STARTS = ((), ("search[table]",), ("search[table]", "OPEN"), ("search[table]", "OPEN", "click[features]"))
-PIECES = st.sampled_from(
-    ["search", "click", "[", "]", "buy now", "< prev", "next >", "back to search", "\n", "Page", "☀"]
-)
-
-
-@given(st.sampled_from(STARTS), st.text(max_size=40) | st.lists(PIECES, max_size=7).map("".join))
-def test_a_command_that_is_not_valid_changes_nothing(start, command):
-    shop = open_shop("generated")
-    session = Session(shop, shop.goals[0])
-    for step in start:
-        assert session.act(session.page.commands[-1] if step == "OPEN" else step)
-    before, shown = state_of(session), [session.observe(rendering) for rendering in RENDERINGS]
-    parsed = parse(command)
-    valid = session.act(command)
-    searches = parsed is not None and parsed[0] == "search"
-    clicks = parsed is not None and parsed[0] == "click" and parsed[1].lower() in {*before[7]} - {"search"}
-    assert valid == (searches or clicks)
-    if not valid:
-        assert state_of(session) == before and shown == [session.observe(rendering) for rendering in RENDERINGS]
 
 
 # --- the pages --------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from programs import HANGS, ROOT, TOY_POLICY, metrics
+from programs import HANGS, ROOT, TOY_POLICY, cut_short, metrics
 from safetensors.torch import load_file
 
 pytestmark = pytest.mark.slow
@@ -114,10 +114,7 @@ def test_deepspeed_trains_adapters_alone(partitioned, adapting):
 
 def test_adapters_resumed_by_the_other_launcher_end_bit_for_bit_the_same(adapting, tmp_path):
     whole, options = adapting
-    folder = shutil.copytree(whole, tmp_path / "cut")
-    shutil.rmtree(folder / "checkpoints" / "step-500002")
-    for name in ("after.json", "result.json"):
-        (folder / name).unlink()
+    folder = cut_short(shutil.copytree(whole, tmp_path / "cut"), 500002)
     launch("torchrun", *options, f"run_dir={folder}", "--resume")
     assert metrics(folder) == metrics(whole)
     for name in ("adapter/adapter_model", "policy/model"):

@@ -24,7 +24,6 @@ from roleagent.learners.batch import segments_of
 from roleagent.learners.run.trajectory_log import token_texts, tokens_of
 from roleagent.reports.data.load_run import load_episodes, load_run
 from roleagent.reports.data.load_trajectories import RunDataError, TrajectoryReader
-from roleagent.similarity import lms
 from roleagent.types import Completion, Prediction, Task, Trajectory, Turn
 
 train = load("train")
@@ -76,35 +75,6 @@ def test_the_credit_of_every_turn_adds_up(finished):
         turns = turns_of([card for card in cards if (card["iteration"], card["group"]) == group])
         sizes = Counter(turn["state_group"] for turn in turns)
         assert all(turn["state_group_size"] == sizes[turn["state_group"]] for turn in turns)
-
-
-def test_a_run_that_wins_only_its_training_tasks_has_an_alarm(run):
-    """Also a run of a version that did not log the evaluation with its iterations."""
-    assert not [alarm for alarm in load_run(run)["alarms"] if alarm["name"].startswith("held_out")]
-    rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    older = [{**row, "success": 0.97} | {name: None for name in row if name.startswith("held_out")} for row in rows]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in older))
-    after = json.loads((run / "after.json").read_text())
-    (run / "after.json").write_text(json.dumps(after | {"success": 0.0, "invalid": 1.0}))
-    found = load_run(run)
-    alarms = {alarm["name"]: alarm["until"] for alarm in found["alarms"]}
-    assert alarms.items() >= {"held_out_gap": 3, "held_out_invalid": 3}.items()
-    assert any("0%" in note and "97% in training" in note for note in found["notes"])
-
-
-def test_every_prediction_stands_beside_what_came(finished):
-    for card in load_episodes(finished, 3):
-        turns = card["turns"]
-        for number, turn in enumerate(turns):
-            assert [prediction["horizon"] for prediction in turn["predictions"]] == [1, 2]
-            for prediction in turn["predictions"]:
-                later = number + prediction["horizon"] - 1
-                assert prediction["actual"] == (turns[later]["observation"] if later < len(turns) else None)
-                if prediction["actual"] is None:
-                    assert prediction["score"] is None
-                else:
-                    score = lms(prediction["text"], prediction["actual"]) if prediction["text"] else 0.0
-                    assert prediction["score"] == pytest.approx(score, abs=1e-4)
 
 
 def test_failures_carry_their_analysis_and_tasks_their_reason(finished):
@@ -240,26 +210,6 @@ def test_the_gain_is_that_of_the_same_tasks(run):
     assert load_run(run)["gain"] is None
     forget(run, "after.json", "iteration-000002.json")
     assert load_run(run)["gain"] is None
-
-
-def test_a_finished_run_that_did_not_learn_is_named(run):
-    assert not any("no sign of learning" in note for note in load_run(run)["notes"])
-    log = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    last = {
-        **log[-1],
-        "success": 0.3,
-        "reward": 0.3,
-        "groups": 4.0,
-        "zero_variance_groups": 1.0,
-        "replaced_groups": 0.0,
-    }
-    assert last["stage"] == "train"
-    forget(run, "after.json")  # else the iterations behind it are those of a continued run
-    flat = [{**last, "step": last["step"] + number, "reward": "damaged"} for number in range(1, 40)]
-    (run / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in (*log, *flat)))
-    assert sum("no sign of learning" in note for note in load_run(run)["notes"]) == 1
-    forget(run, "result.json")
-    assert not any("no sign of learning" in note for note in load_run(run)["notes"])
 
 
 def cut(path):

@@ -5,8 +5,6 @@ import os
 import re
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 
@@ -16,7 +14,6 @@ from roleagent.envs.alfworld.official import games as official
 from roleagent.envs.searchqa.data import benchmarks
 from roleagent.envs.textcraft.data.dataset import open_book
 from roleagent.reports.doctor import doctor, installed, machine
-from roleagent.reports.doctor.findings import found_by
 
 DATA = ("ALFWORLD_DATA", "WEBSHOP_DATA", "SEARCHQA_DATA")
 ROLEAGENT = (sys.executable, "-m", "roleagent.cli")
@@ -26,11 +23,6 @@ ROLEAGENT = (sys.executable, "-m", "roleagent.cli")
 def newcomer(monkeypatch):
     for name in DATA:
         monkeypatch.delenv(name, raising=False)
-
-
-def graded(check):
-    """Grade and words by name."""
-    return {finding.name: (finding.grade, f"{finding.text} | {finding.advice}") for finding in found_by("it", check)}
 
 
 def test_this_machine_as_a_person_sees_it():
@@ -96,71 +88,7 @@ def test_a_broken_package_is_named_and_holds_nothing_up(content, summary, tmp_pa
     assert installed.imports("json, csv", 60).grade == "good"
 
 
-def test_no_check_is_waited_for_beyond_the_end_and_heavy_ones_come_last():
-    """The machine is asked everything at once; what never answers keeps no other answer back."""
-    never, order = threading.Event(), []
-
-    def look(name, until=None):
-        if until:
-            until.wait()
-        order.append(name)
-        return doctor.Finding(name, "good", "looked at")
-
-    listed = {
-        "machine": [("stuck", lambda: look("stuck", never)), ("quick", lambda: look("quick"))],
-        "imports": [("heavy", lambda: look("heavy"))],
-    }
-    seen = {finding.name: finding for _, found in doctor.findings(listed, time.monotonic() + 1) for finding in found}
-    assert order == ["quick", "heavy"]
-    assert {name: finding.grade for name, finding in seen.items()} == {
-        "stuck": "note",
-        "quick": "good",
-        "heavy": "good",
-    }
-    assert seen["stuck"].text == "no answer in time"
-    never.set()
-
-
 # --- the machine ------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("files", "variables", "expected"),
-    [
-        ({}, {}, {"cores": "good", "threads": "good"}),
-        ({"cpu.max": "150000 100000"}, {}, {"cores": "good", "threads": "note"}),
-        ({"cpu.max": "150000 100000"}, {"OMP_NUM_THREADS": "2"}, {"cores": "good", "threads": "good"}),
-        ({"cpu.max": "max 100000"}, {"OMP_NUM_THREADS": "64"}, {"cores": "good", "threads": "note"}),
-        ({"cpu/cpu.cfs_quota_us": "50000"}, {"OMP_NUM_THREADS": "1"}, {"cores": "good", "threads": "good"}),
-        ({}, {"OMP_NUM_THREADS": "many"}, {"cores": "good", "threads": "note"}),
-    ],
-)
-def test_cores_of_a_container(files, variables, expected, tmp_path, monkeypatch):
-    for name, content in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(content)
-    monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)), raising=False)
-    reported = graded(lambda: machine.cores(variables))
-    assert {name: grade for name, (grade, _) in reported.items()} == expected
-    if "cpu.max" in files and not variables:
-        assert "8, of which this container may use 1.5" in reported["cores"][1]
-        assert "export OMP_NUM_THREADS=1" in reported["threads"][1]
-
-
-@pytest.mark.parametrize(
-    ("limit", "used", "files", "grade"),
-    [(2**30, 0, 0, "problem"), (2**32, 2**30, 0, "note"), (2**31, 2**30, 0, "problem"), (2**32, 2**32, 2**31, "note")],
-)
-def test_memory_of_a_container(limit, used, files, grade, tmp_path, monkeypatch):
-    """What it keeps of files that were read is free for whoever needs it."""
-    (tmp_path / "memory.max").write_text(str(limit))
-    (tmp_path / "memory.current").write_text(str(used))
-    (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {files}\n")
-    monkeypatch.setattr(machine, "CGROUP", tmp_path)
-    reported = machine.memory()
-    assert reported.grade == grade
-    assert f"of {limit / 2**30:.1f} GB free" in reported.text
 
 
 GPU = {"name": "NVIDIA H100", "memory": 80 * 2**30, "kind": "90", "usable": True, "bf16": True}
@@ -255,13 +183,3 @@ def test_a_game_is_played_to_its_end(monkeypatch, tmp_path):
     lost = doctor.episode(card_of("RoleAgent/WebShop-v0"), 60)
     assert lost.grade == "problem" and "no items_shuffle" in lost.text
     assert doctor.episode(card_of("RoleAgent/Toy-v0"), seconds=0.01).grade == "note"
-
-
-def test_a_driver_that_answers_nonsense(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for script in ("exit 9", "echo NVIDIA-SMI has failed"):
-        (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
-        (tmp_path / "nvidia-smi").chmod(0o755)
-        assert machine._driver(60) is None
-    (tmp_path / "nvidia-smi").write_text("#!/bin/sh\necho 'NVIDIA RTX, big, 550.2'\n")
-    assert machine._driver(60) == {"name": "NVIDIA RTX, big", "driver": "550.2"}

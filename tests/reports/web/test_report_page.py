@@ -154,40 +154,6 @@ def run_data(name="first", after=0.75, goal="heat an egg", **config):
     }  # fmt: skip
 
 
-def with_tasks(run, line):
-    """The run with tasks that a simulator wrote."""
-    play = {"iteration": 1, "kind": "fresh", "successes": 3, "attempts": 8}
-    life = {"task_id": "x", "line": line, "iteration": 1, "varied": True, "plan": 7}
-    value = {"field": "kind", "value": line, "shares": [0.25, None, 1.0], "success": 0.375, "tasks": 5}
-    run["written_tasks"] = {
-        "proposed": 4,
-        "accepted": 2,
-        "refused": {"too_long": 2},
-        "thirds": [(1, 3), (4, 6), (7, 8)],
-        "fields": [value],
-        "lives": [{**life, "plays": [play, {**play, "iteration": 5, "kind": "replayed", "successes": 7}]}],
-        "refusals": [{"iteration": 2, "line": line, "reason": "too_long"}],
-    }
-    run["config"] |= {"simulator.alpha": "0.5", "simulator.k_min": "0.1", "rollout.group_size": "8"}
-    run["training"]["values"]["genenv_fresh_success"] = [0.5] * ITERATIONS
-    run["training"]["values"]["genenv_refused_too_long"] = [1.0] * ITERATIONS
-    return run
-
-
-def with_revisions(run, text):
-    """The run with a spliced path of Agent-R."""
-    steps = [("shared", "look", "A kitchen."), ("mistake", text, "Nothing happens."), ("signal", "revise[No.]", "OK.")]
-    steps.append(("good", "open drawer 1", "It is open."))
-    path = {"iteration": 1, "task_id": "task-1", "cut": 2, "bad_steps": 5, "bad_outcome": 0.0, "outcome": 1.0}
-    path |= {"truth": "valid", "judge": "rule", "reason": text, "first": text, "steps": steps}
-    counts = {"iteration": 1, "trees": 8, "without_good_share": 0.25, "without_bad_share": 0.0, "pairs": 9}
-    counts |= {"splice_same": 2, "splice_valid": 1, "splice_false": 4, "examples_good": 6, "examples_revision": 3}
-    counts |= {f"truth/{text}/same": 1, "truth/go/same": 1, "truth/go/valid": 1, "truth/go/false": 4}
-    counts |= {"bad_steps/10/false": 4, "bad_steps/2/same": 2, "bad_steps/2/valid": 1}
-    run["revisions"] = {"counts": [counts], "paths": [path]}
-    return run
-
-
 # --- the document ---
 
 
@@ -293,8 +259,6 @@ def pages(tmp_path_factory):
         "one": [run_data()],
         "two": [run_data(), run_data("second", after=0.5, **{"loss.kl": "0.001"})],
         "hostile": [run_data(name=EVIL, goal=EVIL)],
-        "written": [with_tasks(run_data(), EVIL)],
-        "revised": [with_revisions(run_data(), EVIL)],
     }
     hostile = reported["hostile"][0]
     hostile["modes"]["values"] = {EVIL: [1.0] * ITERATIONS}
@@ -442,39 +406,6 @@ def test_episodes_are_found(reader, pages):
     assert f"iteration {ITERATIONS}," in reader.see(".card")[0]
 
 
-def test_spliced_paths_are_shown_where_agent_r_made_some(reader, pages):
-    reader.open(pages["one"])
-    assert not reader.ask("document.getElementById('revisions').checkVisibility()")
-    reader.open(pages["revised"])
-    row, go, other, *by_steps = reader.see("#revision-paths > .scroll tbody tr")
-    assert "2 / 1 / 4" in row and "25" in row
-    assert go.split() == ["go", "6", "17", "%", "33", "%"] and EVIL.strip() in other
-    assert [one.split() for one in by_steps] == [["2", "3", "67", "%", "100", "%"], ["10", "4", "0", "%", "0", "%"]]
-    reader.click("#revision-paths details summary")
-    rows = reader.see("#revision-paths details tbody tr")
-    assert "the mistake" in rows[1] and EVIL.strip() in rows[1] and "signal" in rows[2] and "It is open." in rows[3]
-    assert reader.ask("window.hacked === undefined")
-
-
-def test_written_tasks_are_shown_where_a_simulator_wrote_some(reader, pages):
-    reader.open(pages["one"])
-    assert not reader.ask("document.getElementById('written').checkVisibility()")
-    assert "Success on newly written tasks" not in reader.see(".chart h4")
-    reader.open(pages["written"])
-    assert {"Success on newly written tasks", "Refused proposals"} <= set(reader.see(".chart h4"))
-    [text] = reader.see("#written-tasks > p")
-    assert text == "4 tasks proposed, 2 accepted; refused: too long 2."
-    [row] = reader.see("#written-tasks > .scroll tbody tr")
-    assert EVIL.strip() in row and [part for part in ("25", "100", "38") if part not in row] == []
-    reader.click("#written-tasks details:nth-of-type(1) summary")
-    assert "1: 3/8 → 5, again: 7/8" in reader.see("#written-tasks details:nth-of-type(1) tbody tr")[0]
-    reader.click("#written-tasks details:nth-of-type(2) summary")
-    assert "too long" in reader.see("#written-tasks details:nth-of-type(2) tbody tr")[0]
-    reader.ask("document.querySelector('#curves-genenv').parentElement.querySelector('.plot').scrollIntoView()")
-    reader.until("document.querySelector('#curves-genenv').parentElement.querySelector('.plot .shapelayer path')")
-    assert reader.ask("window.hacked === undefined")
-
-
 def test_two_runs_are_told_apart(reader, pages):
     reader.open(pages["two"])
     rows = reader.see("#differences tbody tr")
@@ -524,34 +455,6 @@ def test_runs_are_grouped_by_what_differs(ten_runs):
     assert names[1:3] == ["method=gigpo, loss.kl=0.0", "method=gigpo, loss.kl=0.5"] and len(set(names)) == 5
     del runs[4]["config"]["loss.kl"]  # of another version
     assert len(group_runs(runs)) == 4
-
-
-def test_ten_runs_are_four_curves_with_bands_in_four_colors(reader, ten_runs, tmp_path):
-    runs = copy.deepcopy(ten_runs)
-    name_apart(runs)
-    (tmp_path / "page.html").write_text(render(runs), encoding="utf-8")
-    reader.open((tmp_path / "page.html").as_uri())
-    legend = [" ".join(text.split()) for text in reader.see("#legend li")]
-    assert legend[0] == "method=role_agent 3 runs, seeds 0, 1, 2" and legend[3] == "method=rloo"
-    reader.ask("document.querySelector('.plot').scrollIntoView()")
-    reader.until("document.querySelector('.plot path.js-line')")
-    styles = "[...document.querySelector('.plot').querySelectorAll('path.js-fill')].map(band => band.style.fill)"
-    assert len(set(reader.ask(styles))) == len(reader.ask(styles)) == 3
-    reader.click(".chart summary")
-    columns = reader.see(".chart table thead th")
-    assert columns[1:4] == ["method=role_agent", "method=role_agent, lowest", "method=role_agent, highest"]
-    assert len(set(columns)) == len(columns)
-    assert reader.see(".chart table tbody tr")[-1].split()[1:7:2] == ["25.0", "0.0", "50.0"]
-    first = reader.see("#runs .tiles")[0]
-    assert "60.0" in first and "50.0 to 70.0" in first and "+35.0 points" in first
-    assert len(reader.see(".run")) == 4
-    reader.click("#runs details summary")
-    assert len(reader.see(".run")) == 7 and "role_agent/2" in reader.see("#runs")[0]
-    rows = reader.see("#differences tbody tr")
-    assert rows[0].startswith("all tasks") and "0.0" in rows[0]
-    assert [row.split()[0] for row in rows if "gigpo" in row] == ["estimator.kind", "method"]  # and not the seed
-    assert reader.ask("document.querySelector('select[name=run]').length") == 1 + len(runs)
-    assert reader.complaints() == []
 
 
 def test_hostile_text_stays_text(reader, pages):
