@@ -111,29 +111,27 @@ def check_rollout_backend(config: Config) -> None:
         check(config)
 
 
-def _open_endpoint(server: EndpointConfig, names: tuple[str, str]) -> Endpoint:
+def _open_endpoint(server: EndpointConfig, user: str) -> Endpoint:
     """A configured server.
 
     Args:
-        names: the option that needs the server, and its section of the configuration.
+        user: the option that needs the server.
 
     Raises:
         ConfigError: no server is named, or its URL or key is malformed.
     """
-    user, section = names
     if not server.url:
-        raise ConfigError(f"{user} needs {section}.url, e.g. http://127.0.0.1:8000/v1")
+        raise ConfigError(f"{user} needs endpoint.url, e.g. http://127.0.0.1:8000/v1")
     from roleagent.agents.chat.endpoint import Endpoint
 
     try:
-        return Endpoint(
-            server.url,
-            server.model,
-            concurrency=server.concurrency,
-            timeout=server.timeout,
-        )
+        return Endpoint(server.url, server.model, concurrency=server.concurrency, timeout=server.timeout)
     except (EndpointError, ValueError) as error:
         raise ConfigError(str(error)) from error
+
+
+def _prices(server: EndpointConfig) -> tuple[float, float] | None:
+    return (server.prices[0], server.prices[1]) if server.prices else None
 
 
 def endpoint_analyst(config: Config) -> EndpointAnalyst:
@@ -142,17 +140,16 @@ def endpoint_analyst(config: Config) -> EndpointAnalyst:
     Raises:
         ConfigError: no server is named, its URL or key is malformed, or its context has no room for an answer.
     """
-    options, server = config.curriculum, config.curriculum.endpoint
-    endpoint = _open_endpoint(server, ("curriculum.analyst=endpoint", "curriculum.endpoint"))
+    options, server = config.curriculum, config.endpoint
+    endpoint = _open_endpoint(server, "curriculum.analyst=endpoint")
     try:
         return EndpointAnalyst(
             endpoint,
             temperature=options.temperature,
             reflection_tokens=server.answer_tokens,
             selection_tokens=server.answer_tokens,
-            candidate_tokens=server.candidate_tokens,
             context=server.context,
-            prices=server.prices,
+            prices=_prices(server),
         )
     except ValueError as error:
         raise ConfigError(str(error)) from error
@@ -181,9 +178,9 @@ def endpoint_simulator(config: Config, grammar: TaskGrammar) -> EndpointSimulato
     Raises:
         ConfigError: no server is named, or its URL or key is malformed.
     """
-    options, server = config.simulator, config.simulator.endpoint
-    endpoint = _open_endpoint(server, ("simulator.kind=endpoint", "simulator.endpoint"))
-    return EndpointSimulator(endpoint, grammar, options.temperature, server.answer_tokens, server.prices)
+    options, server = config.simulator, config.endpoint
+    endpoint = _open_endpoint(server, "simulator.kind=endpoint")
+    return EndpointSimulator(endpoint, grammar, options.temperature, server.answer_tokens, _prices(server))
 
 
 def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Generator) -> Simulator:

@@ -69,8 +69,7 @@ COMMON = [
     "estimator.rewards={task: 1.0, overlong: -1.0}",  # nobody wins yet, and unlike rewards make an update
     "optim.lr=1e-5",
     "train.iterations=2",
-    "vllm.cpu_cache=0.05",
-    f"vllm.eager={'off' if cuda else 'on'}",
+    *([] if cuda else ["vllm.extra={kv_cache_memory_bytes: 53687091}"]),
 ]
 RUNS = {
     "transformers": ["rollout.backend=local"],

@@ -193,7 +193,7 @@ def configuration(options: argparse.Namespace, folder: Path, name: str, *more: s
         "optim.lr=1e-6",
         "curriculum.reflection_tokens=80",
         "curriculum.selection_tokens=48",
-        "tracking.tensorboard=off",
+        "tracking.to=[]",
         "prompt.horizon=1",
     ]
     return load(overrides=[*common, *more])

@@ -50,7 +50,7 @@ def measure(file: Path, overrides: Sequence[str], out: Path, seed: int, controls
     figures |= {key: result[key] for key in ("minutes", "peak_mb")}
     if controls:
         tokens = run.reinforced_tokens()
-        figures["shuffled_gain"] = run.control("shuffled", "train.shuffle_advantages=true").finish()["gain"]
+        figures["shuffled_gain"] = run.control("shuffled", "train.shuffle=advantages").finish()["gain"]
         figures["sft_gain"] = run.control("sft", "train.stage=sft", f"train.tokens={tokens}").finish()["gain"]
     return figures
 

@@ -182,8 +182,7 @@ def dynamic_sampling(
 def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Credit]:
     """Each turn's advantage and its terms, by the configured estimator.
 
-    The controls ``train.shuffle_advantages`` and ``train.shuffle_process`` shuffle them, or only the process rewards,
-    over the turns.
+    The control ``train.shuffle`` shuffles them, or only the process rewards, over the turns.
     """
     config = run.config
     with run.timer("grouping"):
@@ -191,12 +190,12 @@ def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Credit]:
         normalized = normalize_process(
             groups, options.rewards, options.process_norm, options.process_gate, run.ranks.largest
         )
-        if config.train.shuffle_process:
+        if config.train.shuffle == "process":
             normalized = shuffle_process(
                 normalized, options.rewards, run.own_stream("shuffled process rewards", run.iteration)
             )
         credits = [Credit.of(group, options.kind, estimator_config(config)) for group in normalized]
-        if not config.train.shuffle_advantages:
+        if config.train.shuffle != "advantages":
             return credits
         rng = run.own_stream("shuffled advantages", run.iteration)
         values = shuffled([one.values for one in credits], rng)

@@ -168,6 +168,16 @@ def batches(parts: Parts, shares: Mapping[str, float], tokens: int, rng: np.rand
         yield batch
 
 
+PAIR_EPOCHS = 3
+"""Passes over a round's pairs."""
+
+BATCH_PAIRS = 32
+"""Pairs per update."""
+
+EXTRA_TURNS = 5
+"""By which a bad path may be longer than its good one; the rest is cut."""
+
+
 class PreferenceData(RevisionData):
     """Makes preferences of trees: each pair of :func:`make_pairs` is one example, the good path's segments first."""
 
@@ -183,7 +193,7 @@ class PreferenceData(RevisionData):
         return found
 
     def _add_pair(self, data: TreeData, pair: Pair) -> None:
-        most = pair.good.depth + self.split.config.preference.extra_turns
+        most = pair.good.depth + EXTRA_TURNS
         good = self._segments(data.tree, pair.good, pair.shared, pair.good.depth)
         bad = self._segments(data.tree, pair.bad, pair.shared, most)
         if any(len(segment) > self.rollout.policy.context_length for segment in (*good, *bad)):
@@ -223,15 +233,14 @@ def learn_preferences(run: Run, policy: HFPolicy, examples: Sequence[Example]) -
         run.save(learner)
     if not examples:
         return learner
-    size = options.batch_pairs
-    updates = max(1, round(len(examples) * options.epochs / size))
+    updates = max(1, round(len(examples) * PAIR_EPOCHS / BATCH_PAIRS))
     run.display.stage(f"prefer {iteration}", began + updates, run.progress.step)
     order = (
         part
         for number in count()
         for part in np.array_split(
             run.stream("preference batches", iteration, number).permutation(len(examples)),
-            max(1, round(len(examples) / size)),
+            max(1, round(len(examples) / BATCH_PAIRS)),
         )
     )
 

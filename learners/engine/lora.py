@@ -42,31 +42,23 @@ def check_rank(rank: int, path: str | Path) -> None:
 
 
 def adapt(model: PreTrainedModel, options: LoRAConfig, generator: torch.Generator) -> None:
-    """Freezes a model and adds an adapter without effect to each of the chosen linear layers, in place.
+    """Freezes a model and adds an adapter without effect to each linear layer but the head, in place.
 
     Args:
         model: the model.
-        options: rank, scale and layers.
+        options: rank and scale.
         generator: draws the initial weights.
-
-    Raises:
-        ConfigError: no layer has such a name.
     """
     from peft import LoraConfig, inject_adapter_in_model
 
-    names = [name.strip() for name in options.modules.split(",")]
     config = LoraConfig(
         r=options.rank,
         lora_alpha=options.alpha,  # type: ignore[arg-type]  # peft multiplies by it
-        lora_dropout=options.dropout,
-        target_modules=names[0] if names == ["all-linear"] else names,
+        target_modules="all-linear",
         base_model_name_or_path=str(model.config._name_or_path or "") or None,
         task_type="CAUSAL_LM",
     )
-    try:
-        inject_adapter_in_model(config, model, _NAME)
-    except ValueError as error:
-        raise ConfigError(f"lora.modules={options.modules} cannot be adapted: {str(error).splitlines()[0]}") from error
+    inject_adapter_in_model(config, model, _NAME)
     with torch.no_grad():
         for layer in _layers(model).values():
             # peft's own rule, but for the generator. The other factor is zero.

@@ -113,7 +113,7 @@ def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     run.ranks.once(lambda: run.folder.write_json("result.json", result))
     run.tracking.result(result)
     if run.ranks.first:
-        for message in held_out_signs(logged_iterations(run), found["after"], run.config.watchdog).values():
+        for message in held_out_signs(logged_iterations(run), found["after"]).values():
             run.display.warn(f"held-out tasks: {message}")
     run.display.say(f"gain {100 * gain:+.1f} points; run folder: {run.folder.path}")
     return result

@@ -224,7 +224,7 @@ def read_config(path: Path) -> Config:
         raise ConfigError(f"{path} is no run folder: it has no config.yaml") from error
     except UnknownOption as error:
         raise ConfigError(
-            f"{path / 'config.yaml'} was written by {error.version} version of roleagent ({error}): use that version"
+            f"{path / 'config.yaml'} was written by another version of roleagent ({error}): use that version"
         ) from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:
         raise ConfigError(f"{path / 'config.yaml'} is damaged: {' '.join(str(error).split())}") from error
@@ -240,10 +240,11 @@ _FREE = frozenset(
             "train.tokens",
             "train.checkpoint_every",
             "train.keep_checkpoints",
-            "train.token_groups",
+            "train.logged_groups",
+            "train.stop_on_alarm",
         ),
         *("optim.micro_batch_tokens", "deepspeed.activation_checkpointing"),
-        *("curriculum.endpoint.url", "simulator.endpoint.url"),
+        "endpoint.url",
     }
 )
-_FREE_SECTIONS = ("tracking.", "watchdog.", "vllm.")
+_FREE_SECTIONS = ("tracking.", "vllm.")

@@ -54,8 +54,8 @@ class Iterations:
         while run.progress.step < options.iterations:
             self._begun, run.timer = time.monotonic(), Timer()
             yield run.iteration
-            if run.ranks.once(lambda: run.config.watchdog.stop and self._watchdog.collapsed):
-                run.display.say("watchdog.stop=on ends the run here")
+            if run.ranks.once(lambda: run.config.train.stop_on_alarm and self._watchdog.collapsed):
+                run.display.say("train.stop_on_alarm=on ends the run here")
                 break
         if run.progress.step:
             self._conclude()

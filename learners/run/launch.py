@@ -136,7 +136,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
     if config.aiw and ":" in config.curriculum.analyst:
         analyst_class(config.curriculum.analyst)
     if config.aiw and config.curriculum.analyst == "endpoint":
-        with waiting("the server of curriculum.endpoint.url to answer"):
+        with waiting("the server of endpoint.url to answer"):
             endpoint_analyst(config).check()
     if config.aiw and config.curriculum.library:
         with waiting("the database of curriculum.library to answer"):
@@ -188,7 +188,7 @@ def check_simulator(split: EnvSplit) -> None:
         )
     if config.genenv and options.kind == "endpoint":
         simulator = endpoint_simulator(config, grammar_of(split.base))
-        with waiting("the server of simulator.endpoint.url to answer"):
+        with waiting("the server of endpoint.url to answer"):
             simulator.endpoint.check(options.temperature)
 
 

@@ -20,7 +20,6 @@ from roleagent.types import Completion, Trajectory
 
 if TYPE_CHECKING:
     from roleagent.config import Config
-    from roleagent.config.settings import WatchdogConfig
 
 
 _IF_LOGGED = ("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share")
@@ -29,6 +28,13 @@ _GENENV = (
     "genenv_records_in_band",
 )
 _SMALL_KL = 1e-4  # nats
+WINDOW = 5
+"""Iterations that success and entropy are averaged over."""
+
+INVALID_ACTIONS = 0.8
+"""Share of the actions, in training and on held-out tasks, from which too many are invalid."""
+
+_HELD_OUT_GAP = 0.4  # success in training minus success on held-out tasks
 FEWEST = 10
 """Least number of iterations in the second half of a run for a statement about its trend."""
 
@@ -135,14 +141,14 @@ def held_out_metrics(evaluation: Mapping[str, Any] | None) -> dict[str, float]:
     return {f"held_out_{name}": evaluation[name] for name in ("success", "invalid") if name in evaluation}
 
 
-def held_out_gap(history: Sequence[Mapping[str, Any]], options: WatchdogConfig) -> str | None:
+def held_out_gap(history: Sequence[Mapping[str, Any]]) -> str | None:
     """Training succeeds where held-out tasks fail: by the newest evaluation and the iterations up to it."""
     for end in range(len(history), 0, -1):
         if (held_out := history[end - 1].get("held_out_success")) is None:
             continue
-        played = [v for row in history[:end] if (v := row.get("success")) is not None][-options.window :]
+        played = [v for row in history[:end] if (v := row.get("success")) is not None][-WINDOW:]
         mean = sum(played) / len(played) if played else 0.0
-        if mean - held_out < options.held_out_gap - 1e-9:
+        if mean - held_out < _HELD_OUT_GAP - 1e-9:
             return None
         return (
             f"success is {held_out:.0%}, but {mean:.0%} in training: the policy knows its training tasks, or the "
@@ -151,32 +157,29 @@ def held_out_gap(history: Sequence[Mapping[str, Any]], options: WatchdogConfig) 
     return None
 
 
-def held_out_invalid(history: Sequence[Mapping[str, Any]], options: WatchdogConfig) -> str | None:
+def held_out_invalid(history: Sequence[Mapping[str, Any]]) -> str | None:
     """Nearly all commands fail on held-out tasks: by the newest evaluation."""
     shares = [share for row in history if (share := row.get("held_out_invalid")) is not None]
-    if not shares or shares[-1] < options.invalid_actions:
+    if not shares or shares[-1] < INVALID_ACTIONS:
         return None
-    return f"the share of invalid commands is {shares[-1]:.2f}, at or above {options.invalid_actions:g}"
+    return f"the share of invalid commands is {shares[-1]:.2f}, at or above {INVALID_ACTIONS:g}"
 
 
 HELD_OUT = {"held_out_gap": held_out_gap, "held_out_invalid": held_out_invalid}
 """The signs that evaluations show, by name. They are no collapse: training itself may be sound."""
 
 
-def held_out_signs(
-    history: Sequence[Mapping[str, Any]], evaluation: Mapping[str, Any], options: WatchdogConfig
-) -> dict[str, str]:
+def held_out_signs(history: Sequence[Mapping[str, Any]], evaluation: Mapping[str, Any]) -> dict[str, str]:
     """Messages by sign about one evaluation.
 
     Args:
         history: the iterations up to the evaluation, or up to the one that its policy played next.
         evaluation: a summary with ``success`` and ``invalid``.
-        options: thresholds.
     """
     if not history:
         return {}
     measured = [*history[:-1], {**history[-1], **held_out_metrics(evaluation)}]
-    return {name: text for name, sign in HELD_OUT.items() if (text := sign(measured, options))}
+    return {name: text for name, sign in HELD_OUT.items() if (text := sign(measured))}
 
 
 def not_learning(history: Sequence[Mapping[str, Any]], config: Config) -> str | None:

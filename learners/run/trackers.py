@@ -236,13 +236,13 @@ TRACKERS: dict[str, Callable[[RunFolder, Mapping[str, Any], str, dict[str, Any]]
     "mlflow": MLflow,
     "trackio": Trackio,
 }
-"""By the option of :class:`~roleagent.config.settings.TrackingConfig` that switches it on; each is opened with the run
-folder, the configuration, the project's name, and its own saved notes."""
+"""By name in the option ``tracking.to``; each is opened with the run folder, the configuration, the project's name,
+and its own saved notes."""
 
 
 def chosen(config: Config) -> list[str]:
     """The trackers that are switched on."""
-    return [name for name in TRACKERS if getattr(config.tracking, name)]
+    return list(dict.fromkeys(config.tracking.to))
 
 
 def check_trackers(config: Config) -> None:
@@ -254,7 +254,7 @@ def check_trackers(config: Config) -> None:
     for name in chosen(config):
         if importlib.util.find_spec(name) is None:
             extra = "tensorboard" if name == "tensorboard" else f"'roleagent[{name}]'"
-            raise ConfigError(f"tracking.{name}=on needs a package that is not installed: pip install {extra}")
+            raise ConfigError(f"tracking.to={name} needs a package that is not installed: pip install {extra}")
 
 
 class Tracking:

@@ -128,7 +128,7 @@ def records(
         config: gives the number of groups with tokens, and the trained kinds of token.
         estimator: the configuration of the advantages.
     """
-    with_tokens = groups_with_tokens(scored, config.train.token_groups)
+    with_tokens = groups_with_tokens(scored, config.train.logged_groups)
     modulates = estimator_of(config.estimator.kind).modulates
     for number, one in enumerate(scored):
         because, reason = analysis.choices.get(one.group.task.task_id, (None, None))

@@ -1,8 +1,8 @@
 """Detects a collapse of training, or of held-out tasks, from the metrics; saves the batch of a NaN update.
 
 All watched metrics are in the log, so a watchdog is a function of ``metrics.jsonl``: a resumed run replays the logged
-iterations, and recorded runs test it. A sign raises an alarm after ``watchdog.patience`` iterations, once, and the
-alarm ends when the sign has been absent for as long. :func:`roleagent.learners.run.metrics.not_learning` judges at the
+iterations, and recorded runs test it. A sign raises an alarm after ``PATIENCE`` iterations, once, and the alarm
+ends when the sign has been absent for as long. :func:`roleagent.learners.run.metrics.not_learning` judges at the
 end of a run whether it learned at all.
 """
 
@@ -16,64 +16,73 @@ from typing import Any
 from safetensors import SafetensorError
 
 from roleagent.config import Config
-from roleagent.config.settings import WatchdogConfig
 from roleagent.learners.advantages import estimator_of
 from roleagent.learners.engine.engine import NotFinite
 from roleagent.learners.run import nan_dump
 from roleagent.learners.run.display import Display
-from roleagent.learners.run.metrics import HELD_OUT
+from roleagent.learners.run.metrics import HELD_OUT, INVALID_ACTIONS, WINDOW
 from roleagent.learners.run.run import Run
 
 Row = Mapping[str, Any]
 """One iteration's metrics."""
 
-Sign = Callable[[Sequence[Row], WatchdogConfig], "str | None"]
+Sign = Callable[[Sequence[Row]], "str | None"]
 """From the iterations so far to what is wrong with the newest one, with the number; None if nothing is."""
+
+
+PATIENCE = 3
+"""Iterations that a sign must last to raise an alarm, and be absent to end it."""
+
+_ENTROPY_FLOOR = 0.005  # nats
+_ENTROPY_SHARE, _ENTROPY_RISE = 0.1, 5.0  # of the entropy's mean in the first iterations
+_SUCCESS_SHARE, _SUCCESS_LEAST = 0.33, 0.1  # of the best moving average, which must be at least so high to fall
+_SOLVED = 0.95  # success from which low entropy and zero-variance groups are no collapse
+_ZERO_VARIANCE_GROUPS = 0.95  # share of the groups
 
 
 class Collapse(ArithmeticError):
     """A run that cannot continue; the message is one line."""
 
 
-def entropy_fell(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+def entropy_fell(history: Sequence[Row]) -> str | None:
     """The policy is nearly deterministic without being successful."""
-    early, late = _early_and_late(history, "entropy", options.window)
-    if late is None or _solved(history, options):
+    early, late = _early_and_late(history, "entropy", WINDOW)
+    if late is None or _solved(history):
         return None
-    if late < options.entropy_floor:
-        return f"entropy is {late:.2g} nats, below {options.entropy_floor:g}: the policy is nearly deterministic"
-    if early is not None and late < options.entropy_share * early:
-        return f"entropy fell to {late:.2g} nats, from {early:.2g} in the first {options.window} iterations"
+    if late < _ENTROPY_FLOOR:
+        return f"entropy is {late:.2g} nats, below {_ENTROPY_FLOOR:g}: the policy is nearly deterministic"
+    if early is not None and late < _ENTROPY_SHARE * early:
+        return f"entropy fell to {late:.2g} nats, from {early:.2g} in the first {WINDOW} iterations"
     return None
 
 
-def entropy_rose(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+def entropy_rose(history: Sequence[Row]) -> str | None:
     """The policy becomes random."""
-    early, late = _early_and_late(history, "entropy", options.window)
-    if early is None or late is None or late <= options.entropy_rise * max(early, options.entropy_floor):
+    early, late = _early_and_late(history, "entropy", WINDOW)
+    if early is None or late is None or late <= _ENTROPY_RISE * max(early, _ENTROPY_FLOOR):
         return None
-    return f"entropy rose to {late:.2g} nats, from {early:.2g} in the first {options.window} iterations"
+    return f"entropy rose to {late:.2g} nats, from {early:.2g} in the first {WINDOW} iterations"
 
 
-def success_fell(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+def success_fell(history: Sequence[Row]) -> str | None:
     """Success was higher before."""
-    means = _means([row["success"] for row in history if "success" in row], options.window)
-    if not means or max(means) < options.success_least or means[-1] >= options.success_share * max(means):
+    means = _means([row["success"] for row in history if "success" in row], WINDOW)
+    if not means or max(means) < _SUCCESS_LEAST or means[-1] >= _SUCCESS_SHARE * max(means):
         return None
-    return f"success fell to {means[-1]:.2f}, from {max(means):.2f} at its best (means of {options.window} iterations)"
+    return f"success fell to {means[-1]:.2f}, from {max(means):.2f} at its best (means of {WINDOW} iterations)"
 
 
-def zero_variance(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+def zero_variance(history: Sequence[Row]) -> str | None:
     """Nearly all groups have zero variance, so there is no gradient."""
     row = history[-1]
     replaced = row.get("replaced_groups", 0.0)  # all of zero variance, and not trained on
     count, groups = row.get("zero_variance_groups", 0.0) - replaced, row.get("groups", 0.0) - replaced
-    if groups <= 0 or count < options.zero_variance_groups * groups or _solved(history, options):
+    if groups <= 0 or count < _ZERO_VARIANCE_GROUPS * groups or _solved(history):
         return None
     return f"{count:.0f} of {groups:.0f} groups have zero variance, at success {row['success']:.2f}: no gradient"
 
 
-def failed_calls(history: Sequence[Row], options: WatchdogConfig) -> str | None:
+def failed_calls(history: Sequence[Row]) -> str | None:
     """Tools are called, and every call fails."""
     row, calls = history[-1], history[-1].get("calls", 0.0)
     if not calls or any(value for name, value in row.items() if name.startswith("tool_success/")):
@@ -81,11 +90,11 @@ def failed_calls(history: Sequence[Row], options: WatchdogConfig) -> str | None:
     return f"all {calls:.0f} calls of tools failed"
 
 
-def above(name: str, option: str, text: str) -> Sign:
-    """The sign that a metric is at or above its option."""
+def above(name: str, limit: float, text: str) -> Sign:
+    """The sign that a metric is at or above a limit."""
 
-    def sign(history: Sequence[Row], options: WatchdogConfig) -> str | None:
-        value, limit = history[-1].get(name, 0.0), getattr(options, option)
+    def sign(history: Sequence[Row]) -> str | None:
+        value = history[-1].get(name, 0.0)
         return f"{text.format(value)}, at or above {limit:g}" if value >= limit else None
 
     return sign
@@ -96,16 +105,16 @@ SIGNS: dict[str, Sign] = {
     "entropy_rose": entropy_rose,
     "success_fell": success_fell,
     "zero_variance": zero_variance,
-    "kl": above("kl", "kl", "the policy is {:.2g} nats per token away from its reference"),
+    "kl": above("kl", 2.0, "the policy is {:.2g} nats per token away from its reference"),
     "mismatch": above(
-        "mismatch", "mismatch", "learner and sampler differ by {:.2g} nats per token: are they the same weights?"
+        "mismatch", 0.1, "learner and sampler differ by {:.2g} nats per token: are they the same weights?"
     ),
-    "clip_fraction": above("clip_fraction", "clip_fraction", "the share of clipped tokens is {:.2f}"),
-    "invalid_actions": above("invalid_action_share", "invalid_actions", "the share of invalid actions is {:.2f}"),
+    "clip_fraction": above("clip_fraction", 0.5, "the share of clipped tokens is {:.2f}"),
+    "invalid_actions": above("invalid_action_share", INVALID_ACTIONS, "the share of invalid actions is {:.2f}"),
     "failed_calls": failed_calls,
-    "repeated_ngrams": above("repeated_ngrams", "repeats", "the share of repetitive replies is {:.2f}"),
-    "repeated_actions": above("repeated_actions", "repeats", "the share of repetitive episodes is {:.2f}"),
-    "cut_replies": above("cut_replies", "cut_replies", "the share of replies cut at the token limit is {:.2f}"),
+    "repeated_ngrams": above("repeated_ngrams", 0.8, "the share of repetitive replies is {:.2f}"),
+    "repeated_actions": above("repeated_actions", 0.8, "the share of repetitive episodes is {:.2f}"),
+    "cut_replies": above("cut_replies", 0.9, "the share of replies cut at the token limit is {:.2f}"),
     **HELD_OUT,
 }
 """The signs of a collapse and of failure on held-out tasks, by their names in the log."""
@@ -115,7 +124,6 @@ class Watchdog:
     """Checks every iteration of a run for signs of collapse.
 
     Args:
-        options: thresholds.
         before: the iterations so far, of a resumed run.
         signs: by name.
 
@@ -123,8 +131,8 @@ class Watchdog:
         alarms: the messages of the present signs, by name.
     """
 
-    def __init__(self, options: WatchdogConfig, before: Sequence[Row] = (), signs: Mapping[str, Sign] = SIGNS):
-        self.options, self._signs = options, signs
+    def __init__(self, before: Sequence[Row] = (), signs: Mapping[str, Sign] = SIGNS):
+        self._signs = signs
         self.alarms: dict[str, str] = {}
         self._history: list[Row] = []
         self._streaks = dict.fromkeys(signs, 0)  # iterations in a row that contradict the state of a sign
@@ -141,9 +149,9 @@ class Watchdog:
         self._history.append(row)
         raised, over = [], []
         for name, sign in self._signs.items():
-            message = sign(self._history, self.options)
+            message = sign(self._history)
             self._streaks[name] = 0 if (message is not None) == (name in self.alarms) else self._streaks[name] + 1
-            if self._streaks[name] < self.options.patience:
+            if self._streaks[name] < PATIENCE:
                 continue
             self._streaks[name] = 0
             if message is not None:
@@ -167,7 +175,7 @@ class Watchdog:
 
 def open_watchdog(run: Run) -> Watchdog:
     """The watchdog of a run, with the logged iterations."""
-    return Watchdog(run.config.watchdog, logged_iterations(run), signs_of(run.config))
+    return Watchdog(logged_iterations(run), signs_of(run.config))
 
 
 def signs_of(config: Config) -> dict[str, Sign]:
@@ -238,6 +246,6 @@ def _means(values: Sequence[float], window: int) -> list[float]:
     return [sum(values[end - window : end]) / window for end in range(window, len(values) + 1)]
 
 
-def _solved(history: Sequence[Row], options: WatchdogConfig) -> bool:
+def _solved(history: Sequence[Row]) -> bool:
     """Whether success is so high that low entropy and zero variance are no problem."""
-    return history[-1].get("success", 0.0) >= options.solved
+    return history[-1].get("success", 0.0) >= _SOLVED

@@ -114,7 +114,7 @@ def _held_out_alarms(
     last = trained[-1]["step"] if trained else 0
     for name, summary in measured.items():
         step = 0 if name == "before" else int(digits[0]) if (digits := re.findall(r"\d+", name)) else last
-        signs = held_out_signs([row for row in trained if row["step"] <= step + 1], summary, config.watchdog)
+        signs = held_out_signs([row for row in trained if row["step"] <= step + 1], summary)
         for sign in signs:
             found.setdefault(sign, {"name": sign, "step": step})["until"] = step
     notes += [f"held-out tasks: {message}" for message in signs.values()]

@@ -98,8 +98,8 @@ function credit(episode, turn, scale, twins) {
   const estimate = turn.advantage_estimate;
   if (known(estimate) && !episode.replaced && Math.abs(estimate - (sum ?? 0)) > 1e-3)
     rows.push(
-      config["train.shuffle_advantages"] === "true"
-        ? bar("Shuffled", estimate, scale, "the advantage of another turn of the batch: train.shuffle_advantages")
+      config["train.shuffle"] === "advantages"
+        ? bar("Shuffled", estimate, scale, "the advantage of another turn of the batch: train.shuffle=advantages")
         : bar("Estimate", estimate, scale, "what the critic expects beyond the turn's reward (GAE)"),
     );
   if (episode.whitening && known(estimate)) {

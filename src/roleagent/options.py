@@ -14,15 +14,7 @@ class ConfigError(ValueError):
 
 
 class UnknownOption(ConfigError):
-    """An option that this version does not have.
-
-    Attributes:
-        version: of the program that wrote a file with it: ``an older`` where an earlier one had it, else ``a newer``.
-    """
-
-    def __init__(self, message: str, version: str):
-        super().__init__(message)
-        self.version = version
+    """An option that this version does not have."""
 
 
 def shown(value: object) -> str:

@@ -60,15 +60,11 @@ _STANDARD: dict[Any, Any] = {bool: Switch, int: Integer, float: Number, str: Tex
 def validated(
     cls: type[Options],
     tree: Mapping[str, Any],
-    renamed: Mapping[str, str] | None = None,
-    removed: Mapping[str, str] | None = None,
     words: Mapping[str, tuple[str, ...] | str] | None = None,
 ) -> Options:
     """An instance of a pydantic dataclass, whose fields may be such dataclasses in turn.
 
     Args:
-        renamed: keys that were renamed, with their new names, for the error's hint.
-        removed: keys that are gone, with what replaces them.
         words: names that other programs have, with the keys that do the same here, or a sentence.
 
     Raises:
@@ -84,17 +80,13 @@ def validated(
     first = next((one for one in found if one["type"] in _UNKNOWN), found[0])
     if first["type"] in _UNKNOWN:
         key = ".".join(map(str, first["loc"]))
-        if removed and key in removed:
-            raise UnknownOption(f"{key} was removed; {removed[key]}", "an older")
-        if renamed and key in renamed:
-            raise UnknownOption(f"unknown key {shown(key)}; it is called {renamed[key]!r} now", "an older")
         inner, value = key, first["input"]
         while isinstance(value, Mapping) and len(value) == 1:  # an option in sections that there are not
             [(name, value)] = value.items()
             inner = f"{inner}.{name}"
         known = words or {}
         key = inner if inner.rpartition(".")[2] in known else key
-        raise UnknownOption(f"unknown key {shown(key)}{_hint(key[:100], _known_keys(cls), known)}", "a newer")
+        raise UnknownOption(f"unknown key {shown(key)}{_hint(key[:100], _known_keys(cls), known)}")
     raise ConfigError(_line(first, tree, ""))
 
 

@@ -6,7 +6,7 @@ from operator import attrgetter
 import pytest
 import yaml
 
-from roleagent.config import REMOVED, RENAMED, Config, ConfigError, from_dict, load, to_dict
+from roleagent.config import Config, ConfigError, from_dict, load, to_dict
 from roleagent.config.effects import RULES, without_effect
 from roleagent.config.words import WORDS
 
@@ -189,21 +189,6 @@ def test_a_saved_configuration_reads_back_as_itself():
     config = load(overrides=["optim.lr=1e-4", "wia=off", "env.kwargs.size=small", "prompt.think=none"])
     for one in (config, Config()):
         assert from_dict(yaml.safe_load(yaml.safe_dump(to_dict(one)))) == one
-
-
-@pytest.mark.parametrize(("old", "new"), sorted(RENAMED.items()))
-def test_an_old_name_is_refused_with_the_new_one(old, new):
-    assert refusal(f"{old}=1") == f"unknown key {old!r}; it is called {new!r} now"
-    section, _, name = new.partition(".")
-    load(overrides=[f"{new}={getattr(getattr(Config(), section), name)}"])
-
-
-@pytest.mark.parametrize("name", sorted(REMOVED))
-def test_an_option_that_is_gone_is_refused_with_what_replaces_it(name, tmp_path):
-    section, _, key = name.partition(".")
-    (tmp_path / "old.yaml").write_text(f"{section}: {{{key}: 5}}\n")
-    for found in (refusal(f"{name}=5"), refusal(path=tmp_path / "old.yaml")):
-        assert found == f"{name} was removed; {REMOVED[name]}"
 
 
 @pytest.mark.parametrize(

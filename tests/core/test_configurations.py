@@ -55,7 +55,7 @@ def test_a_model_behind_a_server_plays_the_environment_role(tmp_path, monkeypatc
     options = [*overrides(SMALL), f"run_dir={tmp_path}/run", "train.iterations=2", "curriculum.analyst=endpoint"]
     reply = lambda body, _: SELECTION if "<selected_tasks>" in str(body["messages"]) else REFLECTION  # noqa: E731
     with serving(reply, key=KEY) as server:
-        assert train.main(["--config", str(path), *options, f"curriculum.endpoint.url={server.url}"]) == 0
+        assert train.main(["--config", str(path), *options, f"endpoint.url={server.url}"]) == 0
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert row["curriculum_reflections_valid_share"] == row["curriculum_selections_valid_share"] == 1
     assert row["curriculum_endpoint_requests"] >= row["curriculum_failures"] + row["curriculum_selections"] > 0
@@ -67,8 +67,8 @@ def test_a_model_behind_a_server_plays_the_environment_role(tmp_path, monkeypatc
 
 
 def test_a_server_that_is_not_there_is_found_before_training(tmp_path, capsys):
-    for url, words in (("", "curriculum.endpoint.url"), ("http://127.0.0.1:9/v1", "127.0.0.1:9")):
-        options = ["curriculum.analyst=endpoint", f"curriculum.endpoint.url={url}", "curriculum.endpoint.model=m"]
+    for url, words in (("", "endpoint.url"), ("http://127.0.0.1:9/v1", "127.0.0.1:9")):
+        options = ["curriculum.analyst=endpoint", f"endpoint.url={url}", "endpoint.model=m"]
         assert train.main(["--config", str(ROOT / "configs" / "toy.yaml"), f"run_dir={tmp_path}/none", *options]) == 2
         [line] = capsys.readouterr().err.splitlines()
         assert words in line

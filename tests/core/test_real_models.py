@@ -36,7 +36,7 @@ TINY = {
     "curriculum": {"reflection_tokens": 24, "selection_tokens": 16},
     "simulator": {"lr": 1e-5, "rounds": 0},
     "train": {"iterations": 1, "keep_checkpoints": 1},
-    "tracking": {"tensorboard": False},
+    "tracking": {"to": []},
 }
 # At this temperature some replies are nonsense up to the limit: every group teaches something.
 UNEQUAL = ["estimator.rewards.overlong=-1", "estimator.rewards.task=1", "estimator.overlong_buffer=1"]
@@ -253,9 +253,9 @@ def served(path):
 
 def test_analyst_and_simulator_are_another_model_behind_a_server(smollm2, taught, tmp_path):
     with served(smollm2) as fake:
-        server = ["url=" + fake.url, "timeout=300", "concurrency=1", "answer_tokens=16"]
-        analyst = ["aiw=on", "curriculum.analyst=endpoint", *(f"curriculum.endpoint.{one}" for one in server)]
-        writer = ["genenv=on", "simulator.kind=endpoint", *(f"simulator.endpoint.{one}" for one in server)]
+        server = {"url": fake.url, "timeout": 300, "concurrency": 1, "answer_tokens": 16}
+        analyst = ["aiw=on", "curriculum.analyst=endpoint", *(f"endpoint.{key}={one}" for key, one in server.items())]
+        writer = ["genenv=on", "simulator.kind=endpoint"]
         result = train(taught, tmp_path / "run", "method=grpo", "wia=off", *UNEQUAL, *analyst, *writer)
     asked = " ".join(body["messages"][-1]["content"] for body in fake.asked)
     assert "failure" in asked

@@ -127,7 +127,7 @@ def test_a_server_writes_the_tasks_of_a_run(tmp_path, monkeypatch):
     config, folder = tmp_path / "genenv.yaml", tmp_path / "run"
     config.write_text(yaml.safe_dump(GENENV))
     with serving(lambda body, number: write_tasks([grammar.write(grammar.base(rng)) for _ in range(2)])) as fake:
-        options = ("simulator.kind=endpoint", f"simulator.endpoint.url={fake.url}", "simulator.endpoint.prompt_price=2")
+        options = ("simulator.kind=endpoint", f"endpoint.url={fake.url}", "endpoint.prices=[2, 0]")
         few = ("train.iterations=2", "train.evaluate_every=0", "warmstart.epochs=1")
         assert train.main(["--config", str(config), f"run_dir={folder}", *options, *few]) == 0
     rows = trained(folder)

@@ -11,7 +11,7 @@ from trees import grow, kitchen
 from roleagent.agents.analysts.judges import PlaceJudge
 from roleagent.config import from_dict
 from roleagent.learners.agent_r.data import Example
-from roleagent.learners.agent_r.learning import PreferenceData, log_ratios, preference_step
+from roleagent.learners.agent_r.learning import EXTRA_TURNS, PreferenceData, log_ratios, preference_step
 from roleagent.learners.batch import ACTION
 from roleagent.learners.engine.engine import Learner
 
@@ -23,7 +23,7 @@ BAD = ["go to basket", *["look", "go to counter"] * 5]
 @pytest.fixture(scope="module")
 def pair():
     """The example of a tree with one good and one bad path, and the policy that made it."""
-    split, policy = kitchen("train.stage=eto", "revision.form=none", "preference.extra_turns=2")
+    split, policy = kitchen("train.stage=eto", "revision.form=none")
     data = PreferenceData(split, policy, PlaceJudge(), None, 0.5)
     [found] = data.make([grow(split, policy, TASK, [GOOD, BAD])], [np.random.default_rng(0)])
     [example] = found.examples
@@ -39,7 +39,7 @@ def test_tokens_behind_the_common_prefix_are_compared_and_a_long_bad_path_is_cut
     texts = [policy.decode(one.token_ids[trained(one)].tolist()) for one in example.segments]
     wrap = "".join(f"<action>{command}</action>" for command in GOOD[1:])
     assert texts[0] == wrap, "the first step is shared"
-    assert texts[1] == "".join(f"<action>{command}</action>" for command in BAD[1 : len(GOOD) + 2])
+    assert texts[1] == "".join(f"<action>{command}</action>" for command in BAD[1 : len(GOOD) + EXTRA_TURNS])
     assert Example.from_json(example.to_json()).key == example.key
 
 

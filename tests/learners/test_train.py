@@ -144,7 +144,7 @@ def test_a_disk_that_is_full_already_is_one_line(copy, config):
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["wia=off", "train.shuffle_advantages=on"],
+        ["wia=off", "train.shuffle=advantages"],
         ["aiw=off", "loss.prediction_credit=own"],
         ["prompt.style=window", "policy.context=2048"],
         ["prompt.predictions=inline", "loss.prediction_credit=advantage"],

@@ -43,7 +43,7 @@ class RemoteEngine:
         self._client = httpx2.Client(trust_env=False, limits=httpx2.Limits(max_connections=_CONNECTIONS))
         self._threads = ThreadPoolExecutor(_CONNECTIONS, "vllm")
         self._under_way: dict[Future[Any], int] = {}  # the key of each request
-        self._device, self._transfer = policy.device, config.vllm.transfer
+        self._device = policy.device
         self._channel: Channel | None = None
         self._rank, self._size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         with waiting(f"the vLLM server at {self.url}", every=True):
@@ -120,8 +120,7 @@ class RemoteEngine:
         except (RuntimeError, OSError) as error:
             raise PolicyError(f"no way to the vLLM server at {self.url} can be opened: {reason_of(error)}") from error
         shared = device_id(self._device) in self._server["devices"]
-        auto = "nccl" if self._device.type == "cuda" and not shared else "gloo"
-        backend = auto if self._transfer == "auto" else self._transfer
+        backend = "nccl" if self._device.type == "cuda" and not shared else "gloo"
         size = 1 + len(self._server["devices"])
         place = {"address": address, "port": store.port, "size": size, "backend": backend, "own_address": there}
 

@@ -78,17 +78,15 @@ def engine_options(config: Config, model: str) -> dict[str, Any]:
         model: a folder or hub name with the model's description and tokenizer.
     """
     options = config.vllm
-    dtype = config.policy.dtype if options.dtype == "auto" else options.dtype
     found: dict[str, Any] = {
         "model": model,
         "runner": "generate",
         "load_format": "dummy",
-        "dtype": dtype,
+        "dtype": config.policy.dtype,
         "trust_remote_code": config.policy.trust_remote_code,
         "tensor_parallel_size": options.tensor_parallel,
         "max_model_len": config.policy.context,
-        "max_num_seqs": options.max_sequences,
-        "enforce_eager": options.eager,
+        "max_num_seqs": 256,
         "enable_prefix_caching": True,
         "logprobs_mode": "processed_logprobs",  # of the distribution that is sampled from
         "generation_config": "vllm",  # none of the model's own
@@ -101,10 +99,10 @@ def engine_options(config: Config, model: str) -> dict[str, Any]:
         found["gpu_memory_utilization"] = options.memory
     else:
         # Without graphs to compile, and with a cache of known size, it starts in seconds.
-        found |= {"enforce_eager": True, "kv_cache_memory_bytes": int(options.cpu_cache * 2**30)}
+        found |= {"enforce_eager": True, "kv_cache_memory_bytes": 2**30}
         # A prompt that is read in parts has its generator set back, which generators on the CPU cannot do.
         found |= {"enable_chunked_prefill": False, "max_num_batched_tokens": max(config.policy.context, 8192)}
-    return found
+    return {**found, **options.extra}
 
 
 def _lora_capacity(rank: int) -> int:

@@ -27,7 +27,7 @@ import yaml
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from roleagent.config.curriculum import CurriculumConfig, SimulatorConfig
+from roleagent.config.curriculum import CurriculumConfig, EndpointConfig, SimulatorConfig
 from roleagent.config.methods import METHODS
 from roleagent.config.revision import PreferenceConfig, RevisionConfig, SearchConfig
 from roleagent.config.settings import (
@@ -46,7 +46,6 @@ from roleagent.config.settings import (
     TrainConfig,
     VLLMConfig,
     WarmStartConfig,
-    WatchdogConfig,
 )
 from roleagent.config.words import WORDS
 from roleagent.env_card import EnvCard, card_of
@@ -55,28 +54,6 @@ from roleagent.options import ConfigError, shown, user_path
 from roleagent.validation import Integer, PathText, Switch, Text, validated
 
 _MOST, _DEEPEST = 10_000, 32  # values in a file, and sections within sections
-
-
-RENAMED = {
-    "rollout.tasks": "rollout.num_groups",
-    "rollout.refills": "rollout.dynamic_sampling_rounds",
-    "loss.ratio": "loss.importance_level",
-    "loss.old": "loss.old_logprobs",
-    "loss.correction": "loss.importance_cap",
-    "optim.updates": "optim.minibatches",
-    "optim.optimiser": "optim.optimizer",
-    "warmstart.optimiser": "warmstart.optimizer",
-    "warmstart.forecasts": "warmstart.predictions",
-    "warmstart.decoys": "warmstart.corrupted_predictions",
-    "deepspeed.offload_optimiser": "deepspeed.offload_optimizer",
-}
-"""Options that were renamed, with their new names: the old ones are refused by them."""
-
-REMOVED = {
-    "train.minutes": "a run does fixed work on every machine: set train.iterations (train.tokens of train.stage=sft)",
-    "warmstart.minutes": "a run does fixed work on every machine: set warmstart.episodes, epochs and rounds",
-}
-"""Options that are gone, with what replaces them."""
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
@@ -102,12 +79,12 @@ class Config:
     optim: OptimConfig = field(default_factory=OptimConfig)
     curriculum: CurriculumConfig = field(default_factory=CurriculumConfig)
     simulator: SimulatorConfig = field(default_factory=SimulatorConfig)
+    endpoint: EndpointConfig = field(default_factory=EndpointConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     revision: RevisionConfig = field(default_factory=RevisionConfig)
     preference: PreferenceConfig = field(default_factory=PreferenceConfig)
     deepspeed: DeepSpeedConfig = field(default_factory=DeepSpeedConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
-    watchdog: WatchdogConfig = field(default_factory=WatchdogConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)
 
     @property
@@ -295,7 +272,7 @@ def from_dict(tree: Mapping[str, Any]) -> Config:
     section = tree.get("env")
     if isinstance(section, Mapping) and "id" in section and not {"train_split", "eval_split"} <= section.keys():
         tree["env"] = {**_splits(section["id"]), **section}
-    return validated(Config, tree, RENAMED, REMOVED, WORDS)
+    return validated(Config, tree, WORDS)
 
 
 def to_dict(config: Config) -> dict[str, Any]:

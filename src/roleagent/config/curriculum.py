@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -29,7 +28,10 @@ from roleagent.validation import Integer, Number
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class EndpointConfig:
-    """An OpenAI-compatible server; its key is in the environment, as ROLEAGENT_API_KEY or OPENAI_API_KEY."""
+    """An OpenAI-compatible server, of ``curriculum.analyst=endpoint`` and ``simulator.kind=endpoint``.
+
+    Its key is in the environment, as ROLEAGENT_API_KEY or OPENAI_API_KEY.
+    """
 
     url: Text = ""  # e.g. https://host/v1
     model: Text = ""  # empty: the only one that the server offers
@@ -37,15 +39,13 @@ class EndpointConfig:
     timeout: Positive = 60.0  # seconds for one attempt
     context: Size = 16384  # tokens
     answer_tokens: Size = 2048  # most tokens of an answer, and of what a model thinks before it
-    candidate_tokens: Count = 4096  # most tokens of the question that lists the candidates
-    prompt_price: Amount = 0.0  # money per million tokens
-    completion_price: Amount = 0.0  # the same of what it writes
+    prices: Annotated[tuple[Amount, ...], Field(max_length=2)] = ()  # money per million tokens, [read, written]
 
-    @property
-    def prices(self) -> tuple[float, float] | None:
-        """Money per million prompt and per million completion tokens; None where no price is set."""
-        prices = (self.prompt_price, self.completion_price)
-        return prices if any(prices) else None
+    @model_validator(mode="after")
+    def _pair(self) -> EndpointConfig:
+        if len(self.prices) == 1:
+            raise ValueError("endpoint.prices must be two numbers, [read, written], per million tokens")
+        return self
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
@@ -65,7 +65,6 @@ class CurriculumConfig:
     selection_tokens: Size = 128  # most tokens of a selection by the policy
     candidates: Length = 32  # most failures that the analyst chooses from
     candidate_tokens: Count = 2048  # most tokens of the question to the policy that lists them
-    endpoint: EndpointConfig = field(default_factory=EndpointConfig)
 
     @model_validator(mode="after")
     def _analyst(self) -> CurriculumConfig:
@@ -104,7 +103,6 @@ class SimulatorConfig:
     kl: Amount = 0.01  # weight of the distance to the initial simulator, of kind model
     max_kl: Amount = 0.05  # nats per token; an update of kind model stops there; 0: no limit
     temperature: Temperature = 1.0  # at which a model samples tasks
-    endpoint: EndpointConfig = field(default_factory=EndpointConfig)  # of kind endpoint
     probe: Count = 0  # tasks of the initial and of the present simulator that are played every train.evaluate_every
     shuffle_rewards: Switch = False  # a control: success rates go to other tasks of the batch
     relabel: Switch = False  # ours: all records train, each as if its own success rate had been asked for

@@ -20,11 +20,11 @@ _OF_RL = (
     "estimator.* critic.* loss.clip_* loss.kl loss.importance_* loss.aggregation loss.divisor loss.old_logprobs "
     "loss.action_mask loss.prediction_credit loss.imitated_turns optim.lr optim.minibatches optim.minibatch_turns "
     "optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds train.iterations "
-    "train.shuffle_*"
+    "train.shuffle"
 )
 
 RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
-    ("lora.alpha lora.dropout lora.modules", lambda c: c.lora.rank > 0, "lora.rank=0 trains all weights"),
+    ("lora.alpha", lambda c: c.lora.rank > 0, "lora.rank=0 trains all weights"),
     (_SIZES, lambda c: not c.policy.path, "the model of policy.path has its own sizes"),
     ("policy.trust_remote_code", lambda c: bool(c.policy.path), "a policy from scratch has no code of its own"),
     ("prompt.history", lambda c: c.prompt.style == "window", "prompt.style=transcript shows all steps"),
@@ -63,9 +63,12 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ("optim.minibatches", lambda c: not c.optim.minibatch_turns, "optim.minibatch_turns takes its place"),
     ("curriculum.*", lambda c: c.aiw, "aiw=off has no curriculum"),
     (f"{_BY_MODEL} curriculum.temperature", lambda c: c.curriculum.analyst != "rule", "rules write no text"),
-    ("curriculum.endpoint.*", lambda c: c.curriculum.analyst == "endpoint", "curriculum.analyst is not endpoint"),
+    (
+        "endpoint.*",
+        lambda c: (c.aiw and c.curriculum.analyst == "endpoint") or (c.genenv and c.simulator.kind == "endpoint"),
+        "neither curriculum.analyst nor simulator.kind is endpoint",
+    ),
     ("simulator.*", lambda c: c.genenv, "genenv=off writes no tasks"),
-    ("simulator.endpoint.*", lambda c: c.simulator.kind == "endpoint", "simulator.kind is not endpoint"),
     ("simulator.static_factor", lambda c: c.simulator.kind == "static", "simulator.kind is not static"),
     ("search.* revision.*", lambda c: c.train.stage in ("revise", "eto"), "they belong to train.stage=revise and eto"),
     ("preference.*", lambda c: c.train.stage == "eto", "it belongs to train.stage=eto"),
@@ -73,7 +76,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     (_OF_RL, lambda c: c.train.stage == "rl", "it belongs to train.stage=rl"),
     (
         "tracking.project",
-        lambda c: c.tracking.wandb or c.tracking.mlflow or c.tracking.trackio,
+        lambda c: any(name != "tensorboard" for name in c.tracking.to),
         "no tracker with projects is on",
     ),
 )
@@ -82,7 +85,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
 
 _OF_TRAINING = (
     "run_dir aiw genenv train.* optim.* loss.* estimator.* critic.* warmstart.* lora.* search.* preference.* "
-    "deepspeed.* watchdog.* tracking.* curriculum.* simulator.* vllm.* rollout.num_groups rollout.group_size "
+    "deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* rollout.num_groups rollout.group_size "
     "rollout.temperature rollout.backend rollout.dynamic_sampling_rounds rollout.eval_sampled env.train_split"
 )
 

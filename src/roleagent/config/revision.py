@@ -109,9 +109,6 @@ class PreferenceConfig:
 
     beta: tuple[Amount, ...] = (0.1, 0.5)  # of the loss, by round; the last one from then on
     lr: tuple[Rate, ...] = (1e-6, 5e-7)  # peak, by round; about 1e-4 for a policy from scratch
-    epochs: Annotated[Number, Field(gt=0, le=1000)] = 3.0  # passes over a round's pairs
-    batch_pairs: Length = 32  # pairs per update
-    extra_turns: Count = 5  # by which a bad path may be longer than its good one; the rest is cut
 
     @model_validator(mode="after")
     def _lists(self) -> PreferenceConfig:

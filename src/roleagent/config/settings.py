@@ -84,8 +84,6 @@ class LoRAConfig:
 
     rank: Annotated[Integer, Field(ge=0, le=4096)] = 0  # 0: all weights are trained
     alpha: Positive = 32.0  # what an adapter adds counts alpha / rank
-    dropout: ShareBelow1 = 0.0  # share of an adapter's inputs that is dropped in training
-    modules: Text = "all-linear"  # or the names of linear layers, as q_proj,v_proj
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
@@ -159,14 +157,10 @@ class VLLMConfig:
 
     url: Text = ""  # of a server (python -m roleagent.agents.policies.vllm.server); empty: an engine in each process
     memory: ShareAbove0 = 0.4  # share of the accelerator's memory, for weights and KV cache
-    cpu_cache: Amount = 1.0  # GiB of KV cache, on the CPU
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: the policy's
-    max_sequences: Size = 256  # most sequences that are computed side by side
     tensor_parallel: Length = 1  # accelerators of an engine; more than one needs a server
-    eager: Switch = False  # no CUDA graphs: starts sooner, samples more slowly
     sleep: Annotated[Integer, Field(ge=0, le=2)] = 1  # during updates, on CUDA, without a server:
     # 1: weights wait in main memory, 2: nowhere
-    transfer: Literal["auto", "nccl", "gloo"] = "auto"  # weights to a server; auto: nccl between different GPUs
+    extra: Mapping[str, Any] = field(default_factory=dict)  # laid over vLLM's engine arguments, in its own words
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
@@ -265,42 +259,18 @@ class TrainConfig:
     evaluate_every: Count = 0  # iterations; 0: only before and after
     checkpoint_every: Size = 1  # iterations
     keep_checkpoints: Size = 2  # how many, the newest
-    token_groups: Count = 1  # groups per iteration that are written down token by token, those that teach first
-    shuffle_advantages: Switch = False  # a control: credit goes to the wrong turns, so no learning is expected
-    shuffle_process: Switch = False  # a control: the rewards `tool` and `process` go to other turns of the batch
+    logged_groups: Count = 1  # groups per iteration that are written down token by token, those that teach first
+    shuffle: Annotated[Literal["none", "advantages", "process"], OFF_IS_NONE] = "none"  # a control: the
+    # advantages, or only the rewards `tool` and `process`, go to other turns of the batch
+    stop_on_alarm: Switch = False  # whether a collapse ends the run; a loss that is no number always does
     stage: Literal["rl", "sft", "revise", "eto"] = "rl"  # what follows the warm start: reinforcement; more imitation, a
     # control; Agent-R; or ETO, its baseline
-
-
-@dataclass(frozen=True, config=KNOWN_KEYS)
-class WatchdogConfig:
-    """The signs of a collapse, and the reaction."""
-
-    stop: Switch = False  # whether a collapse ends the run; a loss that is no number always does
-    window: Size = 5  # iterations that success and entropy are averaged over
-    patience: Size = 3  # iterations that a sign must last to be named, and be away to be over
-    entropy_floor: Amount = 0.005  # nats
-    entropy_share: Amount = 0.1  # of its first iterations' mean, below which it has collapsed
-    entropy_rise: Amount = 5.0  # times its first iterations' mean, above which the policy is noise
-    success_share: Amount = 0.33  # of the best moving average, below which the alarm is raised
-    success_least: Amount = 0.1  # best moving averages below this are nothing to lose
-    solved: Amount = 0.95  # success from which low entropy and zero-variance groups are no collapse
-    zero_variance_groups: Amount = 0.95  # share of the groups
-    kl: Amount = 2.0  # nats per token, to the reference
-    mismatch: Amount = 0.1  # nats per token, between learner and sampler before the iteration's first update
-    clip_fraction: Amount = 0.5  # share of the tokens
-    invalid_actions: Amount = 0.8  # share of the actions, in training and on held-out tasks
-    held_out_gap: Amount = 0.4  # success in training minus success on held-out tasks
-    repeats: Amount = 0.8  # share of the replies that repeat themselves, or of the episodes
-    cut_replies: Amount = 0.9  # share of the replies
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class TrackingConfig:
     """Trackers of metrics besides ``metrics.jsonl``."""
 
-    tensorboard: Switch = True  # in the run folder
-    wandb: Switch = False  # needs roleagent[wandb], as the next two need theirs
-    mlflow: Switch = False  # MLFLOW_TRACKING_URI, or the run folder
-    trackio: Switch = False  # TRACKIO_DIR, or where trackio keeps its files
-    project: Text = "roleagent"  # under which they file the run
+    to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ("tensorboard",)  # tensorboard: in the run
+    # folder; each other needs the extra of its name
+    project: Text = "roleagent"  # under which they file the run; TensorBoard has none

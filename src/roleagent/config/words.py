@@ -68,12 +68,10 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     **dict.fromkeys(("use_vllm", "vllm_mode", "rollout_backend", "name"), ("rollout.backend",)),
     **dict.fromkeys(("gpu_memory_utilization", "vllm_gpu_memory_utilization"), ("vllm.memory",)),
     **dict.fromkeys(("tensor_model_parallel_size", "tensor_parallel_size"), ("vllm.tensor_parallel",)),
-    **dict.fromkeys(("max_num_seqs", "vllm_max_num_seqs"), ("vllm.max_sequences",)),
+    **dict.fromkeys(("max_num_seqs", "vllm_max_num_seqs", "enforce_eager"), ("vllm.extra",)),
     **dict.fromkeys(("do_sample", "val_temperature", "eval_temp"), ("rollout.eval_temperature",)),
     **dict.fromkeys(("lora_r", "lora_rank", "r", "use_peft"), ("lora.rank",)),
     "lora_alpha": ("lora.alpha",),
-    "lora_dropout": ("lora.dropout",),
-    **dict.fromkeys(("target_modules", "lora_target_modules"), ("lora.modules",)),
     **dict.fromkeys(
         ("gradient_checkpointing", "enable_gradient_checkpointing"), ("deepspeed.activation_checkpointing",)
     ),
@@ -84,7 +82,7 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     **dict.fromkeys(("output_dir", "default_local_dir", "logging_dir", "save_dir", "out"), ("run_dir",)),
     **dict.fromkeys(("data_seed", "random_seed"), ("seed",)),
     **dict.fromkeys(("project_name", "wandb_project"), ("tracking.project",)),
-    **dict.fromkeys(("report_to", "logger"), ("tracking.wandb", "tracking.mlflow", "tracking.tensorboard")),
+    **dict.fromkeys(("report_to", "logger"), ("tracking.to",)),
     **dict.fromkeys(("env_id", "env_name", "environment"), ("env.id",)),
     "split": ("env.train_split", "env.eval_split"),
     **dict.fromkeys(("device", "device_map", "gpu", "cuda", "use_cpu", "no_cuda", "gpus"), _DEVICES),

@@ -34,7 +34,7 @@ from roleagent.types import Request
 
 NEEDS_VLLM = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed (.ci/vllm)")
 CONTEXT = 192
-OPTIONS = [f"policy.context={CONTEXT}", "vllm.cpu_cache=0.05", "vllm.eager=on", "vllm.memory=0.1"]
+OPTIONS = [f"policy.context={CONTEXT}", "vllm.extra={kv_cache_memory_bytes: 53687091}", "vllm.memory=0.1"]
 SIZES = PolicyConfig(hidden_size=64, layers=2, heads=2, kv_heads=1, mlp_size=64, context=CONTEXT)
 NEVER = frozenset({-1})
 
@@ -421,7 +421,7 @@ RUN = {
     "rollout": {"backend": "vllm", "num_groups": 2, "group_size": 3, "action_tokens": 12, "prediction_tokens": 24},
     "curriculum": {"analyst": "rule"},
     "optim": {"minibatches": 1, "lr": 3e-3, "warmup_steps": 0},
-    "vllm": {"cpu_cache": 0.05, "eager": True, "memory": 0.1},
+    "vllm": {"extra": {"kv_cache_memory_bytes": 53687091}, "memory": 0.1},
     "train": {"iterations": 1, "keep_checkpoints": 20},
 }
 

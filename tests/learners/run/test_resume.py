@@ -207,7 +207,7 @@ def test_a_kill_between_a_file_and_its_checksum_leaves_both_whole(tmp_path, monk
     [
         ("optim.micro_batch_tokens=512", True),  # out of memory
         ("vllm.url=http://elsewhere:1", True),
-        ("simulator.endpoint.url=http://elsewhere:1", True),
+        ("endpoint.url=http://elsewhere:1", True),
         ("rollout.num_groups=4", False),
     ],
 )

@@ -31,8 +31,12 @@ def available(name):
 
 
 def config_for(name, folder, **more):
-    switches = {f"tracking.{other}": other == name for other in TRACKERS}
-    options = {**switches, "run_dir": folder, "curriculum.library": f"postgresql://me:{PASSWORD}@host/db", **more}
+    options = {
+        "tracking.to": f"[{name}]",
+        "run_dir": folder,
+        "curriculum.library": f"postgresql://me:{PASSWORD}@host/db",
+        **more,
+    }
     return load(
         overrides=[
             f"{key}={str(value).lower() if isinstance(value, bool) else value}" for key, value in options.items()
