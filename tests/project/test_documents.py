@@ -7,12 +7,11 @@ import re
 import sys
 
 import pytest
-import yaml
 from commands import PAGES
 from gymnasium.error import DependencyNotInstalled
 from programs import ROOT
 
-from roleagent.config import Config, from_dict
+from roleagent.config import Config
 
 SECTIONS = [
     field.name for field in dataclasses.fields(Config) if dataclasses.is_dataclass(getattr(Config(), field.name))
@@ -48,20 +47,6 @@ def test_every_option_that_is_named_exists(page):
     named = set(re.findall(OPTION + ends, text))
     others = re.compile(r".*\.(py|jsonl?|md|parquet)|env\.unwrapped(\..*)?")  # files, and the environment itself
     assert {path for path in named if not is_option(path) and not others.fullmatch(path)} == set()
-
-
-@pytest.mark.parametrize("script", SHELL, ids=relative)
-def test_a_shell_script_names_options_and_files_that_exist(script):
-    text = script.read_text("utf-8").replace("\\\n", " ")
-    for _, written in re.findall(r"\.yaml\"? <<'(\w+)'\n(.*?)\n\1\n", text, re.DOTALL):
-        from_dict(yaml.safe_load(written))
-    programs = [*ROOT.glob("*.py"), *PYTHON, *(ROOT / "src").glob("roleagent/*.py"), *ROOT.glob("learners/run/*.py")]
-    defined = {flag for path in programs for flag in re.findall(r'"(--[a-z][\w-]*)"', path.read_text("utf-8"))}
-    for line in text.splitlines():
-        for arguments in re.findall(r"\w+\.py\b(.*)", line):
-            assert set(re.findall(r"(?<=\s)--[a-z][\w-]*", arguments)) <= defined, line
-    named = re.findall(r"(?<![\w./$-])(?:configs|benchmarks|examples|tests|docs)/[\w/]+(?:\.\w+)?", text)
-    assert [name for name in named if not (ROOT / name).exists()] == []
 
 
 def without_code(page):

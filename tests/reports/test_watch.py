@@ -191,9 +191,12 @@ def test_a_browser_follows_a_run_from_before_its_beginning(tmp_path, chromium):
         until("document.querySelector('h1').textContent", "Waiting for a run")
         iterate(begin(run), 1)
         until("document.querySelector('h1').textContent", "run")
+        chromium.execute_script("document.querySelector('.card-head').click()")
         iterate(run, 2)
         ask.server.watcher._read_again = 0.0
         chromium.execute_script("document.dispatchEvent(new Event('visibilitychange'))")  # sooner than by itself
         until("/iteration 2 of 4/.test(document.getElementById('live').textContent)", True)
+        until("document.getElementById('news').textContent", "Show 1 new episode")
+        until("document.querySelectorAll('.turn').length", 5)  # what the reader has opened stays open
         assert [line["message"] for line in chromium.get_log("browser")] == []
         chromium.get("about:blank")  # or it would go on asking

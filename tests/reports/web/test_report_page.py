@@ -3,8 +3,6 @@
 import copy
 import json
 import re
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import resources
 
 import pytest
@@ -467,83 +465,3 @@ def test_hostile_text_stays_text(reader, pages):
     shown = reader.ask("document.querySelector('main').textContent")
     assert shown.count(EVIL) > 8
     assert reader.complaints() == []
-
-
-# --- while it goes on ---
-
-
-class Served(ThreadingHTTPServer):
-    """A run that is watcher, in miniature."""
-
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), _Answer)
-        self.data, self.asked = run_data(), []
-        self.data["episodes"] = [card for card in self.data["episodes"] if card["iteration"] == 1]
-
-
-class _Answer(BaseHTTPRequestHandler):
-    def do_GET(self):
-        server = self.server
-        stamp = f'"{len(server.data["episodes"])}"'
-        status, body = 200, ""
-        server.asked.append((self.path, self.headers.get("If-None-Match")))
-        if self.path == "/":
-            body = render([server.data], live="data.json")
-        elif self.path == "/data.json":
-            status = 304 if self.headers.get("If-None-Match") == stamp else 200
-            body = as_json({"runs": [server.data]})
-        else:
-            iteration = int(re.fullmatch(r"/episodes/(\d+)\.json", self.path)[1])
-            body = as_json([episode(iteration, 0, 0, True, "asked for")])
-        self.send_response(status)
-        self.send_header("Content-Type", "text/html; charset=utf-8" if self.path == "/" else "application/json")
-        if self.path == "/data.json":
-            self.send_header("ETag", stamp)
-        self.end_headers()
-        if status == 200:
-            self.wfile.write(body.encode())
-
-    def log_message(self, format, *arguments):
-        pass
-
-
-@pytest.fixture
-def served():
-    with Served() as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
-
-
-def test_a_watched_run_brings_news_and_keeps_the_readers_place(reader, served):
-    look = "document.dispatchEvent(new Event('visibilitychange'))"
-    reader.open(f"http://127.0.0.1:{served.server_port}/")
-    reader.until("document.getElementById('live').textContent.startsWith('Live: finished')")
-    reader.click(".card-head")
-    reader.click(".chart summary")
-    reader.choose("outcome", "max_steps")
-    reader.click(".card-head")
-    reader.ask("void (document.getElementById('search').value = 'egg')")
-    reader.ask("document.getElementById('search').focus()")
-    newer = copy.deepcopy(run_data())
-    newer["state"], newer["training"]["values"]["success"][-1] = "training", 0.9999
-    served.data = newer
-    reader.ask(look)
-    reader.until("document.getElementById('news').textContent == 'Show 2 new episodes'")
-    assert "training" in reader.see("#runs")[0] and "100.0" in reader.see(".chart table tbody tr")[-1]
-    assert len(reader.see(".card")) == 2 and reader.ask("document.querySelectorAll('.turn').length") == 2
-    assert reader.ask("document.activeElement.id + document.activeElement.value") == "searchegg"
-    reader.click("#news button")
-    assert len(reader.see(".card")) == 4 and reader.ask("document.querySelectorAll('.turn').length") == 2
-    reader.ask(look)
-    reader.click("#filters button")
-    reader.choose("iteration", "5")  # which the page does not have yet
-    reader.until("document.querySelector('.goal')?.textContent == 'asked for'")
-    assert ("/data.json", '"8"') in served.asked  # what has not changed is not sent again
-    reader.ask("void Object.defineProperty(document, 'hidden', { value: true })")
-    asked = len(served.asked)
-    reader.ask(look)
-    assert len(served.asked) == asked
-    assert [entry for entry in reader.browser.get_log("browser") if entry["level"] == "SEVERE"] == []
