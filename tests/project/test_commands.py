@@ -110,6 +110,10 @@ def read_command(words, read):
         with pytest.raises(ReadError) as found:
             parse_args(arguments)
         read_command(["python", found.value.args[0].user_script, *found.value.args[0].user_args], read)
+    elif program == "sbatch":
+        place = next(number for number, word in enumerate(arguments) if word.endswith(".sbatch"))
+        assert (ROOT / arguments[place]).exists()
+        read_command(["python", "train.py", *(word for word in arguments[place + 1 :] if word != "…")], read)
     elif arguments[0] == "-m":
         read(runpy.run_module, arguments[1], arguments[2:])
     elif not re.search("sys.argv|argparse|parse_|read_command", (ROOT / arguments[0]).read_text("utf-8")):

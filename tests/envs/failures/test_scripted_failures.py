@@ -1,14 +1,11 @@
 """Failures by construction: every mistake is made, it is the only one, and the rules find it."""
 
-import json
 import re
 from collections import Counter
 
 import gymnasium
 import numpy as np
 import pytest
-from fake_openai import serving
-from programs import load
 
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.alfworld.goals import parse_goal
@@ -173,28 +170,3 @@ def test_official_games_and_products(official_games, webshop_data):
     env = gymnasium.make("RoleAgent/WebShop-v0", data_dir=webshop_data)
     for mode in {*WEBSHOP} - {"price_constraint_violation", "premature_purchase"}:  # there is little to choose from
         assert len(play_failures(env, mode, 2, np.random.default_rng(0))) == 2, mode
-
-
-def test_the_benchmark_of_rules_and_of_a_server(capsys, tmp_path):
-    """The server answers with the same mode, invents one, or cannot be read, by turns."""
-
-    program = load("benchmarks/analysts")
-
-    def benchmark(*arguments):
-        assert program.main([*map(str, arguments)]) == 0
-        return json.loads(capsys.readouterr().out.splitlines()[-1].removeprefix("RESULT "))["worlds"]
-
-    def reply(body, number):
-        mode = ("navigation loop", "fell_asleep", None)[number % 3]
-        return f"<reflection>\nDOMINANT_TYPE: {mode}\nCRITICAL_STEP: 1\n</reflection>" if mode else "Well, well."
-
-    assert program.main(["--worlds", "toys"]) == 2 and "'toys'" in capsys.readouterr().err
-    out = tmp_path / "failures.jsonl"
-    worlds = benchmark("--n", 1, "--worlds", "toy,search", "--out", out)
-    assert worlds["toy"]["accuracy"]["n"] == 11 and worlds["search"]["ratio"] > 2
-    labels = [json.loads(line)["label"]["mode"] for line in out.read_text().splitlines()]
-    assert labels == [*ALFWORLD, *SEARCH]
-    with serving(reply) as server:
-        [world] = benchmark("--endpoint", server.url, "--n", 3, "--worlds", "toy").values()
-    assert world["modes"]["navigation_loop"]["accuracy"]["share"] == pytest.approx(1 / 3, abs=0.34)
-    assert world["outside"] + world["fallback"] == pytest.approx(2 / 3, abs=0.04)
