@@ -163,8 +163,8 @@ def test_an_adapter_is_peft_s_and_its_sum_a_plain_model(tmp_path):
     plain = AutoModelForCausalLM.from_pretrained(tmp_path / "plain")
     theirs = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base), str(tmp_path / "adapter"))
     assert (logprobs(AutoModelForCausalLM.from_pretrained(base), segments) - expected).abs().max() > 0.1
-    torch.testing.assert_close(logprobs(plain, segments), expected)
-    torch.testing.assert_close(logprobs(theirs.get_base_model(), segments), expected)
+    torch.testing.assert_close(logprobs(plain, segments), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(logprobs(theirs.get_base_model(), segments), expected, rtol=1e-4, atol=1e-4)
     assert {type(module).__name__ for module in plain.modules()} == {
         type(module).__name__ for module in qwen().model.modules()
     }
