@@ -124,10 +124,9 @@ def train_revisions(
 
     for iteration in revision.iterations(run):
         # Search every task as a tree; find the first mistakes, and splice good steps behind them.
-        for wave in revision.waves(run, sampler, iteration):
-            trees = revision.search(run, searcher, wave)
-            revision.make_examples(run, split, actor, wave, trees)
-        revision.join_trees(run, actor, iteration)
+        for batch in revision.tree_batches(run, sampler, iteration):
+            trees = revision.search(run, searcher, batch)
+            revision.make_examples(run, split, actor, batch, trees)
 
         # Imitate good and spliced trajectories. Failures choose the next tasks.
         examples = revision.collect(run, sampler, iteration)

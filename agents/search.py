@@ -3,12 +3,12 @@
 A tree is played as an episode is: its search awaits the policy's replies, and :mod:`roleagent.agents.scheduler` samples
 those of all trees in one call.
 
-Each descent goes from the root of a tree to a leaf. It expands the nodes on its way: the policy samples ``width``
-replies, and those with the same command are one child. Each child is played at once. Every new leaf adds its outcome to
-all nodes above it.
+Each simulation goes from the root of a tree to a leaf. It expands the nodes on its way: the policy samples
+``num_children`` replies, and those with the same command are one child. Each child is played at once. Every new leaf
+adds its outcome to all nodes above it.
 
 Nodes are states of an episode, edges are replies of the policy. A path from the root is an episode, token for token
-what a rollout with the same replies records. Which node is expanded next is chosen by UCT (Eq. 5), or drawn.
+what a rollout with the same replies records. Which node is expanded next is chosen by UCT (Eq. 5).
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ def uct_score(child: Node, exploration: float) -> float:
     return child.value_sum / child.visits + exploration * math.sqrt(math.log(child.parent.visits) / child.visits)
 
 
-def select(tree: Tree, node: Node, exploration: float | None, rng: np.random.Generator) -> Node | None:
+def select(tree: Tree, node: Node, exploration: float, rng: np.random.Generator) -> Node | None:
     """The child with the largest score; ties are drawn. Leaves and exhausted children are not chosen.
 
     Args:
-        exploration: c_uct; None: any child is drawn.
+        exploration: c_uct.
 
     Returns:
         the child; None if there is none to choose: then the node is exhausted, and nodes above it may be, too.
@@ -65,11 +65,10 @@ def select(tree: Tree, node: Node, exploration: float | None, rng: np.random.Gen
             above.exhausted = True
         return None
     tree.chosen += 1
-    if exploration is not None:
-        scores = [uct_score(child, exploration) for child in choices]
-        best = max(scores)
-        tree.chosen_by_uct += len(choices) > 1 and not math.isinf(best)
-        choices = [child for child, score in zip(choices, scores, strict=True) if score == best]
+    scores = [uct_score(child, exploration) for child in choices]
+    best = max(scores)
+    tree.chosen_by_uct += len(choices) > 1 and not math.isinf(best)
+    choices = [child for child, score in zip(choices, scores, strict=True) if score == best]
     return choices[int(rng.integers(len(choices)))] if len(choices) > 1 else choices[0]
 
 
@@ -124,7 +123,7 @@ class Node:
 
     @property
     def is_given(self) -> bool:
-        """Whether the reply is an expert's (``search.head``)."""
+        """Whether the reply is an expert's (``search.expert_prefix``)."""
         return bool(self.info.get("given"))
 
     @property
@@ -177,7 +176,7 @@ class Tree:
     Attributes:
         root: the state after ``reset``.
         nodes: all nodes by number.
-        descents: finished descents.
+        simulations: finished simulations.
         expansions: nodes that were expanded, simulated ones included.
         chosen: selections of a child.
         chosen_by_uct: of these, selections between children that had all been visited; the others draw an unvisited
@@ -188,7 +187,7 @@ class Tree:
     task: Task
     root: Node
     nodes: list[Node] = field(default_factory=list)
-    descents: int = 0
+    simulations: int = 0
     expansions: int = 0
     chosen: int = 0
     chosen_by_uct: int = 0
@@ -262,7 +261,7 @@ class SearchStats:
     """
 
     trees: int = 0
-    descents: int = 0
+    simulations: int = 0
     expansions: int = 0
     chosen: int = 0
     chosen_by_uct: int = 0
@@ -363,12 +362,11 @@ class Search:
         make = partial(make_wrapped, split.config, split.task_split.split, 0)
         return cls(plain.rollout(policy), make, split.config.search)
 
-    def wave(
+    def search(
         self,
         task_ids: Sequence[str],
         rngs: Sequence[np.random.Generator],
         progress: Callable[[int, int], None] | None = None,
-        pairs: Callable[[Tree], int] | None = None,
     ) -> list[Tree]:
         """Searches some tasks side by side.
 
@@ -376,7 +374,6 @@ class Search:
             task_ids: one tree each.
             rngs: of each tree's draws.
             progress: called after every call of the policy with (finished, all) trees.
-            pairs: counts the pairs of a tree; at ``search.enough`` it is finished.
 
         Returns:
             the trees in order, without snapshots and conversations. That of a failed environment has an ``error``.
@@ -388,12 +385,12 @@ class Search:
         for world, tree, rng in zip(worlds, trees, rngs, strict=True):
             if not tree.error:
                 tree.root.conversation = self.rollout.open(tree.root.observation, tree.root.info)
-                if self.options.head:
+                if self.options.expert_prefix:
                     self._play_head(world, tree, rng)
 
         async def search(index: int, slot: int) -> None:
             try:
-                await _Descents(self, slot, worlds[index], trees[index]).play(rngs[index], pairs)
+                await _TreeSearch(self, slot, worlds[index], trees[index]).play(rngs[index])
             except _WorldFailed as error:
                 trees[index].error = str(error)
 
@@ -421,7 +418,7 @@ class Search:
             expert = ScriptedEpisode(world.commands, tree.task.task_id, rng)
             commands = [turn.action for turn in expert.turns] if expert.finish() else []
             world.restart()
-            for command in commands[: min(int(self.options.head * len(commands)), self.options.depth - 1)]:
+            for command in commands[: min(int(self.options.expert_prefix * len(commands)), self.options.depth - 1)]:
                 reply, prompt = reader.write(command, policy.literal), self.conversation(node).action_prompt()
                 said = self.rollout.text_reply(reply, self.rollout.action_stops)
                 child = Node(parent=node, command=command, reply=reply, prompt_ids=prompt, completion=said)
@@ -449,7 +446,7 @@ class Search:
             tree.release()
             self.stats.add(
                 trees=1,
-                descents=tree.descents,
+                simulations=tree.simulations,
                 expansions=tree.expansions,
                 chosen=tree.chosen,
                 chosen_by_uct=tree.chosen_by_uct,
@@ -462,23 +459,22 @@ class Search:
             world.restorer = Restorer(world.env, restorer.replay)
 
 
-class _Descents:
+class _TreeSearch:
     """The search in one tree."""
 
     def __init__(self, search: Search, place: int, world: _World, tree: Tree):
         self._search, self._place, self._world, self._tree = search, place, world, tree
         self._options = search.options
 
-    async def play(self, rng: np.random.Generator, pairs: Callable[[Tree], int] | None) -> None:
-        """Descends until the tree is finished.
+    async def play(self, rng: np.random.Generator) -> None:
+        """Simulates until the tree is finished.
 
         Raises:
             _WorldFailed: its environment failed.
         """
         tree, options = self._tree, self._options
-        exploration = options.uct if options.selection == "uct" else None
-        start, alone = tree.start, options.simulation == "rollout" and options.width == 1
-        while not (tree.error or start.is_leaf or start.exhausted or tree.descents >= options.descents):
+        start, alone = tree.start, options.rollout_policy == "rollout" and options.num_children == 1
+        while not (tree.error or start.is_leaf or start.exhausted or tree.simulations >= options.simulations):
             node: Node | None = start
             if alone:  # without siblings there is nothing to choose: every path begins anew
                 await self._simulate(start)
@@ -486,17 +482,15 @@ class _Descents:
             while node is not None:
                 fresh = not node.expanded
                 if fresh:
-                    await self._expand(node, options.width, simulated=False)
+                    await self._expand(node, options.num_children, simulated=False)
                     if node.is_leaf:  # no room for another reply
                         break
-                chosen = select(tree, node, exploration, rng)
-                if chosen is not None and fresh and options.simulation == "rollout":
+                chosen = select(tree, node, options.uct, rng)
+                if chosen is not None and fresh and options.rollout_policy == "rollout":
                     await self._simulate(chosen)
                     break
                 node = chosen
-            tree.descents += 1
-            if options.enough and pairs is not None and pairs(tree) >= options.enough:
-                return
+            tree.simulations += 1
 
     async def _simulate(self, node: Node) -> None:
         """One reply after another down to a leaf."""
@@ -513,7 +507,7 @@ class _Descents:
             node.back_up()
             return
         self._tree.expansions += 1
-        first = self._place * self._options.width  # the siblings of a tree have neighboring slots
+        first = self._place * self._options.num_children  # the siblings of a tree have neighboring slots
         completions: list[Completion] = await Ask(
             [Request(prompt, first + copy, limit, rollout.action_stops) for copy in range(width)]
         )

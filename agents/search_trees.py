@@ -1,9 +1,9 @@
-"""Search trees on disk: a compressed file of JSON lines per wave, in the folder ``search`` of a run, and ``roleagent
+"""Search trees on disk: a compressed file of JSON lines per batch, in the folder ``search`` of a run, and ``roleagent
 trees``, which shows them.
 
-A file is written atomically, so a wave is there as a whole or not at all, and a resumed run repeats only a wave without
-a file. A stored tree has everything but prompts, log-probabilities and snapshots: they are made again where they are
-needed.
+A file is written atomically, so a batch is there as a whole or not at all, and a resumed run repeats only a batch
+without a file. A stored tree has everything but prompts, log-probabilities and snapshots: they are made again where
+they are needed.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLAIN = (
     *("number", "depth", "command", "reply", "observation", "info", "reward", "outcome", "terminated", "truncated"),
     *("stop_reason", "multiplicity", "visits", "value_sum", "simulated", "exhausted"),
 )
-_COUNTS = ("descents", "expansions", "chosen", "chosen_by_uct", "error")
+_COUNTS = ("simulations", "expansions", "chosen", "chosen_by_uct", "error")
 
 
 class StoredTree(NamedTuple):
@@ -45,18 +45,18 @@ class StoredTree(NamedTuple):
     tree: Tree
 
 
-def wave_file(run: Path, iteration: int, wave: int) -> Path:
-    """The file of a wave; iterations count from 1, waves from 0."""
-    return run / FOLDER / f"iteration-{iteration:04d}" / f"wave-{wave:04d}.jsonl.gz"
+def batch_file(run: Path, iteration: int, batch: int) -> Path:
+    """The file of a batch; iterations count from 1, batches from 0."""
+    return run / FOLDER / f"iteration-{iteration:04d}" / f"batch-{batch:04d}.jsonl.gz"
 
 
 def write_trees(path: Path, trees: Sequence[Tree]) -> None:
-    """Writes a wave."""
+    """Writes a batch."""
     write_json_lines(path, (_described(tree) for tree in trees), default=str)
 
 
 def read_trees(path: Path) -> list[Tree]:
-    """Reads a wave.
+    """Reads a batch.
 
     Raises:
         ConfigError: the file is damaged; one line.
@@ -69,7 +69,7 @@ def read_trees(path: Path) -> list[Tree]:
 
 def iterations_of(run: Path) -> list[int]:
     """The iterations with search trees, in order."""
-    folders = {path.parent.name for path in run.glob(f"{FOLDER}/iteration-*/wave-*.jsonl.gz")}
+    folders = {path.parent.name for path in run.glob(f"{FOLDER}/iteration-*/batch-*.jsonl.gz")}
     return sorted(int(name.rpartition("-")[2]) for name in folders)
 
 
@@ -83,7 +83,7 @@ def stored_trees(run: Path, iteration: int | None = None) -> Iterator[StoredTree
         if iteration not in (None, of):
             continue
         number = 0
-        for path in sorted(wave_file(run, of, 0).parent.glob("wave-*.jsonl.gz")):
+        for path in sorted(batch_file(run, of, 0).parent.glob("batch-*.jsonl.gz")):
             for tree in read_trees(path):
                 number += 1
                 yield StoredTree(f"{of}.{number}", tree)
@@ -92,7 +92,7 @@ def stored_trees(run: Path, iteration: int | None = None) -> Iterator[StoredTree
 def stored_verdicts(run: Path, name: str) -> dict[int, tuple[str, str, str]]:
     """The verdicts about a tree: kind, reason and source by the number of the node. Empty before it was judged.
 
-    They are written with the examples of its wave, in the folder ``revision``.
+    They are written with the examples of its batch, in the folder ``revision``.
 
     Args:
         name: of the tree, as :class:`StoredTree` has it.
@@ -102,7 +102,7 @@ def stored_verdicts(run: Path, name: str) -> dict[int, tuple[str, str, str]]:
     """
     iteration, _, number = name.partition(".")
     left = int(number)
-    for path in sorted((run / "revision" / f"iteration-{int(iteration):03d}").glob("wave-*.jsonl.gz")):
+    for path in sorted((run / "revision" / f"iteration-{int(iteration):03d}").glob("batch-*.jsonl.gz")):
         try:
             rows = [*read_json_lines(path)]
             if left <= len(rows):
@@ -220,12 +220,12 @@ def _trees(options: argparse.Namespace) -> Iterator[tuple[str, Tree]]:
 
 def _listed(options: argparse.Namespace) -> Iterator[str]:
     trees = _trees(options)
-    yield "tree     nodes  leaves  best  Q     descents  task"
+    yield "tree     nodes  leaves  best  Q     simulations  task"
     for name, tree in trees:
         leaves = tree.leaves()
         best = max((leaf.outcome for leaf in leaves), default=0.0)
         numbers = f"{name:<7}{len(tree.nodes):>7}{len(leaves):>8}{best:>6.2f}{tree.root.value or 0.0:>6.2f}"
-        yield f"{numbers}{tree.descents:>10}  {printable(tree.error or tree.task.task_id)}"
+        yield f"{numbers}{tree.simulations:>10}  {printable(tree.error or tree.task.task_id)}"
 
 
 def _counts(options: argparse.Namespace) -> Iterator[str]:

@@ -155,12 +155,12 @@ class RandomCommands:
 
 
 def measure_calls(trees: int, seed: int) -> SearchStats:
-    """Searches tasks of the toy kitchen side by side, as published: 8 descents, width 4."""
+    """Searches tasks of the toy kitchen side by side, as published: 8 simulations, width 4."""
     overrides = ["env.id=RoleAgent/Toy-v0", "env.train_split=train", "wia=off", "env.kwargs={max_steps: 20}"]
     split = EnvSplit.open(load(None, overrides), "train")
     search = Search.open(split, RandomCommands(seed))
     rngs = [np.random.default_rng((seed, number)) for number in range(trees)]
-    search.wave(split.task_split.task_ids[:trees], rngs)
+    search.search(split.task_split.task_ids[:trees], rngs)
     return search.stats
 
 
@@ -201,7 +201,7 @@ def measure_splices(name: str, trees: int, seed: int) -> dict[str, float]:
     """Searches tasks, splices what the rule judge cuts, and replays what is kept."""
     env_id, arguments = WORLDS[name]
     overrides = ["method=agent_r", f"env.id={env_id}", "env.train_split=train", f"env.kwargs={json.dumps(arguments)}"]
-    split = EnvSplit.open(load(None, [*overrides, "search.descents=4", "revision.per_task=1000"]), "train")
+    split = EnvSplit.open(load(None, [*overrides, "search.simulations=4"]), "train")
     policy = RandomCommands(seed)
     search = NoisyExpert.open(split, policy)
     judge, data = ReflectionJudge(RuleAnalyst()), None
@@ -210,7 +210,7 @@ def measure_splices(name: str, trees: int, seed: int) -> dict[str, float]:
         ids = split.task_split.task_ids[first : min(first + 16, trees)]
         rngs = [[np.random.default_rng((seed, stream, first + n)) for n in range(len(ids))] for stream in (0, 1)]
         data = data or RevisionData(split, policy, judge, None, 0.5)
-        made += data.make(search.wave(ids, rngs[0]), rngs[1])
+        made += data.make(search.search(ids, rngs[0]), rngs[1])
     counts = {key: sum(one.counts[key] for one in made) for key in ("pairs", "splices", "splice_false")}
     counts |= {key: sum(one.counts[f"splice_{key}"] for one in made) for key in ("same", "valid")}
     for name in {name for one in made for name in one.counts if name.startswith("bad_steps/")}:

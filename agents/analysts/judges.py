@@ -126,6 +126,10 @@ def _undecided(source: str) -> Verdict:
     return Verdict(_UNDECIDED, "", source)
 
 
+VERDICT_TOKENS = 160
+"""Most tokens of a verdict by the policy."""
+
+
 def judge_name(config: Config, explains: bool) -> str:
     """The configured judge; in place of ``auto`` the one that fits the policy and the environment.
 
@@ -155,7 +159,7 @@ def open_judge(config: Config, policy: Policy, rng: np.random.Generator) -> Judg
     if name == "step":
         if not explains:
             raise ConfigError(NO_INSTRUCTIONS)
-        temperature, most = config.curriculum.temperature, options.verdict_tokens
+        temperature, most = config.curriculum.temperature, VERDICT_TOKENS
         return StepJudge(ModelAnalyst(policy, temperature, most, most, verdict_tokens=most))
     if name == "reflection":
         return ReflectionJudge(open_analyst(config, policy))

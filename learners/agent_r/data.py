@@ -1,8 +1,8 @@
 """From search trees to examples (Agent-R): pairs, verdicts, splices that the world confirms, and their tokens.
 
 Everything is drawn from the stream of the tree, so its examples depend neither on the other trees nor on the number of
-ranks. Examples are kept as text and as segments. A run may also take the trees of other runs, a judge that does not
-learn, and general conversations, which keep a pretrained model from forgetting what it knew.
+ranks. Examples are kept as text and as segments. A run may also imitate general conversations, which keep a pretrained
+model from forgetting what it knew.
 """
 
 from __future__ import annotations
@@ -12,21 +12,18 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 
-from roleagent.agents.analysts.judges import NO_INSTRUCTIONS, judge_name
+from roleagent.agents.analysts.judges import NO_INSTRUCTIONS
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.policies.hf import HFPolicy, own_device
+from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import renderer_of
 from roleagent.agents.search import Node, Tree
-from roleagent.agents.search_trees import iterations_of, stored_trees
 from roleagent.config import Config, ConfigError
 from roleagent.config.revision import RevisionConfig
 from roleagent.envs.failures.command_noise import verb_of
@@ -51,8 +48,6 @@ from roleagent.learners.agent_r.splice import (
 )
 from roleagent.learners.agent_r.thoughts import read_thoughts
 from roleagent.learners.batch import ACTION, CONTEXT, trained_tokens
-from roleagent.learners.run.checkpoints import Checkpoints
-from roleagent.learners.run.folder import read_config
 from roleagent.learners.sft.demonstrations import Demonstration, segments_from
 from roleagent.markers import escape_markers
 from roleagent.types import Analyst, Reflection, Segment, Trajectory
@@ -124,6 +119,9 @@ def tokenize_conversations(conversations: Sequence[Conversation], policy: HFPoli
     return found
 
 
+PER_TASK = 12
+"""Most revision trajectories of a task."""
+
 Part = Literal["good", "revision", "pair"]
 
 
@@ -191,8 +189,8 @@ def select(
 ) -> tuple[list[Example], Counter[str]]:
     """The examples that are imitated, and how many each filter drops.
 
-    ``duplicate``: the same tokens and weights as another. ``per_task``: more than ``revision.per_task`` of a task and
-    part, drawn evenly over the cuts. ``tokens``: beyond ``revision.tokens`` trained tokens, in random order.
+    ``duplicate``: the same tokens and weights as another. ``per_task``: more than ``PER_TASK`` of a task and part,
+    drawn evenly over the cuts. ``tokens``: beyond ``revision.tokens`` trained tokens, in random order.
     """
     dropped: Counter[str] = Counter()
     unique = list({example.key: example for example in reversed(examples)}.values())[::-1]
@@ -203,7 +201,7 @@ def select(
     kept = sorted(
         place
         for places in by_task.values()
-        for place in even([unique[place].edge for place in places], places, options.per_task, rng)
+        for place in even([unique[place].edge for place in places], places, PER_TASK, rng)
     )
     dropped["per_task"] += len(unique) - len(kept)
     if options.tokens:
@@ -329,7 +327,7 @@ class RevisionData:
         for place, (data, rng) in enumerate(zip(found, streams, strict=True)):
             leaves = leaves_of(data.tree)
             good = good_leaves(leaves, self.alpha)
-            made = make_pairs(data.tree, self.options, self.alpha, rng) if self.options.share else []
+            made = make_pairs(data.tree, self.alpha, self.options.beta, rng) if self.options.share else []
             data.count(leaves, good, made)
             pairs += [(data, pair, rng) for pair in made]
             for path in (judged_path(data.tree, pair) for pair in made):  # edges of different trees differ
@@ -346,19 +344,16 @@ class RevisionData:
             cut = transition_point(pair.shared, verdicts)
             if cut is None:
                 data.counts.update(dropped_no_verdict=1)
-            elif self.options.pairing == "adjacent" and cut != pair.shared + 1:
-                data.counts.update(dropped_not_adjacent=1)
             else:
                 verdict = verdicts[cut - pair.shared - 1]
-                said = verdict.reason if self.options.thought == "reason" and verdict.reason else thought
                 bad, good_path = data.tree.trajectory(pair.bad), data.tree.trajectory(pair.good)
-                cuts.append(_Cut(data, pair, bad, good_path, cut, verdict, said))
+                cuts.append(_Cut(data, pair, bad, good_path, cut, verdict, thought))
         return cuts
 
     # --- good trajectories ---
 
     def _add_good(self, data: TreeData) -> None:
-        leaves = good_leaves(leaves_of(data.tree), self.alpha, self.options.loops == "drop")
+        leaves = good_leaves(leaves_of(data.tree), self.alpha)
         if self.options.share == 1:
             return
         for leaf in sorted(distinct(leaves), key=lambda leaf: (-leaf.outcome, leaf.depth, leaf.number)):
@@ -389,7 +384,7 @@ class RevisionData:
         signals = [signal_of(self.options.form, cut.thought, self.rollout) for cut in cuts]
         asked = [(cut.bad, cut.cut, signal) for cut, signal in zip(cuts, signals, strict=True)]
         with contextlib.closing(self.rollout.pool):
-            played = search_on(self.rollout, asked, search.width, search.temperature)
+            played = search_on(self.rollout, asked, search.num_children, search.temperature)
         for cut, signal, episodes in zip(cuts, signals, played, strict=True):
             cut.data.counts.update(searched=1, searched_episodes=len(episodes))
             good = [one for one in episodes if self._recovers(cut, one)]
@@ -401,11 +396,13 @@ class RevisionData:
                 cut.data.counts.update(dropped_false=1)
 
     def _recovers(self, cut: _Cut, episode: Trajectory) -> bool:
-        good = is_good(episode.outcome, self.alpha) and is_separated(cut.bad.outcome, episode.outcome, self.options)
+        good = is_good(episode.outcome, self.alpha) and is_separated(
+            cut.bad.outcome, episode.outcome, self.options.beta
+        )
         return good and len(episode.turns) > cut.cut + (self.options.form != "none")
 
     def _keep(self, cut: _Cut, made: Splice, found: dict[str, Any]) -> None:
-        if self.options.form == "note" and has_too_many_notes(made.demonstration.steps, self.options.most):
+        if self.options.form == "note" and has_too_many_notes(made.demonstration.steps, self.options.max_notes):
             cut.data.counts.update(dropped_notes=1)
             return
         nodes = cut.pair.bad.path()
@@ -475,48 +472,11 @@ def _failure(trajectory: Trajectory, reflection: Reflection) -> dict[str, Any]:
     }
 
 
-def judging_policy(config: Config, actor: Policy) -> Policy:
-    """The policy that judges: the newest one of the run ``revision.judge_from``, else the acting one.
-
-    Raises:
-        ConfigError: the configured judge asks no policy, or the run has no checkpoint.
-        CheckpointError: the checkpoint is damaged.
-    """
-    if not config.revision.judge_from:
-        return actor
-    policy = _newest_policy(Path(config.revision.judge_from).resolve())
-    _check_asks(judge_name(config, bool(getattr(policy.tokenizer, "chat_template", None))), config)
-    return policy
-
-
-def _check_asks(name: str, config: Config) -> None:
-    """Refuses a judge that asks no policy, which ``revision.judge_from`` names."""
-    if name != "step" and (name, config.curriculum.analyst) != ("reflection", "model"):
-        raise ConfigError(
-            f"revision.judge_from names a policy, and the judge {name} asks none: set revision.judge=step, or "
-            "reflection with curriculum.analyst=model"
-        )
-
-
-@lru_cache(maxsize=1)
-def _newest_policy(run: Path) -> HFPolicy:
-    config, found = read_config(run), _checkpoint(run)
-    return Checkpoints.policy(found, torch.Generator(own_device()), config.policy)
-
-
-def _checkpoint(run: Path) -> Path:
-    found = Checkpoints(run / "checkpoints").latest()
-    if found is None:
-        raise ConfigError(f"the run {run} has no checkpoint to judge with (revision.judge_from)")
-    Checkpoints.check(found, "policy/")
-    return found
-
-
 def check_revision(config: Config) -> None:
-    """Refuses files, classes and runs of ``revision`` that cannot be read, and runs that searched the evaluation split.
+    """Refuses files and classes of ``revision`` that cannot be read.
 
     Raises:
-        ConfigError, CheckpointError: one line that explains what to change.
+        ConfigError: one line that explains what to change.
     """
     options = config.revision
     read_thoughts(options.thoughts)
@@ -524,51 +484,5 @@ def check_revision(config: Config) -> None:
         read_conversations(options.general)
     if ":" in options.judge:
         load_class(options.judge, "judge")
-    if options.judge == "step" and not (config.policy.path or options.judge_from):
+    if options.judge == "step" and not config.policy.path:
         raise ConfigError(NO_INSTRUCTIONS)
-    if options.judge_from:
-        if options.judge != "auto":
-            _check_asks(options.judge, config)
-        run = Path(options.judge_from).resolve()
-        read_config(run)
-        _checkpoint(run)
-    for other in options.also:
-        env = read_config(Path(other)).env
-        if (env.id, env.train_split) == (config.env.id, config.env.eval_split):
-            raise ConfigError(f"{other} searched the tasks that this run is evaluated on: remove it from revision.also")
-        there = iterations_of(Path(other))
-        if missing := next((n for n in range(1, options.iterations + 1) if n not in there), 0):
-            raise ConfigError(f"{other} has no search trees of iteration {missing}: remove it from revision.also")
-
-
-def searched_tasks(run: str, config: Config) -> set[str]:
-    """The tasks that another run searched; none if it is of another environment.
-
-    Raises:
-        ConfigError: there is no such run, or its trees are damaged.
-    """
-    if read_config(Path(run)).env.id != config.env.id:
-        return set()
-    return {tree.task.task_id for _, tree in stored_trees(Path(run))}
-
-
-def trees_of(run: str, config: Config, policy: Policy, iteration: int) -> tuple[EnvSplit, list[Tree]]:
-    """The trees of an iteration of another run, with replies in the tokens of a policy, and the split they are of.
-
-    Args:
-        run: its folder.
-        config: of this run; of the other one only the environment counts.
-        policy: tokenizes.
-
-    Raises:
-        ConfigError: there is no such run, or it has no trees.
-    """
-    other = read_config(Path(run))
-    trees = [tree for _, tree in stored_trees(Path(run), iteration)]
-    if not trees:
-        raise ConfigError(f"{run} has no search trees of iteration {iteration}: remove it from revision.also")
-    split = EnvSplit.open(replace(config, env=other.env), other.env.train_split)
-    rollout = replace(split, horizon=0).rollout(policy)
-    for node in (node for tree in trees for node in tree.nodes if node.parent is not None):
-        node.completion = rollout.text_reply(node.reply, rollout.action_stops)
-    return split, trees

@@ -4,14 +4,13 @@ Everything lies in the folder ``revision/`` of the run:
 
 ==============================  =====================================================================================
 ``iteration-001/tasks.json``    the tasks that are searched
-``iteration-001/search-….json`` what the search of a wave cost
-``iteration-001/wave-….gz``     JSON lines: the examples and leaves of a wave of trees, a tree a line
-``iteration-001/also-….gz``     the same of another run's trees (``revision.also``)
+``iteration-001/search-….json`` what the search of a batch cost
+``iteration-001/batch-….gz``    JSON lines: the examples and leaves of a batch of trees, a tree a line
 ``iteration-001.json``          counts: trees, pairs, verdicts, splices, what was dropped, tokens
 ``after-001.json``              the evaluation after the iteration
 ==============================  =====================================================================================
 
-A wave is the unit of ``--resume``: it is there as a whole, or it is searched again and gives the same trees.
+A batch is the unit of ``--resume``: it is there as a whole, or it is searched again and gives the same trees.
 
 An iteration's figures are logged, with warnings about mechanisms without effect.
 """
@@ -31,13 +30,11 @@ from roleagent.agents.analysts.judges import open_judge
 from roleagent.agents.builders import EnvSplit, open_analyst
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.search import Search, Tree
-from roleagent.agents.search_trees import read_trees, wave_file, write_trees
+from roleagent.agents.search_trees import batch_file, read_trees, write_trees
 from roleagent.config import ConfigError
-from roleagent.config.revision import RevisionConfig
 from roleagent.files import read_json_lines, write_json_lines
-from roleagent.learners.agent_r.data import Example, RevisionData, judging_policy, select, trees_of
+from roleagent.learners.agent_r.data import Example, RevisionData, select
 from roleagent.learners.agent_r.learning import PreferenceData
-from roleagent.learners.agent_r.splice import make_pairs
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.run.iterations import RankSampler
 from roleagent.learners.run.run import Run
@@ -45,6 +42,10 @@ from roleagent.types import Completion, Group, Reflection, Task, Trajectory, Tur
 
 if TYPE_CHECKING:
     from roleagent.config import Config
+
+
+BATCH_TREES = 32
+"""Trees that a rank searches together."""
 
 
 def counts_of(examples: Sequence[Example]) -> dict[str, int]:
@@ -138,13 +139,13 @@ def _refuted(config: Config, counters: Mapping[str, float]) -> str:
 
 
 @dataclass(frozen=True)
-class Wave:
+class TreeBatch:
     """Trees that are searched side by side.
 
     Attributes:
         iteration: from 1.
-        number: of the wave in its iteration, from 0.
-        first: number of the wave's first tree in the iteration.
+        number: of the batch in its iteration, from 0.
+        first: number of the batch's first tree in the iteration.
         task_ids: a tree each, of all ranks.
         path: of its file.
     """
@@ -163,8 +164,8 @@ def iterations(run: Run) -> Iterator[int]:
         yield run.progress.revisions + 1
 
 
-def waves(run: Run, sampler: RankSampler, iteration: int) -> Iterator[Wave]:
-    """The waves of an iteration that are not in the run folder. The sampler chooses the tasks."""
+def tree_batches(run: Run, sampler: RankSampler, iteration: int) -> Iterator[TreeBatch]:
+    """The batches of an iteration that are not in the run folder. The sampler chooses the tasks."""
     if run.progress.searched >= iteration:  # a resumed run has done it
         return
     options, folder = run.config.search, _folder(run, iteration)
@@ -173,67 +174,49 @@ def waves(run: Run, sampler: RankSampler, iteration: int) -> Iterator[Wave]:
     tasks = drawn if saved is None else list(saved["tasks"])
     if saved is None:
         run.ranks.once(lambda: _write_tasks(run, iteration, tasks))
-    size = options.side_by_side * run.ranks.size
+    size = BATCH_TREES * run.ranks.size
     run.display.stage(f"search {iteration}", len(tasks))
     for number, first in enumerate(range(0, len(tasks), size)):
-        wave = Wave(
-            iteration, number, first, tuple(tasks[first : first + size]), folder / f"wave-{number:03d}.jsonl.gz"
+        batch = TreeBatch(
+            iteration, number, first, tuple(tasks[first : first + size]), folder / f"batch-{number:03d}.jsonl.gz"
         )
-        if not run.ranks.once(wave.path.exists):
-            yield wave
-        run.display.advance(first + len(wave.task_ids))
+        if not run.ranks.once(batch.path.exists):
+            yield batch
+        run.display.advance(first + len(batch.task_ids))
 
 
-def search(run: Run, searcher: Search, wave: Wave) -> list[Tree]:
-    """This rank's trees of a wave; those of all ranks are written to the run folder."""
-    path = wave_file(run.folder.path, wave.iteration, wave.number)
+def search(run: Run, searcher: Search, batch: TreeBatch) -> list[Tree]:
+    """This rank's trees of a batch; those of all ranks are written to the run folder."""
+    path = batch_file(run.folder.path, batch.iteration, batch.number)
     if run.ranks.once(path.exists):  # a resumed run has searched it
         return run.ranks.share(read_trees(path))
-    policy, own = searcher.rollout.policy, run.ranks.share(range(len(wave.task_ids)))
-    policy.reseed(int(run.own_stream("search", wave.iteration, wave.number).integers(2**62)))
-    streams = [run.stream("trees", wave.iteration, wave.first + place) for place in own]
+    policy, own = searcher.rollout.policy, run.ranks.share(range(len(batch.task_ids)))
+    policy.reseed(int(run.own_stream("search", batch.iteration, batch.number).integers(2**62)))
+    streams = [run.stream("trees", batch.iteration, batch.first + place) for place in own]
     before = asdict(searcher.stats)
     with run.timer("generation"):
-        task_ids, progress = [wave.task_ids[place] for place in own], partial(run.inner, "trees")
-        trees = searcher.wave(task_ids, streams, progress, partial(_pairs, run.config.revision, wave.iteration))
+        task_ids, progress = [batch.task_ids[place] for place in own], partial(run.inner, "trees")
+        trees = searcher.search(task_ids, streams, progress)
     found = run.ranks.collect(trees)
     spent = run.ranks.gather({name: number - before[name] for name, number in asdict(searcher.stats).items()})
-    run.ranks.once(lambda: _write_counts(run, wave, spent))
+    run.ranks.once(lambda: _write_counts(run, batch, spent))
     run.ranks.once(lambda: write_trees(path, found))  # last: where they exist, a resumed run searches no more
     return trees
 
 
-def _pairs(options: RevisionConfig, iteration: int, tree: Tree) -> int:
-    """The number of pairs of a tree; which ones are drawn does not matter."""
-    return len(make_pairs(tree, options, options.of_iteration("alpha", iteration), np.random.default_rng(0)))
-
-
-def make_examples(run: Run, split: EnvSplit, actor: Policy, wave: Wave, trees: Sequence[Tree]) -> None:
-    """Judges and splices the trees of this rank, and writes the wave's file."""
-    data = _data(run, split, actor, wave.iteration, (wave.iteration, wave.number))
-    numbers = run.ranks.share(range(wave.first, wave.first + len(wave.task_ids)))
-    streams = [run.stream("revision examples", wave.iteration, number) for number in numbers]
-    _write_examples(run, wave.path, data, trees, streams)
-
-
-def join_trees(run: Run, actor: Policy, iteration: int) -> None:
-    """Judges and splices the trees of ``revision.also``, and writes a file for each of these runs."""
-    for place, other in enumerate(run.config.revision.also):
-        path = _folder(run, iteration) / f"also-{place:03d}.jsonl.gz"
-        if run.progress.searched >= iteration or run.ranks.once(path.exists):
-            continue
-        split, trees = trees_of(other, run.config, actor, iteration)
-        data = _data(run, split, actor, iteration, ("joined", iteration, place))
-        streams = [run.stream("joined examples", iteration, place, number) for number in range(len(trees))]
-        _write_examples(run, path, data, run.ranks.share(trees), run.ranks.share(streams))
+def make_examples(run: Run, split: EnvSplit, actor: Policy, batch: TreeBatch, trees: Sequence[Tree]) -> None:
+    """Judges and splices the trees of this rank, and writes the batch's file."""
+    data = _data(run, split, actor, batch.iteration, (batch.iteration, batch.number))
+    numbers = run.ranks.share(range(batch.first, batch.first + len(batch.task_ids)))
+    streams = [run.stream("revision examples", batch.iteration, number) for number in numbers]
+    _write_examples(run, batch.path, data, trees, streams)
 
 
 def _data(run: Run, split: EnvSplit, actor: Policy, iteration: int, stream: tuple[str | int, ...]) -> RevisionData:
-    """What makes examples of trees; ``stream`` names the random numbers of its policies."""
-    config, policy = run.config, judging_policy(run.config, actor)
-    for one in {id(actor): actor, id(policy): policy}.values():
-        one.reseed(int(run.own_stream("revision policies", *stream).integers(2**62)))
-    judge = open_judge(config, policy, run.own_stream("judge", *stream))
+    """What makes examples of trees; ``stream`` names its random numbers."""
+    config = run.config
+    actor.reseed(int(run.own_stream("revision policies", *stream).integers(2**62)))
+    judge = open_judge(config, actor, run.own_stream("judge", *stream))
     kind = PreferenceData if config.train.stage == "eto" else RevisionData
     analyst = open_analyst(config, actor) if config.aiw else None
     return kind(split, actor, judge, analyst, config.revision.of_iteration("alpha", iteration))
@@ -256,22 +239,20 @@ def collect(run: Run, sampler: RankSampler, iteration: int) -> list[Example]:
         ConfigError: the first iteration has none. The policy cannot win then, and another search would cost as much.
             Or the environment failed in all trees.
     """
-    rows = run.ranks.once(lambda: _rows(run, iteration, "wave"))
+    rows = run.ranks.once(lambda: _rows(run, iteration))
     if failures := failures_of(rows):
         if all(row.get("error") for row in rows):
             raise ConfigError(
                 f"{failures}: repair the environment, remove {_folder(run, iteration)} and "
-                f"{wave_file(run.folder.path, iteration, 0).parent}, and continue with --resume"
+                f"{batch_file(run.folder.path, iteration, 0).parent}, and continue with --resume"
             )
         run.display.warn(f"iteration {iteration}: {failures}")
     examples, dropped = _selected(run, iteration)
-    if run.config.revision.keep == "all":
-        examples = [*(one for past in range(1, iteration) for one in _selected(run, past)[0]), *examples]
     if not examples:
         empty = f"none of the {len(rows)} trees of iteration {iteration} has a path to imitate"
         if iteration == 1:
             raise ConfigError(
-                f"{empty}: raise search.descents, lower revision.alpha, or imitate more demonstrations first "
+                f"{empty}: raise search.simulations, lower revision.alpha, or imitate more demonstrations first "
                 "(warmstart.epochs)"
             )
         run.display.warn(f"{empty}: the policy stays as it is")
@@ -318,7 +299,7 @@ def _observe(run: Run, sampler: RankSampler, rows: Sequence[Mapping[str, Any]]) 
 
 
 def _trajectory(task: Task, leaf: Mapping[str, Any], version: int) -> Trajectory:
-    """A leaf from a wave's file: its text and its outcome."""
+    """A leaf from a batch's file: its text and its outcome."""
     said, info = Completion((), (), "stop", version), {"won": leaf["won"]}
     steps = leaf.get("turns") or [["", "", leaf["outcome"]]]
     turns = tuple(Turn((), said, action, text, rewards={"task": reward}, info=info) for action, text, reward in steps)
@@ -326,15 +307,15 @@ def _trajectory(task: Task, leaf: Mapping[str, Any], version: int) -> Trajectory
 
 
 def _selected(run: Run, iteration: int) -> tuple[list[Example], Counter[str]]:
-    """The examples of an iteration, those of other runs included, and how many each filter drops."""
-    rows = run.ranks.once(lambda: _rows(run, iteration, "wave", "also"))
+    """The examples of an iteration, and how many each filter drops."""
+    rows = run.ranks.once(lambda: _rows(run, iteration))
     found = [Example.from_json(one) for row in rows for one in row["examples"]]
     return select(found, run.config.revision, run.stream("revision selection", iteration))
 
 
-def _write_counts(run: Run, wave: Wave, spent: Sequence[Mapping[str, int]]) -> None:
+def _write_counts(run: Run, batch: TreeBatch, spent: Sequence[Mapping[str, int]]) -> None:
     total = {name: sum(part[name] for part in spent) for name in spent[0]}
-    run.folder.write_json(f"{_name(wave.iteration)}/search-{wave.number:03d}.json", total)
+    run.folder.write_json(f"{_name(batch.iteration)}/search-{batch.number:03d}.json", total)
 
 
 def _write_tasks(run: Run, iteration: int, tasks: Sequence[str]) -> None:
@@ -343,14 +324,14 @@ def _write_tasks(run: Run, iteration: int, tasks: Sequence[str]) -> None:
 
 
 def _spent(run: Run, iteration: int) -> list[dict[str, Any]]:
-    """What the searches of an iteration counted, wave by wave."""
+    """What the searches of an iteration counted, batch by batch."""
     names = [f"{_name(iteration)}/{path.name}" for path in sorted(_folder(run, iteration).glob("search-*.json"))]
     return [run.folder.read_json(name) or {} for name in names]
 
 
-def _rows(run: Run, iteration: int, *kinds: str) -> list[dict[str, Any]]:
+def _rows(run: Run, iteration: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for path in (path for kind in kinds for path in sorted(_folder(run, iteration).glob(f"{kind}-*.jsonl.gz"))):
+    for path in sorted(_folder(run, iteration).glob("batch-*.jsonl.gz")):
         try:
             rows += read_json_lines(path)
         except (OSError, ValueError) as error:

@@ -24,7 +24,6 @@ from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
 
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.search import Node, Tree
@@ -34,9 +33,7 @@ from roleagent.learners.agent_r.splice import Pair, good_leaves, leaves_of, make
 from roleagent.learners.batch import ACTION, PREDICTION, TEXT, Column
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
-from roleagent.learners.engine.lora import Adapter
 from roleagent.learners.loss import imitation_weights
-from roleagent.learners.rl import open_reference
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.demonstrations import segments_from
 from roleagent.learners.sft.imitation import CHUNK, likelihood_step, with_text
@@ -111,7 +108,6 @@ def part_shares(parts: Parts, options: RevisionConfig) -> dict[str, float]:
 def weights_of(
     batch: Sequence[Member],
     shares: Mapping[str, float],
-    balance: str = "parts",
     prediction_weight: float = 0.0,
     text_weight: float = 0.0,
     sum_over_ranks: Callable[[float], float] = float,
@@ -121,7 +117,6 @@ def weights_of(
     Args:
         batch: this rank's segments.
         shares: of :func:`part_shares`.
-        balance: ``"parts"``, or ``"tokens"``: all tokens of good and revision trajectories have one mean.
         prediction_weight: of prediction tokens, relative to action tokens.
         text_weight: of the world's text, where a segment marks it.
         sum_over_ranks: adds a number up over all ranks; every rank calls it equally often.
@@ -131,11 +126,10 @@ def weights_of(
     >>> [row.tolist() for row in weights_of([("revision", shown), ("good", good)], {"good": 0.5, "revision": 0.5})]
     [[0.0, 0.0, 0.0, 0.5], [0.0, 0.25, 0.25]]
     """
-    together = [("agent", AGENT)] if balance == "tokens" else [(name, (name,)) for name in AGENT]
     column: list[np.ndarray] = [np.zeros(len(segment)) for _, segment in batch]
-    for _, names in (*together, *((name, (name,)) for name in shares if name not in AGENT)):
-        share = sum(shares.get(name, 0.0) for name in names)
-        places = [place for place, (part, _) in enumerate(batch) if part in names]
+    for name in (*AGENT, *(name for name in shares if name not in AGENT)):
+        share = shares.get(name, 0.0)
+        places = [place for place, (part, _) in enumerate(batch) if part == name]
         weight_of = {ACTION: share, PREDICTION: share * prediction_weight, TEXT: share * text_weight}
         rows = imitation_weights([batch[place][1] for place in places], weight_of, sum_over_ranks)
         for place, row in zip(places, rows, strict=True):
@@ -185,7 +179,7 @@ class PreferenceData(RevisionData):
         found = [TreeData(tree) for tree in trees]
         for data, rng in zip(found, streams, strict=True):
             leaves = leaves_of(data.tree)
-            good, pairs = good_leaves(leaves, self.alpha), make_pairs(data.tree, self.options, self.alpha, rng)
+            good, pairs = good_leaves(leaves, self.alpha), make_pairs(data.tree, self.alpha, self.options.beta, rng)
             data.count(leaves, good, pairs)
             for pair in pairs:
                 self._add_pair(data, pair)
@@ -320,8 +314,6 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
     if config.train.stage == "eto":
         return learn_preferences(run, policy, examples)
     iteration, began = run.progress.searched, run.progress.began
-    if options.start == "base" and examples and run.progress.step == began:
-        _load(policy, open_reference(run, policy))
     learner = Learner(policy, config, options.lr or config.warmstart.lr, optimizer=config.warmstart.optimizer)
     if run.progress.step > began:
         run.restore(learner)
@@ -336,7 +328,7 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
     if options.general and not parts["general"]:
         run.display.warn(f"no conversation of revision.general fits into policy.context={policy.context_length}")
     parts["replay"] = replayed
-    shares, tokens = part_shares(parts, options), options.batch_tokens or config.warmstart.batch_tokens
+    shares, tokens = part_shares(parts, options), config.warmstart.batch_tokens
 
     def epoch(number: int) -> Iterator[list[Member]]:
         return batches(parts, shares, tokens, run.stream("revision batches", iteration, number))
@@ -352,22 +344,13 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
     return learner
 
 
-def _load(policy: HFPolicy, weights: PreTrainedModel | Adapter) -> None:
-    if isinstance(weights, Adapter):
-        weights.put_into(policy.model)
-    else:
-        policy.model.load_state_dict(weights.state_dict())
-
-
 def imitation_step(learner: Learner, batch: Sequence[Member], shares: Mapping[str, float]) -> dict[str, float]:
     """One update towards the examples (Eq. 6)."""
     config, ranks = learner.config, learner.ranks
     true_text = config.revision.splice != "published" and not config.policy.path
     text_weight = config.warmstart.text_weight if true_text else 0.0
     members = [Member(part, with_text(segment) if text_weight else segment) for part, segment in batch]
-    weights = weights_of(
-        members, shares, config.revision.balance, config.loss.prediction_weight, text_weight, ranks.sum
-    )
+    weights = weights_of(members, shares, config.loss.prediction_weight, text_weight, ranks.sum)
     numbers = {name: number for number, name in enumerate(shares)}
     segments = [segment for _, segment in members]
     parts = [np.full(len(segment), numbers[part]) for part, segment in members]

@@ -24,11 +24,13 @@ import numpy as np
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.search import Node, Tree, common_ancestor
 from roleagent.config import ConfigError
-from roleagent.config.revision import RevisionConfig
-from roleagent.envs.wrappers.notes import REVISED, after_note, note_error, note_of
+from roleagent.envs.wrappers.notes import REVISED, after_note, note_error
 from roleagent.failures.verdicts import JudgedPath
 from roleagent.learners.sft.demonstrations import Demonstration, Step, reset_to
 from roleagent.types import Completion, Trajectory, Turn
+
+PAIRS_PER_TREE = 40
+"""Most pairs of a tree; the published averages are 18 to 40."""
 
 Truth = Literal["same", "valid", "false"]
 WAIT, WAITED = "wait", "ok."
@@ -200,7 +202,10 @@ def has_too_many_notes(steps: Sequence[Step], most: int) -> bool:
 
 
 def _step(turn: Turn, imitated: bool, observation: str, info: dict[str, Any]) -> Step:
-    """A turn as a step. A reply that could not be read is shown and not imitated, as an expert's (``search.head``)."""
+    """A turn as a step.
+
+    A reply that could not be read is shown and not imitated, as an expert's (``search.expert_prefix``).
+    """
     own = turn.info.get("format_error") is None and not turn.info.get("given")
     return Step(turn.action, imitated and own, observation, info, turn.completion)
 
@@ -230,15 +235,13 @@ def is_good(outcome: float, alpha: float) -> bool:
     return outcome > alpha + _EPSILON if alpha < 1 else outcome >= 1 - _EPSILON
 
 
-def is_separated(bad: float, good: float, options: RevisionConfig) -> bool:
-    """Whether β lies between two final rewards: below their difference (``gap``), or between them (``bound``, Eq. 4).
+def is_separated(bad: float, good: float, beta: float) -> bool:
+    """Whether two final rewards differ by more than β.
 
-    >>> is_separated(0.5, 0.6, RevisionConfig(beta=0.2)), is_separated(0.1, 0.3, RevisionConfig(beta=0.2, bad="bound"))
+    >>> is_separated(0.5, 0.6, 0.2), is_separated(0.1, 0.6, 0.2)
     (False, True)
     """
-    if options.bad == "gap":
-        return good - bad > options.beta + _EPSILON
-    return bad < options.beta - _EPSILON and good > options.beta + _EPSILON
+    return good - bad > beta + _EPSILON
 
 
 def leaves_of(tree: Tree) -> list[Node]:
@@ -257,48 +260,32 @@ def leaves_of(tree: Tree) -> list[Node]:
     return leaves
 
 
-def good_leaves(leaves: Sequence[Node], alpha: float, drop_loops: bool = False) -> list[Node]:
-    """The good ones, perhaps without those that repeat a state and a command."""
-    return [leaf for leaf in leaves if is_good(leaf.outcome, alpha) and not (drop_loops and has_loop(leaf))]
+def good_leaves(leaves: Sequence[Node], alpha: float) -> list[Node]:
+    """The good ones."""
+    return [leaf for leaf in leaves if is_good(leaf.outcome, alpha)]
 
 
-def has_loop(leaf: Node) -> bool:
-    """Whether a path gives a command for the second time in the same state."""
-    seen = set()
-    for node in leaf.path():
-        before = node.parent
-        assert before is not None
-        key = before.info.get("grouping_state") or before.info.get("state") or before.observation, node.command
-        if key in seen and note_of(node.command) is None:
-            return True
-        seen.add(key)
-    return False
-
-
-def make_pairs(tree: Tree, options: RevisionConfig, alpha: float, rng: np.random.Generator) -> list[Pair]:
+def make_pairs(tree: Tree, alpha: float, beta: float, rng: np.random.Generator) -> list[Pair]:
     """The pairs of a tree.
 
     Bad leaves that differ in their last step alone are one. Each goes with the good leaf with which it shares most
-    steps, then the one of higher reward, then the shorter one (``pairing=any``: drawn ones).
+    steps, then the one of higher reward, then the shorter one.
 
     Args:
         alpha: of the iteration.
-        rng: draws good leaves (``any``), and the pairs that are kept of more than ``pairs_per_tree``.
+        beta: least difference of the rewards of a pair.
+        rng: draws the pairs that are kept of more than ``PAIRS_PER_TREE``.
     """
     leaves = leaves_of(tree)
-    good = good_leaves(leaves, alpha, options.loops == "drop")
-    pairs: list[Pair] = []
+    good, pairs = good_leaves(leaves, alpha), []
     for bad in distinct(leaves):
-        partners = [leaf for leaf in good if is_separated(bad.outcome, leaf.outcome, options)]
-        order = [int(place) for place in rng.permutation(len(partners))]
-        if options.pairing != "any":
-            order.sort(
-                key=lambda i: (-common_ancestor(bad, partners[i]).depth, -partners[i].outcome, partners[i].depth, i)
-            )
-        chosen = [partners[place] for place in order[: options.pairs_per_bad]]
-        pairs += [Pair(bad, leaf, common_ancestor(bad, leaf).depth) for leaf in chosen]
+        partners = [leaf for leaf in good if is_separated(bad.outcome, leaf.outcome, beta)]
+        rng.permutation(len(partners))  # unused: without it, the draws that follow would be others than in earlier runs
+        if partners:
+            best = min(partners, key=lambda leaf: (-common_ancestor(bad, leaf).depth, -leaf.outcome, leaf.depth))
+            pairs.append(Pair(bad, best, common_ancestor(bad, best).depth))
     pairs = [pair for pair in pairs if pair.shared < min(pair.bad.depth, pair.good.depth)]
-    kept = sorted(rng.permutation(len(pairs))[: options.pairs_per_tree])
+    kept = sorted(rng.permutation(len(pairs))[:PAIRS_PER_TREE])
     return [pairs[place] for place in kept]
 
 

@@ -24,7 +24,7 @@ from roleagent.curricula.library import FailureLibrary, LibraryError
 from roleagent.env_card import card_of
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.learners.advantages import ESTIMATORS, estimator_config, estimator_of
-from roleagent.learners.agent_r.data import check_revision, searched_tasks
+from roleagent.learners.agent_r.data import check_revision
 from roleagent.learners.engine.engine import check_deepspeed
 from roleagent.learners.engine.lora import check_rank
 from roleagent.learners.run.checkpoints import CheckpointError
@@ -144,8 +144,7 @@ def check_run(split: EnvSplit, resume: bool) -> None:
 
 
 def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], None]) -> None:
-    """Warns of tasks of the evaluation that are trained on; refuses those that Agent-R would search, itself or in a run
-    of ``revision.also``.
+    """Warns of tasks of the evaluation that are trained on; refuses those that Agent-R would search.
 
     Raises:
         ConfigError: one line that explains what to change.
@@ -162,12 +161,6 @@ def check_held_out(split: EnvSplit, held_out: EnvSplit, warn: Callable[[str], No
                 f"{found}, and Agent-R imitates the tasks that it searches: choose splits without common tasks"
             )
         warn(f"{found}: success there is not that on held-out tasks")
-    for other in config.revision.also if searches else ():
-        if both := len(evaluated.intersection(searched_tasks(other, config))):
-            raise ConfigError(
-                f"{other} searched the tasks that this run is evaluated on, {both} of them: remove it from "
-                "revision.also"
-            )
 
 
 def check_simulator(split: EnvSplit) -> None:

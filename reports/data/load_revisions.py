@@ -51,7 +51,7 @@ def _json(path: Path) -> dict[str, Any]:
 
 
 def _revisions(run: Path, iteration: int) -> Iterator[dict[str, Any]]:
-    for path in sorted(run.glob(f"revision/iteration-{iteration:03d}/wave-*.jsonl.gz")):
+    for path in sorted(run.glob(f"revision/iteration-{iteration:03d}/batch-*.jsonl.gz")):
         try:
             for row in read_json_lines(path):
                 yield from (one for one in row["examples"] if one["part"] == "revision")

@@ -13,8 +13,8 @@ from tiny import TASKS, Script, qwen
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.search import Node, Search, Tree, common_ancestor, select, uct_score
+from roleagent.agents.search_trees import batch_file, read_trees, stored_trees, write_trees
 from roleagent.agents.search_trees import main as show_trees
-from roleagent.agents.search_trees import read_trees, stored_trees, wave_file, write_trees
 from roleagent.config import load
 from roleagent.envs.restoring import RecordedStep, ReplayMismatch, Restorer
 from roleagent.envs.wrappers import Tags
@@ -54,8 +54,8 @@ def explorer(seed):
 @pytest.mark.parametrize("style", ["transcript", "window"])
 def test_a_path_is_the_episode_that_a_rollout_with_the_same_replies_records(style):
     policy = qwen(context=1024)
-    split, search = opened(policy, "search.descents=3", "search.depth=6", f"prompt.style={style}")
-    trees = search.wave(TASKS, rngs(len(TASKS)))
+    split, search = opened(policy, "search.simulations=3", "search.depth=6", f"prompt.style={style}")
+    trees = search.search(TASKS, rngs(len(TASKS)))
     for tree in trees:
         for leaf in tree.leaves()[:4]:
             found = tree.trajectory(leaf)
@@ -73,12 +73,12 @@ def test_a_path_is_the_episode_that_a_rollout_with_the_same_replies_records(styl
 @pytest.mark.parametrize("simulation", ["descend", "rollout"])
 def test_snapshots_and_replay_give_the_same_trees(simulation):
     def searched(replay):
-        _, search = opened(explorer(1), f"search.simulation={simulation}")
-        search.wave(TASKS, rngs(3))  # makes the worlds
+        _, search = opened(explorer(1), f"search.rollout_policy={simulation}")
+        search.search(TASKS, rngs(3))  # makes the worlds
         for world in search._worlds:
             world.restorer.replay = replay
         search.rollout.policy.reply = explorer(2).reply
-        trees = search.wave(TASKS, rngs(3, seed=5))
+        trees = search.search(TASKS, rngs(3, seed=5))
         return search.stats, [
             [
                 (n.number, n.parent and n.parent.number, n.command, n.observation, n.outcome, n.visits)
@@ -99,24 +99,16 @@ def test_snapshots_and_replay_give_the_same_trees(simulation):
 def test_a_world_without_snapshots_is_replayed(monkeypatch):
     monkeypatch.delattr(Restorable, "snapshot")
     _, search = opened(explorer(1))
-    trees = search.wave(TASKS, rngs(3))
+    trees = search.search(TASKS, rngs(3))
     assert {tree.error for tree in trees} == {""} and all(tree.leaves() for tree in trees)
     assert search.stats.replays > 100 and search.stats.snapshots == search.stats.mismatches == 0
-
-
-def test_a_tree_ends_when_it_has_enough_pairs():
-    _, search = opened(explorer(0), "search.enough=2", "search.descents=9")
-    seen = iter([0, 1, 2])
-    (tree,) = search.wave(TASKS[:1], rngs(1), pairs=lambda tree: next(seen))
-    assert tree.descents == 3
-    assert search.wave(TASKS[:1], rngs(1), pairs=lambda tree: 0)[0].descents == 9
 
 
 def test_a_search_may_begin_where_an_expert_has_come_to():
     policy = explorer(3)
     for head in (0.0, 0.5):
-        split, search = opened(policy, f"search.head={head}", "search.descents=4")
-        trees = search.wave(TASKS, rngs(len(TASKS)))
+        split, search = opened(policy, f"search.expert_prefix={head}", "search.simulations=4")
+        trees = search.search(TASKS, rngs(len(TASKS)))
         for tree in trees:
             given = [node for node in tree.nodes if node.is_given]
             assert not tree.error and bool(given) == bool(head)
@@ -130,22 +122,22 @@ def test_a_search_may_begin_where_an_expert_has_come_to():
             assert [turn.observation for turn in played.turns[: len(turns)]] == [turn.observation for turn in turns]
     last = Script(lambda prompt, slot: "<action>move egg to table</action>")
     for head, wins in ((0.0, False), (0.99, True)):
-        [tree] = opened(last, f"search.head={head}")[1].wave(["bring-egg-table-1"], rngs(1))
+        [tree] = opened(last, f"search.expert_prefix={head}")[1].search(["bring-egg-table-1"], rngs(1))
         assert any(leaf.outcome for leaf in tree.leaves()) == wins
 
 
 def test_replies_with_one_command_are_one_child_and_malformed_ones_too():
     policy = Script(lambda prompt, slot: ("<action>look</action>", "<action> look </action>", "oops", "what")[slot % 4])
-    _, search = opened(policy, "search.descents=1", "search.depth=1")
-    (tree,) = search.wave(TASKS[:1], rngs(1))
+    _, search = opened(policy, "search.simulations=1", "search.depth=1")
+    (tree,) = search.search(TASKS[:1], rngs(1))
     look, malformed = tree.root.children
     assert (look.command, look.multiplicity) == ("look", 2)
     assert (malformed.command, malformed.multiplicity) == ("", 2)
 
 
 def test_no_path_is_longer_than_the_depth_and_ends_there():
-    _, search = opened(explorer(0), "search.depth=3", "search.descents=5")
-    (tree,) = search.wave(TASKS[:1], rngs(1))
+    _, search = opened(explorer(0), "search.depth=3", "search.simulations=5")
+    (tree,) = search.search(TASKS[:1], rngs(1))
     assert {leaf.stop_reason for leaf in tree.leaves()} <= {"depth", "won"}
     assert max(node.depth for node in tree.nodes) == 3, "not one level more"
     assert all(leaf.depth == 3 for leaf in tree.leaves() if leaf.stop_reason == "depth")
@@ -153,18 +145,18 @@ def test_no_path_is_longer_than_the_depth_and_ends_there():
 
 
 def test_every_leaf_counts_once_for_every_node_above_it():
-    _, search = opened(explorer(3), "search.descents=6")
-    for tree in search.wave(TASKS, rngs(3)):
+    _, search = opened(explorer(3), "search.simulations=6")
+    for tree in search.search(TASKS, rngs(3)):
         leaves = tree.leaves()
         for node in tree.nodes:
             below = [leaf for leaf in leaves if node in leaf.ancestors()]
             assert (node.visits, node.value_sum) == (len(below), sum(leaf.outcome for leaf in below))
-        assert tree.descents == 6 or tree.root.exhausted
+        assert tree.simulations == 6 or tree.root.exhausted
 
 
 def test_a_simulation_is_one_unbranched_path_that_selection_does_not_see():
-    _, search = opened(explorer(4), "search.simulation=rollout", "search.descents=3")
-    (tree,) = search.wave(TASKS[:1], rngs(1))
+    _, search = opened(explorer(4), "search.rollout_policy=rollout", "search.simulations=3")
+    (tree,) = search.search(TASKS[:1], rngs(1))
     simulated = [node for node in tree.nodes if node.simulated]
     assert simulated
     assert all(len(node.children) <= 1 for node in simulated)
@@ -174,21 +166,21 @@ def test_a_simulation_is_one_unbranched_path_that_selection_does_not_see():
 
 
 def test_rollouts_without_a_tree_begin_anew_each_time():
-    options = ("search.simulation=rollout", "search.width=1", "search.descents=32", "search.depth=4")
+    options = ("search.rollout_policy=rollout", "search.num_children=1", "search.simulations=32", "search.depth=4")
     _, search = opened(explorer(4), *options)
-    trees = search.wave(TASKS, rngs(3))
+    trees = search.search(TASKS, rngs(3))
     for tree in trees:
-        assert tree.descents == len(tree.leaves()) == len(tree.root.children) == tree.root.visits == 32
+        assert tree.simulations == len(tree.leaves()) == len(tree.root.children) == tree.root.visits == 32
         assert len({node.command for node in tree.root.children}) > 5, "their first replies are independent"
     assert search.stats.requests == sum(len(tree.nodes) - 1 for tree in trees)
 
 
 def test_one_call_samples_for_all_trees():
     policy = explorer(0)
-    _, search = opened(policy, "search.descents=2", "search.depth=4")
-    search.wave(TASKS, rngs(3))
+    _, search = opened(policy, "search.simulations=2", "search.depth=4")
+    search.search(TASKS, rngs(3))
     stats = search.stats
-    assert stats.calls <= 2 * 4, "a call for each level of a descent"
+    assert stats.calls <= 2 * 4, "a call for each level of a simulation"
     assert stats.requests == 4 * stats.expansions > 3 * 4 * 4
     assert stats.errors == 0
 
@@ -197,19 +189,19 @@ def test_an_episode_without_room_for_another_reply_is_a_leaf():
     policy = explorer(0)
     policy.context_length = 150
     _, search = opened(policy)
-    (tree,) = search.wave(TASKS[:1], rngs(1))
+    (tree,) = search.search(TASKS[:1], rngs(1))
     assert "context" in {leaf.stop_reason for leaf in tree.leaves()}
 
 
 def test_a_world_that_fails_ends_its_own_tree_alone():
-    _, search = opened(explorer(0), "search.descents=1")
-    search.wave(TASKS, rngs(3))
+    _, search = opened(explorer(0), "search.simulations=1")
+    search.search(TASKS, rngs(3))
 
     def fail(action):
         raise RuntimeError("the stove\nburns")
 
     search._worlds[1].env.unwrapped.step = fail
-    first, second, third = search.wave(TASKS, rngs(3))
+    first, second, third = search.search(TASKS, rngs(3))
     assert second.error == "RuntimeError: the stove burns"
     assert first.leaves()
     assert third.leaves()
@@ -321,23 +313,23 @@ def test_notes_are_part_of_a_snapshot():
 
 @pytest.fixture
 def run(tmp_path):
-    """A run folder with two waves."""
-    _, search = opened(explorer(7), "search.descents=3")
-    for wave in (0, 1):
-        write_trees(wave_file(tmp_path, 1, wave), search.wave(TASKS[: 2 - wave], rngs(2 - wave)))
+    """A run folder with two batches."""
+    _, search = opened(explorer(7), "search.simulations=3")
+    for batch in (0, 1):
+        write_trees(batch_file(tmp_path, 1, batch), search.search(TASKS[: 2 - batch], rngs(2 - batch)))
     return tmp_path
 
 
 def test_a_stored_tree_is_the_same_tree(tmp_path):
-    _, search = opened(explorer(7), "search.descents=3")
-    trees = search.wave(TASKS, rngs(3))
-    path = wave_file(tmp_path, 2, 0)
+    _, search = opened(explorer(7), "search.simulations=3")
+    trees = search.search(TASKS, rngs(3))
+    path = batch_file(tmp_path, 2, 0)
     write_trees(path, trees)
     again = read_trees(path)
     for tree, same in zip(trees, again, strict=True):
         assert same.task == tree.task
-        assert (same.descents, same.expansions, same.chosen_by_uct) == (
-            tree.descents,
+        assert (same.simulations, same.expansions, same.chosen_by_uct) == (
+            tree.simulations,
             tree.expansions,
             tree.chosen_by_uct,
         )
@@ -400,7 +392,7 @@ def test_the_command_shows_what_iterations_found(run, capsys):
 
 
 def test_a_damaged_file_is_one_line(run):
-    path = wave_file(run, 1, 0)
+    path = batch_file(run, 1, 0)
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(ConfigError, match="cannot be read as search trees"):
         list(stored_trees(run))

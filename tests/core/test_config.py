@@ -230,8 +230,8 @@ def test_other_programs_words_name_options():
         (["method=ppo", "critic.lr=1", "vllm.memory=0.5"], ["vllm.memory"]),
         (["wia=off", "prompt.horizon=3", "prompt.think=optional"], ["prompt.horizon"]),
         (["train.stage=sft", "train.tokens=100", "optim.lr=1", "warmstart.lr=1"], ["optim.lr"]),
-        (["simulator.beta=1", "search.width=2"], ["simulator.beta", "search.width"]),
-        (["method=agent_r", "search.width=2", "revision.beta=0.3", "curriculum.analyst=rule"], []),
+        (["simulator.beta=1", "search.num_children=2"], ["simulator.beta", "search.num_children"]),
+        (["method=agent_r", "search.num_children=2", "revision.beta=0.3", "curriculum.analyst=rule"], []),
         (["policy.path=x", "policy.layers=3"], ["policy.layers"]),
     ],
 )

@@ -42,8 +42,8 @@ TINY = {
 UNEQUAL = ["estimator.rewards.overlong=-1", "estimator.rewards.task=1", "estimator.overlong_buffer=1"]
 PLAIN = ["wia=off", "aiw=off"]
 AGENT_R = {
-    "search": {"tasks": 1, "width": 2, "descents": 2, "depth": 12, "head": 0.9},
-    "revision": {"iterations": 1, "verdict_tokens": 8, "alpha": [0], "beta": 0.01},
+    "search": {"tasks": 1, "num_children": 2, "simulations": 2, "depth": 12, "expert_prefix": 0.9},
+    "revision": {"iterations": 1, "alpha": [0], "beta": 0.01},
     "env": {"kwargs": {"max_steps": 12}},
 }
 GENENV = ["method=grpo", *PLAIN, *UNEQUAL, "genenv=on", "simulator.kind=model"]
@@ -137,8 +137,8 @@ def test_agent_r_judges_with_the_model_itself(taught, tmp_path, capsys):
         f"run_dir={tmp_path / 'run'}",
     ]
     assert main(options) == 0, capsys.readouterr().err
-    waves = [*(tmp_path / "run").rglob("wave-*.jsonl.gz")]
-    assert waves
+    batches = [*(tmp_path / "run").rglob("batch-*.jsonl.gz")]
+    assert batches
     assert moved(tmp_path / "run", taught)
 
 

@@ -69,7 +69,6 @@ def said(main, arguments, places, capsys):
         (["rollout.group_size=1"], "compares the episodes of a group: set rollout.group_size to at least 2"),
         (["curriculum.overlooked=2"], "curriculum.overlooked"),
         (["train.stage=revise", "revision.judge=step"], "revision.judge=step needs a model that follows instructions"),
-        (["train.stage=revise", "revision.judge=rule", "revision.judge_from={new}"], "the judge rule asks none"),
         (["revision.replay=1"], "revision.replay"),
         (["warmstart.epochs=0"], "warmstart.epochs"),
         (["curriculum.library=zzz"], "cannot open the failure library zzz"),

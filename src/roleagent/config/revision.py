@@ -28,18 +28,15 @@ class SearchConfig:
     """Agent-R: the search trees of an iteration."""
 
     tasks: Length = 48  # trees
-    width: Length = 4  # replies sampled where a tree is expanded
-    descents: Length = 8  # from the root of a tree to a leaf
+    num_children: Length = 4  # replies sampled where a tree is expanded
+    simulations: Length = 8  # from the root of a tree to a leaf
     depth: Length = 20  # most replies of a path
     uct: Amount = 0.25  # weight of exploration, c_uct (Eq. 5)
     temperature: Annotated[Number, Field(gt=0, le=100)] = 1.0  # of the replies
-    selection: Literal["uct", "random"] = "uct"  # of the child that a descent goes on with
-    simulation: Literal["descend", "rollout"] = "descend"  # the chosen child is expanded, too, down to a leaf; or one
-    # reply after another is sampled from it, on a path of its own; with width=1 all paths begin at the root
-    side_by_side: Length = 32  # trees that sample together
-    head: Annotated[Number, Field(ge=0, lt=1)] = 0.0  # share of an expert's episode that is played before the search
-    # begins, for a policy that finds no good leaf; it is shown and not imitated
-    enough: Count = 0  # pairs of a bad and a good leaf at which a tree ends; 0: never early
+    rollout_policy: Literal["descend", "rollout"] = "descend"  # the chosen child is expanded, too, down to
+    # a leaf; or one reply after another is sampled from it; with num_children=1 all such paths begin at the root
+    expert_prefix: ShareBelow1 = 0.0  # share of an expert's episode that is played before the search begins, for a
+    # policy that finds no good leaf; it is shown and not imitated
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
@@ -48,37 +45,22 @@ class RevisionConfig:
 
     iterations: Length = 3  # search, judge, splice, imitate, measure: so often
     alpha: tuple[Share, ...] = (0.5, 0.7, 1.0)  # by iteration, least reward of a good path; the last one from then on
-    beta: ShareAbove0 = 0.2  # what separates bad from good, on the same scale as alpha
-    bad: Literal["gap", "bound"] = "gap"  # beta is the least difference of a pair, or a bound between both (Eq. 4)
-    pairing: Literal["deepest", "adjacent", "any"] = "deepest"  # the good path with the longest common part; only one
-    # through the parent of the first bad step; or any, drawn
-    pairs_per_bad: Length = 1  # good paths of a bad one
-    pairs_per_tree: Length = 40  # most pairs of a tree
-    per_task: Length = 12  # most revision trajectories of a task
+    beta: ShareAbove0 = 0.2  # least difference of a good and a bad path (exclusive), on the same scale as alpha
     judge: Text = "auto"  # step (the policy, step by step), reflection (the analyst), rule, value (of the tree), last,
     # random, or module:Class; auto: step with policy.path, else rule, or value where an environment has no rules
-    judge_from: PathText = ""  # a run whose newest policy judges in place of the learning one; empty: none
-    verdict_tokens: Length = 160  # most tokens of a verdict by the policy
     splice: Literal["verified", "searched", "published"] = "verified"  # what the world refutes is dropped; searched
     # anew from the bad state; or nothing is tested
     form: Annotated[Literal["none", "note", "action"], OFF_IS_NONE] = "none"  # of the revision signal: nothing, a reply
     # <revise>…</revise> that goes to no environment, or the command `wait`, as published
-    most: Length = 5  # notes of an episode
-    thought: Literal["drawn", "reason"] = "drawn"  # the text of a revision: one of ten thoughts, or the judge's reason
+    max_notes: Length = 5  # notes of an episode
     thoughts: PathText = ""  # a file of thoughts, one a line; empty: our own ten
     share: Share = 0.5  # of revision trajectories in the loss of agent data; the rest are good trajectories
-    balance: Literal["parts", "tokens"] = "parts"  # each of both has its own mean, or all tokens of agent data have one
     eta: ShareAbove0 = 0.2  # share of agent data in the loss, with general data
     general: PathText = ""  # a file of conversations, one JSON object a line; empty: none, and eta is 1
     replay: ShareBelow1 = 0.2  # share of the loss for the data of the warm start
     tokens: Count = 0  # most trained tokens of agent data per iteration; 0: all
-    loops: Literal["keep", "drop"] = "keep"  # good paths that repeat a state and a command
     epochs: tuple[Annotated[Number, Field(gt=0, le=1000)], ...] = (3.0, 1.0, 1.0)  # by iteration, passes over its data
     lr: Rate = 0.0  # peak; 0: that of the warm start
-    batch_tokens: Count = 0  # tokens per update; 0: those of the warm start
-    start: Literal["previous", "base"] = "previous"  # the weights that an iteration begins with
-    also: tuple[PathText, ...] = ()  # run folders: their trees of the same iteration give examples, too
-    keep: Literal["own", "all"] = "own"  # whether an iteration imitates its own data alone, or earlier data as well
 
     @model_validator(mode="after")
     def _lists(self) -> RevisionConfig:
@@ -100,7 +82,7 @@ class RevisionConfig:
     @property
     def notes(self) -> int:
         """Notes that an episode may have; 0 where replies have none."""
-        return self.most if self.form == "note" else 0
+        return self.max_notes if self.form == "note" else 0
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)

@@ -7,14 +7,11 @@ import pytest
 from tiny import world_of
 from trees import grow, kitchen, note
 
-from roleagent.agents.search import Node, Tree, common_ancestor
-from roleagent.agents.search_trees import wave_file, write_trees
+from roleagent.agents.search import common_ancestor
 from roleagent.config import ConfigError, load
-from roleagent.config.revision import RevisionConfig
 from roleagent.learners.agent_r.splice import (
     continued,
     good_leaves,
-    has_loop,
     leaves_of,
     make_pairs,
     replay,
@@ -22,9 +19,7 @@ from roleagent.learners.agent_r.splice import (
     signal_of,
     splice,
 )
-from roleagent.learners.run.checkpoints import CheckpointError
 from roleagent.learners.run.launch import check_held_out, check_run
-from roleagent.types import Task
 
 TASK = "bring-egg-table-1"
 GOOD = ["go to basket", "take egg from basket", "go to table", "move egg to table"]
@@ -64,17 +59,13 @@ def test_the_evaluation_split_is_not_searched():
 
 
 def test_splits_with_common_tasks_are_refused(tmp_path):
-    (tmp_path / "config.yaml").write_text("{method: agent_r, env: {id: RoleAgent/Toy-v0}}\n")
-    split = world_of("method=agent_r", f"revision.also=[{tmp_path}]")
+    split = world_of("method=agent_r")
     ids = split.task_split.task_ids
     held_out = replace(split, task_split=replace(split.task_split, task_ids=("another", ids[3], ids[5])))
     with pytest.raises(ConfigError, match=r"2 tasks of .* are also in env"):
         check_held_out(split, held_out, pytest.fail)
     held_out = replace(split, task_split=replace(split.task_split, task_ids=("another",)))
     check_held_out(split, held_out, pytest.fail)
-    write_trees(wave_file(tmp_path, 1, 0), [Tree(Task("RoleAgent/Toy-v0", "another"), Node())])
-    with pytest.raises(ConfigError, match=f"{tmp_path} searched the tasks that this run is evaluated on, 1 of them"):
-        check_held_out(split, held_out, pytest.fail)
     check_held_out(world_of("method=grpo"), held_out, pytest.fail)
 
 
@@ -89,24 +80,17 @@ def test_other_stages_only_warn_of_common_tasks():
     ("option", "words"),
     [
         ("judge=foo:Bar", "cannot load 'foo:Bar'"),
-        ("judge_from={}", "no run folder"),
-        ("judge_from={}/run", "no checkpoint"),
         ("thoughts={}/empty", "has no thought"),
         ("general={}/nope", "cannot read"),
         ("general={}/lines", "line 1"),
-        ("also=[{}]", "no run folder"),
-        ("also=[{}/run]", "no search trees of iteration 2"),
     ],
 )
 def test_what_cannot_be_read_is_refused_before_the_run(option, words, tmp_path):
     (tmp_path / "empty").touch()
     (tmp_path / "lines").write_text("{}\n")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run/config.yaml").write_text("method: agent_r\n")
-    write_trees(wave_file(tmp_path / "run", 1, 0), [])
     for stage in ("revise", "eto"):
         split = world_of("method=agent_r", f"train.stage={stage}", f"revision.{option.format(tmp_path)}")
-        with pytest.raises((ConfigError, CheckpointError), match=words):
+        with pytest.raises(ConfigError, match=words):
             check_run(split, resume=False)
 
 
@@ -119,21 +103,21 @@ def test_alpha_and_beta_are_numbers_of_one_scale():
 
 def test_an_alpha_of_one_keeps_optimal_trajectories(world):
     tree = tree_of(world, GOOD, HARMLESS)
-    [pair] = make_pairs(tree, RevisionConfig(), 1.0, RNG(0))
+    [pair] = make_pairs(tree, 1.0, 0.2, RNG(0))
     assert pair.good is leaf(tree, GOOD) and pair.good.outcome == 1.0
 
 
-def test_below_one_alpha_is_a_strict_bound_and_beta_a_gap_or_a_bound(world):
+def test_below_one_alpha_is_a_strict_bound_and_beta_a_gap(world):
     tree = rewarded(tree_of(world, GOOD, ["go to sink"]), go_to_sink=0.5)
     assert [len(good_leaves(leaves_of(tree), alpha)) for alpha in (0.5, 0.4, 1.0)] == [1, 2, 1]
-    for bad, pairs in (("gap", 1), ("bound", 0)):
-        assert len(make_pairs(tree, RevisionConfig(bad=bad, beta=0.2), 0.9, RNG(0))) == pairs
+    assert len(make_pairs(tree, 0.9, 0.2, RNG(0))) == 1
+    assert not make_pairs(tree, 0.9, 0.5, RNG(0))
 
 
 def test_rewards_of_another_scale_are_refused(world):
     tree = rewarded(tree_of(world, GOOD, ["go to sink"]), move_egg_to_table=100.0)
     with pytest.raises(ConfigError, match=r"100.*\[0, 1\]"):
-        make_pairs(tree, RevisionConfig(), 0.5, RNG(0))
+        make_pairs(tree, 0.5, 0.2, RNG(0))
 
 
 def test_the_partner_shares_most_steps_and_then_is_the_shorter(world):
@@ -141,31 +125,22 @@ def test_the_partner_shares_most_steps_and_then_is_the_shorter(world):
     long = [*GOOD[:2], "go to sink", *GOOD[2:]]
     bad = [*GOOD[:2], "go to tray", "look"]
     tree = tree_of(world, far, long, GOOD, bad)
-    [pair] = make_pairs(tree, RevisionConfig(), 0.5, RNG(0))
+    [pair] = make_pairs(tree, 0.5, 0.2, RNG(0))
     assert pair.shared == common_ancestor(pair.bad, pair.good).depth == 2
     assert pair.good is leaf(tree, GOOD)
     assert [node.command for node in pair.bad.path()] == bad
-    drawn = {make_pairs(tree, RevisionConfig(pairing="any"), 0.5, RNG(seed))[0].good for seed in range(30)}
-    assert len(drawn) == 3
 
 
-def test_leaves_that_differ_in_their_last_step_alone_are_one(world):
+def test_leaves_that_differ_in_their_last_step_alone_are_one(world, monkeypatch):
     tree = tree_of(world, GOOD, ["go to sink", "look"], ["go to sink", "go to tray"], ["go to tray"])
-    assert len(make_pairs(tree, RevisionConfig(), 0.5, RNG(0))) == 2
-    assert len(make_pairs(tree, RevisionConfig(pairs_per_tree=1), 0.5, RNG(0))) == 1
+    assert len(make_pairs(tree, 0.5, 0.2, RNG(0))) == 2
+    monkeypatch.setattr("roleagent.learners.agent_r.splice.PAIRS_PER_TREE", 1)
+    assert len(make_pairs(tree, 0.5, 0.2, RNG(0))) == 1
 
 
 def test_trees_without_a_good_or_a_bad_leaf_have_no_pair(world):
-    assert not make_pairs(tree_of(world, HARMLESS, FISH), RevisionConfig(), 0.5, RNG(0))
-    assert not make_pairs(tree_of(world, GOOD), RevisionConfig(), 0.5, RNG(0))
-
-
-def test_a_loop_is_the_same_command_in_the_same_state(world):
-    looping = ["go to sink", "look", "look", "look", *GOOD]
-    tree = tree_of(world, GOOD, looping)
-    assert has_loop(leaf(tree, looping))
-    assert not has_loop(leaf(tree, GOOD))
-    assert good_leaves(leaves_of(tree), 0.5, drop_loops=True) == [leaf(tree, GOOD)]
+    assert not make_pairs(tree_of(world, HARMLESS, FISH), 0.5, 0.2, RNG(0))
+    assert not make_pairs(tree_of(world, GOOD), 0.5, 0.2, RNG(0))
 
 
 def spliced(world, bad, good, cut, played=True, form="note"):

@@ -13,13 +13,12 @@ from roleagent.agents.analysts.judges import open_judge
 from roleagent.agents.builders import EnvSplit, open_analyst
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.search_trees import stored_trees
-from roleagent.config import ConfigError
 from roleagent.config import load as load_config
 from roleagent.files import read_json_lines
 from roleagent.learners.agent_r import iterate
 from roleagent.learners.agent_r import learning as imitation
 from roleagent.learners.agent_r import learning as preference
-from roleagent.learners.agent_r.data import RevisionData, judging_policy
+from roleagent.learners.agent_r.data import RevisionData
 from roleagent.random_streams import random_stream
 
 pytestmark = pytest.mark.slow
@@ -32,13 +31,20 @@ AGENT_R = {
     # A few tasks learned by heart: they are won and lost at temperature 1.
     "env": {**TOY_RUN["env"], "kwargs": {"shares": {"bring": 0.05, "heat": 0, "cool": 0, "clean": 0}}},
     "policy": {**TOY_RUN["policy"], "hidden_size": 64, "heads": 4, "kv_heads": 4, "mlp_size": 128},
-    "warmstart": {"episodes": 60, "epochs": 10, "batch_tokens": 1500, "lr": 1e-2},
+    "warmstart": {"episodes": 60, "epochs": 10, "batch_tokens": 800, "lr": 1e-2},
     "rollout": {"action_tokens": 12},
-    "search": {"tasks": 4, "width": 4, "descents": 3, "side_by_side": 2},
+    "search": {"tasks": 4, "width": 4, "simulations": 3},
     # Drawn mistakes lie where the world forgives them more often, so that a few trees give spliced paths.
-    "revision": {"iterations": 2, "epochs": [2, 1], "batch_tokens": 800, "judge": "random", "splice": "searched"},
+    "revision": {"iterations": 2, "epochs": [2, 1], "judge": "random", "splice": "searched"},
     "curriculum": {"analyst": "rule"},
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def two_batches():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(iterate, "BATCH_TREES", 2)
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -125,11 +131,11 @@ def test_killed_in_every_part_of_an_iteration_it_ends_in_the_same_bits(config, w
     )  # fmt: skip
     assert set(updates) == {1, 2}
     for name, at in (
-        ("write_trees", 2),  # the second wave is searched, and lost
+        ("write_trees", 2),  # the second batch is searched, and lost
         ("_write_counts", 1),  # the same: trees are written last, or the counts would be lost
         ("write_json_lines", 1),  # its trees are there, and not their examples
         ("imitation_step", 2),  # all trees are searched, and one update is lost
-        ("write_trees", 1),  # the first wave of the second iteration
+        ("write_trees", 1),  # the first batch of the second iteration
         ("evaluate_split", 1),  # both iterations have learned; the last evaluation is lost
     ):
         with pytest.MonkeyPatch.context() as patch:
@@ -142,7 +148,7 @@ def test_killed_in_every_part_of_an_iteration_it_ends_in_the_same_bits(config, w
 
 def test_two_processes_make_the_data_that_one_makes_of_their_trees(config, warm, tmp_path):
     folder = tmp_path / "both"
-    options = ["revision.judge=rule", "search.side_by_side=1", "search.tasks=5", "revision.iterations=1"]
+    options = ["revision.judge=rule", "search.tasks=5", "revision.iterations=1"]
     said = run_both("--config", config, f"run_dir={folder}", *warm, *options)
     assert [status for status, _, _ in said] == [0, 0], said
     rows, trees = rows_of(folder, 1), [tree for _, tree in stored_trees(folder)]
@@ -169,55 +175,6 @@ def test_an_iteration_without_examples_is_passed_over(config, warm, tmp_path, mo
     assert "none of the 4 trees of iteration 2 has a path to imitate" in capsys.readouterr().out
     after = [json.loads((folder / f"revision/after-{number:03d}.json").read_text()) for number in (1, 2)]
     assert after[0]["policy_version"] == after[1]["policy_version"] > 0
-
-
-@pytest.mark.parametrize("start", ["previous", "base"])
-def test_an_iteration_begins_with_the_weights_that_are_asked_for(start, config, warm, tmp_path, monkeypatch):
-    step, before = imitation.imitation_step, {}
-
-    def watched(learner, *arguments):
-        weights = torch.cat([weight.detach().flatten() for weight in learner.policy.model.parameters()])
-        before.setdefault((tmp_path / "run/revision/iteration-002.json").exists(), weights.clone())
-        return step(learner, *arguments)
-
-    monkeypatch.setattr(imitation, "imitation_step", watched)
-    options = [f"run_dir={tmp_path}/run", *warm, f"revision.start={start}", "revision.epochs=[1]"]
-    assert train.main(["--config", str(config), *options]) == 0
-    assert torch.equal(before[False], before[True]) == (start == "base")
-
-
-def test_trees_of_other_runs_join_the_data(config, whole, warm, tmp_path, capsys):
-    folder = tmp_path / "joined"
-    options = [*warm, "revision.iterations=1", "search.tasks=2", "env.kwargs={max_steps: 9}"]
-    assert train.main(["--config", str(config), f"run_dir={folder}", *options, f"revision.also=[{whole}]"]) == 0
-    assert len(rows_of(folder, 1)) == 2 + 4
-    joined = read_json_lines(folder / "revision/iteration-001/also-000.jsonl.gz")
-    for row, other in zip(joined, rows_of(whole, 1), strict=True):
-        assert row["task"] == other["task"]
-        good = [[one["steps"] for one in found["examples"] if one["part"] == "good"] for found in (row, other)]
-        assert good[0] == good[1], "played in the environment of their own run"
-    counted = json.loads((folder / "revision/iteration-001.json").read_text())
-    assert counted["trees"] == 2, "those that this run searched"
-    assert counted["examples_good"] > sum(
-        one["part"] == "good" for row in rows_of(folder, 1)[4:] for one in row["examples"]
-    )
-    options += ["env.eval_split=train", "env.train_split=valid", f"revision.also=[{whole}]"]
-    assert train.main(["--config", str(config), f"run_dir={folder}-2", *options]) == 2
-    assert "searched the tasks that this run is evaluated on" in capsys.readouterr().err
-
-
-def test_the_policy_of_another_run_judges(config, whole, warm):
-    last = {"revision.judge": "reflection", "curriculum.analyst": "model", "revision.judge_from": str(whole)}
-    frozen = load_config(config, [f"{name}={value}" for name, value in last.items()])
-    actor = HFPolicy.from_path(warm[0].partition("=")[2], torch.Generator())
-    judging = judging_policy(frozen, actor)
-    assert judging is not actor and judging is judging_policy(frozen, actor)
-    of_run = HFPolicy.from_path(max((whole / "checkpoints").glob("step-*")) / "policy", torch.Generator())
-    for one, other in zip(judging.model.parameters(), of_run.model.parameters(), strict=True):
-        assert torch.equal(one, other)
-    with pytest.raises(ConfigError, match="the judge random asks none"):
-        judging_policy(load_config(config, [f"revision.judge_from={whole}"]), actor)
-    assert judging_policy(load_config(config), actor) is actor
 
 
 def test_its_failures_are_kept_and_gone_on_from(whole, tmp_path, monkeypatch, capsys):
