@@ -307,7 +307,7 @@ def open_local(options: argparse.Namespace, target: EvalTarget, config: Config) 
     generator, policy = torch.Generator(own_device()), config.policy
     if target.run is None:
         path, dtype = target.model, policy.dtype
-        return HFPolicy.from_path(path, generator, dtype, policy.context, policy.trust_remote_code), None
+        return HFPolicy.from_path(path, generator, dtype, policy.context), None
     found = {path.name: path for path in Checkpoints(target.run / "checkpoints").all()}
     if not found:
         raise CheckpointError(f"the run {target.run} has no checkpoint yet; continue its training with --resume")

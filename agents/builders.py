@@ -72,6 +72,10 @@ def model_analyst(config: Config, policy: Policy) -> ModelAnalyst:
     )
 
 
+STATIC_FACTOR = 5
+"""Tasks in the list of ``simulator.kind=static``, times the tasks of the split."""
+
+
 def simulator_class(kind: str) -> type:
     """The class of a third party's task simulator; ConfigError if it cannot be loaded or lacks a method."""
     return load_class(kind, "propose", "update", "initial", "costs", "state_dict", "load_state_dict")
@@ -148,7 +152,6 @@ def endpoint_analyst(config: Config) -> EndpointAnalyst:
             temperature=options.temperature,
             reflection_tokens=server.answer_tokens,
             selection_tokens=server.answer_tokens,
-            context=server.context,
             prices=_prices(server),
         )
     except ValueError as error:
@@ -178,9 +181,9 @@ def endpoint_simulator(config: Config, grammar: TaskGrammar) -> EndpointSimulato
     Raises:
         ConfigError: no server is named, or its URL or key is malformed.
     """
-    options, server = config.simulator, config.endpoint
+    server = config.endpoint
     endpoint = _open_endpoint(server, "simulator.kind=endpoint")
-    return EndpointSimulator(endpoint, grammar, options.temperature, server.answer_tokens, _prices(server))
+    return EndpointSimulator(endpoint, grammar, answer_tokens=server.answer_tokens, prices=_prices(server))
 
 
 def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Generator) -> Simulator:
@@ -200,7 +203,7 @@ def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Genera
     if options.kind == "base":
         return BaseSimulator(grammar)
     if options.kind == "static":
-        return StaticSimulator(grammar, max(1, round(options.static_factor * tasks)), rng)
+        return StaticSimulator(grammar, STATIC_FACTOR * tasks, rng)
     if ":" in options.kind:
         return simulator_class(options.kind)(grammar, rng)
     return endpoint_simulator(config, grammar)

@@ -398,7 +398,7 @@ class Search:
             if progress is not None:
                 progress(int(played), every)
 
-        backend = self.rollout.backend(self.options.temperature)
+        backend = self.rollout.backend(self.rollout.config.temperature)
         list(Scheduler(backend, lambda actions: {}, search, len(trees), progress=finished).run())
         self.stats.add(calls=backend.calls if isinstance(backend, Batch) else 0)
         self.rollout.policy.clear_cache()

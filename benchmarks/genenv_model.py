@@ -44,7 +44,7 @@ from roleagent.learners.sft.imitation import imitate
 
 ROOT = Path(__file__).parent.parent
 OPTIONS = (
-    *("genenv=on", "simulator.kind=model", "simulator.fresh=1", "simulator.replay=0", "aiw=off", "wia=off"),
+    *("genenv=on", "simulator.kind=model", "simulator.shares=[1, 0]", "aiw=off", "wia=off"),
     *("policy.hidden_size=64", "policy.layers=2", "policy.heads=2", "policy.kv_heads=2", "policy.mlp_size=192"),
 )
 EPISODES = {"own": 20, "shared": 400}  # demonstrations, as configs/toy.yaml has; of the former only the words are used

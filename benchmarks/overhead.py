@@ -4,7 +4,7 @@
     python benchmarks/overhead.py --full
     python benchmarks/overhead.py --reply 6 --prediction 25 --style transcript    # as in the default run
 
-Whole iterations (rollout, credit, update, analysis) of both methods alternate in one process. A policy with random
+Whole iterations (rollout, advantages, update, analysis) of both methods alternate in one process. A policy with random
 weights samples replies of exactly ``--reply`` tokens and, for Role-Agent, predictions of ``--prediction`` tokens. The
 content of the replies is ignored: the expert controls every second episode and a random agent the others. Both methods
 therefore play the same episodes, win some and lose some, and Role-Agent scores predictions and analyzes failures as in
@@ -119,7 +119,6 @@ class Method:
         self.learner = Learner(
             *(policy, config, config.optim.lr),
             open_reference(self.run, policy) if config.loss.kl else None,
-            config.optim.optimizer,
         )
         self.numbers = iter(range(10**6))
         pool = EnvPool(self._make)

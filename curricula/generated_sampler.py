@@ -43,10 +43,8 @@ class GeneratedSampler:
         attempts: proposals per wanted task. A task that is still missing comes from ``inner``, as a fallback.
         novelty: iterations in which the same field values are not accepted twice.
         window: iterations whose records train the simulator; 0: all.
-        update_every: iterations between two updates.
         credit: ``"task"``, or ``"batch"``: the success rate of all tasks of a situation together, as published.
         shuffle_rewards: a control: success rates go to the records of other tasks.
-        relabel: all records train, each as if its own success rate had been asked for.
     """
 
     def __init__(
@@ -64,18 +62,15 @@ class GeneratedSampler:
         attempts: int = 4,
         novelty: int = 8,
         window: int = 4,
-        update_every: int = 1,
         credit: Literal["task", "batch"] = "task",
         shuffle_rewards: bool = False,
-        relabel: bool = False,
     ):
         if not (fresh >= 0 and replay >= 0 and fresh + replay <= 1):
             raise ValueError(f"fresh and replay must be shares of one batch, not {fresh} and {replay}")
         self.inner, self.grammar, self.simulator, self.rng = inner, grammar, simulator, rng
         self.alignment = alignment or Alignment()
         self.fresh, self.replay, self.variations = fresh, replay, variations
-        self.window, self.update_every, self.credit = window, update_every, credit
-        self.shuffle_rewards, self.relabel = shuffle_rewards, relabel
+        self.window, self.credit, self.shuffle_rewards = window, credit, shuffle_rewards
         self.writer = TaskWriter(grammar, simulator, attempts, novelty, variation_share)
         self.pool = TaskPool()
         self.records: list[SimulatorRecord] = []
@@ -249,14 +244,9 @@ class GeneratedSampler:
         ]
 
     def _update(self) -> dict[str, float]:
-        """Updates the simulator if it is due and there is something to learn from."""
+        """Updates the simulator if there is something to learn from."""
         training = [record for record in self.records if record.weight]
-        if self.relabel:
-            training = [
-                replace(one, weight=1.0, situation=replace(one.situation, target=one.successes / one.attempts))
-                for one in self.records
-            ]
-        if self.iteration % self.update_every or not training:
+        if not training:
             return {}
         passed = sums([pair for counted in self._passed for pair in counted.items()])
         needed = {name: (tried + 1) / (accepted + 1) for name, (accepted, tried) in passed.items()}

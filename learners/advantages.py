@@ -15,8 +15,7 @@ estimator      compared across the G rollouts        compared inside groups of t
 =============  ==================================================================================
 
 Each group is estimated alone, so statistics never leak between tasks. :mod:`roleagent.learners.returns` defines rewards
-and returns. A :class:`Credit` has a group's advantages, their terms, and counters that show whether the mechanisms had
-an effect.
+and returns. :class:`Advantages` has those of a group and their terms; :func:`summary` counts what had an effect.
 """
 
 from __future__ import annotations
@@ -208,37 +207,36 @@ def estimator_config(config: Config) -> EstimatorConfig:
         rewards,
         options.unscored,
         options.state_of_failure,
-        options.modulation,
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
+class Advantages:
     """The advantages of a group, and their terms.
 
     Attributes:
         values: the advantage of each turn.
         states: the state of each turn, numbered within the group.
-        of_states: A^S of each turn (Eq. 7); None if the estimator does not compare states.
-        of_outcomes: A^E of each trajectory (Eq. 1), without α; None if it does not compare outcomes.
-        of_predictions: the advantage of each turn's own prediction, whatever the estimator.
-        of_process: the process reward of each turn, normalized and weighted; None if no process term weighs.
+        state: A^S of each turn (Eq. 7); None if the estimator does not compare states.
+        outcome: A^E of each trajectory (Eq. 1), without α; None if it does not compare outcomes.
+        prediction: the advantage of each turn's own prediction, whatever the estimator.
+        process: the process reward of each turn, normalized and weighted; None if no process term weighs.
         rewards: the weighted terms of each turn's reward by name, process terms normalized.
         returns: the terms of each turn's return.
     """
 
     values: Values
     states: States
-    of_states: Values | None = None
-    of_outcomes: list[float] | None = None
-    of_predictions: Values | None = None
-    of_process: Values | None = None
+    state: Values | None = None
+    outcome: list[float] | None = None
+    prediction: Values | None = None
+    process: Values | None = None
     rewards: list[list[dict[str, float]]] = field(default_factory=list)
     returns: ReturnTerms = field(default_factory=lambda: ReturnTerms([], [], []))
 
     @classmethod
-    def of(cls, group: Group, kind: str, config: EstimatorConfig) -> Credit:
-        """The credit of a group with normalized process terms, by the estimator of that name."""
+    def of(cls, group: Group, kind: str, config: EstimatorConfig) -> Advantages:
+        """The advantages of a group with normalized process terms, by the estimator of that name."""
         estimator = estimator_of(kind)
         states = states_of(group, config)
         of_states = outcomes = None
@@ -255,7 +253,7 @@ class Credit:
         return cls(values, states, of_states, outcomes, predicted, process, *_terms(group, config))
 
     @classmethod
-    def zero(cls, group: Group, config: EstimatorConfig) -> Credit:
+    def zero(cls, group: Group, config: EstimatorConfig) -> Advantages:
         """Zero advantages, for a group that is not trained on."""
         values = [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
         rewards, terms = _terms(group, config)

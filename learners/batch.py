@@ -39,7 +39,7 @@ import numpy as np
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.config import Config
-from roleagent.learners.advantages import Credit
+from roleagent.learners.advantages import Advantages
 from roleagent.learners.returns import EPSILON, Values
 from roleagent.types import Completion, Group, Segment, Trajectory
 
@@ -109,13 +109,17 @@ class Batch:
 
 
 def build_batch(
-    groups: Sequence[Group], credits: Sequence[Credit], config: Config, rollout: Rollout, rng: np.random.Generator
+    groups: Sequence[Group],
+    estimated: Sequence[Advantages],
+    config: Config,
+    rollout: Rollout,
+    rng: np.random.Generator,
 ) -> Batch:
     """The episodes as segments, with each turn's advantage on the turn's tokens.
 
     Args:
         groups: the episodes.
-        credits: of each group.
+        estimated: the advantages of each group.
         config: the masks and ``loss.prediction_credit``.
         rollout: tokenizes the true states (``prediction_credit=imitate``).
         rng: draws the turns whose states are imitated (``loss.imitated_turns``).
@@ -124,16 +128,16 @@ def build_batch(
     batch = Batch(columns={"advantages": [], "sampler": []}, own_prediction_credit=rule != "advantage")
     trains_text = not (config.loss.action_mask and config.estimator.action_mask)
     silent = _silent_kinds(config.estimator.action_mask)
-    for number, (group, credit) in enumerate(zip(groups, credits, strict=True)):
-        batch.lengths.append([len(row) for row in credit.values])
-        for member, (trajectory, values) in enumerate(zip(group.trajectories, credit.values, strict=True)):
+    for number, (group, of_group) in enumerate(zip(groups, estimated, strict=True)):
+        batch.lengths.append([len(row) for row in of_group.values])
+        for member, (trajectory, values) in enumerate(zip(group.trajectories, of_group.values, strict=True)):
             index = len(batch.tasks)
             batch.tasks.append(trajectory.task.task_id)
             if rule == "imitate":
                 trajectory = with_true_states(trajectory, rollout, config.loss.imitated_turns, rng)
             of_actions = of_predictions = np.array([0.0, *values])
             if batch.own_prediction_credit:
-                own = credit.of_predictions if rule == "own" else None
+                own = of_group.prediction if rule == "own" else None
                 of_predictions = np.zeros_like(of_actions) if own is None else np.array([0.0, *own[member]])
             # The "advantages" of these segments are the numbers of the turns.
             for segment in segments_of(trajectory, range(1, len(values) + 1), index, rule != "none"):

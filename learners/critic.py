@@ -150,6 +150,10 @@ def critic_advantages(batch: Batch, critic: Engine, config: Config) -> Batch:
     return replace(batch, columns=columns | ({"fitted": fitted} if options.gae_level == "turn" else {}))
 
 
+VALUE_CLIP = 0.2
+"""How far a value may move from what it was before the iteration's updates."""
+
+
 def value_loss(values: Tensor, old: Tensor, returns: Tensor, weights: Tensor, clip: float) -> Tensor:
     """½ Σ w·(V − R)²; with ``clip`` the larger of this error and that of V clipped to the old value ± ``clip``.
 
@@ -186,7 +190,7 @@ def fit(
     def objective(tokens: TokenScores) -> Tensor:
         known, values = tokens.columns, tokens.logprobs
         weights, returns = known["weights"], known["returns"]
-        loss = value_loss(values, known["values"], returns, weights, critic.config.critic.clip)
+        loss = value_loss(values, known["values"], returns, weights, VALUE_CLIP)
         sums.add({"loss": loss, "error": (weights * (values.detach() - returns) ** 2).sum(), "weight": weights.sum()})
         return loss
 

@@ -52,8 +52,7 @@ class Probing(Protocol):
 def alignment_of(config: Config) -> Alignment:
     """The reward of the simulator, the band and the weights, as configured."""
     options = config.simulator
-    debias = options.debias == "always" or (options.debias == "auto" and options.alpha != 0.5)
-    return Alignment(options.alpha, options.beta, options.k_min, options.rwr_lambda, debias)
+    return Alignment(options.alpha, options.beta, options.k_min, options.rwr_lambda, debias=options.alpha != 0.5)
 
 
 def generated_sampler(
@@ -78,17 +77,12 @@ def generated_sampler(
         simulator,
         run.stream("generated tasks"),
         alignment_of(run.config),
-        fresh=options.fresh,
-        replay=options.replay,
+        fresh=options.shares[0],
+        replay=options.shares[1],
         variations=options.variations,
-        variation_share=0.0 if never_learns else options.variation_share,
-        attempts=options.attempts,
-        novelty=options.novelty,
+        **({"variation_share": 0.0} if never_learns else {}),
         window=options.window,
-        update_every=options.update_every,
-        credit=options.credit,
-        shuffle_rewards=options.shuffle_rewards,
-        relabel=options.relabel,
+        shuffle_rewards=run.config.train.shuffle == "success_rates",
     )
 
 
@@ -120,6 +114,15 @@ def play_probe(run: Run, rollout: Rollout, sampler: Probing) -> dict[str, float]
         rollout.stats, rollout.watch = stats, watch
     return found
 
+
+KL = 0.01
+"""Weight of the distance to the initial simulator."""
+
+MAX_KL = 0.05
+"""Nats per token, at which an update stops."""
+
+ROUNDS = 12
+"""Most rounds of a simulator's warm start; they end when it writes as base tasks are drawn."""
 
 _BATCH = 8  # records of a step
 _FOLDER = "simulator"  # of the run: the simulator after its warm start
@@ -166,7 +169,7 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
         if agent.reference is not None and not adapted(agent.policy.model):
             model = agent.reference.model
             start = HFPolicy(model, agent.policy.tokenizer, _generator(config), agent.policy.context_length)  # type: ignore[arg-type]
-        simulator = ModelSimulator(actor, grammar, options.temperature, start)
+        simulator = ModelSimulator(actor, grammar, start=start)
         if not run.progress.step:
             tasks, situations = run.stream("quality tasks"), run.stream("quality situations")
             _report(run, run.ranks.once(lambda: quality(simulator, tasks, situations)))
@@ -175,7 +178,7 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
     path = run.folder.path / _FOLDER
     if run.needs_start(path):
         policy = _new_policy(config, agent.policy)
-        run.display.stage("simulator", options.rounds)
+        run.display.stage("simulator", ROUNDS)
         found = warm_start(policy, grammar, config, run.stream, lambda number, found: _show(run, number, found))
         _report(run, found)
         run.ranks.once(lambda: make_whole(path, lambda partial: _write(policy, partial)))
@@ -188,7 +191,7 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
         raise ConfigError(f"{error}: {LOST_START}") from error
     start.model.requires_grad_(False)
     agent.simulator = Learner(policy, config, options.lr, start.model)
-    return SimulatorTraining(ModelSimulator(policy, grammar, options.temperature, start), agent.simulator)
+    return SimulatorTraining(ModelSimulator(policy, grammar, start=start), agent.simulator)
 
 
 def _write(policy: HFPolicy, folder: Path) -> None:
@@ -204,9 +207,7 @@ def _new_policy(config: Config, agent: HFPolicy) -> HFPolicy:
     """A policy of the agent's size: of random weights, or the pretrained one that the agent began as."""
     options = config.policy
     if options.path:
-        return HFPolicy.from_path(
-            options.path, _generator(config), options.dtype, options.context, options.trust_remote_code
-        )
+        return HFPolicy.from_path(options.path, _generator(config), options.dtype, options.context)
     return build_policy(options, agent.tokenizer, _generator(config))  # type: ignore[arg-type]
 
 
@@ -226,7 +227,7 @@ def learn(
 ) -> dict[str, float]:
     """One pass over the records, in steps of about :data:`_BATCH`; every rank must call it with the same ones.
 
-    It stops behind the step that brings the simulator more than ``simulator.max_kl`` nats per token away from where the
+    It stops behind the step that brings the simulator more than ``MAX_KL`` nats per token away from where the
     update began, in the mean over the tokens of all records.
 
     Returns:
@@ -234,7 +235,7 @@ def learn(
         the end; and ``kl``, the distance from the initial simulator in nats per task.
     """
     learner, options = training.learner, config.simulator
-    ranks, temperature = learner.ranks, options.temperature or 1.0
+    ranks, temperature = learner.ranks, training.simulator.temperature
     segments = [training.simulator.segment(one.situation, one.values, one.weight) for one in records]
     steps = max(1, round(len(segments) / _BATCH))
     parts = [[segments[i] for i in part] for part in np.array_split(order.permutation(len(segments)), steps)]
@@ -249,10 +250,10 @@ def learn(
     moved, now = 0.0, before
     with _learning_rate(learner, options.lr):
         for part, reference in zip(parts, initial, strict=True):
-            losses.append(regress(learner, part, temperature, options.kl, reference))
+            losses.append(regress(learner, part, temperature, KL, reference))
             now = scores()
             moved = ranks.sum(_k3(now, before)) / tokens
-            if options.max_kl and moved > options.max_kl:
+            if moved > MAX_KL:
                 break
     return {
         "loss": float(np.mean(losses)),
@@ -345,7 +346,7 @@ def warm_start(
 ) -> Quality:
     """Teaches a policy to write tasks as the base distribution has them, whatever the situation reports.
 
-    Each of at most ``simulator.rounds`` rounds goes through new examples once, until the :func:`quality` is good. One
+    Each of at most ``ROUNDS`` rounds goes through new examples once, until the :func:`quality` is good. One
     more round follows, in which the learning rate falls: at the full rate one line in fifty stays malformed, and an
     update that re-weights tasks cannot unlearn what never becomes a record.
 
@@ -360,18 +361,18 @@ def warm_start(
         the quality at the end.
     """
     learner = Learner(policy, config, config.warmstart.lr, optimizer=config.warmstart.optimizer)
-    simulator = ModelSimulator(policy, grammar, config.simulator.temperature)
+    simulator = ModelSimulator(policy, grammar)
 
     def measured(number: int) -> Quality:
         return learner.ranks.once(
             lambda: quality(simulator, stream("quality tasks"), stream("quality situations", number))
         )
 
-    found = measured(0) if config.policy.path or not config.simulator.rounds else Quality(0.0, 1.0)
-    number, last = 0, found.good or not config.simulator.rounds
+    found = measured(0) if config.policy.path or not ROUNDS else Quality(0.0, 1.0)
+    number, last = 0, found.good or not ROUNDS
     while not last:
         number += 1
-        last = found.good or number > config.simulator.rounds
+        last = found.good or number > ROUNDS
         examples = simulator_examples(grammar, EXAMPLES, stream("simulator examples", number))
         segments = [simulator.segment(situation, values) for situation, values in examples]
         steps = [*batches(segments, config.warmstart.batch_tokens, stream("simulator batches", number))]

@@ -20,12 +20,14 @@ from roleagent.learners.run.ranks import Ranks
 from roleagent.types import Segment
 
 _KINDS = 4  # CONTEXT, ACTION, PREDICTION, TEXT
+PREDICTION_WEIGHT = 0.5
+"""Of prediction tokens, relative to action tokens; they are averaged apart."""
 
 
 def token_weights(
     segments: Sequence[Segment],
     n_trajectories: int,
-    prediction_weight: float = 0.5,
+    prediction_weight: float = PREDICTION_WEIGHT,
     aggregation: str = "trajectory",
     divisor: int = 1024,
     action_mask: bool = True,

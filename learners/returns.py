@@ -134,8 +134,6 @@ class EstimatorConfig:
             ``"zero"`` counts 0 (Eq. 5 as published); see :func:`predictive_returns`.
         state_of_failure: the state after a failed command, which changed nothing: ``"previous"`` is the state before
             it, ``"text"`` the text of the failure (as published).
-        modulation: ``"absolute"`` multiplies by 1 + R_pre (Eq. 6), ``"relative"`` compares R_pre with the other turns
-            of the same state first; see :func:`modulated_returns`.
 
     Raises:
         ValueError: a value out of range.
@@ -148,7 +146,6 @@ class EstimatorConfig:
     rewards: Rewards = field(default_factory=Rewards)
     unscored: str = "neutral"
     state_of_failure: str = "previous"
-    modulation: str = "absolute"
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.gamma <= 1.0:
@@ -163,8 +160,6 @@ class EstimatorConfig:
             raise ValueError(f"unscored must be 'neutral' or 'zero', not {self.unscored!r}")
         if self.state_of_failure not in ("previous", "text"):
             raise ValueError(f"state_of_failure must be 'previous' or 'text', not {self.state_of_failure!r}")
-        if self.modulation not in ("absolute", "relative"):
-            raise ValueError(f"modulation must be 'absolute' or 'relative', not {self.modulation!r}")
 
 
 def returns(rewards: Sequence[float], gamma: float) -> list[float]:
@@ -255,8 +250,7 @@ class ReturnTerms(NamedTuple):
 
     Attributes:
         task: R_task(a_t), the discounted return of the ``task`` term (Eq. 5, left).
-        predictive: the R_pre(a_t) that modulates it (Eq. 5, right; compared within the state if
-            ``modulation="relative"``).
+        predictive: the R_pre(a_t) that modulates it (Eq. 5, right).
         others: the discounted return of all other terms: penalties and process rewards.
     """
 
@@ -267,13 +261,10 @@ class ReturnTerms(NamedTuple):
 
 def return_terms(group: Group, config: EstimatorConfig) -> ReturnTerms:
     """The terms of every turn's return; :func:`modulated_returns` is their sum."""
-    factors = predictive_returns(group, config)
-    if config.modulation == "relative":
-        factors = _relative(factors, group, config)
     rewards = config.rewards
     return ReturnTerms(
         [task_returns(trajectory, config.gamma, rewards) for trajectory in group.trajectories],
-        factors,
+        predictive_returns(group, config),
         [returns([rewards.others(turn) for turn in t.turns], config.gamma) for t in group.trajectories],
     )
 
@@ -283,23 +274,9 @@ def modulated_returns(group: Group, config: EstimatorConfig) -> Values:
 
     The factor multiplies the return of *each* step, not the last reward: otherwise only the last prediction would
     count. A failed trajectory stays at 0. Penalties are not multiplied: that would punish good predictions.
-
-    ``modulation="relative"`` (an addition to the paper) compares R_pre with the other turns of the same state. With z,
-    its distance from their mean in standard deviations, the factor is 1 + Σγ^{h-1}·clip(1/2 + z/4, 0, 1). It has the
-    same range, but does not depend on how predictable a state is.
     """
     rows = zip(*return_terms(group, config), strict=True)
     return [[task * (1.0 + pre) + other for task, pre, other in zip(*row, strict=True)] for row in rows]
-
-
-def _relative(values: Values, group: Group, config: EstimatorConfig) -> Values:
-    """R_pre compared within each state; turns that were not asked for predictions keep 0."""
-    compared = [list(row) for row in values]
-    for positions in by_state(states_of(group, config)):
-        asked = [(i, t) for i, t in positions if group.trajectories[i].turns[t].prediction is not None]
-        for (i, t), z in zip(asked, standardize([values[i][t] for i, t in asked]), strict=True):
-            compared[i][t] = _most(group.trajectories[i].turns[t], config.gamma) * min(1.0, max(0.0, 0.5 + z / 4))
-    return compared
 
 
 def _most(turn: Turn, gamma: float) -> float:
@@ -370,7 +347,6 @@ def normalize_process(
     weights: Mapping[str, float],
     norm: str = "prime",
     gate: str = "none",
-    max_over_ranks: Callable[[float], float] = float,
 ) -> list[Group]:
     """The groups with normalized process terms; unchanged if none of them weighs.
 
@@ -378,15 +354,11 @@ def normalize_process(
         groups: of this rank.
         weights: of the reward terms.
         norm, gate: ``estimator.process_norm`` and ``estimator.process_gate``.
-        max_over_ranks: the maximum of a number over all ranks; ``batch`` calls it on every rank.
     """
     changed = list(groups)
     for name in weighing(weights) if norm != "none" else ():
-        largest = [largest_return(group, name) for group in groups]
-        if norm == "batch":
-            largest = [max_over_ranks(max(largest, default=0.0))] * len(groups)
-        for number, scale in enumerate(largest):
-            changed[number] = _with_rewards(changed[number], partial(_scaled, name, norm, scale))
+        for number, group in enumerate(groups):
+            changed[number] = _with_rewards(changed[number], partial(_scaled, name, largest_return(group, name)))
     if gate == "live":
         silent = dict.fromkeys(weighing(weights), 0.0)
         changed = [
@@ -409,11 +381,11 @@ def _with_rewards(group: Group, change: Callable[[Turn, Trajectory], Mapping[str
     )
 
 
-def _scaled(name: str, norm: str, largest: float, turn: Turn, trajectory: Trajectory) -> dict[str, float]:
+def _scaled(name: str, largest: float, turn: Turn, trajectory: Trajectory) -> dict[str, float]:
     """The normalized term of a turn, if it has the term."""
     if name not in turn.rewards:
         return {}
-    return {name: turn.rewards[name] / (len(trajectory.turns) if norm == "turns" else largest + EPSILON)}
+    return {name: turn.rewards[name] / (largest + EPSILON)}
 
 
 def largest_return(group: Group, name: str) -> float:

@@ -29,7 +29,7 @@ from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.samplers import UniformSampler
 from roleagent.files import make_whole, write_checksums
-from roleagent.learners.advantages import Credit, estimator_config
+from roleagent.learners.advantages import Advantages, estimator_config
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Batch, Column, build_batch, whiten
 from roleagent.learners.critic import critic_advantages, fit, open_critic
 from roleagent.learners.engine.engine import Columns, Engine, Learner, NotFinite
@@ -69,7 +69,7 @@ def open_learner(
     optim = run.config.optim
     compared = run.config.loss.kl or run.config.shares_simulator  # whose start is the agent's
     reference = open_reference(run, policy) if compared else None
-    learner = Learner(policy, run.config, optim.lr, reference, optim.optimizer)
+    learner = Learner(policy, run.config, optim.lr, reference)
     learner.critic = critic
     simulator = open_simulator_training(run, split, learner, actor)
     run.restore(learner)
@@ -124,12 +124,8 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
             open_analyst(run.config, actor),
             run.stream("sampler"),
             epsilon=options.epsilon,
-            decay=options.decay,
-            success_factor=options.success_factor,
             candidates=options.candidates,
             learnability=options.learnability,
-            candidates_from=options.candidates_from,
-            overlooked=options.overlooked,
             task_type=getattr(split.base.unwrapped, "task_type", None),
         )
         if run.resumed and run.progress.sampler is None:
@@ -179,7 +175,7 @@ def dynamic_sampling(
     return kept, replaced
 
 
-def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Credit]:
+def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Advantages]:
     """Each turn's advantage and its terms, by the configured estimator.
 
     The control ``train.shuffle`` shuffles them, or only the process rewards, over the turns.
@@ -187,22 +183,20 @@ def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Credit]:
     config = run.config
     with run.timer("grouping"):
         options = config.estimator
-        normalized = normalize_process(
-            groups, options.rewards, options.process_norm, options.process_gate, run.ranks.largest
-        )
+        normalized = normalize_process(groups, options.rewards, options.process_norm, options.process_gate)
         if config.train.shuffle == "process":
             normalized = shuffle_process(
                 normalized, options.rewards, run.own_stream("shuffled process rewards", run.iteration)
             )
-        credits = [Credit.of(group, options.kind, estimator_config(config)) for group in normalized]
+        estimated = [Advantages.of(group, options.kind, estimator_config(config)) for group in normalized]
         if config.train.shuffle != "advantages":
-            return credits
+            return estimated
         rng = run.own_stream("shuffled advantages", run.iteration)
-        values = shuffled([one.values for one in credits], rng)
-        predicted = shuffled([one.of_predictions or [] for one in credits], rng)
+        values = shuffled([one.values for one in estimated], rng)
+        predicted = shuffled([one.prediction or [] for one in estimated], rng)
         return [
-            replace(one, values=own, of_predictions=of_predictions)
-            for one, own, of_predictions in zip(credits, values, predicted, strict=True)
+            replace(one, values=own, prediction=prediction)
+            for one, own, prediction in zip(estimated, values, predicted, strict=True)
         ]
 
 
@@ -214,11 +208,11 @@ def shuffled(advantages: Sequence[Values], rng: np.random.Generator) -> list[Val
 
 
 def make_batch(
-    run: Run, learner: Learner, rollout: Rollout, groups: Sequence[Group], credits: Sequence[Credit]
+    run: Run, learner: Learner, rollout: Rollout, groups: Sequence[Group], advantages: Sequence[Advantages]
 ) -> Batch:
     """The episodes as token columns (:func:`~roleagent.learners.batch.build_batch`), with their final advantages."""
     with run.timer("grouping"):
-        batch = build_batch(groups, credits, run.config, rollout, run.own_stream("batch", run.iteration))
+        batch = build_batch(groups, advantages, run.config, rollout, run.own_stream("batch", run.iteration))
     with run.timer("update"):
         rollout.policy.offload()  # the critic and the update need its memory
         return prepared(learner, batch)
@@ -243,7 +237,7 @@ def gather(
     run: Run,
     rollout: Rollout,
     groups: Sequence[Group],
-    credits: Sequence[Credit],
+    advantages: Sequence[Advantages],
     batch: Batch,
     replaced: Sequence[Group],
 ) -> list[ScoredGroup]:
@@ -254,15 +248,15 @@ def gather(
     Raises:
         ConfigError: the environment failed in every episode.
     """
-    zero = [Credit.zero(group, estimator_config(run.config)) for group in replaced]
+    zero = [Advantages.zero(group, estimator_config(run.config)) for group in replaced]
     scored = run.ranks.collect(
         [
-            ScoredGroup(group, credit, advantages, whitening=batch.whitening)
-            for group, credit, advantages in zip(groups, credits, batch.advantages_by_turn(), strict=True)
+            ScoredGroup(group, estimated, final, whitening=batch.whitening)
+            for group, estimated, final in zip(groups, advantages, batch.advantages_by_turn(), strict=True)
         ]
     )
     scored += run.ranks.collect(
-        [ScoredGroup(group, credit, credit.values, True) for group, credit in zip(replaced, zero, strict=True)]
+        [ScoredGroup(group, estimated, estimated.values, True) for group, estimated in zip(replaced, zero, strict=True)]
     )
     rollout.stats = RolloutStats.gather(run.ranks.gather(rollout.stats))
 
@@ -560,11 +554,9 @@ def _weights(learner: Learner, batch: Batch, chosen: Sequence[int], trajectories
     return token_weights(
         [batch.segments[i] for i in chosen],
         max(1, round(ranks.sum(float(trajectories)))),
-        options.prediction_weight,
-        options.aggregation,
-        options.divisor,
-        options.action_mask,
-        ranks.sum,
+        aggregation=options.aggregation,
+        action_mask=options.action_mask,
+        sum_over_ranks=ranks.sum,
     )
 
 
@@ -573,7 +565,7 @@ def _step_policy(
 ) -> dict[str, float] | None:
     """One optimizer step on some segments; None if nothing in them has a gradient."""
     options = learner.config.loss
-    imitated = PREDICTION if options.prediction_credit == "imitate" and options.prediction_weight else None
+    imitated = PREDICTION if options.prediction_credit == "imitate" else None
     kept: list[int] = []
     shares: Column = []
     for number, row in zip(chosen, weights, strict=True):

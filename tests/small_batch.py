@@ -3,7 +3,7 @@
 import numpy as np
 
 from roleagent.config import from_dict
-from roleagent.learners.advantages import Credit, estimator_config
+from roleagent.learners.advantages import Advantages, estimator_config
 from roleagent.learners.batch import build_batch
 from roleagent.types import Completion, Group, Prediction, Task, Trajectory, Turn
 
@@ -43,7 +43,7 @@ def batch_of(config, *trajectories):
     group = Group(TASK, trajectories)
     return build_batch(
         [group],
-        [Credit.of(group, config.estimator.kind, estimator_config(config))],
+        [Advantages.of(group, config.estimator.kind, estimator_config(config))],
         config,
         None,
         np.random.default_rng(0),
@@ -53,5 +53,5 @@ def batch_of(config, *trajectories):
 def two_groups(config):
     """Two groups of a won and a lost transcript."""
     groups = [Group(TASK, (transcript(1.0, shift), transcript(0.0, shift + 20))) for shift in (0, 40)]
-    credits = [Credit.of(group, "grpo", estimator_config(config)) for group in groups]
-    return build_batch(groups, credits, config, None, np.random.default_rng(0))
+    advantages = [Advantages.of(group, "grpo", estimator_config(config)) for group in groups]
+    return build_batch(groups, advantages, config, None, np.random.default_rng(0))

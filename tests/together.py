@@ -26,7 +26,10 @@ UPDATES = 10
 # Every weight is taken apart, however small.
 SMALL = "deepspeed.extra={zero_optimization: {stage3_param_persistence_threshold: 0}}"
 BF16 = "policy.dtype=bfloat16"
-OFFLOADED = ("deepspeed.offload_optimizer=on", "deepspeed.offload_parameters=on")
+OFFLOADED = (
+    "deepspeed.extra={zero_optimization: {offload_optimizer: {device: cpu}}}",
+    "deepspeed.extra.zero_optimization.offload_param={device: cpu}",
+)
 TRAININGS = {
     **{f"fp32 {stage}": (f"deepspeed.zero_stage={stage}",) for stage in range(4)},
     **{f"bf16 {stage}": (f"deepspeed.zero_stage={stage}", BF16) for stage in range(1, 4)},

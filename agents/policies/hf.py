@@ -178,14 +178,13 @@ class HFPolicy:
         generator: torch.Generator,
         dtype: str = "float32",
         context_length: int | None = None,
-        trust_remote_code: bool = False,
     ) -> HFPolicy:
         """Loads weights (safetensors) and tokenizer from a folder or hub name, onto the generator's device.
 
         Raises:
             PolicyError: nothing loadable there.
         """
-        options: dict[str, Any] = {"trust_remote_code": trust_remote_code}
+        options: dict[str, Any] = {}
         try:
             path = home_expanded(str(path))
             with waiting(f"the model of {path} to load"):

@@ -25,7 +25,7 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rendering import renderer_of
 from roleagent.agents.search import Node, Tree
 from roleagent.config import Config, ConfigError
-from roleagent.config.revision import RevisionConfig
+from roleagent.config.revision import MAX_NOTES
 from roleagent.envs.failures.command_noise import verb_of
 from roleagent.failures.verdicts import Judge, JudgedPath, Verdict, transition_point
 from roleagent.imports import load_class
@@ -46,7 +46,7 @@ from roleagent.learners.agent_r.splice import (
     splice,
     whole,
 )
-from roleagent.learners.agent_r.thoughts import read_thoughts
+from roleagent.learners.agent_r.thoughts import THOUGHTS
 from roleagent.learners.batch import ACTION, CONTEXT, trained_tokens
 from roleagent.learners.sft.demonstrations import Demonstration, segments_from
 from roleagent.markers import escape_markers
@@ -184,13 +184,11 @@ def _segment(ids: Sequence[int], runs: Iterable[tuple[int, float, int]]) -> Segm
     )
 
 
-def select(
-    examples: Sequence[Example], options: RevisionConfig, rng: np.random.Generator
-) -> tuple[list[Example], Counter[str]]:
+def select(examples: Sequence[Example], tokens: int, rng: np.random.Generator) -> tuple[list[Example], Counter[str]]:
     """The examples that are imitated, and how many each filter drops.
 
     ``duplicate``: the same tokens and weights as another. ``per_task``: more than ``PER_TASK`` of a task and part,
-    drawn evenly over the cuts. ``tokens``: beyond ``revision.tokens`` trained tokens, in random order.
+    drawn evenly over the cuts. ``tokens``: beyond ``train.tokens`` trained tokens, in random order.
     """
     dropped: Counter[str] = Counter()
     unique = list({example.key: example for example in reversed(examples)}.values())[::-1]
@@ -204,10 +202,10 @@ def select(
         for place in even([unique[place].edge for place in places], places, PER_TASK, rng)
     )
     dropped["per_task"] += len(unique) - len(kept)
-    if options.tokens:
+    if tokens:
         order = [kept[place] for place in rng.permutation(len(kept))]
         totals = np.cumsum([unique[place].trained_tokens for place in order])
-        kept, all_kept = sorted(order[: int(np.searchsorted(totals, options.tokens)) + 1]), len(kept)
+        kept, all_kept = sorted(order[: int(np.searchsorted(totals, tokens)) + 1]), len(kept)
         dropped["tokens"] += all_kept - len(kept)
     return [unique[place] for place in kept], dropped
 
@@ -305,7 +303,6 @@ class RevisionData:
         self.split, self.judge, self.analyst, self.alpha = split, judge, analyst, alpha
         self.options = split.config.revision
         self.rollout = replace(split, horizon=0).rollout(actor)
-        self.thoughts = read_thoughts(self.options.thoughts)
         self.stops = self.rollout.action_stops
 
     def make(self, trees: Sequence[Tree], streams: Sequence[np.random.Generator]) -> list[TreeData]:
@@ -335,7 +332,7 @@ class RevisionData:
         judged = self.judge.judge(paths)
         cuts, seen = [], set()
         for (data, pair, rng), verdicts in zip(pairs, judged, strict=True):
-            thought = self.thoughts[int(rng.integers(len(self.thoughts)))]
+            thought = THOUGHTS[int(rng.integers(len(THOUGHTS)))]
             steps = pair.bad.path()[pair.shared :]
             for node, verdict in zip(steps, verdicts, strict=True):
                 if id(node) not in seen:
@@ -380,11 +377,10 @@ class RevisionData:
 
     def _search(self, cuts: Sequence[_Cut]) -> None:
         """Where the world refutes a splice, the policy goes on from the bad state; the first good end is the suffix."""
-        search = self.split.config.search
         signals = [signal_of(self.options.form, cut.thought, self.rollout) for cut in cuts]
         asked = [(cut.bad, cut.cut, signal) for cut, signal in zip(cuts, signals, strict=True)]
         with contextlib.closing(self.rollout.pool):
-            played = search_on(self.rollout, asked, search.num_children, search.temperature)
+            played = search_on(self.rollout, asked, self.split.config.search.num_children)
         for cut, signal, episodes in zip(cuts, signals, played, strict=True):
             cut.data.counts.update(searched=1, searched_episodes=len(episodes))
             good = [one for one in episodes if self._recovers(cut, one)]
@@ -402,7 +398,7 @@ class RevisionData:
         return good and len(episode.turns) > cut.cut + (self.options.form != "none")
 
     def _keep(self, cut: _Cut, made: Splice, found: dict[str, Any]) -> None:
-        if self.options.form == "note" and has_too_many_notes(made.demonstration.steps, self.options.max_notes):
+        if self.options.form == "note" and has_too_many_notes(made.demonstration.steps, MAX_NOTES):
             cut.data.counts.update(dropped_notes=1)
             return
         nodes = cut.pair.bad.path()
@@ -479,7 +475,6 @@ def check_revision(config: Config) -> None:
         ConfigError: one line that explains what to change.
     """
     options = config.revision
-    read_thoughts(options.thoughts)
     if options.general:
         read_conversations(options.general)
     if ":" in options.judge:

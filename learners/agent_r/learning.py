@@ -33,7 +33,7 @@ from roleagent.learners.agent_r.splice import Pair, good_leaves, leaves_of, make
 from roleagent.learners.batch import ACTION, PREDICTION, TEXT, Column
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
-from roleagent.learners.loss import imitation_weights
+from roleagent.learners.loss import PREDICTION_WEIGHT, imitation_weights
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.demonstrations import segments_from
 from roleagent.learners.sft.imitation import CHUNK, likelihood_step, with_text
@@ -162,6 +162,12 @@ def batches(parts: Parts, shares: Mapping[str, float], tokens: int, rng: np.rand
         yield batch
 
 
+PAIR_BETA = (0.1, 0.5)
+"""β, by round; the last one from then on."""
+
+PAIR_LR = (1e-6, 5e-7)
+"""Peak learning rate, by round, where ``revision.lr`` is 0."""
+
 PAIR_EPOCHS = 3
 """Passes over a round's pairs."""
 
@@ -213,10 +219,10 @@ def learn_preferences(run: Run, policy: HFPolicy, examples: Sequence[Example]) -
 
     Every rank has the same examples and takes its share of each batch.
     """
-    config, options = run.config, run.config.preference
+    config = run.config
     iteration, began, ranks = run.progress.searched, run.progress.began, run.ranks
-    lr, beta = (values[min(iteration, len(values)) - 1] for values in (options.lr, options.beta))
-    learner = Learner(policy, config, lr, optimizer=config.optim.optimizer)
+    lr, beta = (values[min(iteration, len(values)) - 1] for values in (PAIR_LR, PAIR_BETA))
+    learner = Learner(policy, config, config.revision.lr or lr)
     name = f"revision/iteration-{iteration:03d}/reference.json"
     if run.progress.step > began:
         run.restore(learner)
@@ -350,7 +356,7 @@ def imitation_step(learner: Learner, batch: Sequence[Member], shares: Mapping[st
     true_text = config.revision.splice != "published" and not config.policy.path
     text_weight = config.warmstart.text_weight if true_text else 0.0
     members = [Member(part, with_text(segment) if text_weight else segment) for part, segment in batch]
-    weights = weights_of(members, shares, config.loss.prediction_weight, text_weight, ranks.sum)
+    weights = weights_of(members, shares, PREDICTION_WEIGHT, text_weight, ranks.sum)
     numbers = {name: number for number, name in enumerate(shares)}
     segments = [segment for _, segment in members]
     parts = [np.full(len(segment), numbers[part]) for part, segment in members]

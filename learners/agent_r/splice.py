@@ -141,7 +141,7 @@ def signal_of(form: str, thought: str, rollout: Rollout) -> Step | None:
 
 
 def search_on(
-    rollout: Rollout, bad: Sequence[tuple[Trajectory, int, Step | None]], width: int, temperature: float
+    rollout: Rollout, bad: Sequence[tuple[Trajectory, int, Step | None]], width: int
 ) -> list[list[Trajectory]]:
     """Goes on behind bad steps: ``width`` episodes of the policy for each of them, all side by side.
 
@@ -149,7 +149,6 @@ def search_on(
         rollout: of the acting policy.
         bad: bad paths with their cut t′ and the signal that follows.
         width: episodes of each.
-        temperature: of sampling.
 
     Returns:
         for each bad path the episodes, from their beginning; the first t′ + 1 turns are given (t′ without a signal).
@@ -160,7 +159,9 @@ def search_on(
         [*(turn.completion for turn in path.turns[:cut]), *([] if signal is None else [reply_of(signal, rollout)])]
         for path, cut, signal in bad
     ]
-    groups = rollout.play([path.task.task_id for path, _, _ in bad], width, temperature, openings=openings)
+    groups = rollout.play(
+        [path.task.task_id for path, _, _ in bad], width, rollout.config.temperature, openings=openings
+    )
     return [list(group.trajectories) for group in groups]
 
 

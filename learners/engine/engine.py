@@ -65,11 +65,6 @@ def zero_stage(config: Config) -> int:
 def deepspeed_settings(config: Config) -> dict[str, Any]:
     """The dictionary for ``deepspeed.initialize``; ``deepspeed.extra`` has the last word."""
     options = config.deepspeed
-    zero: dict[str, Any] = {"stage": zero_stage(config)}
-    if options.offload_optimizer:
-        zero["offload_optimizer"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
-    if options.offload_parameters:
-        zero["offload_param"] = {"device": "cpu", "pin_memory": torch.cuda.is_available()}
     settings: dict[str, Any] = {
         # The learner cuts micro-batches itself and marks the one that ends an update.
         "train_micro_batch_size_per_gpu": 1,
@@ -78,7 +73,7 @@ def deepspeed_settings(config: Config) -> dict[str, Any]:
         "zero_allow_untested_optimizer": True,
         # DeepSpeed's own optimizer for the CPU is compiled on first use, which pays where there is an accelerator.
         "zero_force_ds_cpu_optimizer": False,
-        "zero_optimization": zero,
+        "zero_optimization": {"stage": zero_stage(config)},
         "wall_clock_breakdown": False,
     }
     if config.policy.dtype == "bfloat16":
@@ -108,16 +103,11 @@ def check_deepspeed(config: Config) -> None:
     options, stage = config.deepspeed, zero_stage(config)
     own_simulator = config.simulator_is_model and not config.shares_simulator  # which has a warm start
     imitates = config.warmstart.episodes > 0 or config.train.stage == "revise" or own_simulator
-    for section in ("warmstart", "optim"):
-        if getattr(config, section).optimizer == "muon" and stage > 0 and (section == "optim" or imitates):
-            raise ConfigError(
-                f"{section}.optimizer=muon works on whole matrices, which ZeRO (deepspeed.zero_stage > 0, or bfloat16) "
-                "takes apart: choose adamw"
-            )
-    if options.offload_optimizer and stage < 1:
-        raise ConfigError("deepspeed.offload_optimizer moves what ZeRO has taken apart: set deepspeed.zero_stage=2")
-    if options.offload_parameters and stage < 3:
-        raise ConfigError("deepspeed.offload_parameters moves the parts of the weights: set deepspeed.zero_stage=3")
+    if config.warmstart.optimizer == "muon" and stage > 0 and imitates:
+        raise ConfigError(
+            "warmstart.optimizer=muon works on whole matrices, which ZeRO (deepspeed.zero_stage > 0, or bfloat16) "
+            "takes apart: choose adamw"
+        )
     for key in _OURS:
         if key in options.extra:
             raise ConfigError(f"deepspeed.extra cannot set {key}: the learner decides that (see the section optim)")
@@ -184,7 +174,7 @@ class Engine:
         settings = deepspeed_settings(config)
         if self.stage == 3:
             partition(module, settings)
-        on_cpu = config.deepspeed.offload_optimizer and torch.cuda.is_available()
+        on_cpu = "offload_optimizer" in settings["zero_optimization"] and torch.cuda.is_available()
         with contextlib.redirect_stdout(None):  # DeepSpeed prints the memory in use
             self.engine, self.optimizer, _, _ = deepspeed.initialize(
                 model=module,

@@ -173,7 +173,7 @@ class Checkpoints:
     def policy(path: Path, generator: torch.Generator, options: PolicyConfig, name: str = "policy") -> HFPolicy:
         """The policy as it was saved, or the ``simulator`` with weights of its own."""
         try:
-            return HFPolicy.from_path(path / name, generator, options.dtype, options.context, options.trust_remote_code)
+            return HFPolicy.from_path(path / name, generator, options.dtype, options.context)
         except PolicyError as error:
             raise _unreadable(path, error) from error
 

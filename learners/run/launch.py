@@ -182,7 +182,7 @@ def check_simulator(split: EnvSplit) -> None:
     if config.genenv and options.kind == "endpoint":
         simulator = endpoint_simulator(config, grammar_of(split.base))
         with waiting("the server of endpoint.url to answer"):
-            simulator.endpoint.check(options.temperature)
+            simulator.endpoint.check(simulator.temperature)
 
 
 def check_learning(config: Config) -> None:

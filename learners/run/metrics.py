@@ -76,7 +76,7 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
         estimator = ESTIMATORS.get(config.estimator.kind)  # None: a user's, which a report does not load
         if estimator is not None and estimator.modulates:
             expected["returns_modulated"] = "wia is on, but no prediction ever changed a return"
-        if config.loss.prediction_credit == "imitate" and config.loss.prediction_weight:
+        if config.loss.prediction_credit == "imitate":
             expected["imitated_tokens"] = "loss.prediction_credit=imitate, but no true state was ever imitated"
     if config.aiw:
         expected["curriculum_from_curriculum"] = "aiw is on, but no task was ever sampled from the failure library"
@@ -114,7 +114,7 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
 def _idle_simulator(config: Config, counters: Mapping[str, float]) -> dict[str, str]:
     """For each counter of GenEnv that must not be 0, the warning if it is."""
     options = config.simulator
-    if not options.fresh:
+    if not options.shares[0]:
         return {}
     if not counters.get("genenv_accepted"):
         reasons = {reason: counters.get(f"genenv_refused_{reason}", 0.0) for reason in REFUSALS}
@@ -123,8 +123,8 @@ def _idle_simulator(config: Config, counters: Mapping[str, float]) -> dict[str, 
     if not counters.get("genenv_fresh"):
         return {"genenv_fresh": "genenv is on, but no written task was played"}
     expected = {"genenv_pool": "genenv is on, but the pool of written tasks is empty"}
-    if options.replay:
-        expected["genenv_replayed"] = "simulator.replay is on, but no written task was ever played again"
+    if options.shares[1]:
+        expected["genenv_replayed"] = "simulator.shares replays tasks, but no written task was ever played again"
     if options.kind in ("base", "static", "endpoint"):
         return expected
     expected["genenv_records_in_band"] = "genenv is on, but no written task was ever in the band: nothing was learned"
@@ -257,7 +257,7 @@ def iteration_metrics(
     }
     rewards, named = estimator_config(config).rewards, config.estimator.rewards
     return {
-        **summary(groups, estimator_config(config), [one.credit.states for one in scored]),
+        **summary(groups, estimator_config(config), [one.estimated.states for one in scored]),
         "groups": float(len(groups)),
         "success": float(np.mean([trajectory.success for trajectory in episodes])),
         "reward": float(np.mean([trajectory.outcome for trajectory in episodes])),
@@ -282,7 +282,7 @@ def iteration_metrics(
 def _process_counters(config: Config, scored: Sequence[ScoredGroup]) -> dict[str, float]:
     """:func:`process_counters` of the groups that are trained on."""
     estimator, trained = estimator_config(config), [one for one in scored if not one.replaced]
-    groups, earned = [one.group for one in trained], [one.credit.of_process for one in trained]
+    groups, earned = [one.group for one in trained], [one.estimated.process for one in trained]
     outcomes = estimator_of(config.estimator.kind).compares_outcomes
     return process_counters(groups, earned, estimator.rewards, estimator.gamma, outcomes)
 

@@ -129,9 +129,7 @@ class Run:
         elif self.latest is not None:
             policy = self.checkpoints.policy(self.latest, generator, options)
         elif options.path:
-            policy = HFPolicy.from_path(
-                options.path, generator, options.dtype, options.context, options.trust_remote_code
-            )
+            policy = HFPolicy.from_path(options.path, generator, options.dtype, options.context)
         else:
             return None
         return self._opened(policy)
@@ -153,7 +151,7 @@ class Run:
         """The model of the configured path, saved in the run folder once, with the newest checkpoint's adapter."""
         base, options = self.folder.path / "base", self.config.policy
         path = base if self.ranks.once(base.exists) else options.path
-        policy = HFPolicy.from_path(path, generator, options.dtype, options.context, options.trust_remote_code)
+        policy = HFPolicy.from_path(path, generator, options.dtype, options.context)
 
         def keep() -> None:
             if not base.exists():

@@ -34,8 +34,8 @@ and of every turn
 ``reward``             the terms of the reward that was trained, by name: weighted, process terms normalized
 ``predictions``        texts for 1..H turns ahead, ``""`` if absent
 ``scores``             of each, null if it could not be scored
-``return_task``        R_task(a_t), ``return_predictive`` R_pre(a_t) (Eq. 5, by ``estimator.unscored`` and
-                       ``estimator.modulation``), ``return_others`` the discounted return of all other terms, and
+``return_task``        R_task(a_t), ``return_predictive`` R_pre(a_t) (Eq. 5, by ``estimator.unscored``),
+                       ``return_others`` the discounted return of all other terms, and
                        ``return_modulated`` R_t = R_task·(1 + R_pre) + R_others (Eq. 6), null if the estimator does not
                        use it
 ``state_group``        the number of its state within the group, or null
@@ -61,7 +61,7 @@ from roleagent.agents.evaluation.transcripts import played_turn
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.token_texts import decoder, token_texts
 from roleagent.config import Config
-from roleagent.learners.advantages import Credit, estimator_of
+from roleagent.learners.advantages import Advantages, estimator_of
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.learners.returns import EstimatorConfig, Values, has_zero_variance, state_of
 from roleagent.types import Group, Reflection, Trajectory
@@ -79,14 +79,14 @@ class ScoredGroup:
 
     Attributes:
         group: its episodes.
-        credit: of the estimator.
+        estimated: by the estimator.
         advantages: per episode and turn the final ones, after GAE and whitening.
         replaced: whether dynamic sampling replaced the group.
         whitening: mean and deviation of the batch's advantages (:func:`~roleagent.learners.batch.whiten`).
     """
 
     group: Group
-    credit: Credit
+    estimated: Advantages
     advantages: Values
     replaced: bool = False
     whitening: tuple[float, float] | None = None
@@ -166,24 +166,24 @@ def groups_with_tokens(scored: Sequence[ScoredGroup], most: int) -> set[int]:
 def _turns(
     one: ScoredGroup, member: int, policy: Policy, estimator: EstimatorConfig, modulates: bool
 ) -> list[dict[str, Any]]:
-    trajectory, credit = one.group.trajectories[member], one.credit
-    tasks, predictive, others = (rows[member] for rows in credit.returns)
-    outcome = credit.of_outcomes[member] if credit.of_outcomes is not None else None
+    trajectory, estimated = one.group.trajectories[member], one.estimated
+    tasks, predictive, others = (rows[member] for rows in estimated.returns)
+    outcome = estimated.outcome[member] if estimated.outcome is not None else None
     lines = []
     for number, turn in enumerate(trajectory.turns):
-        predicted, label = turn.prediction, credit.states[member][number]
+        predicted, label = turn.prediction, estimated.states[member][number]
         modulated = tasks[number] * (1.0 + predictive[number]) + others[number]
         lines.append(
             {
                 **played_turn(turn, policy),
-                "reward": {name: short(value) for name, value in credit.rewards[member][number].items()},
+                "reward": {name: short(value) for name, value in estimated.rewards[member][number].items()},
                 "return_task": short(tasks[number]),
                 "return_predictive": short(predictive[number]) if predicted else None,
                 "return_others": short(others[number]),
                 "return_modulated": short(modulated) if modulates else None,
                 "state_group": label if label >= 0 else None,
                 **({} if state_of(turn, estimator) == turn.state else {"grouping_state": state_of(turn, estimator)}),
-                "advantage_state": short(credit.of_states[member][number]) if credit.of_states is not None else None,
+                "advantage_state": short(estimated.state[member][number]) if estimated.state is not None else None,
                 "advantage_outcome": short(outcome) if outcome is not None else None,
                 "advantage_estimate": short(one.estimate(member, number)),
                 "advantage": short(one.advantages[member][number]),

@@ -22,7 +22,7 @@ from roleagent.agents.task_simulator import (
 from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.envs.wrappers.notes import REVISED
 from roleagent.failures.analyst_format import FIELDS, TAGS
-from roleagent.learners.agent_r.thoughts import read_thoughts
+from roleagent.learners.agent_r.thoughts import THOUGHTS
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.analyst import AnalystExample, analyst_examples, collect_failures, tokenize_examples
 from roleagent.learners.sft.demonstrations import (
@@ -39,6 +39,7 @@ from roleagent.types import Segment, Trajectory
 _PER_DEMONSTRATION = 3
 """Examples of a task simulator that an agent learns from, if it is the simulator itself."""
 _THOUGHTS = 20
+_FAILURE_WEIGHT = 0.3  # of a token of an analysis in the loss, relative to an action token
 """How often the texts of a new tokenizer hold each revision thought, so that its words are tokens."""
 
 
@@ -80,7 +81,7 @@ class SFTData:
         texts = [*texts_of(self.demonstrations, STYLES[config.prompt.style], config.prompt.history, self.split.reader)]
         texts += [text for example in examples for text in (example.question, example.answer)]
         if config.revision.notes:  # each becomes a few tokens
-            texts += [*read_thoughts(config.revision.thoughts), REVISED] * _THOUGHTS
+            texts += [*THOUGHTS, REVISED] * _THOUGHTS
         if config.simulator_is_model:
             texts += self._situations()
         tokenizer = self.run.ranks.once(lambda: train_tokenizer(texts, config.policy.vocabulary, tags))
@@ -104,7 +105,7 @@ class SFTData:
         if self.failures:
             analyst = model_analyst(config, policy)
             examples = self._examples(analyst.prompts)
-            segments += tokenize_examples(analyst, examples, config.warmstart.failure_weight)
+            segments += tokenize_examples(analyst, examples, _FAILURE_WEIGHT)
         if simulator and config.shares_simulator and self.demonstrations:
             count = _PER_DEMONSTRATION * len(self.demonstrations)
             segments += [

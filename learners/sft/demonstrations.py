@@ -216,6 +216,9 @@ def _is_chosen(demonstration: Demonstration, shares: Mapping[str, float], rng: n
     return share >= 1 or rng.random() < share
 
 
+CORRUPTED = 0.3
+"""Share of predictions in the transcript that are replaced by a wrong one: shown, and not imitated."""
+
 FAILED_SHARE = 0.7
 """How often a demonstration with a failed command teaches such a failure. With 0.5 the policy predicts too few of its
 own failures (R2), with 1 it expects failure everywhere."""
@@ -244,7 +247,7 @@ def tokenize(
     predicting, plain = split.rollout(policy), replace(split, horizon=0).rollout(policy)
     detached = split.config.prompt.predictions == "detached"
     corrupted_predictions = (
-        None if detached else CorruptedPredictions(demonstrations, split.horizon, options.corrupted_predictions, rng)
+        None if detached else CorruptedPredictions(demonstrations, split.horizon, CORRUPTED, rng)
     )  # detached predictions are not read again
 
     def segments(demonstration: Demonstration) -> list[Segment]:

@@ -14,7 +14,7 @@ from roleagent.agents.policies.hf import HFPolicy
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Column, trained_tokens
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
-from roleagent.learners.loss import MetricSums, imitation_weights
+from roleagent.learners.loss import PREDICTION_WEIGHT, MetricSums, imitation_weights
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.time_plan import time_plan
 from roleagent.learners.sft.demonstrations import REPLAY_SHARE, Corrections
@@ -49,7 +49,7 @@ def imitate(
     """
     config = run.config.warmstart
     if not segments:
-        return Learner(policy, run.config, run.config.optim.lr, optimizer=run.config.optim.optimizer)
+        return Learner(policy, run.config, run.config.optim.lr)
     learner = Learner(policy, run.config, config.lr, optimizer=config.optimizer)
     run.restore(learner)
 
@@ -120,11 +120,11 @@ def imitation_step(learner: Learner, segments: Sequence[Segment]) -> dict[str, f
     """One update towards demonstrations: mean negative log-likelihood, in nats per token.
 
     As in :func:`~roleagent.learners.rl.policy_step` each kind of token has its own average. Action tokens
-    weigh 1 (0 for a step that is not imitated), prediction tokens ``loss.prediction_weight``, and the environment's
+    weigh 1 (0 for a step that is not imitated), prediction tokens ``PREDICTION_WEIGHT``, and the environment's
     text ``warmstart.text_weight``. Observations repeat names, so a small model learns there to copy them.
     """
     config = learner.config
-    weight_of = {ACTION: 1.0, PREDICTION: config.loss.prediction_weight, TEXT: config.warmstart.text_weight}
+    weight_of = {ACTION: 1.0, PREDICTION: PREDICTION_WEIGHT, TEXT: config.warmstart.text_weight}
     segments = [with_text(segment) for segment in segments]
     weights = imitation_weights(segments, weight_of, learner.ranks.sum)
     kinds, names = [one.token_kind for one in segments], {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}

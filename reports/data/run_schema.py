@@ -36,7 +36,7 @@ class ToolCall(TypedDict):
 
 
 class TurnCard(TypedDict):
-    """One exchange of an episode, with its credit."""
+    """One exchange of an episode, with its advantage."""
 
     action: str  # the bare command; "" for a reply without one
     reply: str | None  # the full reply, if it is more than the command

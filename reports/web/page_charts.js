@@ -302,7 +302,7 @@ const CHARTS = [
         unit: "in an iteration",
         base: true,
         lines: of("curriculum_self_retrievals"),
-        hint: "0, unless curriculum.candidates_from=newest.",
+        hint: "0: the failing task is no candidate.",
       },
       {
         title: "Reflections in the requested format",

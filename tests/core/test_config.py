@@ -195,14 +195,14 @@ def test_a_saved_configuration_reads_back_as_itself():
     ("key", "meant"),
     [
         ("alpha", "lora.alpha, estimator.alpha, simulator.alpha, revision.alpha"),  # a name that fits several places
-        ("temperature", "rollout.temperature, curriculum.temperature, simulator.temperature, search.temperature"),
-        ("learning_rate", "optim.lr, warmstart.lr, critic.lr, simulator.lr, revision.lr, preference.lr"),
+        ("temperature", "rollout.temperature, curriculum.temperature"),
+        ("learning_rate", "optim.lr, warmstart.lr, critic.lr, simulator.lr, revision.lr"),
         ("batch_size", "rollout.num_groups, rollout.group_size"),
         ("rollout.num_generations", "rollout.group_size"),  # TRL's word, not the one that looks like it
         ("actor_rollout_ref.rollout.n", "rollout.group_size"),  # verl's
         ("optim.learning_rate", "optim.lr"),
         ("num_generation", "rollout.group_size"),  # misspelled
-        ("beta", "loss.kl, simulator.beta, revision.beta, preference.beta"),
+        ("beta", "loss.kl, simulator.beta, revision.beta"),
     ],
 )
 def test_other_programs_words_and_names_of_several_places_lead_to_all_that_fit(key, meant):

@@ -34,7 +34,7 @@ TINY = {
     "loss": {"kl": 0},
     "optim": {"lr": 1e-5, "minibatches": 1},
     "curriculum": {"reflection_tokens": 24, "selection_tokens": 16},
-    "simulator": {"lr": 1e-5, "rounds": 0},
+    "simulator": {"lr": 1e-5},
     "train": {"iterations": 1, "keep_checkpoints": 1},
     "tracking": {"to": []},
 }

@@ -34,7 +34,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(
     "option",
-    ["run_dir", "policy.path", "revision.thoughts", "revision.general"],
+    ["run_dir", "policy.path", "revision.general"],
 )
 def test_options_that_are_paths_begin_at_the_home_folder(home, option):
     value = load(overrides=[f"{option}=~/x"])

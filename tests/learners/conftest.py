@@ -28,7 +28,6 @@ CONFIG = {
         "epochs": 9,
         "batch_tokens": 1024,
         "noise": 0.25,
-        "corrupted_predictions": 0.3,
         "lr": 1e-2,
         "text_weight": 0.3,
         "failures": 0.5,

@@ -26,7 +26,7 @@ GENENV = {
     **TOY_RUN,
     "genenv": True,
     # Groups of two: the band is as wide as possible, so that every record trains the table.
-    "simulator": {"kind": "table", "probe": 2, "variations": 2, "fresh": 0.67, "replay": 0.33, "k_min": 0.5},
+    "simulator": {"kind": "table", "probe": 2, "variations": 2, "shares": [0.67, 0.33], "k_min": 0.5},
     "curriculum": {"analyst": "rule"},
     "train": {"iterations": 3, "evaluate_every": 2, "keep_checkpoints": 20},
 }
@@ -35,11 +35,18 @@ GENENV = {
 # A model of this size needs more rounds to write as base tasks are drawn, and fewer to write tasks at all.
 KINDS = {
     "table": {},
-    "own": {"kind": "model", "rounds": 5},
+    "own": {"kind": "model"},
     "shared": {"kind": "model", "weights": "shared"},
 }
 MOST_TOKENS = 60  # of a reply
 DEMONSTRATIONS = {"shared": {"episodes": 60, "epochs": 12}}  # what an agent needs to write tasks at all
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_rounds():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("roleagent.learners.genenv.ROUNDS", 5)
+        yield
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -108,10 +115,11 @@ def test_propose_asks_the_simulator_of_the_newest_checkpoint(kind, whole, capsys
 
 
 @pytest.mark.slow
-def test_a_model_that_writes_nothing_usable_is_named_and_the_split_takes_its_place(tmp_path):
+def test_a_model_that_writes_nothing_usable_is_named_and_the_split_takes_its_place(tmp_path, monkeypatch):
+    monkeypatch.setattr("roleagent.learners.genenv.ROUNDS", 0)
     config, folder = tmp_path / "genenv.yaml", tmp_path / "run"
     config.write_text(yaml.safe_dump(GENENV))
-    options = ("simulator.kind=model", "simulator.rounds=0", "train.iterations=1", "warmstart.epochs=1")
+    options = ("simulator.kind=model", "train.iterations=1", "warmstart.epochs=1")
     with pytest.warns(UserWarning, match="ModelSimulator: none of 8 proposals was accepted"):
         assert train.main(["--config", str(config), f"run_dir={folder}", *options]) == 0
     [row] = trained(folder)
@@ -162,8 +170,7 @@ def test_two_processes_play_the_tasks_that_one_would(config, whole, tmp_path):
     ("options", "words"),
     [
         (["env.id=RoleAgent/ToolEnv-v0"], "no task grammar"),
-        (["simulator.fresh=0.8", "simulator.replay=0.3"], "their sum must be at most 1"),
-        (["simulator.relabel=on"], "not kind=table"),
+        (["simulator.shares=[0.8,0.3]"], "must sum to at most 1"),
         (["simulator.kind=model", "train.stage=sft", "train.tokens=1"], "works in train.stage=rl, not in sft"),
         (["simulator.kind=table", "train.stage=revise"], "works in train.stage=rl, not in revise"),
         (["simulator.kind=nowhere:Simulator"], "cannot load 'nowhere:Simulator'"),

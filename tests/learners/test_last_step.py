@@ -61,24 +61,3 @@ def test_the_bias_towards_dawdling_is_gone():
     assert last_step_bias() <= 0.0
     assert last_step_bias(kind="gigpo") == pytest.approx(last_step_bias())
     assert last_step_bias(ZERO) == pytest.approx(0.76, abs=0.005)
-
-
-def test_relative_modulation_compares_predictions_within_their_state():
-    """Hand-computed: in state "a" scores .2 and .6 are one deviation apart from their mean; "b" has one turn only."""
-    group = Group(
-        TASK,
-        tuple(
-            Trajectory(
-                TASK,
-                (*episode([True], 1, score, ["a"], won=False).turns, *episode([True], 1, 0.9, [last]).turns),
-                True,
-                False,
-                "won",
-            )
-            for score, last in ((0.2, "b"), (0.6, "c"))
-        ),
-    )
-    rows = modulated_returns(group, EstimatorConfig(1.0, modulation="relative"))
-    assert rows == [pytest.approx([1.25, 1.5], abs=1e-4), pytest.approx([1.75, 1.5], abs=1e-4)]
-    shifted = modulated_returns(group, EstimatorConfig(1.0))
-    assert shifted == [pytest.approx([1.2, 1.9]), pytest.approx([1.6, 1.9])]

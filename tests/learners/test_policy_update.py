@@ -11,7 +11,7 @@ from small_batch import TASK, batch_of, configured, transcript, two_groups, wind
 from tiny import plain, qwen
 
 from roleagent.config import from_dict, load
-from roleagent.learners.advantages import Credit, estimator_config
+from roleagent.learners.advantages import Advantages, estimator_config
 from roleagent.learners.batch import ACTION, TEXT, build_batch
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
@@ -106,8 +106,8 @@ def test_the_mean_over_minibatches_of_turns_is_the_objective(monkeypatch, aggreg
     loss = {"kl": 1e-3, "aggregation": aggregation}
     learner = learner_of(loss=loss, optim={"minibatch_turns": turns, "minibatches": 7})
     groups = [Group(TASK, (windows(1.0), windows(0.0))) for _ in range(2)]
-    credits = [Credit.of(group, "grpo", estimator_config(learner.config)) for group in groups]
-    batch, seen = build_batch(groups, credits, learner.config, None, np.random.default_rng(0)), []
+    advantages = [Advantages.of(group, "grpo", estimator_config(learner.config)) for group in groups]
+    batch, seen = build_batch(groups, advantages, learner.config, None, np.random.default_rng(0)), []
 
     def policy_step(learner, segments, columns, temperature, fresh):
         rows = zip(plain(segments), columns["weights"], strict=True)

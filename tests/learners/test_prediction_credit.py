@@ -15,6 +15,7 @@ from roleagent.learners.advantages import Credit, estimator_config, prediction_a
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, build_batch, whiten, with_true_states
 from roleagent.learners.critic import Critic, critic_advantages
 from roleagent.learners.engine.engine import Engine, Learner
+from roleagent.learners.loss import PREDICTION_WEIGHT
 from roleagent.learners.returns import EstimatorConfig, prediction_mean
 from roleagent.learners.rl import prepared, update
 from roleagent.learners.run.launch import check_learning
@@ -24,7 +25,7 @@ TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
 FIRST = "You are in a kitchen. There are: basket, cupboard 1, drawer 2."
 FAILED, CLOSED, OPEN = "Nothing happens.", "You arrive at cupboard 1. It is closed.", "You see egg, potato."
 RULES = ("advantage", "own", "imitate", "none")
-WEIGHT = 0.7
+WEIGHT = PREDICTION_WEIGHT
 RNG = np.random.default_rng(0)
 # Action, what came, what was predicted, its score. The lost episode knows that its first command fails.
 LOST = [("take egg", FAILED, FAILED, 1.0), ("go to stove", FAILED, CLOSED, 0.2), ("heat egg", FAILED, OPEN, 0.1)]
@@ -32,7 +33,7 @@ WON = [("go to cupboard 1", CLOSED, OPEN, 0.4), ("open cupboard 1", OPEN, OPEN, 
 
 
 def configured(*options):
-    base = ["env.id=RoleAgent/Toy-v0", "method=gigpo", "loss.kl=0", f"loss.prediction_weight={WEIGHT}"]
+    base = ["env.id=RoleAgent/Toy-v0", "method=gigpo", "loss.kl=0"]
     small = ["loss.imitated_turns=0", "optim.minibatches=1", "optim.lr=1e-2", "optim.max_grad_norm=1e9"]
     small.append("optim.warmup_steps=1")
     return load(overrides=[*base, *small, "rollout.prediction_tokens=60", *options])
@@ -101,7 +102,7 @@ class Stage:
         model, rule = self.policy.model, self.config.loss.prediction_credit
         total, count = torch.zeros(()), sum(len(group.trajectories) for group in self.groups)
         for group, one in zip(self.groups, self.credits, strict=True):
-            for trajectory, row, own in zip(group.trajectories, one.values, one.of_predictions, strict=True):
+            for trajectory, row, own in zip(group.trajectories, one.values, one.prediction, strict=True):
                 tokens = {ACTION: [], PREDICTION: []}
                 for turn, advantage, score in zip(trajectory.turns, row, own, strict=True):
                     action = self.loglikelihood(turn.prompt_ids, turn.completion.token_ids)
@@ -198,8 +199,6 @@ def test_where_all_ended_alike_states_are_imitated_and_nothing_else_is_said():
     metrics = Stage("loss.prediction_credit=imitate", episodes=lost).update()
     assert metrics["tokens"] == 0 and metrics["imitated_tokens"] > 0 and metrics["prediction_loss"] > 0
     assert metrics["entropy"] == metrics["logprob_gap"] == 0 and "mismatch" not in metrics and "ratio" not in metrics
-    none = Stage("loss.prediction_credit=imitate", "loss.prediction_weight=0", episodes=lost)
-    assert "tokens" not in none.update()
 
 
 def imitated(stage, trajectory):

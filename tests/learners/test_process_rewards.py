@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roleagent.config import from_dict
-from roleagent.learners.advantages import ESTIMATORS, Credit
+from roleagent.learners.advantages import ESTIMATORS, Advantages
 from roleagent.learners.returns import (
     EstimatorConfig,
     Rewards,
@@ -49,8 +49,6 @@ GROUPS = [Group(TASK, (tools(1, 1, 0, task=1.0), tools(0.5, 0))), Group(TASK, (t
     [
         ("none", [[[1, 1, 0], [0.5, 0]], [[1, 1, 1, 1], [0]]]),
         ("prime", [[[1 / 2, 1 / 2, 0], [1 / 4, 0]], [[1 / 4] * 4, [0]]]),  # the largest returns are 2 and 4
-        ("batch", [[[1 / 4, 1 / 4, 0], [1 / 8, 0]], [[1 / 4] * 4, [0]]]),
-        ("turns", [[[1 / 3, 1 / 3, 0], [1 / 4, 0]], [[1 / 4] * 4, [0]]]),
     ],
 )
 def test_normalization_by_hand(norm, expected):
@@ -69,11 +67,6 @@ def test_other_terms_stay_and_nothing_changes_without_a_weight():
     assert changed.trajectories[0].turns[1].rewards["tool_error"] == 3.0
     assert normalize_process([group], {"task": 1.0, "tool_error": -0.1})[0] is group
     assert process_rewards(group, {"tool": 0.0}) is None
-
-
-def test_the_maximum_of_a_batch_is_that_of_all_ranks():
-    [group] = normalize_process(GROUPS[:1], {"tool": 1.0}, "batch", max_over_ranks=lambda value: max(value, 10.0))
-    assert terms([group])[0][0] == pytest.approx([0.1, 0.1, 0.0], abs=1e-6)
 
 
 def test_the_gate_leaves_process_terms_out_where_outcomes_are_equal():
@@ -95,10 +88,10 @@ def test_the_control_moves_process_rewards_to_other_turns():
 EPISODES = st.lists(st.lists(st.floats(-1e3, 1e3), min_size=1, max_size=6), min_size=1, max_size=5)
 
 
-@given(EPISODES, st.floats(0.01, 1.0), st.sampled_from(["prime", "batch"]))
-def test_a_process_return_is_at_most_its_weight(rows, weight, norm):
+@given(EPISODES, st.floats(0.01, 1.0))
+def test_a_process_return_is_at_most_its_weight(rows, weight):
     groups = [Group(TASK, tuple(episode(*({"process": value} for value in row)) for row in rows))]
-    [group] = normalize_process(groups, {"process": weight}, norm)
+    [group] = normalize_process(groups, {"process": weight})
     for row in process_rewards(group, {"process": weight}):
         assert all(abs(value) <= weight * (1 + 1e-9) for value in returns(row, 1.0))
 
@@ -111,9 +104,9 @@ def test_a_process_reward_changes_the_advantage_of_its_own_turn(kind, turn):
     rows[0][turn] = 1.0
     [group] = normalize_process([Group(TASK, tuple(tools(*row) for row in rows))], {"tool": 0.2})
     config = EstimatorConfig(rewards=Rewards({"tool": 0.2}))
-    without = Credit.of(group, kind, EstimatorConfig()).values
+    without = Advantages.of(group, kind, EstimatorConfig()).values
     assert not np.any(without), "episodes that differ in nothing else"
-    values = Credit.of(group, kind, config).values
+    values = Advantages.of(group, kind, config).values
     assert values[0][turn] > max(values[1][turn], values[2][turn])
 
 
@@ -122,7 +115,7 @@ def test_an_episode_that_is_cut_off_keeps_its_reward(kind):
     """The published code puts the outcome on the tool's last token, where the mask removes it: −1 became 0."""
     cut_off, finished = ({"task": 0.0, "format": -1.0}, {"task": 0.0})
     pair = (episode({"task": 0.0}, cut_off, truncated=True), episode({"task": 0.0}, finished))
-    values = Credit.of(Group(TASK, pair), kind, EstimatorConfig(rewards=Rewards({"format": 1.0}))).values
+    values = Advantages.of(Group(TASK, pair), kind, EstimatorConfig(rewards=Rewards({"format": 1.0}))).values
     assert values[0][-1] < 0 <= values[1][-1]
 
 
@@ -130,7 +123,7 @@ def test_an_episode_that_is_cut_off_keeps_its_reward(kind):
 def test_an_episode_alone_in_its_group_is_compared_with_nothing(kind):
     """In the published code a group of one has mean 0 and deviation 1, and its raw reward is its advantage."""
     alone = Group(TASK, (episode({"task": 0.0}, {"task": 1.0}),))
-    assert Credit.of(alone, kind, EstimatorConfig()).values == [[0.0, 0.0]]
+    assert Advantages.of(alone, kind, EstimatorConfig()).values == [[0.0, 0.0]]
 
 
 def run_of(**estimator):
@@ -141,10 +134,10 @@ def run_of(**estimator):
 
 def test_the_trainer_normalizes_by_the_group_by_default():
     first, second = estimate_advantages(run_of(), GROUPS)
-    assert first.of_process == [pytest.approx([0.1, 0.1, 0.0], abs=1e-5), pytest.approx([0.05, 0.0], abs=1e-5)]
-    assert second.of_outcomes == pytest.approx([1.0, -1.0], abs=1e-4)
+    assert first.process == [pytest.approx([0.1, 0.1, 0.0], abs=1e-5), pytest.approx([0.05, 0.0], abs=1e-5)]
+    assert second.outcome == pytest.approx([1.0, -1.0], abs=1e-4)
     [_, gated] = estimate_advantages(run_of(process_gate="live"), GROUPS)
-    assert gated.of_outcomes == [0.0, 0.0]
+    assert gated.outcome == [0.0, 0.0]
 
 
 def test_counters_by_hand():

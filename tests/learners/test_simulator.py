@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import math
 from collections import Counter
 
 import gymnasium
@@ -152,8 +153,9 @@ def taught(training, config, updates, solve=lambda values: 4 if values[0] == "he
 
 
 @pytest.mark.slow
-def test_the_weights_change_and_what_it_writes_with_them(started):
-    training, config = opened(started, lr=2e-3, max_kl=0.0)
+def test_the_weights_change_and_what_it_writes_with_them(started, monkeypatch):
+    monkeypatch.setattr(simulators, "MAX_KL", math.inf)
+    training, config = opened(started, lr=2e-3)
     before = Counter(values[0] for values in written(training.simulator))
     metrics = taught(training, config, 6)
     after = Counter(values[0] for values in written(training.simulator))
@@ -163,14 +165,18 @@ def test_the_weights_change_and_what_it_writes_with_them(started):
 
 
 @pytest.mark.slow
-def test_the_anchor_keeps_it_near_its_start_and_a_large_step_ends_the_pass(started):
+def test_the_anchor_keeps_it_near_its_start_and_a_large_step_ends_the_pass(started, monkeypatch):
     moved = {}
+    monkeypatch.setattr(simulators, "MAX_KL", math.inf)
     for kl in (0.0, 20.0):
-        training, config = opened(started, lr=2e-3, max_kl=0.0, kl=kl)
+        monkeypatch.setattr(simulators, "KL", kl)
+        training, config = opened(started, lr=2e-3)
         moved[kl] = taught(training, config, 3)["kl"]
         training.learner.close()
     assert moved[20.0] < moved[0.0] / 2
-    training, config = opened(started, lr=5e-3, max_kl=0.01)
+    monkeypatch.setattr(simulators, "MAX_KL", 0.01)
+    monkeypatch.setattr(simulators, "KL", 0.01)
+    training, config = opened(started, lr=5e-3)
     metrics = taught(training, config, 1, lambda values: 4)
     assert metrics["updates_cut"] == 1 and metrics["steps"] < 64 / simulators._BATCH and metrics["step_kl"] > 0.01
     training.learner.close()

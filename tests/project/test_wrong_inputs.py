@@ -67,7 +67,7 @@ def said(main, arguments, places, capsys):
         (["env.kwargs.view=foo"], "env.kwargs.view must be one of tools, fine, not 'foo'"),
         (["env.id=Toy"], "there is no environment 'Toy'; did you mean RoleAgent/Toy-v0?"),
         (["rollout.group_size=1"], "compares the episodes of a group: set rollout.group_size to at least 2"),
-        (["curriculum.overlooked=2"], "curriculum.overlooked"),
+        (["curriculum.epsilon=2"], "curriculum.epsilon"),
         (["train.stage=revise", "revision.judge=step"], "revision.judge=step needs a model that follows instructions"),
         (["revision.replay=1"], "revision.replay"),
         (["warmstart.epochs=0"], "warmstart.epochs"),

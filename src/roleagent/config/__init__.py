@@ -29,7 +29,7 @@ from pydantic.dataclasses import dataclass
 
 from roleagent.config.curriculum import CurriculumConfig, EndpointConfig, SimulatorConfig
 from roleagent.config.methods import METHODS
-from roleagent.config.revision import PreferenceConfig, RevisionConfig, SearchConfig
+from roleagent.config.revision import RevisionConfig, SearchConfig
 from roleagent.config.settings import (
     KNOWN_KEYS,
     CriticConfig,
@@ -82,7 +82,6 @@ class Config:
     endpoint: EndpointConfig = field(default_factory=EndpointConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
     revision: RevisionConfig = field(default_factory=RevisionConfig)
-    preference: PreferenceConfig = field(default_factory=PreferenceConfig)
     deepspeed: DeepSpeedConfig = field(default_factory=DeepSpeedConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     tracking: TrackingConfig = field(default_factory=TrackingConfig)

@@ -37,7 +37,6 @@ class EndpointConfig:
     model: Text = ""  # empty: the only one that the server offers
     concurrency: Annotated[Integer, Field(ge=1, le=10_000)] = 8  # most questions at the same time
     timeout: Positive = 60.0  # seconds for one attempt
-    context: Size = 16384  # tokens
     answer_tokens: Size = 2048  # most tokens of an answer, and of what a model thinks before it
     prices: Annotated[tuple[Amount, ...], Field(max_length=2)] = ()  # money per million tokens, [read, written]
 
@@ -53,11 +52,7 @@ class CurriculumConfig:
     """Agent-In-World (AIW 5)."""
 
     epsilon: ShareBelow1 = 0.5  # share of the tasks that is drawn from what was retrieved, in [0, 1)
-    decay: Share = 0.9  # what is left of a task's weight after an iteration
-    success_factor: Share = 0.5  # what is left of it when all of its group succeeded
     learnability: Switch = True  # whether what was retrieved is drawn by p (1 - p), too; off: as published
-    candidates_from: Literal["library", "newest"] = "library"  # drawn over all of it, or its newest entries
-    overlooked: Share = 0.25  # share of what was retrieved that goes to tasks of the same type, long unplayed
     library: Text = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
     analyst: Text = "model"  # model (the policy itself), rule (detectors), endpoint (a server), or module:Class
     temperature: Temperature = 0.5  # of an analyst that samples
@@ -83,40 +78,20 @@ class SimulatorConfig:
     beta: Amount = 8.0  # sharpness of the reward exp(-beta (rate - alpha)^2) (Eq. 3)
     k_min: Share = 0.1  # half-width of the band of rates that train the simulator; at least 1 / group_size
     rwr_lambda: Amount = 1.0  # lambda: a record weighs exp(lambda * reward)
-    credit: Literal["task", "batch"] = "task"  # whose success rate counts: the task's, or as published that of all
-    # tasks of a situation
-    debias: Literal["auto", "always", "never"] = "auto"  # whether the noise of few attempts is subtracted from
-    # (rate - alpha)^2; auto: if alpha is not 0.5
     window: Count = 4  # iterations whose records train the simulator; 0: all
-    fresh: Share = 0.5  # share of a batch that is newly written
-    replay: Share = 0.25  # share of a batch that was accepted before and was not always solved; the rest is base tasks
+    shares: tuple[Share, Share] = (
+        0.5,
+        0.25,
+    )  # of a batch: new tasks, and ones that were accepted before and not always
+    # solved; the rest is base tasks
     variations: Length = 4  # tasks that are written for one situation
-    variation_share: Share = 0.2  # of the new tasks, those that change one field of a recent task in the band
-    attempts: Length = 4  # proposals per wanted task, before a base task takes its place
-    novelty: Count = 8  # iterations in which the same field values are not accepted twice
     plan_share: ShareAbove0 = 0.5  # of the environment's max_steps that a task's plan may have; some grammars ignore it
-    static_factor: Positive = 5.0  # of kind static: tasks in the list, times the tasks of the split
-    update_every: Size = 1  # iterations between two updates of the simulator
-    rounds: Count = 12  # of kind model with its own weights: most rounds of its warm start, of 1024 examples each; they
-    # end when it writes as base tasks are drawn
     lr: Rate = 3e-4  # of kind model; about 5e-7 for a pretrained one
-    kl: Amount = 0.01  # weight of the distance to the initial simulator, of kind model
-    max_kl: Amount = 0.05  # nats per token; an update of kind model stops there; 0: no limit
-    temperature: Temperature = 1.0  # at which a model samples tasks
     probe: Count = 0  # tasks of the initial and of the present simulator that are played every train.evaluate_every
-    shuffle_rewards: Switch = False  # a control: success rates go to other tasks of the batch
-    relabel: Switch = False  # ours: all records train, each as if its own success rate had been asked for
 
     @model_validator(mode="after")
     def _consistent(self) -> SimulatorConfig:
         check_name("simulator.kind", self.kind, "model", "table", "base", "static", "endpoint")
-        if self.fresh + self.replay > 1:
-            raise ValueError(
-                f"simulator.fresh={self.fresh:g} and simulator.replay={self.replay:g} are shares of one batch: "
-                "their sum must be at most 1"
-            )
-        if self.relabel and self.kind in ("table", "base", "static", "endpoint"):
-            raise ValueError(
-                f"simulator.relabel needs a simulator that learns and reads the target, not kind={self.kind}"
-            )
+        if sum(self.shares) > 1:
+            raise ValueError(f"simulator.shares must sum to at most 1, not {sum(self.shares):g}: they are of one batch")
         return self

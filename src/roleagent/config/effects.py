@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 _SIZES = "policy.hidden_size policy.layers policy.heads policy.kv_heads policy.mlp_size policy.vocabulary"
 _PREDICTIONS = (
     "prompt.predictions prompt.horizon rollout.prediction_tokens loss.prediction_* loss.imitated_turns "
-    "warmstart.predictions warmstart.corrupted_predictions"
+    "warmstart.predictions"
 )
 _BY_MODEL = "curriculum.reflection_tokens curriculum.selection_tokens curriculum.candidate_tokens"
 _OF_STATES = "estimator.alpha estimator.similarity_threshold estimator.state_of_failure"
 _OF_RL = (
-    "estimator.* critic.* loss.clip_* loss.kl loss.importance_* loss.aggregation loss.divisor loss.old_logprobs "
+    "estimator.* critic.* loss.clip_* loss.kl loss.importance_* loss.aggregation loss.old_logprobs "
     "loss.action_mask loss.prediction_credit loss.imitated_turns optim.lr optim.minibatches optim.minibatch_turns "
     "optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds train.iterations "
     "train.shuffle"
@@ -26,7 +26,6 @@ _OF_RL = (
 RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ("lora.alpha", lambda c: c.lora.rank > 0, "lora.rank=0 trains all weights"),
     (_SIZES, lambda c: not c.policy.path, "the model of policy.path has its own sizes"),
-    ("policy.trust_remote_code", lambda c: bool(c.policy.path), "a policy from scratch has no code of its own"),
     ("prompt.history", lambda c: c.prompt.style == "window", "prompt.style=transcript shows all steps"),
     (_PREDICTIONS, lambda c: c.wia, "wia=off asks for no predictions"),
     ("loss.imitated_turns", lambda c: c.loss.prediction_credit == "imitate", "it belongs to prediction_credit=imitate"),
@@ -36,7 +35,6 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "warmstart.episodes=0 leaves the warm start out",
     ),
     ("warmstart.round_episodes", lambda c: c.warmstart.rounds > 0, "warmstart.rounds=0 has no rounds"),
-    ("warmstart.failure_weight", lambda c: c.warmstart.failures > 0, "warmstart.failures=0 plays none"),
     ("vllm.*", lambda c: c.rollout.backend == "vllm", "rollout.backend is not vllm"),
     ("critic.* estimator.gae_*", lambda c: c.estimator.kind == "gae", "only estimator.kind=gae has a critic"),
     (
@@ -45,7 +43,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "only estimator.kind=gigpo and role_agent compare states",
     ),
     (
-        "estimator.modulation estimator.unscored",
+        "estimator.unscored",
         lambda c: c.wia and c.estimator.kind == "role_agent",
         "only estimator.kind=role_agent with wia=on modulates returns",
     ),
@@ -59,7 +57,6 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         lambda c: any(c.estimator.rewards.get(name) for name in ("tool", "process")),
         "estimator.rewards gives the rewards tool and process no weight",
     ),
-    ("loss.divisor", lambda c: c.loss.aggregation == "constant", "it belongs to loss.aggregation=constant"),
     ("optim.minibatches", lambda c: not c.optim.minibatch_turns, "optim.minibatch_turns takes its place"),
     ("curriculum.*", lambda c: c.aiw, "aiw=off has no curriculum"),
     (f"{_BY_MODEL} curriculum.temperature", lambda c: c.curriculum.analyst != "rule", "rules write no text"),
@@ -69,10 +66,8 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "neither curriculum.analyst nor simulator.kind is endpoint",
     ),
     ("simulator.*", lambda c: c.genenv, "genenv=off writes no tasks"),
-    ("simulator.static_factor", lambda c: c.simulator.kind == "static", "simulator.kind is not static"),
     ("search.* revision.*", lambda c: c.train.stage in ("revise", "eto"), "they belong to train.stage=revise and eto"),
-    ("preference.*", lambda c: c.train.stage == "eto", "it belongs to train.stage=eto"),
-    ("train.tokens", lambda c: c.train.stage == "sft", "it belongs to train.stage=sft"),
+    ("train.tokens", lambda c: c.train.stage in ("sft", "revise"), "it belongs to train.stage=sft and revise"),
     (_OF_RL, lambda c: c.train.stage == "rl", "it belongs to train.stage=rl"),
     (
         "tracking.project",
@@ -84,7 +79,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
 
 
 _OF_TRAINING = (
-    "run_dir aiw genenv train.* optim.* loss.* estimator.* critic.* warmstart.* lora.* search.* preference.* "
+    "run_dir aiw genenv train.* optim.* loss.* estimator.* critic.* warmstart.* lora.* search.* revision.* "
     "deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* rollout.num_groups rollout.group_size "
     "rollout.temperature rollout.backend rollout.dynamic_sampling_rounds rollout.eval_sampled env.train_split"
 )

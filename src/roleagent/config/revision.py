@@ -10,7 +10,6 @@ from pydantic.dataclasses import dataclass
 from roleagent.config.settings import (
     KNOWN_KEYS,
     Amount,
-    Count,
     Length,
     Rate,
     Share,
@@ -22,6 +21,9 @@ from roleagent.validation import OFF_IS_NONE, Number, PathText, Text
 
 JUDGES = ("auto", "step", "reflection", "rule", "value", "last", "random")
 
+MAX_NOTES = 5
+"""Notes of an episode."""
+
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class SearchConfig:
@@ -32,9 +34,8 @@ class SearchConfig:
     simulations: Length = 8  # from the root of a tree to a leaf
     depth: Length = 20  # most replies of a path
     uct: Amount = 0.25  # weight of exploration, c_uct (Eq. 5)
-    temperature: Annotated[Number, Field(gt=0, le=100)] = 1.0  # of the replies
-    rollout_policy: Literal["descend", "rollout"] = "descend"  # the chosen child is expanded, too, down to
-    # a leaf; or one reply after another is sampled from it; with num_children=1 all such paths begin at the root
+    rollout_policy: Literal["descend", "rollout"] = "descend"  # the chosen child is expanded, too, down to a
+    # leaf; or one reply after another is sampled from it; with num_children=1 all such paths begin at the root
     expert_prefix: ShareBelow1 = 0.0  # share of an expert's episode that is played before the search begins, for a
     # policy that finds no good leaf; it is shown and not imitated
 
@@ -52,15 +53,12 @@ class RevisionConfig:
     # anew from the bad state; or nothing is tested
     form: Annotated[Literal["none", "note", "action"], OFF_IS_NONE] = "none"  # of the revision signal: nothing, a reply
     # <revise>…</revise> that goes to no environment, or the command `wait`, as published
-    max_notes: Length = 5  # notes of an episode
-    thoughts: PathText = ""  # a file of thoughts, one a line; empty: our own ten
     share: Share = 0.5  # of revision trajectories in the loss of agent data; the rest are good trajectories
     eta: ShareAbove0 = 0.2  # share of agent data in the loss, with general data
     general: PathText = ""  # a file of conversations, one JSON object a line; empty: none, and eta is 1
     replay: ShareBelow1 = 0.2  # share of the loss for the data of the warm start
-    tokens: Count = 0  # most trained tokens of agent data per iteration; 0: all
     epochs: tuple[Annotated[Number, Field(gt=0, le=1000)], ...] = (3.0, 1.0, 1.0)  # by iteration, passes over its data
-    lr: Rate = 0.0  # peak; 0: that of the warm start
+    lr: Rate = 0.0  # peak; 0: that of the warm start, of train.stage=eto 1e-6 and then 5e-7
 
     @model_validator(mode="after")
     def _lists(self) -> RevisionConfig:
@@ -82,22 +80,7 @@ class RevisionConfig:
     @property
     def notes(self) -> int:
         """Notes that an episode may have; 0 where replies have none."""
-        return self.max_notes if self.form == "note" else 0
+        return MAX_NOTES if self.form == "note" else 0
 
 
-@dataclass(frozen=True, config=KNOWN_KEYS)
-class PreferenceConfig:
-    """ETO, a baseline of Agent-R: preferences between good and bad paths (``train.stage=eto``). Experimental."""
-
-    beta: tuple[Amount, ...] = (0.1, 0.5)  # of the loss, by round; the last one from then on
-    lr: tuple[Rate, ...] = (1e-6, 5e-7)  # peak, by round; about 1e-4 for a policy from scratch
-
-    @model_validator(mode="after")
-    def _lists(self) -> PreferenceConfig:
-        for name in ("beta", "lr"):
-            if not getattr(self, name):
-                raise ValueError(f"preference.{name} needs at least one number")
-        return self
-
-
-__all__ = ["JUDGES", "PreferenceConfig", "RevisionConfig", "SearchConfig"]
+__all__ = ["JUDGES", "MAX_NOTES", "RevisionConfig", "SearchConfig"]

@@ -60,7 +60,6 @@ class PolicyConfig:
     vocabulary: Annotated[Integer, Field(ge=300, le=2**20)] = 2048  # most tokens of the tokenizer
     context: Annotated[Integer, Field(ge=1, le=2**24)] = 1024  # tokens
     dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and arithmetic (docs/scaling.md)
-    trust_remote_code: Switch = False  # whether a model may bring code of its own, which then runs here
 
     @model_validator(mode="after")
     def _shape(self) -> PolicyConfig:
@@ -111,7 +110,6 @@ class WarmStartConfig:
     # and the expert's commands are imitated
     round_episodes: Annotated[Integer, Field(ge=1, le=10**6)] = 800  # of each round
     noise: ShareBelow1 = 0.1  # share of steps replaced by the slip of a weak policy (not imitated)
-    corrupted_predictions: Share = 0.3  # share of predictions replaced by a wrong one (shown, not imitated)
     predictions: Share = 1.0  # share of demonstrations with predictions (detached: one each), of those without a failed
     # command; the others play as wia=off
     text_weight: Amount = 0.3  # of the world's own text in the loss, relative to an action token
@@ -120,7 +118,6 @@ class WarmStartConfig:
     batch_tokens: Size = 2500  # tokens per update
     failures: Annotated[Number, Field(ge=0, le=100)] = 0.25  # per demonstration an episode failed on purpose:
     # curriculum.analyst=model learns from it
-    failure_weight: Amount = 0.3  # of a token of an analysis in the loss, relative to an action token
     shares: Mapping[str, Share] = field(default_factory=dict)  # task type: share of its demonstrations; others: 1
 
 
@@ -178,14 +175,12 @@ class EstimatorOptions:
     # Eq. 5 to the letter, by which a winning last step is worth less than the same win later
     state_of_failure: Literal["previous", "text"] = "previous"  # by which turns after a failed command are compared:
     # the state before it, for the world is unchanged; or, as published, its text, one group for all of them
-    modulation: Literal["absolute", "relative"] = "absolute"  # of a return by predictions: 1 + R_pre (Eq. 6); or R_pre
-    # is compared with the other turns of the same state first
     whiten: Switch = False  # advantages to mean 0 and deviation 1 over the tokens of the whole batch, of all ranks
     action_mask: Switch = True  # off, an ablation: the world's text after a reply carries advantages as well
     rewards: Mapping[str, Annotated[Number, Field(ge=-1e6, le=1e6)]] = field(default_factory=dict)
     # weight of each named reward; task: 1, others: 0
-    process_norm: Annotated[Literal["none", "prime", "batch", "turns"], OFF_IS_NONE] = "prime"  # of the rewards `tool`
-    # and `process`: divided by the largest process return of the group (prime) or batch, or by the number of turns
+    process_norm: Annotated[Literal["none", "prime"], OFF_IS_NONE] = "prime"  # of the rewards `tool` and `process`:
+    # divided by the largest process return of the group (PRIME)
     process_gate: Annotated[Literal["none", "live"], OFF_IS_NONE] = "none"  # live: not in groups of equal outcomes
     overlong_buffer: ShareAbove0 = 0.2  # last share of a reply's token limit, in which the reward `overlong` grows to 1
 
@@ -199,9 +194,7 @@ class LossConfig:
     importance_level: Literal["token", "sequence", "product"] = "token"  # a ratio per token, or per segment: mean
     # (GSPO) or product
     aggregation: Literal["trajectory", "token", "constant"] = "trajectory"  # what is averaged over; see token_weights
-    divisor: Size = 1024  # tokens of a trajectory as aggregation=constant counts them, however many there are
     kl: Amount = 1e-3  # weight of the distance to the reference, per token; 0: no reference
-    prediction_weight: Amount = 0.5  # of prediction tokens, relative to action tokens; they are averaged apart
     prediction_credit: Annotated[Literal["advantage", "own", "imitate", "none"], OFF_IS_NONE] = "imitate"
     # what trains predictions: the turn's advantage; that of their own score in the state group; the likelihood of the
     # states that came; nothing
@@ -219,14 +212,12 @@ class CriticConfig:
     """The value model of PPO (``estimator.kind=gae``), which begins as a copy of the policy."""
 
     lr: Rate = 5e-4  # peak; about 1e-5 for a pretrained backbone
-    clip: Amount = 0.2  # how far a value may move from what it was before the iteration's updates; 0: any way
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class OptimConfig:
     """The learner's steps."""
 
-    optimizer: Literal["adamw", "muon"] = "adamw"  # of the reinforcement stage
     lr: Rate = 5e-4  # peak; about 1e-6 for a pretrained backbone
     weight_decay: Amount = 0.01  # decoupled from the gradient
     schedule: Literal["constant_then_linear", "constant", "linear", "cosine"] = "constant_then_linear"  # of the rate
@@ -244,8 +235,6 @@ class DeepSpeedConfig:
     """DeepSpeed's options."""
 
     zero_stage: Annotated[Integer, Field(ge=0, le=3)] = 0  # what the ranks take apart among them (docs/scaling.md)
-    offload_optimizer: Switch = False  # its states, and the step itself, to the CPU (stage 1 and up)
-    offload_parameters: Switch = False  # each rank's part of the weights to the CPU (stage 3)
     activation_checkpointing: Switch = False  # layers keep their input alone and are computed again for the gradient
     extra: Mapping[str, Any] = field(default_factory=dict)  # laid over DeepSpeed's settings, in its own words
 
@@ -255,13 +244,17 @@ class TrainConfig:
     """The length of a run, its checkpoints and logs."""
 
     iterations: Count = 30  # of reinforcement
-    tokens: Count = 0  # of train.stage=sft: trained tokens of the expert's commands
+    tokens: Count = (
+        0  # of train.stage=sft: trained tokens of the expert's commands; of train.stage=revise: most trained
+    )
+    # tokens per iteration, 0: all
     evaluate_every: Count = 0  # iterations; 0: only before and after
     checkpoint_every: Size = 1  # iterations
     keep_checkpoints: Size = 2  # how many, the newest
     logged_groups: Count = 1  # groups per iteration that are written down token by token, those that teach first
-    shuffle: Annotated[Literal["none", "advantages", "process"], OFF_IS_NONE] = "none"  # a control: the
-    # advantages, or only the rewards `tool` and `process`, go to other turns of the batch
+    shuffle: Annotated[Literal["none", "advantages", "process", "success_rates"], OFF_IS_NONE] = "none"  # a control:
+    # advantages, or only the rewards `tool` and `process`, go to other turns of the batch; or the success rates that
+    # train a simulator go to other tasks
     stop_on_alarm: Switch = False  # whether a collapse ends the run; a loss that is no number always does
     stage: Literal["rl", "sft", "revise", "eto"] = "rl"  # what follows the warm start: reinforcement; more imitation, a
     # control; Agent-R; or ETO, its baseline

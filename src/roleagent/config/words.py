@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-_LR = ("optim.lr", "warmstart.lr", "critic.lr", "simulator.lr", "revision.lr", "preference.lr")
+_LR = ("optim.lr", "warmstart.lr", "critic.lr", "simulator.lr", "revision.lr")
 _LENGTH = ("rollout.action_tokens", "rollout.prediction_tokens")
 _CLIP = ("loss.clip_low", "loss.clip_high")
 _MODEL = ("policy.path",)
@@ -45,7 +45,7 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     **dict.fromkeys(("lr_scheduler_type", "lr_scheduler", "scheduler", "warmup_style"), ("optim.schedule",)),
     **dict.fromkeys(("warmup_ratio", "lr_warmup_steps", "lr_warmup_steps_ratio"), ("optim.warmup_steps",)),
     **dict.fromkeys(("grad_clip", "clip_grad", "gradient_clipping", "max_norm"), ("optim.max_grad_norm",)),
-    "optim": ("optim.optimizer", "warmstart.optimizer"),
+    "optim": ("warmstart.optimizer",),
     # Advantages and loss.
     **dict.fromkeys(("adv_estimator", "algorithm", "algo", "trainer", "advantage_estimator"), ("method",)),
     **dict.fromkeys(("lam", "lambda", "lambd", "gae_lam"), ("estimator.gae_lambda",)),
@@ -54,7 +54,6 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     **dict.fromkeys(("cliprange", "clip_range", "clip_ratio", "clip_eps", "clip"), _CLIP),
     **dict.fromkeys(("epsilon", "clip_ratio_low", "clip_low", "eps_clip"), ("loss.clip_low",)),
     **dict.fromkeys(("epsilon_high", "clip_ratio_high", "eps_clip_high"), ("loss.clip_high",)),
-    **dict.fromkeys(("cliprange_value", "value_clip", "vf_clip"), ("critic.clip",)),
     **dict.fromkeys(("scale_rewards", "norm_adv_by_std_in_grpo"), ("estimator.norm",)),
     **dict.fromkeys(("loss_type", "loss_agg_mode"), ("loss.aggregation",)),
     "importance_sampling_level": ("loss.importance_level",),
@@ -76,8 +75,7 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
         ("gradient_checkpointing", "enable_gradient_checkpointing"), ("deepspeed.activation_checkpointing",)
     ),
     **dict.fromkeys(("stage", "zero", "fsdp"), ("deepspeed.zero_stage",)),
-    **dict.fromkeys(("param_offload", "offload_param"), ("deepspeed.offload_parameters",)),
-    "optimizer_offload": ("deepspeed.offload_optimizer",),
+    **dict.fromkeys(("param_offload", "offload_param", "optimizer_offload"), ("deepspeed.extra",)),
     # The run.
     **dict.fromkeys(("output_dir", "default_local_dir", "logging_dir", "save_dir", "out"), ("run_dir",)),
     **dict.fromkeys(("data_seed", "random_seed"), ("seed",)),

@@ -36,7 +36,7 @@ class SimulatorRecord:
         situation: what the simulator had read.
         values: the field values that it wrote.
         task_id: the task.
-        successes: k of the task, or of its situation's tasks together (``simulator.credit=batch``).
+        successes: k of the task, or of its situation's tasks together.
         attempts: n of the same, ≥ 1.
         iteration: when it was played.
         reward: R_env (Eq. 3, :class:`roleagent.curricula.alignment.Alignment`).

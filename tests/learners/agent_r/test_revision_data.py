@@ -164,14 +164,14 @@ def test_equal_examples_and_those_beyond_a_tasks_share_are_dropped():
     other = [replace(good, task_id=f"task {n}", segments=tuple(
         replace(one, token_ids=one.token_ids + n) for one in good.segments)) for n in range(3)]  # fmt: skip
     examples = [good, good, *revisions, *other]
-    kept, dropped = select(examples, RevisionConfig(), np.random.default_rng(0))
+    kept, dropped = select(examples, 0, np.random.default_rng(0))
     assert dropped == Counter(duplicate=2, per_task=0), "one of the others is the good one itself"
     many = [replace(good, part="revision", edge=n % 3, segments=tuple(
         replace(one, token_ids=one.token_ids + n) for one in good.segments)) for n in range(30)]  # fmt: skip
-    kept, dropped = select(many, RevisionConfig(), np.random.default_rng(0))
+    kept, dropped = select(many, 0, np.random.default_rng(0))
     assert Counter(example.edge for example in kept) == {0: 4, 1: 4, 2: 4}
     assert dropped["per_task"] == 18
-    kept, dropped = select(many, RevisionConfig(tokens=5 * good.trained_tokens), np.random.default_rng(0))
+    kept, dropped = select(many, 5 * good.trained_tokens, np.random.default_rng(0))
     assert (len(kept), dropped["tokens"]) == (5, 7)
 
 

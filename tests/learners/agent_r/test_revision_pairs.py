@@ -80,13 +80,11 @@ def test_other_stages_only_warn_of_common_tasks():
     ("option", "words"),
     [
         ("judge=foo:Bar", "cannot load 'foo:Bar'"),
-        ("thoughts={}/empty", "has no thought"),
         ("general={}/nope", "cannot read"),
         ("general={}/lines", "line 1"),
     ],
 )
 def test_what_cannot_be_read_is_refused_before_the_run(option, words, tmp_path):
-    (tmp_path / "empty").touch()
     (tmp_path / "lines").write_text("{}\n")
     for stage in ("revise", "eto"):
         split = world_of("method=agent_r", f"train.stage={stage}", f"revision.{option.format(tmp_path)}")

@@ -203,9 +203,8 @@ def test_at_stage_3_no_whole_copy_goes_to_the_accelerator(monkeypatch):
 
 def test_extra_settings_have_the_last_word_and_leave_the_others():
     extra = "deepspeed.extra={zero_optimization: {overlap_comm: true}, gradient_clipping: 7.0}"
-    settings = deepspeed_settings(load(overrides=[BF16, "deepspeed.offload_optimizer=on", extra]))
+    settings = deepspeed_settings(load(overrides=[BF16, extra]))
     assert settings["zero_optimization"]["stage"] == 1  # of bfloat16
-    assert settings["zero_optimization"]["offload_optimizer"]["device"] == "cpu"
     assert settings["zero_optimization"]["overlap_comm"] is True
     assert settings["gradient_clipping"] == 7.0 and settings["bf16"] == {"enabled": True}
 
@@ -219,8 +218,6 @@ PRETRAINED = ("policy.path=/x", "warmstart.episodes=0", "deepspeed.zero_stage=1"
         (["deepspeed.zero_stage=1"], "warmstart.optimizer=muon works on whole matrices"),
         ([*PRETRAINED, "train.stage=revise"], "warmstart.optimizer=muon works on whole matrices"),
         ([*PRETRAINED, "genenv=on", "simulator.weights=own"], "warmstart.optimizer=muon works on whole matrices"),
-        (["deepspeed.offload_optimizer=on"], "set deepspeed.zero_stage=2"),
-        (["deepspeed.zero_stage=2", "warmstart.optimizer=adamw", "deepspeed.offload_parameters=on"], "zero_stage=3"),
         (["deepspeed.extra={gradient_accumulation_steps: 4}"], "cannot set gradient_accumulation_steps"),
         (["lora.rank=8"], "name one with policy.path"),
     ],
