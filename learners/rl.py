@@ -126,6 +126,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
             epsilon=options.epsilon,
             candidates=options.candidates,
             learnability=options.learnability,
+            **({} if options.learnability else {"overlooked": 0.0}),
             task_type=getattr(split.base.unwrapped, "task_type", None),
         )
         if run.resumed and run.progress.sampler is None:

@@ -52,7 +52,8 @@ class CurriculumConfig:
     """Agent-In-World (AIW 5)."""
 
     epsilon: ShareBelow1 = 0.5  # share of the tasks that is drawn from what was retrieved, in [0, 1)
-    learnability: Switch = True  # whether what was retrieved is drawn by p (1 - p), too; off: as published
+    learnability: Switch = True  # what was retrieved is drawn by p (1 - p), too, and a fourth goes
+    # to tasks of its type that were not played for long; off: as published
     library: Text = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
     analyst: Text = "model"  # model (the policy itself), rule (detectors), endpoint (a server), or module:Class
     temperature: Temperature = 0.5  # of an analyst that samples
