@@ -9,8 +9,8 @@ thoughts and an action with the published prompts (style ``window``, ``think: re
 the next observation. States are those of an expert whose commands are wrong in one case of five, in ALFWorld (official
 games where ``ALFWORLD_DATA`` names them) and in the toy kitchen.
 
-Small models hardly follow these prompts; with ``--example`` the environment's example, in the form of a reply and with
-its predictions, stands behind the rules.
+Small models hardly follow these prompts. With ``--example`` the environment's example stands behind the rules, in the
+form of replies and with predictions, and the form of a reply stands once more at the end of the prompt.
 
 - *score*: of the prediction, by the similarity that training uses; an absent prediction has 0.
 - *quality*: by how many commands the action shortens the shortest plan from the state, which both worlds compute
@@ -44,6 +44,7 @@ from rich.console import Console
 from roleagent.agents.builders import EnvSplit
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.protocol import PolicyError
+from roleagent.agents.rendering import Window
 from roleagent.agents.rollout import Rollout
 from roleagent.config import load
 from roleagent.env_card import Instructions
@@ -62,6 +63,14 @@ WORLDS = {
 PUBLISHED = ["prompt.style=window", "prompt.history=2", "prompt.think=required", "prompt.predictions=followup"]
 NOISE = 0.2
 _THOUGHT = re.compile(r"<think>(.*?)</think>", re.DOTALL)
+
+
+class FormLast(Window):
+    """A prompt that ends with the form of a reply."""
+
+    def _first_message(self, text: str) -> tuple[int, ...]:
+        form = self.renderer.instructions(self.horizon, self.think, "", self.guide.form).strip()
+        return super()._first_message(f"{text}\n\n{form}")
 
 
 class State(NamedTuple):
@@ -120,13 +129,14 @@ def steps_left(world: EnvSplit) -> int:
     return len(plan)
 
 
-def ask(world: EnvSplit, rollout: Rollout, states: Sequence[State], replies: int) -> Iterator[list[Row]]:
+def ask(world: EnvSplit, rollout: Rollout, states: Sequence[State], replies: int, example: bool) -> Iterator[list[Row]]:
     """The replies to each of some states, all sampled side by side."""
     policy, config = rollout.policy, rollout.config
     talks = []
     for state in states:
         (_, observation, info), *steps = restored(world, state)
-        talk = rollout.open(observation, dict(info))
+        style = FormLast if example else Window
+        talk = style(rollout.renderer, 1, "required", observation, info, rollout.prompt.history, rollout.guide)
         for command, seen, what in steps:
             talk.advance((), (), command, seen, what)
         talks += [talk] * replies
@@ -169,6 +179,7 @@ def ask(world: EnvSplit, rollout: Rollout, states: Sequence[State], replies: int
                     "valid": bool(info["valid_action"]),
                     "steps_before": before,
                     "steps_after": steps_left(world),
+                    "prediction_reply": rollout.renderer.read(predictions[slot].token_ids),
                     "prediction": predicted[0],
                     "prediction_tokens": len(predictions[slot].token_ids),
                     "state": info["state"],
@@ -191,7 +202,7 @@ def collect(path: Path, world: EnvSplit, rollout: Rollout, options: argparse.Nam
         while len(found) < len(states):
             rollout.policy.reseed(options.seed * 1_000_003 + len(found))
             part = states[len(found) : len(found) + size]
-            for rows in ask(world, rollout, part, options.replies):
+            for rows in ask(world, rollout, part, options.replies, options.example):
                 found.append(rows)
                 print(json.dumps(rows, ensure_ascii=False), file=file, flush=True)
     return found
@@ -213,7 +224,7 @@ def main() -> int:
         "--action-tokens", type=int, default=160, help="most tokens of thought and action (default 160)"
     )
     parser.add_argument("--prediction-tokens", type=int, default=96, help="most tokens of a prediction (default 96)")
-    parser.add_argument("--example", action="store_true", help="show the environment's example")
+    parser.add_argument("--example", action="store_true", help="show an example, and the form at the end")
     parser.add_argument("--context", type=int, default=2048, help="of the model (default 2048)")
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--threads", type=int, default=1)
