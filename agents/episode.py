@@ -213,10 +213,15 @@ class Episode:
 
         Raises:
             EnvError: the environment failed.
+            TypeError, ValueError: a mistake of the agent: no command, or an episode that is over or has not begun.
         """
         if not isinstance(action, Action):
             action = Action(action)
-        assert self.record is not None
+        if isinstance(action.reply, Answer) or action.reply is None:
+            raise TypeError(f"episode.step takes a command, such as answer.text, and not {type(action.reply).__name__}")
+        if self.record is None or self.record.over:
+            when = "after its end" if self.record else "before episode.begin()"
+            raise ValueError(f"the agent plays on in an episode {when}: step while episode.over is false")
         outcome = self._checked(await Step(action.reply))
         command = action.reply if action.command is None else action.command
         turn = self.record.add(

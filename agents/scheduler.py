@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, TypeVar
@@ -163,7 +164,7 @@ class Scheduler(Generic[R]):
         self._progress, self._share, self._watch = progress, share, watch or Timer()
         self._free = list(range(min(slots or episodes, episodes)))
         self._live: dict[int, _Live[R]] = {}  # by slot
-        self._started = 0
+        self._started, self._played = 0, 0.0
 
     def run(self) -> Iterator[tuple[int, R]]:
         """Plays all episodes; yields the number and the result of each as it ends.
@@ -191,11 +192,14 @@ class Scheduler(Generic[R]):
                     yield from self._resume(slot, answer)
                 if self._progress is not None:
                     shares = [self._share(live.index) for live in self._live.values()]
-                    self._progress(self._started - len(shares) + sum(shares), self._episodes)
+                    # A further trial of an episode begins at 0 again; what is shown does not go back.
+                    self._played = max(self._played, self._started - len(shares) + sum(shares))
+                    self._progress(self._played, self._episodes)
         finally:
-            for live in self._live.values():
-                live.coroutine.close()
-            self._backend.close()
+            with ExitStack() as closing:  # all of them, whatever one raises
+                closing.callback(self._backend.close)
+                for live in self._live.values():
+                    closing.callback(_closed, live.coroutine)
 
     def _resume(self, slot: int, value: Any) -> Iterator[tuple[int, R]]:
         live = self._live[slot]
@@ -209,3 +213,10 @@ class Scheduler(Generic[R]):
             return
         if isinstance(live.awaited, Ask):
             self._backend.submit(slot, live.awaited)
+        elif not isinstance(live.awaited, Step):
+            raise TypeError("an agent awaits only episode.ask and episode.step: libraries of asyncio have no loop here")
+
+
+def _closed(coroutine: Coroutine[Any, Any, Any]) -> None:
+    with suppress(RuntimeError):  # it awaits something even now
+        coroutine.close()

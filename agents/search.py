@@ -1,4 +1,4 @@
-"""The search of Agent-R: many trees side by side, with one batched call of the policy per level.
+"""The search of Agent-R: many trees side by side.
 
 A tree is played as an episode is: its search awaits the policy's replies, and :mod:`roleagent.agents.scheduler` samples
 those of all trees in one call.

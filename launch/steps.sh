@@ -2,7 +2,9 @@
 
 # The nodes of the job, one a line.
 nodes() {
-    if command -v scontrol >/dev/null; then
+    if [[ -n ${DRY_RUN:-} && -z ${SLURM_JOB_NODELIST:-} ]]; then
+        printf 'node%s\n' 1 2
+    elif command -v scontrol >/dev/null; then
         scontrol show hostnames "${SLURM_JOB_NODELIST:?no job}"
     else
         tr ',' '\n' <<<"${SLURM_JOB_NODELIST:?no job}"

@@ -24,6 +24,7 @@ import difflib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -246,6 +247,7 @@ class Advantages:
             values = _sum(outcomes, of_states, config)
         else:
             values = estimator.fn(group, config)
+            _check_values(values, group, kind)
             if estimator.compares_outcomes:
                 outcomes = [row[0] if row else 0.0 for row in values]
         predicted = prediction_advantages(group, states, config)
@@ -258,6 +260,17 @@ class Advantages:
         values = [[0.0] * len(trajectory.turns) for trajectory in group.trajectories]
         rewards, terms = _terms(group, config)
         return cls(values, states_of(group, config), rewards=rewards, returns=terms)
+
+
+def _check_values(values: Any, group: Group, kind: str) -> None:
+    """Refuses what is no number per turn."""
+    try:
+        fits = [len(row) for row in values] == [len(trajectory.turns) for trajectory in group.trajectories]
+        fits = fits and all(math.isfinite(value) for row in values for value in row)
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"the estimator {kind} must return one list per trajectory, with one finite number per turn")
 
 
 def _terms(group: Group, config: EstimatorConfig) -> tuple[list[list[dict[str, float]]], ReturnTerms]:

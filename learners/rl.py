@@ -3,7 +3,7 @@
 Each function runs on every rank, books its time in ``run.timer``, and takes care of the ranks. The loop over these
 steps is in ``train.py``.
 
-Then the optimizer steps of an update: passes over the batch with the clipped policy gradient (Eq. 9).
+:func:`update` takes the optimizer steps: passes over the batch with the clipped policy gradient (Eq. 9).
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def open_learner(
     """The learner of the RL stage with critic, reference and task simulator, restored from the last checkpoint.
 
     Returns:
-        the learner, and the simulator of ``simulator.kind=model`` with its own one.
+        the learner, and the simulator of ``simulator.kind=model`` with its learner.
     """
     actor.offload()  # vLLM has most of the memory, and DeepSpeed takes its own now
     critic = open_critic(run.config, policy)

@@ -218,6 +218,8 @@ def _named(name: str) -> Any:
             "command, or with play(episode) for an agent that prompts a model; or a function of (observation, info) "
             "that returns a command"
         )
+    if _has(found, "play") and not inspect.iscoroutinefunction(found.play):
+        raise ValueError(f"play(episode) of {name!r} must be a coroutine: write `async def play(self, episode)`")
     return found
 
 

@@ -53,6 +53,8 @@ PathText = Annotated[Text, AfterValidator(home_expanded)]
 """A path, or what may stand in its place: a hub name, or nothing."""
 OFF_IS_NONE = BeforeValidator(_choice)
 """For a choice that has ``none``: ``off`` means it, too."""
+ONE_IS_A_LIST = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
+"""For a list of words: one word is a list of it."""
 
 _STANDARD: dict[Any, Any] = {bool: Switch, int: Integer, float: Number, str: Text}
 

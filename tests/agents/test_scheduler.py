@@ -1,5 +1,6 @@
 """Episodes side by side: batches in slot order, and nobody waits for a slow answer."""
 
+import asyncio
 import threading
 from types import SimpleNamespace
 
@@ -136,3 +137,75 @@ def test_one_loop_plays_whatever_decides():
     assert [turn.action for turn in trajectory.turns] == ["look", "go to table", "look"]
     assert [one.turns for one in seen] == [0, 1, 2]
     assert (trajectory.stop_reason, trajectory.truncated, episode.over) == ("max_steps", True, True)
+
+
+def test_what_no_scheduler_answers_is_refused():
+    async def talk(index, slot):
+        await asyncio.sleep(0)
+
+    with pytest.raises(TypeError, match=r"only episode\.ask and episode\.step"):
+        list(Scheduler(Batch(list), steps, talk, 1).run())
+
+
+def test_an_agent_that_goes_on_at_its_end_does_not_hide_the_error_of_another():
+    closed = []
+
+    class Closing(Batch):
+        def close(self):
+            closed.append(True)
+
+    async def talk(index, slot):
+        try:
+            await Ask(index)
+            if index:
+                raise KeyError("mine")
+            await Ask(index)
+        except GeneratorExit:
+            await Ask("more")
+
+    with pytest.raises(KeyError, match="mine"):
+        list(Scheduler(Closing(lambda asked: [None] * len(asked)), steps, talk, 2).run())
+    assert closed
+
+
+def test_progress_does_not_go_back_with_a_further_trial():
+    pool, shown = EnvPool(lambda: gymnasium.make("RoleAgent/Toy-v0", max_steps=4)), []
+    task = gymnasium.make("RoleAgent/Toy-v0").unwrapped.task_split.task_ids[0]
+    episode = Episode(pool, 0, task)
+
+    async def play(index, slot):
+        for _ in range(2):
+            await play_episode(episode, decide)
+
+    async def decide(episode):
+        return "look"
+
+    scheduler = Scheduler(
+        *(Batch(list), pool.step_many, play, 1),
+        progress=lambda played, every: shown.append(played),
+        share=lambda index: episode.share,
+    )
+    list(scheduler.run())
+    assert shown == sorted(shown) and len(shown) == 8
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error", "words"),
+    [
+        ("early", ValueError, r"before episode\.begin"),
+        ("late", ValueError, "after its end"),
+        ("nothing", TypeError, "takes a command.*NoneType"),
+    ],
+)
+def test_a_mistake_of_an_agent_is_named(wrong, error, words):
+    pool = EnvPool(lambda: gymnasium.make("RoleAgent/Toy-v0", max_steps=1))
+    episode = Episode(pool, 0, gymnasium.make("RoleAgent/Toy-v0").unwrapped.task_split.task_ids[0])
+
+    async def play(index, slot):
+        if wrong != "early":
+            episode.begin()
+        await episode.step(None if wrong == "nothing" else "look")
+        await episode.step("look")
+
+    with pytest.raises(error, match=words):
+        list(Scheduler(Batch(list), pool.step_many, play, 1).run())

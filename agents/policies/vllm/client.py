@@ -5,9 +5,11 @@ from __future__ import annotations
 import ipaddress
 import shlex
 import socket
-from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
+from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -27,6 +29,9 @@ _CONNECTIONS = 512  # episodes that ask at the same time; more wait
 _HEALTH = httpx2.Timeout(60.0, connect=10.0)  # it only reports its state
 
 
+_Answers = SimpleQueue[tuple[int, list[Any], Exception | None]]
+
+
 class RemoteEngine:
     """An engine of :class:`~roleagent.agents.policies.vllm.policy.VLLMPolicy` on a server.
 
@@ -41,8 +46,7 @@ class RemoteEngine:
     def __init__(self, config: Config, policy: HFPolicy):
         self.url = config.vllm.url.rstrip("/")
         self._client = httpx2.Client(trust_env=False, limits=httpx2.Limits(max_connections=_CONNECTIONS))
-        self._threads = ThreadPoolExecutor(_CONNECTIONS, "vllm")
-        self._under_way: dict[Future[Any], int] = {}  # the key of each request
+        self._answers: _Answers = SimpleQueue()
         self._device = policy.device
         self._channel: Channel | None = None
         self._rank, self._size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
@@ -53,7 +57,14 @@ class RemoteEngine:
     def submit(self, key: int, requests: Sequence[SampleRequest], temperature: float) -> None:
         """Begins to sample one answer per request."""
         body = {"requests": [asdict(request) for request in requests], "temperature": temperature}
-        self._under_way[self._threads.submit(self._ask, "POST", "/generate", **body)] = key
+        # Daemons: a run that ends in an error does not wait for what it asked.
+        threading.Thread(target=self._sample, args=(key, body, self._answers), name=f"vllm-{key}", daemon=True).start()
+
+    def _sample(self, key: int, body: Mapping[str, Any], answers: _Answers) -> None:
+        try:
+            answers.put((key, self._ask("POST", "/generate", **body)["answers"], None))
+        except Exception as error:
+            answers.put((key, [], error))
 
     def wait(self) -> list[tuple[int, list[Completion]]]:
         """Waits until requests are answered that were submitted together.
@@ -61,13 +72,14 @@ class RemoteEngine:
         Raises:
             PolicyError: the server does not answer.
         """
-        done = wait(self._under_way, return_when=FIRST_COMPLETED).done
-        found = []
-        for future in done:
-            answers = future.result()["answers"]
-            replies = [Completion(tuple(ids), tuple(logprobs), reason) for ids, logprobs, reason in answers]
-            found.append((self._under_way.pop(future), replies))
-        return found
+        key, answers, error = self._answers.get()
+        if error is not None:
+            raise error
+        return [(key, [Completion(tuple(ids), tuple(logprobs), reason) for ids, logprobs, reason in answers])]
+
+    def cancel(self) -> None:
+        """Forgets what was submitted."""
+        self._answers = SimpleQueue()
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Sends the weights; every rank must call it, and gathers what only the first one sends."""

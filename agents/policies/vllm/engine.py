@@ -197,6 +197,12 @@ class LocalEngine:
                     complete.append(key)
         return [(key, [one for one in self._answers.pop(key) if one is not None]) for key in complete]
 
+    def cancel(self) -> None:
+        """Forgets what was submitted."""
+        if self._asked:
+            self._llm.llm_engine.abort_request(list(self._asked))
+            self._asked, self._answers = {}, {}
+
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrites the weights and clears caches that the old ones filled."""
         self._wake("weights")

@@ -37,6 +37,10 @@ class Engine(Protocol):
         """Waits until requests are answered that were submitted together; returns them with their key."""
         ...
 
+    def cancel(self) -> None:
+        """Forgets what was submitted and not answered."""
+        ...
+
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrites the weights and clears caches that the old ones filled."""
         ...
@@ -155,7 +159,7 @@ class Continuous:
         return self._policy._wait()
 
     def close(self) -> None:
-        pass
+        self._policy._engine.cancel()
 
 
 def check(config: Config) -> None:

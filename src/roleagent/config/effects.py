@@ -79,7 +79,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
 
 
 _OF_TRAINING = (
-    "run_dir aiw genenv train.* optim.* loss.* estimator.* critic.* warmstart.* lora.* search.* revision.* "
+    "run_dir aiw genenv train.* optim.* loss.* estimator.* critic.* warmstart.* lora.* search.* "
     "deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* rollout.num_groups rollout.group_size "
     "rollout.temperature rollout.backend rollout.dynamic_sampling_rounds rollout.eval_sampled env.train_split"
 )

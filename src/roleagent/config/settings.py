@@ -14,7 +14,7 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from roleagent.options import shown
-from roleagent.validation import OFF_IS_NONE, Integer, Number, PathText, Switch, Text
+from roleagent.validation import OFF_IS_NONE, ONE_IS_A_LIST, Integer, Number, PathText, Switch, Text
 
 Count = Annotated[Integer, Field(ge=0, le=10**9)]
 Size = Annotated[Integer, Field(ge=1, le=10**9)]
@@ -260,10 +260,12 @@ class TrainConfig:
     # control; Agent-R; or ETO, its baseline
 
 
+Trackers = Annotated[tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...], ONE_IS_A_LIST]
+
+
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class TrackingConfig:
     """Trackers of metrics besides ``metrics.jsonl``."""
 
-    to: tuple[Literal["tensorboard", "wandb", "mlflow", "trackio"], ...] = ("tensorboard",)  # tensorboard: in the run
-    # folder; each other needs the extra of its name
+    to: Trackers = ("tensorboard",)  # tensorboard: in the run folder; each other needs the extra of its name
     project: Text = "roleagent"  # under which they file the run; TensorBoard has none

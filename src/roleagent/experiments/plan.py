@@ -141,6 +141,8 @@ class Plan:
         for key in ("title", "config", "arms"):
             if not given.get(key):
                 raise ConfigError(f"{path} is no experiment: it has no {key}")
+        if not isinstance(given.get("options") or [], list):
+            raise ConfigError(f"{path}: options is a list, one `key=value` each")
         arms = given["arms"]
         if isinstance(arms, dict):
             given["arms"] = {name: arm or {} for name, arm in arms.items()}  # `GRPO:` alone is an arm without options

@@ -314,3 +314,15 @@ def test_an_agent_that_gives_up_has_lost_and_one_that_never_begins_is_told_so():
     assert (played.steps, played.stop_reason, played.won) == (1, "gave_up", False)
     with pytest.raises(ValueError, match=r"episode\.begin\(\)"):
         play(Idle(False), speaker, make, task_ids[:1])
+
+
+class Generator:
+    """Plays as agents did before they were coroutines."""
+
+    def play(self, episode):
+        yield []
+
+
+def test_an_agent_that_is_no_coroutine_is_told_so():
+    with pytest.raises(ValueError, match="async def play"):
+        build_prompting_agent("test_baselines:Generator", maker("Toy")[0]())

@@ -1,4 +1,4 @@
-"""The simulator's rules on a small room. TextWorld agrees with each: tests/envs/test_alfworld_parity.py."""
+"""The simulator's rules on a small room. TextWorld agrees with each: tests/envs/alfworld/test_alfworld_parity.py."""
 
 import re
 
