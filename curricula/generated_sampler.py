@@ -13,7 +13,7 @@ from numpy.random import Generator
 from roleagent.curricula.alignment import Alignment, success_rate
 from roleagent.curricula.metrics import alignment_metrics, counts, diversity_metrics, played, record_metrics, sums
 from roleagent.curricula.task_pool import PooledTask, TaskPool, replay_metrics
-from roleagent.curricula.task_writer import TaskWriter, Written
+from roleagent.curricula.task_writer import VARIATION_SHARE, TaskWriter, Written
 from roleagent.tasks.grammar import REFUSALS, TaskGrammar
 from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation
 from roleagent.types import Group, Reflection, Sampler
@@ -58,7 +58,7 @@ class GeneratedSampler:
         fresh: float = 0.5,
         replay: float = 0.25,
         variations: int = 4,
-        variation_share: float = 0.2,
+        variation_share: float = VARIATION_SHARE,
         attempts: int = 4,
         novelty: int = 8,
         window: int = 4,

@@ -16,6 +16,8 @@ from roleagent.tasks.grammar import REFUSALS, Refused, TaskGrammar, TaskSpec
 from roleagent.tasks.simulator import Simulator, Situation
 
 _MOST_SHOWN = 400  # characters of a proposal in the log
+VARIATION_SHARE = 0.2
+"""Of the wanted tasks, those that change one field of their situation's task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class TaskWriter:
         simulator: Simulator,
         attempts: int = 4,
         novelty: int = 8,
-        variation_share: float = 0.2,
+        variation_share: float = VARIATION_SHARE,
     ):
         self.grammar, self.simulator = grammar, simulator
         self.attempts, self.novelty, self.variation_share = attempts, novelty, variation_share

@@ -26,6 +26,7 @@ from roleagent.config import Config, ConfigError
 from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.metrics import alignment_metrics, played
+from roleagent.curricula.task_writer import VARIATION_SHARE
 from roleagent.files import make_whole, write_checksums
 from roleagent.learners.batch import Column
 from roleagent.learners.engine.engine import Learner
@@ -80,7 +81,7 @@ def generated_sampler(
         fresh=options.shares[0],
         replay=options.shares[1],
         variations=options.variations,
-        **({"variation_share": 0.0} if never_learns else {}),
+        variation_share=0.0 if never_learns else VARIATION_SHARE,
         window=options.window,
         shuffle_rewards=run.config.train.shuffle == "success_rates",
     )

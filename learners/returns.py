@@ -12,11 +12,9 @@ as they are. ``estimator.process_norm``:
 =========  ============================================================================================================
 ``none``   as they are
 ``prime``  r̃_t = r_t / (max |Σ_{k≥t} r_k| + 1e-6), the maximum over all turns of the *group*
-``batch``  the same with the maximum over the whole batch, as published: what a call earns depends on other tasks
-``turns``  divided by the number of turns of the episode
 =========  ============================================================================================================
 
-With ``prime`` and ``batch`` no process return of an episode exceeds 1, so it is at most the sum of the weights. In a
+With ``prime`` no process return of an episode exceeds 1, so it is at most the sum of the weights. In a
 group without successful episodes the process terms are the only difference, and teach calling for its own sake:
 ``estimator.process_gate=live`` leaves them out where all episodes have the same outcome.
 """

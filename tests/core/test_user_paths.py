@@ -17,7 +17,6 @@ from roleagent.envs.adapters.serving import _read_ids
 from roleagent.envs.retrieval.passages import Passages
 from roleagent.envs.tools.tasks import open_tasks
 from roleagent.learners.agent_r.data import read_conversations
-from roleagent.learners.agent_r.thoughts import read_thoughts
 
 
 @pytest.fixture
@@ -90,9 +89,6 @@ def test_a_byte_order_mark_is_no_content(tmp_path):
     assert [passage.title for passage in Passages.open(corpus)] == ["A", "C"]
     talk = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
     assert len(read_conversations(str(marked(tmp_path / "general.jsonl", talk)))) == 1
-    thoughts = tmp_path / "thoughts.txt"
-    thoughts.write_bytes(codecs.BOM_UTF8 + b"That was wrong.\n")
-    assert [*read_thoughts(str(thoughts))] == ["That was wrong."]
     assert _read_ids(marked(tmp_path / "ids.json", ["heat/1"])) == ["heat/1"]
     failure = {"task_id": "a", "commands": ["look", "go"], "cut": 1}
     assert [one.task_id for one in read_failures(marked(tmp_path / "failures.jsonl", failure))] == ["a"]

@@ -11,7 +11,7 @@ from together import watched_gradients
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import ConfigError, load
-from roleagent.learners.advantages import Credit, estimator_config, prediction_advantages
+from roleagent.learners.advantages import Advantages, estimator_config, prediction_advantages
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, build_batch, whiten, with_true_states
 from roleagent.learners.critic import Critic, critic_advantages
 from roleagent.learners.engine.engine import Engine, Learner
@@ -75,7 +75,7 @@ class Stage:
         one = Group(TASK, tuple(episode(self.rollout, steps, won) for steps, won in episodes))
         self.groups = [one] * groups
         kind, estimator = self.config.estimator.kind, estimator_config(self.config)
-        self.credits = [Credit.of(group, kind, estimator) for group in self.groups]
+        self.credits = [Advantages.of(group, kind, estimator) for group in self.groups]
         self.batch = build_batch(self.groups, self.credits, self.config, self.rollout, np.random.default_rng(0))
         # The sampler is the learner; nobody sampled a state that came.
         rows = zip(self.batch.segments, self.learner.score(self.batch.segments, 1.0), strict=True)

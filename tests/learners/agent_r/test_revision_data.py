@@ -18,7 +18,7 @@ from roleagent.files import write_json_lines
 from roleagent.learners.agent_r.data import RevisionData, read_conversations, select, tokenize_conversations
 from roleagent.learners.agent_r.iterate import collect, idle_mechanisms, shares_of
 from roleagent.learners.agent_r.learning import Member, PreferenceData, batches, part_shares, weights_of
-from roleagent.learners.agent_r.thoughts import THOUGHTS, read_thoughts
+from roleagent.learners.agent_r.thoughts import THOUGHTS
 from roleagent.learners.batch import ACTION
 from roleagent.types import Segment
 
@@ -222,17 +222,6 @@ def test_conversations_are_read_in_both_forms_and_answers_have_weight(tmp_path):
         path.write_text(json.dumps({"messages": messages}) + "\n")
         with pytest.raises(ConfigError, match="line 1"):
             read_conversations(str(path))
-
-
-def test_thoughts_are_a_users_file_or_our_ten(tmp_path):
-    assert len(set(read_thoughts(""))) == 10
-    path = tmp_path / "thoughts.txt"
-    path.write_text("Wait.\n\nLet me  see.\nWait.\n")
-    assert read_thoughts(str(path)) == ("Wait.", "Let me see.")
-    for text in ("\n", "<action>look</action>\n"):
-        path.write_text(text)
-        with pytest.raises(ConfigError, match=r"revision\.thoughts"):
-            read_thoughts(str(path))
 
 
 @pytest.mark.parametrize(("judge", "remedied"), [("last", True), ("rule", False)])
