@@ -114,7 +114,7 @@ def test_the_clipped_value_loss(value, clip, loss, gradient):
 
 
 def test_the_critic_learns_returns():
-    tree = {"loss": {"prediction_credit": "advantage"}, "critic": {"lr": 1e-2, "clip": 0.0}}
+    tree = {"loss": {"prediction_credit": "advantage"}, "critic": {"lr": 1e-2}}
     config = from_dict({"method": "ppo", "optim": {"warmup_steps": 1}} | tree)
     policy = qwen()
     critic = Engine(Critic(copy.deepcopy(policy.model)), config, config.critic.lr, 0)

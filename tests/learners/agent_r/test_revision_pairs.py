@@ -225,7 +225,7 @@ def test_a_false_splice_is_searched_on_from_the_true_state(world, monkeypatch):
         return [rollout.text_reply(text, rollout.action_stops) for _ in requests]
 
     monkeypatch.setattr(policy, "generate", generate)
-    [[episode]] = search_on(rollout, [(bad, 3, signal)], 1, 1.0)
+    [[episode]] = search_on(rollout, [(bad, 3, signal)], 1)
     assert asked == [1] * 6, "the bad steps and the signal are given, not sampled"
     assert episode.success
     made = continued(split.base, episode, 3, True)
