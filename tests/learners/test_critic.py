@@ -113,7 +113,8 @@ def test_the_clipped_value_loss(value, clip, loss, gradient):
     assert (found.item(), values.grad[0].item()) == pytest.approx((loss, gradient), abs=1e-6)
 
 
-def test_the_critic_learns_returns():
+def test_the_critic_learns_returns(monkeypatch):
+    monkeypatch.setattr("roleagent.learners.critic.VALUE_CLIP", 0.0)  # values may move as far as they like
     tree = {"loss": {"prediction_credit": "advantage"}, "critic": {"lr": 1e-2}}
     config = from_dict({"method": "ppo", "optim": {"warmup_steps": 1}} | tree)
     policy = qwen()
