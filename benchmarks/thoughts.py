@@ -53,6 +53,7 @@ from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.wrappers.predicted_state import score_predictions
 from roleagent.options import user_path
 from roleagent.similarity import lms
+from roleagent.slow_notice import waiting
 from roleagent.types import Request
 
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -101,11 +102,12 @@ def with_example(guide: Instructions) -> Instructions:
     return replace(guide, rules="\n".join((guide.rules, "", *lines)))
 
 
-def draw_states(world: EnvSplit, n: int, rng: np.random.Generator) -> list[State]:
-    """One state each of ``n`` episodes of different tasks."""
-    tasks = rng.choice(list(world.task_split.task_ids), n, replace=False)
+def draw_states(world: EnvSplit, n: int, seed: int) -> list[State]:
+    """One state each of ``n`` episodes of different tasks; more of them begin with the same."""
+    tasks = np.random.default_rng(seed).permutation(list(world.task_split.task_ids))[:n]
     states = []
-    for task in map(str, tasks):
+    for number, task in enumerate(map(str, tasks)):
+        rng = np.random.default_rng([seed, number])
         episode = ScriptedEpisode(world.base, task, rng)
         CommandNoise((), rng).play(episode, NOISE, learn=True)
         commands = [turn.action for turn in episode.turns]
@@ -192,7 +194,7 @@ def ask(world: EnvSplit, rollout: Rollout, states: Sequence[State], replies: int
 
 def collect(path: Path, world: EnvSplit, rollout: Rollout, options: argparse.Namespace) -> list[list[Row]]:
     """The replies to every state, as far as they are not in the file yet from the model."""
-    states = draw_states(world, options.states, np.random.default_rng(options.seed))
+    states = draw_states(world, options.states, options.seed)
     found = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
     known = [State(rows[0]["task_id"], tuple(rows[0]["commands"])) for rows in found]
     if known != states[: len(known)] or any(len(rows) != options.replies for rows in found):
@@ -202,8 +204,10 @@ def collect(path: Path, world: EnvSplit, rollout: Rollout, options: argparse.Nam
         while len(found) < len(states):
             rollout.policy.reseed(options.seed * 1_000_003 + len(found))
             part = states[len(found) : len(found) + size]
-            for rows in ask(world, rollout, part, options.replies, options.example):
-                found.append(rows)
+            with waiting(f"the replies in {len(part)} states, {len(found)} of {len(states)} so far"):
+                asked = list(ask(world, rollout, part, options.replies, options.example))
+            found += asked
+            for rows in asked:
                 print(json.dumps(rows, ensure_ascii=False), file=file, flush=True)
     return found
 

@@ -15,12 +15,12 @@ import numpy as np
 from roleagent.agents.analysts.models import LanguageAnalyst
 from roleagent.agents.analysts.prompts import AnalystPrompts, reflection_task
 from roleagent.envs.failures import ScriptedFailure, play_failures, scripted_modes
-from roleagent.failures.analyst_format import write_reflection
-from roleagent.failures.modes import diagnose, failure_modes_of, is_known
+from roleagent.failures.analyst_format import MODE, STEP, UNREADABLE, plain
+from roleagent.failures.modes import is_known
+from roleagent.slow_notice import waiting
 from roleagent.types import Analyst, Reflection
 
 _RECORD = "\n\nBelow is the record"
-_SHOWN = 2  # steps of an example before the critical one
 
 
 class Answer(NamedTuple):
@@ -47,11 +47,11 @@ class _Bare(AnalystPrompts):
 
 
 class _Examples(AnalystPrompts):
-    """Lists the modes, and shows the end of one failure of each with its analysis."""
+    """Lists the modes, and shows the decisive steps of one failure of each."""
 
     def instructions(self, env_id: str) -> str:
         task, _, record = super().instructions(env_id).partition(_RECORD)
-        shown = "\n\n".join(_examples(env_id))
+        shown = "\n\n".join(_EXAMPLES[env_id])
         return f"{task}\n\nExamples, of which only the decisive steps are shown:\n\n{shown}{_RECORD}{record}"
 
 
@@ -59,10 +59,6 @@ PROMPTS: Mapping[str, type[AnalystPrompts]] = {"shipped": AnalystPrompts, "bare"
 """What a language model is asked: as in training, without the list of modes, and with an example of each mode."""
 
 _EXAMPLES: dict[str, list[str]] = {}
-
-
-def _examples(env_id: str) -> list[str]:
-    return _EXAMPLES[env_id]
 
 
 def prepare_examples(env: gymnasium.Env, seed: int) -> None:
@@ -75,21 +71,14 @@ def prepare_examples(env: gymnasium.Env, seed: int) -> None:
 
 
 def _example(failure: ScriptedFailure) -> str:
-    trajectory, turns = failure.trajectory, failure.trajectory.turns
-    end = len(turns) if failure.step is None else min(failure.step + 2, len(turns))
-    start = max(0, end - _SHOWN - 2)
+    turns = failure.trajectory.turns
+    last = len(turns) - 1 if failure.step is None else failure.step
     steps = [
-        f"{number + 1}> {' '.join(turns[number].action.split())}\n{' '.join(turns[number].observation.split())[:160]}"
-        for number in range(start, end)
+        f"{number + 1}> {plain(turns[number].action, 80) or UNREADABLE}\n{plain(turns[number].observation, 80)}"
+        for number in range(max(0, last - 1), last + 1)
     ]
-    mode, finding = diagnose(trajectory)
-    detail = failure_modes_of(trajectory.task.env_id).meanings[failure.mode]
-    lesson = "do what the task still needs"
-    if mode == failure.mode:
-        detail, lesson = finding.detail, finding.lesson
-    query = f"{trajectory.task.task_type}: {failure.mode.replace('_', ' ')}"
-    reflection = Reflection(failure.mode, detail, failure.step, lesson, query)
-    return "\n".join((f"The task was to: {trajectory.task.goal}", *steps, write_reflection(reflection)))
+    step = "none" if failure.step is None else failure.step + 1
+    return "\n".join((*steps, f"{MODE}: {failure.mode}", f"{STEP}: {step}"))
 
 
 def with_prompts(analyst: Analyst, name: str) -> Analyst:
@@ -149,7 +138,9 @@ def collect(
     for start in range(0, len(missing), batch):
         places = missing[start : start + batch]
         assert opened is not None
-        for place, answer in zip(places, ask(opened, [failures[place][1] for place in places]), strict=True):
+        with waiting(f"the answers about {len(places)} failures, {len(found)} of {len(failures)} so far"):
+            answers = ask(opened, [failures[place][1] for place in places])
+        for place, answer in zip(places, answers, strict=True):
             found[place] = answer
             if file is not None:
                 row = {"place": place, "failure": _name(*failures[place]), **answer._asdict()}
