@@ -33,7 +33,7 @@ AGENT_R = {
     "policy": {**TOY_RUN["policy"], "hidden_size": 64, "heads": 4, "kv_heads": 4, "mlp_size": 128},
     "warmstart": {"episodes": 60, "epochs": 10, "batch_tokens": 800, "lr": 1e-2},
     "rollout": {"action_tokens": 12},
-    "search": {"tasks": 4, "width": 4, "simulations": 3},
+    "search": {"tasks": 4, "num_children": 4, "simulations": 3},
     # Drawn mistakes lie where the world forgives them more often, so that a few trees give spliced paths.
     "revision": {"iterations": 2, "epochs": [2, 1], "judge": "random", "splice": "searched"},
     "curriculum": {"analyst": "rule"},
