@@ -31,7 +31,7 @@ AGENT_R = {
     # A few tasks learned by heart: they are won and lost at temperature 1.
     "env": {**TOY_RUN["env"], "kwargs": {"shares": {"bring": 0.05, "heat": 0, "cool": 0, "clean": 0}}},
     "policy": {**TOY_RUN["policy"], "hidden_size": 64, "heads": 4, "kv_heads": 4, "mlp_size": 128},
-    "warmstart": {"episodes": 60, "epochs": 10, "batch_tokens": 800, "lr": 1e-2},
+    "warmstart": {"episodes": 60, "epochs": 6, "batch_tokens": 800, "lr": 1e-2},
     "rollout": {"action_tokens": 12},
     "search": {"tasks": 4, "num_children": 4, "simulations": 3},
     # Drawn mistakes lie where the world forgives them more often, so that a few trees give spliced paths.
