@@ -220,6 +220,8 @@ def _values(kind: str) -> str:
         return ", ".join(f"`{value}`" for value in ast.literal_eval(f"[{literal[1]}]"))
     if kind.startswith("Mapping["):
         return "a section of your own keys"
+    if listed := re.match(r"(?:Annotated\[)?tuple\[(\w+)", kind):
+        return f"a list, each {_values(listed[1])}"
     words = {"Switch": "`on`, `off`", "Integer": "a whole number", "Number": "a number", "Text": "text"}
     if not kind.startswith("Annotated["):
         return words.get(kind, f"`{kind}`")
