@@ -97,7 +97,8 @@ def start(name, *arguments, variables=None, **options):
 
     ``variables`` are added to its environment.
     """
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(variables or {})}
+    inherited = {name: value for name, value in os.environ.items() if name != "LOCAL_RANK"}  # set by runs in here
+    environment = {**inherited, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", **(variables or {})}
     environment.pop("ALFWORLD_DATA", None)
     return subprocess.Popen(
         [sys.executable, str(ROOT / f"{name}.py"), *map(str, arguments)],

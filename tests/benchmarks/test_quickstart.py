@@ -25,7 +25,7 @@ def test_a_seed_with_its_controls(tmp_path):
 
     status, shown, errors = quickstart("--controls")
     assert status == 0, errors
-    assert shown.count("train.py") == 3  # the run, and two controls
+    assert shown.count("roleagent train") == 3  # the run, and two controls
     result = result_of(shown)
     names = ["before", "after", "gain", "invalid_share", "minutes", "peak_mb", "shuffled_gain", "sft_gain"]
     assert result["worst_seed"] == result["after"][0] and {len(result[name]) for name in names} == {1}
