@@ -2,8 +2,8 @@
 
 :func:`play_episode` is the loop of every kind of agent; what they differ in is how they decide. A local policy decides
 by sampling tokens (:mod:`roleagent.agents.rollout`), a prompting agent by asking a chat model
-(:mod:`roleagent.agents.prompting.plain`), an agent of one's own by its function (:mod:`roleagent.agents.evaluation.play`).
-:mod:`roleagent.agents.scheduler` plays many episodes side by side.
+(:mod:`roleagent.agents.prompting.plain`), an agent of one's own by its function
+(:mod:`roleagent.agents.evaluation.play`). :mod:`roleagent.agents.scheduler` plays many episodes side by side.
 """
 
 from __future__ import annotations
