@@ -24,10 +24,10 @@ from roleagent.types import Request, Segment
 
 UPDATES = 10
 # Every weight is taken apart, however small.
-SMALL = "deepspeed.extra={zero_optimization: {stage3_param_persistence_threshold: 0}}"
+SMALL = "deepspeed.extra.zero_optimization.stage3_param_persistence_threshold=0"
 BF16 = "policy.dtype=bfloat16"
 OFFLOADED = (
-    "deepspeed.extra={zero_optimization: {offload_optimizer: {device: cpu}}}",
+    "deepspeed.extra.zero_optimization.offload_optimizer={device: cpu}",
     "deepspeed.extra.zero_optimization.offload_param={device: cpu}",
 )
 TRAININGS = {
