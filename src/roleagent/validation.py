@@ -53,8 +53,8 @@ PathText = Annotated[Text, AfterValidator(home_expanded)]
 """A path, or what may stand in its place: a hub name, or nothing."""
 OFF_IS_NONE = BeforeValidator(_choice)
 """For a choice that has ``none``: ``off`` means it, too."""
-ONE_IS_A_LIST = BeforeValidator(lambda value: [value] if isinstance(value, str) else value)
-"""For a list of words: one word is a list of it."""
+ONE_IS_A_LIST = BeforeValidator(lambda value: ([value] if value else []) if isinstance(value or "", str) else value)
+"""For a list of words: one word is a list of it, and nothing is an empty one."""
 
 _STANDARD: dict[Any, Any] = {bool: Switch, int: Integer, float: Number, str: Text}
 
@@ -131,7 +131,7 @@ _BOUNDS = {
     "less_than": ("below", "lt"),
     "less_than_equal": ("at most", "le"),
 }
-_TYPES = {"string": "str", "dict": "mapping"}  # what pydantic calls a type: what Python and YAML call it
+_TYPES = {"string": "str", "dict": "mapping", "tuple": "list"}  # what pydantic calls a type: what Python and YAML call it
 
 
 def _standard(kind: Any, optional: bool = False) -> Any:

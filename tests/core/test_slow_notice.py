@@ -156,7 +156,10 @@ class VLLMServer(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def do_GET(self):
-        self.answer(200, json.dumps({"context": 64, "vocabulary": 9, "lora_rank": 0, "devices": ["one", "two"]}))
+        from roleagent.agents.policies.vllm.requests import PROTOCOL, model_shape
+
+        known = {"protocol": PROTOCOL, "context": 64, "model": model_shape(None), "lora_rank": 0}
+        self.answer(200, json.dumps({**known, "devices": ["one", "two"]}))
 
     def do_POST(self):
         from roleagent.agents.policies.vllm.sync import join_store
@@ -175,15 +178,15 @@ class VLLMServer(BaseHTTPRequestHandler):
 
 def test_a_vllm_server_that_cannot_reach_the_trainer_says_so_at_once(monkeypatch):
     from roleagent.agents.policies.hf import PolicyError
-    from roleagent.agents.policies.vllm.client import RemoteEngine
+    from roleagent.agents.policies.vllm.client import ServerPool
     from roleagent.config import from_dict
 
     monkeypatch.setattr(sys, "stderr", said := io.StringIO())
     with ThreadingHTTPServer(("127.0.0.1", 0), VLLMServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         config = from_dict({"vllm": {"url": f"http://127.0.0.1:{server.server_port}"}})
-        model = SimpleNamespace(config=SimpleNamespace(vocab_size=9))
-        engine = RemoteEngine(config, SimpleNamespace(device=torch.device("cpu"), context_length=64, model=model))
+        model = SimpleNamespace(config=None)
+        engine = ServerPool(config, SimpleNamespace(device=torch.device("cpu"), context_length=64, model=model))
         with pytest.raises(
             PolicyError, match=r"answered 409: ConnectionError: the trainer at 127.0.0.1:\d+ cannot be reach"
         ):

@@ -154,6 +154,7 @@ class LocalEngine:
         self._level = config.vllm.sleep if torch.cuda.is_available() else 0
         self._asleep: set[str] = set()  # what is away: "weights", "kv_cache"
         self._empty = False
+        self._bare = True  # it lacks the weights beside the adapter
         self._adapter: Any = None
         self._numbers = itertools.count()
         self._asked: dict[str, tuple[int, int]] = {}  # the key and the place of each request under way
@@ -203,11 +204,15 @@ class LocalEngine:
             self._llm.llm_engine.abort_request(list(self._asked))
             self._asked, self._answers = {}, {}
 
+    def prepare(self) -> bool:
+        """Whether the weights beside the adapter have yet to come."""
+        return self._bare
+
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Overwrites the weights and clears caches that the old ones filled."""
         self._wake("weights")
         self._llm.collective_rpc("copy_weights", args=(weights,))
-        self._empty = False
+        self._empty = self._bare = False
         self._forget()
 
     def load_adapter(self, adapter: Iterable[tuple[str, Tensor]], rank: int, alpha: float) -> None:

@@ -1,8 +1,8 @@
 """A policy whose replies vLLM samples: its engine has a copy of the learner's weights, which is replaced after
 every update.
 
-The engine is within this process (:class:`~roleagent.agents.policies.vllm.engine.LocalEngine`) or behind a URL
-(:class:`~roleagent.agents.policies.vllm.client.RemoteEngine`). Token ids go in and token ids come out. Each has the
+The engine is within this process (:class:`~roleagent.agents.policies.vllm.engine.LocalEngine`) or behind URLs
+(:class:`~roleagent.agents.policies.vllm.client.ServerPool`). Token ids go in and token ids come out. Each has the
 log-probability under the distribution that it was drawn from, as with :class:`~roleagent.agents.policies.hf.HFPolicy`.
 """
 
@@ -17,7 +17,7 @@ from torch import Tensor
 
 from roleagent.agents.policies.hf import HFPolicy, PolicyError
 from roleagent.agents.policies.protocol import Weights
-from roleagent.agents.policies.vllm.client import RemoteEngine
+from roleagent.agents.policies.vllm.client import ServerPool
 from roleagent.agents.policies.vllm.engine import LocalEngine, require_vllm
 from roleagent.agents.policies.vllm.requests import SampleRequest
 from roleagent.agents.scheduler import Ask
@@ -27,7 +27,7 @@ from roleagent.types import Completion, Request
 
 
 class Engine(Protocol):
-    """The vLLM engine: in this process, or a server."""
+    """The vLLM engine: in this process, or servers."""
 
     def submit(self, key: int, requests: Sequence[SampleRequest], temperature: float) -> None:
         """Begins to sample one answer per request."""
@@ -39,6 +39,10 @@ class Engine(Protocol):
 
     def cancel(self) -> None:
         """Forgets what was submitted and not answered."""
+        ...
+
+    def prepare(self) -> bool:
+        """Makes ready for new weights; returns whether those beside an adapter are needed, too."""
         ...
 
     def load_weights(self, weights: Iterable[tuple[str, Tensor]]) -> None:
@@ -71,7 +75,6 @@ class VLLMPolicy:
         self.literal, self.single_token = policy.literal, policy.single_token
         self.version = -1  # of weights that it does not have
         self._engine, self._rank, self._alpha = engine, rank, alpha
-        self._has_base_weights = False  # whether the weights beside the adapter are there
         self.reseed(policy.generator.initial_seed())
 
     def reseed(self, seed: int) -> None:
@@ -120,12 +123,12 @@ class VLLMPolicy:
     def sync(self, weights: Weights, version: int) -> None:
         """Copies the learner's weights; with an adapter all of them once, then only the adapter."""
         self.version = -1  # half of them are no model
+        bare = self._engine.prepare()
         if not self._rank:
             self._engine.load_weights(weights.weights())
         else:
-            if not self._has_base_weights:
+            if bare:
                 self._engine.load_weights(weights.weights(adapted=False))
-                self._has_base_weights = True
             self._engine.load_adapter(weights.adapter().weights.items(), self._rank, self._alpha)
         self.version = version
 
@@ -186,5 +189,5 @@ def open_vllm(config: Config, policy: HFPolicy) -> VLLMPolicy:
         ConfigError, PolicyError: one line with what to change.
     """
     check(config)
-    engine = RemoteEngine(config, policy) if config.vllm.url else LocalEngine(config, policy)
+    engine = ServerPool(config, policy) if config.vllm.url else LocalEngine(config, policy)
     return VLLMPolicy(engine, policy, config.lora.rank, config.lora.alpha)

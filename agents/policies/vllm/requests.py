@@ -8,6 +8,9 @@ from typing import Any
 from roleagent.agents.policies.vllm.sync import ADAPTER
 from roleagent.types import Completion
 
+PROTOCOL = 2
+"""The version of what a run and a server say to each other."""
+
 
 @dataclass(frozen=True, slots=True)
 class SampleRequest:
@@ -22,6 +25,16 @@ class SampleRequest:
     max_tokens: int
     stop_ids: tuple[int, ...]
     seed: int
+
+
+def model_shape(config: Any) -> dict[str, Any]:
+    """What two models must have in common for the one to take the weights of the other.
+
+    Args:
+        config: transformers' configuration of a model.
+    """
+    names = ("model_type", "num_hidden_layers", "hidden_size", "vocab_size")
+    return {name: getattr(config, name, None) for name in names}
 
 
 def read_request(body: Any, vocabulary: int, context: int) -> SampleRequest:

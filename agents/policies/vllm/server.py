@@ -33,7 +33,15 @@ from roleagent.agents.policies.vllm.engine import (
     require_vllm,
     set_environment,
 )
-from roleagent.agents.policies.vllm.requests import SampleRequest, adapter_request, answer, read_request, sampling
+from roleagent.agents.policies.vllm.requests import (
+    PROTOCOL,
+    SampleRequest,
+    adapter_request,
+    answer,
+    model_shape,
+    read_request,
+    sampling,
+)
 from roleagent.commands import Parser, cannot_listen, port_number
 from roleagent.config import Config, ConfigError, load
 from roleagent.program import begin
@@ -68,14 +76,14 @@ class Service:
         self._has_weights = False
 
     async def health(self, body: Any) -> dict[str, Any]:
-        """What this server is: ``context``, ``vocabulary``, ``lora_rank``, and the ``devices`` of its workers."""
+        """What this server is: ``protocol``, ``context``, ``model``, ``lora_rank``, and the ``devices`` of its workers."""
         return self.description
 
     async def generate(self, body: Any) -> dict[str, Any]:
         """Samples one answer per request."""
         if not self._has_weights:
             raise RefusedError("no weights have come yet")
-        vocabulary, context = self.description["vocabulary"], self.description["context"]
+        vocabulary, context = self.description["model"]["vocab_size"], self.description["context"]
         temperature = body["temperature"]
         if type(temperature) not in (int, float) or not 0 <= temperature < math.inf:
             raise ValueError("a temperature is a number from 0 on")
@@ -177,8 +185,9 @@ def options_for(config: Config, model: str) -> tuple[dict[str, Any], dict[str, A
     limit = int(getattr(described, "max_position_embeddings", config.policy.context))
     options["max_model_len"] = min(config.policy.context, limit)
     description = {
+        "protocol": PROTOCOL,
         "context": options["max_model_len"],
-        "vocabulary": described.vocab_size,
+        "model": model_shape(described),
         "lora_rank": config.lora.rank,
     }
     return options, description

@@ -1,20 +1,19 @@
 """Weight transfer from the trainer to the workers of a vLLM server, by broadcast and without the disk.
 
-The trainer is member 0 of a process group of its own, beside those of DeepSpeed and of vLLM; the workers are the
-others. On GPUs weights go by NCCL, from memory to memory. Where trainer and worker share a GPU, which NCCL refuses, or
+The trainer is member 0 of a process group per server, beside those of DeepSpeed and of vLLM; the server's workers are
+the others. On GPUs weights go by NCCL, from memory to memory. Where trainer and worker share a GPU, which NCCL refuses, or
 have none, they go by gloo. Several weights travel together, each group behind a header that lists them, so
 that neither side has to know the model beforehand.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -23,6 +22,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 
 from roleagent.slow_notice import waiting
 
+K = TypeVar("K")
 _BUCKET_BYTES = 64 * 2**20  # bytes that travel together, at least; a larger weight travels alone
 _ALIGNED = 16  # bytes: what every number type can begin at
 _POLL_SECONDS = 2e-4  # seconds between two looks at what goes on
@@ -60,33 +60,6 @@ class Channel:
             options._timeout = TIMEOUT
             self._group = gloo(store, rank, size, options)
 
-    def send(self, weights: Iterable[tuple[str, Tensor]], poll: Callable[[], Any] = lambda: None) -> int:
-        """Sends weights by name, as they come; returns their bytes.
-
-        What the iterable raises is raised here, and the receivers are informed.
-
-        Args:
-            poll: called again and again while the receivers are waited for; what it raises ends the waiting.
-        """
-        sent = 0
-        try:
-            for bucket in buckets(weights):
-                header = [
-                    (name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in bucket
-                ]
-                text = json.dumps(header).encode()
-                self._broadcast(torch.tensor([len(text)]), poll)
-                self._broadcast(torch.frombuffer(bytearray(text), dtype=torch.uint8), poll)
-                content = pack([weight.detach().to(self.device) for _, weight in bucket])
-                self._broadcast(content, poll)
-                sent += content.numel()
-        except BaseException:
-            with contextlib.suppress(Exception):  # it may be the way itself that broke
-                self._broadcast(torch.tensor([_BROKEN]), poll)
-            raise
-        self._broadcast(torch.tensor([_END]), poll)
-        return sent
-
     def receive(self) -> Iterator[tuple[str, Tensor]]:
         """Yields the weights that :meth:`send` sends; every receiver must consume all of them.
 
@@ -109,17 +82,67 @@ class Channel:
                 yield name, content[start : start + size].view(dtype).view(shape)
                 start += _padded(size)
 
-    def _broadcast(self, tensor: Tensor, poll: Callable[[], Any]) -> None:
-        work = self._group.broadcast(tensor.to(self.device), 0)
-        while not work.is_completed():
-            poll()
-            time.sleep(_POLL_SECONDS)
-        work.wait()
+    def begin(self, tensor: Tensor) -> Any:
+        """Begins to send a tensor to all receivers; returns torch's ``Work``."""
+        return self._group.broadcast(tensor.to(self.device), 0)
 
     def _receive(self, count: int, dtype: torch.dtype) -> Tensor:
         tensor = torch.empty(count, dtype=dtype, device=self.device)
         self._group.broadcast(tensor, 0).wait()
         return tensor
+
+
+def send_weights(
+    receivers: Mapping[K, tuple[Channel, Callable[[], Any]]], weights: Iterable[tuple[str, Tensor]]
+) -> dict[K, Exception]:
+    """Sends weights by name on several ways at once, as they come.
+
+    What the iterable raises is raised here, and the receivers are informed.
+
+    Args:
+        receivers: each way, and what is called again and again while its receivers are waited for: what that raises
+            ends the waiting.
+
+    Returns:
+        the errors of the ways that broke; on the others all weights arrived.
+    """
+    broken: dict[K, Exception] = {}
+
+    def broadcast(make: Callable[[torch.device], Tensor]) -> None:
+        made: dict[torch.device, Tensor] = {}
+        works: dict[K, Any] = {}
+        for name, (channel, _) in receivers.items():
+            if name not in broken:
+                if channel.device not in made:
+                    made[channel.device] = make(channel.device)
+                try:
+                    works[name] = channel.begin(made[channel.device])
+                except RuntimeError as error:
+                    broken[name] = error
+        for name, work in works.items():
+            try:
+                while not work.is_completed():
+                    receivers[name][1]()
+                    time.sleep(_POLL_SECONDS)
+                work.wait()
+            except Exception as error:  # of the way, or what its receivers report
+                broken[name] = error
+
+    def number(value: int) -> None:
+        broadcast(lambda device: torch.tensor([value]))
+
+    try:
+        for bucket in buckets(weights):
+            header = [(name, str(weight.dtype).removeprefix("torch."), list(weight.shape)) for name, weight in bucket]
+            text = json.dumps(header).encode()
+            number(len(text))
+            broadcast(lambda device, text=text: torch.frombuffer(bytearray(text), dtype=torch.uint8))
+            broadcast(lambda device, bucket=bucket: pack([weight.detach().to(device) for _, weight in bucket]))
+    except BaseException:
+        number(_BROKEN)
+        raise
+    number(_END)
+    return broken
 
 
 def device_id(device: torch.device) -> str:
@@ -221,5 +244,6 @@ __all__ = [
     "join_store",
     "open_store",
     "pack",
+    "send_weights",
     "wait_for_members",
 ]

@@ -27,6 +27,7 @@ ShareBelow1 = Annotated[Number, Field(ge=0, lt=1)]
 Rate = Annotated[Number, Field(ge=0, le=10)]
 Temperature = Annotated[Number, Field(ge=0, le=100)]
 KNOWN_KEYS = ConfigDict(extra="forbid")
+Texts = Annotated[tuple[Text, ...], ONE_IS_A_LIST]
 _EPISODES = 1_000_000  # most of an iteration
 
 
@@ -152,12 +153,19 @@ class RolloutConfig:
 class VLLMConfig:
     """vLLM as the rollout's backend (``rollout.backend=vllm``); see docs/vllm.md."""
 
-    url: Text = ""  # of a server (python -m roleagent.agents.policies.vllm.server); empty: an engine in each process
+    url: Texts = ()  # of servers (python -m roleagent.agents.policies.vllm.server); none: an engine in each process
     memory: ShareAbove0 = 0.4  # share of the accelerator's memory, for weights and KV cache
     tensor_parallel: Length = 1  # accelerators of an engine; more than one needs a server
     sleep: Annotated[Integer, Field(ge=0, le=2)] = 1  # during updates, on CUDA, without a server:
     # 1: weights wait in main memory, 2: nowhere
     extra: Mapping[str, Any] = field(default_factory=dict)  # laid over vLLM's engine arguments, in its own words
+
+    @model_validator(mode="after")
+    def _different(self) -> VLLMConfig:
+        twice = [url for number, url in enumerate(self.url) if url in self.url[:number]]
+        if twice:
+            raise ValueError(f"vllm.url names {shown(twice[0])} twice")
+        return self
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)

@@ -4,6 +4,7 @@ The tests of engines skip where vLLM cannot work; .ci/vllm runs them in an envir
 kind serves all tests, since starting one costs most of the time.
 """
 
+import asyncio
 import contextlib
 import importlib.util
 import json
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import types
 
 import pytest
 import torch
@@ -24,8 +26,10 @@ from roleagent.agents.policies.hf import PolicyError
 from roleagent.agents.policies.scratch_model import build_policy
 from roleagent.agents.policies.vllm.engine import check_model
 from roleagent.agents.policies.vllm.policy import check, open_vllm
+from roleagent.agents.policies.vllm.requests import PROTOCOL, model_shape
 from roleagent.agents.policies.vllm.server import Service, application
-from roleagent.agents.policies.vllm.sync import BrokenChannelError, Channel, join_store, open_store
+from roleagent.agents.policies.vllm.sync import BrokenChannelError, Channel, join_store, open_store, send_weights
+from roleagent.agents.scheduler import Ask
 from roleagent.config import ConfigError, load
 from roleagent.config.settings import LoRAConfig, PolicyConfig
 from roleagent.learners.engine.lora import ModuleWeights, adapt
@@ -127,15 +131,15 @@ def test_weights_of_all_types_and_shapes_arrive_whole():
 
     threads = [threading.Thread(target=receiver, args=(rank,)) for rank in (1, 2)]
     [thread.start() for thread in threads]
-    channel = Channel(store, 0, 3, "gloo", cpu, "127.0.0.1")
-    channel.send(iter(sent))
+    ways = {"one": (Channel(store, 0, 3, "gloo", cpu, "127.0.0.1"), lambda: None)}
+    assert send_weights(ways, iter(sent)) == {}
 
     def failing():
         yield sent[0]
         raise KeyError("in the middle")
 
     with pytest.raises(KeyError, match="in the middle"):
-        channel.send(failing())
+        send_weights(ways, failing())
     [thread.join(30) for thread in threads]
     for rank in (1, 2):
         assert list(got[rank]) == [name for name, _ in sent]
@@ -145,6 +149,16 @@ def test_weights_of_all_types_and_shapes_arrive_whole():
 
 
 QUESTION = {"prompt_ids": [5, 6], "max_tokens": 3, "stop_ids": [-1], "seed": 1}
+
+
+SMALL = small().model.config
+DESCRIPTION = {
+    "protocol": PROTOCOL,
+    "context": CONTEXT,
+    "model": model_shape(SMALL),
+    "devices": ["cpu"],
+    "lora_rank": 0,
+}
 
 
 class Untouchable:
@@ -157,7 +171,7 @@ class Untouchable:
 @pytest.fixture
 def service():
     testing = pytest.importorskip("starlette.testclient")
-    service = Service(Untouchable(), {"vocabulary": 300, "context": CONTEXT, "devices": ["cpu"], "lora_rank": 0})
+    service = Service(Untouchable(), DESCRIPTION)
     service._has_weights = True
     with testing.TestClient(application(service)) as client:
         yield service, client
@@ -167,7 +181,7 @@ def service():
     "damage",
     [
         {"prompt_ids": []},
-        {"prompt_ids": [300]},
+        {"prompt_ids": [SMALL.vocab_size]},
         {"prompt_ids": [5, -1]},  # vLLM looks at the largest alone
         {"prompt_ids": ["5"]},
         {"prompt_ids": [5] * CONTEXT},
@@ -212,12 +226,138 @@ def test_half_of_the_weights_is_not_sampled_from(service):
     assert (refused.status_code, refused.text) == (409, "no weights have come yet")
 
 
+# --- a pool of servers ------------------------------------------------------------------------------------------------
+
+
+class StandIn:
+    """In place of vLLM's ``AsyncLLM``, with one worker: it receives weights, and what it says depends on them."""
+
+    def __init__(self):
+        self.answered, self.fails, self.scale, self.channel = 0, False, None, None
+
+    async def collective_rpc(self, name, args=()):
+        return [await asyncio.to_thread(getattr(self, name), *args)]
+
+    def join_trainer(self, place):
+        store = join_store(place["address"], place["port"], 1)
+        self.channel = Channel(store, 1, 2, "gloo", torch.device("cpu"), place["own_address"])
+        return ""
+
+    def receive_weights(self):
+        if self.channel is None:
+            return "no trainer has joined"
+        self.scale = float(dict(self.channel.receive())["model.norm.weight"].sum())
+        return ""
+
+    async def reset_prefix_cache(self):
+        return True
+
+    async def generate(self, prompt, request, number, lora_request=None):
+        await asyncio.sleep(0.02)
+        if self.fails:
+            raise RuntimeError("the engine died")
+        self.answered += 1
+        token = (sum(prompt["prompt_token_ids"]) + request.seed) % 300
+        said = types.SimpleNamespace(token_ids=(token,), logprobs=(-self.scale,), finish_reason="length")
+        yield types.SimpleNamespace(outputs=[said])
+
+
+@pytest.fixture
+def pool(monkeypatch):
+    """Three servers of one engine each, with the server's own code, and a policy that asks them."""
+    pytest.importorskip("starlette")
+    from served import Served
+
+    monkeypatch.setattr("roleagent.agents.policies.vllm.server.sampling", lambda request, temperature: request)
+    monkeypatch.setattr("roleagent.agents.policies.vllm.server.answer", lambda output: output)
+    engines = [StandIn() for _ in range(3)]
+    with contextlib.ExitStack() as stack:
+        servers = [
+            stack.enter_context(Served(application(Service(engine, dict(DESCRIPTION))))) for engine in engines
+        ]
+        actor = open_vllm(load(overrides=[f"vllm.url=[{','.join(one.url for one in servers)}]"]), small())
+        yield engines, servers, actor
+
+
+def play(actor, episodes=9, turns=4, seed=5):
+    """Episodes side by side; what each was told, by turn."""
+    actor.reseed(seed)
+    backend, said = actor.backend(1.0), {slot: [] for slot in range(episodes)}
+    for slot in said:
+        backend.submit(slot, Ask([Request((5, slot), slot, 3, NEVER)]))
+    while any(len(turn) < turns for turn in said.values()):
+        for slot, [reply] in backend.wait():
+            said[slot].append((reply.token_ids, reply.logprobs, reply.policy_version))
+            if len(said[slot]) < turns:
+                backend.submit(slot, Ask([Request((5, slot, *reply.token_ids), slot, 3, NEVER)]))
+    backend.close()
+    return said
+
+
+def test_a_server_that_dies_is_left_out_and_comes_back(pool, capsys):
+    engines, servers, actor = pool
+    policy = small()
+    weights = ModuleWeights(policy.model)
+    actor.sync(weights, 0)
+    expected = play(actor)
+    assert [engine.answered for engine in engines] == [12, 12, 12]  # an episode stays where it is known
+
+    engines[1].fails = True
+    assert play(actor) == expected  # its requests went to the others, and changed nothing
+    assert engines[1].answered == 12 and engines[0].answered + engines[2].answered == 24 + 36
+    assert "left out" in (said := capsys.readouterr().err) and servers[1].url in said
+    assert [reply.token_ids for reply in ask(actor, prompts(6))]  # the analyst's way, in one call
+
+    engines[1].fails = False
+    with torch.no_grad():
+        policy.model.model.norm.weight.mul_(2)
+    actor.sync(weights, 1)
+    assert f"{servers[1].url} takes part again" in capsys.readouterr().err
+    doubled = play(actor)
+    assert engines[1].answered > 12 and len({engine.scale for engine in engines}) == 1
+    assert doubled[0][0][1][0] == 2 * expected[0][0][1][0] and doubled[0][0][2] == 1
+
+    engines[1].channel = None  # as after a restart that nobody noticed: the transfer itself fails
+    with torch.no_grad():
+        policy.model.model.norm.weight.mul_(2)
+    actor.sync(weights, 2)
+    assert f"the weights reached all vLLM servers but {servers[1].url}" in capsys.readouterr().err
+    before = engines[1].answered
+    assert play(actor)[0][0][1][0] == 4 * expected[0][0][1][0] and engines[1].answered == before
+
+
+def test_without_any_server_the_run_ends(pool):
+    engines, _, actor = pool
+    actor.sync(ModuleWeights(small().model), 0)
+    for engine in engines:
+        engine.fails = True
+    with pytest.raises(PolicyError, match="answered 500: RuntimeError: the engine died"):
+        play(actor)
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"protocol": 1}, "speaks version 1 of the protocol, and this run"),
+        ({"model": {**DESCRIPTION["model"], "num_hidden_layers": 7}}, "num_hidden_layers 7 instead of 2"),
+        ({"lora_rank": 4}, "start it with lora.rank=0"),
+    ],
+)
+def test_a_server_for_something_else_is_refused_at_the_start(other, message):
+    pytest.importorskip("starlette")
+    from served import Served
+
+    good, bad = (application(Service(Untouchable(), {**DESCRIPTION, **part})) for part in ({}, other))
+    with Served(good) as first, Served(bad) as second, pytest.raises(PolicyError, match=message):
+        open_vllm(load(overrides=[f"vllm.url=[{first.url},{second.url}]", f"policy.context={CONTEXT}"]), small())
+
+
 # --- the policy -------------------------------------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
-def serving(folder, *options):
-    """The real server on a free port; its URL."""
+def serving_process(folder, *options):
+    """The real server on a free port: its URL and its process."""
     command = [
         sys.executable,
         "-m",
@@ -229,17 +369,23 @@ def serving(folder, *options):
         *options,
     ]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    process = subprocess.Popen(command, **pipes, cwd=ROOT, preexec_fn=default_signals)
+    process = subprocess.Popen(command, **pipes, cwd=ROOT, preexec_fn=default_signals, start_new_session=True)
     errors = []
     reader = threading.Thread(target=lambda: errors.extend(process.stderr), daemon=True)
     reader.start()
     try:
         url = next((found[1] for line in process.stdout if (found := re.search(r"vllm\.url=(\S+)", line))), None)
         assert url, "".join(errors[-30:])
-        yield url
+        yield url, process
     finally:
         process.send_signal(signal.SIGTERM)
-        assert process.wait(60) == 0, "".join(errors[-30:])
+        assert process.wait(60) in (0, -signal.SIGKILL), "".join(errors[-30:])
+
+
+@contextlib.contextmanager
+def serving(folder, *options):
+    with serving_process(folder, *options) as (url, _):
+        yield url
 
 
 @pytest.fixture(scope="module")
@@ -362,6 +508,27 @@ def test_what_was_saved_is_read_alike_by_everybody(folder):
     [expected] = ask(policy, [ids], 0.0, n=8)
     assert tuple(tokens) == expected.token_ids
     assert logprobs == pytest.approx(expected.logprobs, abs=1e-4)
+
+
+@NEEDS_VLLM
+def test_one_of_three_servers_is_killed_in_the_middle(folder, capsys):
+    with contextlib.ExitStack() as stack:
+        servers = [stack.enter_context(serving_process(folder)) for _ in range(3)]
+        actor = open_vllm(load(overrides=[*OPTIONS, f"vllm.url=[{','.join(url for url, _ in servers)}]"]), small())
+        policy = small()
+        weights = ModuleWeights(policy.model)
+        actor.sync(weights, 0)
+        expected = play(actor, episodes=24)
+        # With its group: the engine's own processes would outlive it.
+        threading.Timer(0.1, os.killpg, (servers[1][1].pid, signal.SIGKILL)).start()
+        again = play(actor, episodes=24, turns=24)
+        assert servers[1][0] in capsys.readouterr().err
+        for slot, turns in expected.items():
+            assert [tokens for tokens, *_ in again[slot][:4]] == [tokens for tokens, *_ in turns]
+        train_a_little(policy)
+        actor.sync(weights, 1)
+        assert f"the weights reached all vLLM servers but {servers[1][0]}" in capsys.readouterr().err
+        assert gap(policy, prompts(), ask(actor, prompts())) < 1e-4
 
 
 # --- adapters ---------------------------------------------------------------------------------------------------------
