@@ -45,6 +45,7 @@ from roleagent.learners.agent_r import iterate as revision
 from roleagent.learners.agent_r.learning import learn_examples
 from roleagent.learners.genenv import play_probe, update_simulator
 from roleagent.learners.rl import (
+    Episodes,
     dynamic_sampling,
     estimate_advantages,
     gather,
@@ -52,7 +53,6 @@ from roleagent.learners.rl import (
     open_actor,
     open_learner,
     open_sampler,
-    play,
     sync_weights,
     update_policy,
 )
@@ -144,19 +144,20 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
     sync_weights(run, learner, actor)
     sampler = open_sampler(run, split, actor, simulator)
     rollout = split.rollout(actor)
+    episodes = Episodes(run, rollout, sampler)
     iterations = Iterations(run, learner, actor)
     evaluate_periodically(run, held_out, actor)  # if the run was killed before it
 
     for _ in iterations:
-        # Sample tasks, and play a group of episodes of each.
-        task_ids = sampler.sample(run.config.rollout.num_groups)
-        groups = play(run, rollout, task_ids)
+        # Sample tasks, and play a group of episodes of each. With rollout.ahead=1 those of the next iteration begin.
+        groups = episodes.next()
         groups, replaced = dynamic_sampling(run, rollout, sampler, groups)
 
         # Learn from the comparison of the episodes of a group.
         advantages = estimate_advantages(run, groups)
         batch = make_batch(run, learner, rollout, groups, advantages)
-        metrics = update_policy(run, learner, batch)
+        metrics = update_policy(run, learner, batch) | {"staleness": episodes.staleness}
+        episodes.wait()
         sync_weights(run, learner, actor)
 
         # Analyze the failures: they choose the next tasks.

@@ -11,6 +11,10 @@ prompt anew, in a left-padded batch, and returns no log-probabilities; the local
 The sampled tokens are replaced by those of a scripted agent: the expert's commands, one in five of them random, and the
 true next state as prediction. Both sides therefore play the same episodes of realistic lengths. Tokens of these replies
 are counted. Times include the environment; each side's best of ``--rounds`` alternating rounds counts.
+
+Then 16 episodes of ``--turns`` turns against a sampler whose replies take drawn times (log-normal, sigma 1, mean
+``--reply`` seconds): turn by turn, where each waits for the longest, against at once (``async_ratio``); and at once
+followed by an update of as many seconds against ``rollout.ahead=1`` (``ahead_ratio``).
 """
 
 from __future__ import annotations
@@ -18,14 +22,17 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from parts.drawn_lengths import AtOnce, TurnByTurn, iterations, seconds_of
 from parts.forced_replies import GROUP, Generate, Ours, play, replies_of, scripted_episode
 
 from roleagent.agents.builders import EnvSplit
+from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.policies.scratch_model import build_policy, train_tokenizer
 from roleagent.agents.rendering import STYLES
 from roleagent.config import load
@@ -41,6 +48,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=2, help="of each side (default: 2)")
     parser.add_argument("--threads", type=int, default=1, help="of the processor (default: 1)")
     parser.add_argument("--full", action="store_true", help="11 million parameters, larger rooms, 30 turns at most")
+    parser.add_argument("--turns", type=int, default=50, help="with drawn times (default: 50)")
+    parser.add_argument("--reply", type=float, default=0.02, help="mean seconds of a drawn reply (default: 0.02)")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(options.threads)
@@ -81,7 +90,26 @@ def main() -> None:
         print(f"{n} episodes, {tokens} tokens in replies, longest prompt {longest}: {ours} tokens/s, ", end="")
         print(f"transformers.generate {theirs}, {ours / theirs:.2f} times")
         result |= {f"tokens_{n}": ours, f"generate_tokens_{n}": theirs, f"ratio_{n}": round(ours / theirs, 2)}
-    print("RESULT", json.dumps(result))
+    print("RESULT", json.dumps(result | drawn(options, built, task_ids[:2])))
+
+
+def drawn(options: argparse.Namespace, policy: HFPolicy, task_ids: list[str]) -> dict[str, float]:
+    """Whole iterations with replies of drawn lengths."""
+    overrides = [f"env.kwargs.max_steps={options.turns}", "wia=off"]
+    ahead = ["rollout.ahead=1", f"rollout.group_size={GROUP}", "train.iterations=3"]
+    world = EnvSplit.open(load(DEFAULT, [*overrides, *ahead]), "train")
+    synchronous = replace(world, config=replace(world.config, rollout=replace(world.config.rollout, ahead=0)))
+    waiting, alone = (
+        seconds_of(world.rollout(kind(policy, options.reply, options.seed)), task_ids, GROUP)
+        for kind in (TurnByTurn, AtOnce)
+    )
+    one, both = (
+        iterations(kind, AtOnce(policy, options.reply, options.seed), task_ids, alone, 3)
+        for kind in (synchronous, world)
+    )
+    print(f"{GROUP * len(task_ids)} episodes of {options.turns} turns: turn by turn {waiting:.1f} s, ", end="")
+    print(f"at once {alone:.1f} s; three iterations {one:.1f} s, with rollout.ahead=1 {both:.1f} s")
+    return {"async_ratio": round(waiting / alone, 2), "ahead_ratio": round(one / both, 2)}
 
 
 if __name__ == "__main__":

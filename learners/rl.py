@@ -9,6 +9,7 @@ steps is in ``train.py``.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -46,6 +47,7 @@ from roleagent.learners.run.iterations import RankSampler
 from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import ScoredGroup
+from roleagent.timer import Timer
 from roleagent.types import Group, Sampler, Segment
 
 
@@ -140,16 +142,76 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
     return RankSampler(run, sampler)
 
 
-def play(run: Run, rollout: Rollout, task_ids: Sequence[str]) -> list[Group]:
-    """``rollout.group_size`` episodes of each task."""
+class Episodes:
+    """Samples the tasks of an iteration, and plays ``rollout.group_size`` episodes of each.
+
+    With ``rollout.ahead=1`` the episodes of the next iteration are played while this one's are learned: by weights that
+    are one update older than those that learn from them. ``loss.importance_cap`` corrects for it.
+
+    Attributes:
+        staleness: optimizer steps since the weights that sampled the last episodes.
+    """
+
+    def __init__(self, run: Run, rollout: Rollout, sampler: RankSampler):
+        self._run, self._rollout, self._sampler = run, rollout, sampler
+        self._ahead: threading.Thread | None = None
+        self._played: tuple[list[Group], RolloutStats] | BaseException | None = None
+        self.staleness = 0.0
+
+    def next(self) -> list[Group]:
+        """The groups of this iteration; those of the next one are begun."""
+        run, options = self._run, self._run.config
+        if self._played is None:
+            groups = self._play(self._sample(), run.iteration, run.timer)
+        else:
+            assert not isinstance(self._played, BaseException)
+            (groups, self._rollout.stats), self._played = self._played, None
+        versions = [
+            turn.completion.policy_version for group in groups for one in group.trajectories for turn in one.turns
+        ]
+        self.staleness = float(self._rollout.policy.version - np.mean(versions)) if versions else 0.0
+        if options.rollout.ahead and run.iteration < options.train.iterations:
+            arguments = self._sample(), run.iteration + 1
+            # A daemon: a run that ends in an error does not wait for the episodes.
+            self._ahead = threading.Thread(target=self._play_ahead, args=arguments, name="rollout", daemon=True)
+            self._stats = self._rollout.stats
+            self._ahead.start()
+        return groups
+
+    def wait(self) -> None:
+        """Waits for the episodes that were begun: the policy is then free for new weights."""
+        if self._ahead is None:
+            return
+        with self._run.timer("generation"):
+            self._ahead.join()
+        self._ahead, self._rollout.stats, self._rollout.watch = None, self._stats, self._run.timer
+        if isinstance(self._played, BaseException):
+            raise self._played
+
+    def _sample(self) -> list[str]:
+        return self._sampler.sample(self._run.config.rollout.num_groups)
+
+    def _play(self, task_ids: Sequence[str], iteration: int, watch: Timer) -> list[Group]:
+        run, rollout = self._run, self._rollout
+        rollout.policy.reseed(int(run.own_stream("episodes", iteration).integers(2**62)))
+        rollout.stats, rollout.watch = RolloutStats(), watch
+        return _play_groups(run, rollout, task_ids, partial(run.inner, "episodes") if watch is run.timer else None)
+
+    def _play_ahead(self, task_ids: Sequence[str], iteration: int) -> None:
+        watch = Timer()
+        try:
+            groups = self._play(task_ids, iteration, watch)
+            self._rollout.stats.sampling_seconds = watch.seconds["generation"] + watch.seconds["prediction"]
+            self._played = groups, self._rollout.stats
+        except BaseException as error:
+            self._played = error
+
+
+def _play_groups(
+    run: Run, rollout: Rollout, task_ids: Sequence[str], progress: Callable[[float, int], None] | None
+) -> list[Group]:
     options = run.config.rollout
-    rollout.policy.reseed(int(run.own_stream("episodes", run.iteration).integers(2**62)))
-    rollout.stats, rollout.watch = RolloutStats(), run.timer
-    return _episodes(run, rollout, task_ids, options.group_size, options.temperature)
-
-
-def _episodes(run: Run, rollout: Rollout, task_ids: Sequence[str], size: int, temperature: float) -> list[Group]:
-    return rollout.play(task_ids, size, temperature, partial(run.inner, "episodes"))
+    return rollout.play(task_ids, options.group_size, options.temperature, progress)
 
 
 def dynamic_sampling(
@@ -169,7 +231,7 @@ def dynamic_sampling(
         task_ids = sampler.sample_own(len(zero_variance))
         if task_ids is None:
             break
-        played = _episodes(run, rollout, task_ids, options.group_size, options.temperature)
+        played = _play_groups(run, rollout, task_ids, partial(run.inner, "episodes"))
         for number, group in zip(zero_variance, played, strict=True):
             replaced.append(kept[number])
             kept[number] = group

@@ -201,6 +201,25 @@ def check_learning(config: Config) -> None:
             f"least 2, or estimator.kind to one of {alone}"
         )
     _check_predictions(config)
+    if config.rollout.ahead:
+        _check_ahead(config)
+
+
+def _check_ahead(config: Config) -> None:
+    """Refuses ``rollout.ahead`` where nothing samples beside the learner, or nothing corrects for older weights."""
+    rollout, loss = config.rollout, config.loss
+    if rollout.backend == "local" or (rollout.backend == "vllm" and not config.vllm.url):
+        raise ConfigError("rollout.ahead=1 samples during the update, so it needs a server: set vllm.url")
+    if rollout.dynamic_sampling_rounds:
+        raise ConfigError(
+            "rollout.dynamic_sampling_rounds plays further groups before the update, and rollout.ahead=1 those of the "
+            "next iteration: set one of them to 0"
+        )
+    if loss.old_logprobs != "sampler" and not loss.importance_cap:
+        raise ConfigError(
+            "rollout.ahead=1 learns from older weights, and nothing corrects for them: set loss.importance_cap, e.g. "
+            "to 2, or loss.old_logprobs=sampler"
+        )
 
 
 def _check_predictions(config: Config) -> None:

@@ -329,7 +329,7 @@ def success_by_type(episodes: Sequence[Trajectory]) -> dict[str, float]:
 def time_metrics(timers: Sequence[Timer], stats: RolloutStats, seconds: float) -> dict[str, float]:
     """The wall-clock time of an iteration by part, of the slowest rank; the rest is ``other_seconds``."""
     spent = Timer.slowest(timers)
-    sampling = spent.get("generation", 0.0) + spent.get("prediction", 0.0)
+    sampling = stats.sampling_seconds or spent.get("generation", 0.0) + spent.get("prediction", 0.0)
     return {
         **{f"{name}_seconds": spent.get(name, 0.0) for name in PARTS},
         "other_seconds": max(0.0, seconds - sum(spent.values())),

@@ -131,7 +131,8 @@ _BOUNDS = {
     "less_than": ("below", "lt"),
     "less_than_equal": ("at most", "le"),
 }
-_TYPES = {"string": "str", "dict": "mapping", "tuple": "list"}  # what pydantic calls a type: what Python and YAML call it
+# What pydantic calls a type: what Python and YAML call it.
+_TYPES = {"string": "str", "dict": "mapping", "tuple": "list"}
 
 
 def _standard(kind: Any, optional: bool = False) -> Any:

@@ -1,4 +1,4 @@
-"""A client of :mod:`roleagent.agents.policies.vllm.server`: all ranks ask the servers, the first one sends them weights."""
+"""Clients of :mod:`roleagent.agents.policies.vllm.server`: all ranks ask, and the first one sends the weights."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Service:
         self._has_weights = False
 
     async def health(self, body: Any) -> dict[str, Any]:
-        """What this server is: ``protocol``, ``context``, ``model``, ``lora_rank``, and the ``devices`` of its workers."""
+        """What this server is: its ``protocol``, ``context``, ``model``, ``lora_rank``, and its ``devices``."""
         return self.description
 
     async def generate(self, body: Any) -> dict[str, Any]:

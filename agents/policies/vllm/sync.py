@@ -1,8 +1,8 @@
 """Weight transfer from the trainer to the workers of a vLLM server, by broadcast and without the disk.
 
 The trainer is member 0 of a process group per server, beside those of DeepSpeed and of vLLM; the server's workers are
-the others. On GPUs weights go by NCCL, from memory to memory. Where trainer and worker share a GPU, which NCCL refuses, or
-have none, they go by gloo. Several weights travel together, each group behind a header that lists them, so
+the others. On GPUs weights go by NCCL, from memory to memory. Where trainer and worker share a GPU, which NCCL refuses,
+or have none, they go by gloo. Several weights travel together, each group behind a header that lists them, so
 that neither side has to know the model beforehand.
 """
 

@@ -19,8 +19,8 @@ _OF_STATES = "estimator.alpha estimator.similarity_threshold estimator.state_of_
 _OF_RL = (
     "estimator.* critic.* loss.clip_* loss.kl loss.importance_* loss.aggregation loss.old_logprobs "
     "loss.action_mask loss.prediction_credit loss.imitated_turns optim.lr optim.minibatches optim.minibatch_turns "
-    "optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds train.iterations "
-    "train.shuffle"
+    "optim.epochs rollout.num_groups rollout.group_size rollout.dynamic_sampling_rounds rollout.ahead "
+    "train.iterations train.shuffle"
 )
 
 RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
@@ -81,7 +81,8 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
 _OF_TRAINING = (
     "run_dir aiw genenv train.* optim.* loss.* estimator.* critic.* warmstart.* lora.* search.* "
     "deepspeed.* tracking.* curriculum.* simulator.* endpoint.* vllm.* rollout.num_groups rollout.group_size "
-    "rollout.temperature rollout.backend rollout.dynamic_sampling_rounds rollout.eval_sampled env.train_split"
+    "rollout.temperature rollout.backend rollout.ahead rollout.dynamic_sampling_rounds rollout.eval_sampled "
+    "env.train_split"
 )
 
 

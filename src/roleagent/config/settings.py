@@ -135,6 +135,8 @@ class RolloutConfig:
     action_tokens: Length = 24  # most tokens of an action reply
     prediction_tokens: Length = 64  # most tokens of a prediction reply
     backend: Text = "local"  # what samples: local (transformers in this process), vllm, or module:Class
+    ahead: Annotated[Integer, Field(ge=0, le=1)] = 0  # batches that are played before the update on the last one ends;
+    # needs a sampler beside the learner: vllm.url, or module:Class
     dynamic_sampling_rounds: Annotated[Integer, Field(ge=0, le=1000)] = 0  # most further draws of tasks in place of
     # groups that ended alike (DAPO)
 

@@ -272,9 +272,7 @@ def pool(monkeypatch):
     monkeypatch.setattr("roleagent.agents.policies.vllm.server.answer", lambda output: output)
     engines = [StandIn() for _ in range(3)]
     with contextlib.ExitStack() as stack:
-        servers = [
-            stack.enter_context(Served(application(Service(engine, dict(DESCRIPTION))))) for engine in engines
-        ]
+        servers = [stack.enter_context(Served(application(Service(engine, dict(DESCRIPTION))))) for engine in engines]
         actor = open_vllm(load(overrides=[f"vllm.url=[{','.join(one.url for one in servers)}]"]), small())
         yield engines, servers, actor
 
