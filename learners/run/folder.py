@@ -240,7 +240,6 @@ _FREE = frozenset(
             "train.tokens",
             "train.checkpoint_every",
             "train.keep_checkpoints",
-            "train.logged_groups",
             "train.stop_on_alarm",
         ),
         *("optim.micro_batch_tokens", "deepspeed.activation_checkpointing"),

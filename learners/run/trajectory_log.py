@@ -125,17 +125,17 @@ def records(
         scored: all groups of the iteration.
         analysis: of their failures.
         policy: decodes tokens.
-        config: gives the number of groups with tokens, and the trained kinds of token.
+        config: gives the trained kinds of token.
         estimator: the configuration of the advantages.
     """
-    with_tokens = groups_with_tokens(scored, config.train.logged_groups)
+    with_tokens = group_with_tokens(scored)
     modulates = estimator_of(config.estimator.kind).modulates
     for number, one in enumerate(scored):
         because, reason = analysis.choices.get(one.group.task.task_id, (None, None))
         for member, trajectory in enumerate(one.group.trajectories):
             reflection = analysis.reflections.get((number, member))
             turns = _turns(one, member, policy, estimator, modulates)
-            if number in with_tokens:
+            if number == with_tokens:
                 for turn, tokens in zip(turns, tokens_of(trajectory, policy, config), strict=True):
                     turn["tokens"] = tokens
             yield {
@@ -157,10 +157,10 @@ def records(
             }
 
 
-def groups_with_tokens(scored: Sequence[ScoredGroup], most: int) -> set[int]:
-    """The numbers of the groups whose tokens are logged: first those with different outcomes, then others."""
+def group_with_tokens(scored: Sequence[ScoredGroup]) -> int | None:
+    """The number of the group whose tokens are logged: the first one with different outcomes, or else the first one."""
     trained = [number for number, one in enumerate(scored) if not one.replaced]
-    return set(sorted(trained, key=lambda number: has_zero_variance(scored[number].group))[:most])
+    return min(trained, key=lambda number: has_zero_variance(scored[number].group), default=None)
 
 
 def _turns(

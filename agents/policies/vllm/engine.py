@@ -83,7 +83,6 @@ def engine_options(config: Config, model: str) -> dict[str, Any]:
         "runner": "generate",
         "load_format": "dummy",
         "dtype": config.policy.dtype,
-        "tensor_parallel_size": options.tensor_parallel,
         "max_model_len": config.policy.context,
         "max_num_seqs": 256,
         "enable_prefix_caching": True,

@@ -235,7 +235,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--config", type=Path, help="the run's YAML file")
     parser.add_argument("--host", default="127.0.0.1", help="interface to listen on (default: %(default)s)")
     parser.add_argument("--port", type=port_number, default=8000, help="(default: %(default)s)")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="options, e.g. vllm.tensor_parallel=2")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="key=value", help="options, e.g. vllm.extra={tensor_parallel_size: 2}"
+    )
     options = parser.parse_intermixed_args(arguments)
     set_environment(own_processes=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the engine's processes end in either way

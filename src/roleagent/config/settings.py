@@ -157,7 +157,6 @@ class VLLMConfig:
 
     url: Texts = ()  # of servers (python -m roleagent.agents.policies.vllm.server); none: an engine in each process
     memory: ShareAbove0 = 0.4  # share of the accelerator's memory, for weights and KV cache
-    tensor_parallel: Length = 1  # accelerators of an engine; more than one needs a server
     sleep: Annotated[Integer, Field(ge=0, le=2)] = 1  # during updates, on CUDA, without a server:
     # 1: weights wait in main memory, 2: nowhere
     extra: Mapping[str, Any] = field(default_factory=dict)  # laid over vLLM's engine arguments, in its own words
@@ -261,7 +260,6 @@ class TrainConfig:
     evaluate_every: Count = 0  # iterations; 0: only before and after
     checkpoint_every: Size = 1  # iterations
     keep_checkpoints: Size = 2  # how many, the newest
-    logged_groups: Count = 1  # groups per iteration that are written down token by token, those that teach first
     shuffle: Annotated[Literal["none", "advantages", "process", "success_rates"], OFF_IS_NONE] = "none"  # a control:
     # advantages, or only the rewards `tool` and `process`, go to other turns of the batch; or the success rates that
     # train a simulator go to other tasks

@@ -66,8 +66,10 @@ WORDS: Mapping[str, tuple[str, ...] | str] = {
     **dict.fromkeys(("torch_dtype", "bf16", "fp16", "mixed_precision", "precision"), ("policy.dtype",)),
     **dict.fromkeys(("use_vllm", "vllm_mode", "rollout_backend", "name"), ("rollout.backend",)),
     **dict.fromkeys(("gpu_memory_utilization", "vllm_gpu_memory_utilization"), ("vllm.memory",)),
-    **dict.fromkeys(("tensor_model_parallel_size", "tensor_parallel_size"), ("vllm.tensor_parallel",)),
-    **dict.fromkeys(("max_num_seqs", "vllm_max_num_seqs", "enforce_eager"), ("vllm.extra",)),
+    **dict.fromkeys(
+        ("max_num_seqs", "vllm_max_num_seqs", "enforce_eager", "tensor_parallel_size", "tensor_parallel"),
+        ("vllm.extra",),
+    ),
     **dict.fromkeys(("do_sample", "val_temperature", "eval_temp"), ("rollout.eval_temperature",)),
     **dict.fromkeys(("lora_r", "lora_rank", "r", "use_peft"), ("lora.rank",)),
     "lora_alpha": ("lora.alpha",),

@@ -37,7 +37,7 @@ def test_one_node_samples_and_the_others_train():
     assert status == 0
     [trainer] = [line for line in lines if "train.py" in line]
     [server] = [line for line in lines if "vllm.server" in line]
-    assert "--nodelist=n1 " in server and "--host n1 --port 8000" in server and "vllm.tensor_parallel=4" in server
+    assert "--nodelist=n1 " in server and "--host n1 --port 8000" in server and "tensor_parallel_size:" in server
     assert "--nodes=2 --ntasks-per-node=4" in trainer and r"vllm.url=\[http://n1:8000\]" in trainer
     assert all("MASTER_ADDR=n2" in line and "policy.path=Qwen/Qwen2.5-7B-Instruct" in line for line in lines)
     status, lines, _ = printed("server_and_trainer", MODEL="m", SERVERS="2")

@@ -38,7 +38,7 @@ TREE = {
     "rollout": {"num_groups": 3, "group_size": 4, "action_tokens": 12, "prediction_tokens": 32},
     "prompt": {"horizon": 2},
     "estimator": {"alpha": 0.5, "rewards": {"format_error": -0.1, "invalid_action": -0.05, "turn": -0.01}},
-    "train": {"iterations": 3, "logged_groups": 1, "evaluate_every": 2},
+    "train": {"iterations": 3, "evaluate_every": 2},
 }
 
 
