@@ -69,7 +69,7 @@ def open_learner(
     actor.offload()  # vLLM has most of the memory, and DeepSpeed takes its own now
     critic = open_critic(run.config, policy)
     optim = run.config.optim
-    compared = run.config.loss.kl or run.config.shares_simulator  # whose start is the agent's
+    compared = run.config.loss.kl or run.config.shares_simulator  # a shared simulator starts as the policy
     reference = open_reference(run, policy) if compared else None
     learner = Learner(policy, run.config, optim.lr, reference)
     learner.critic = critic
@@ -377,10 +377,10 @@ def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]
     try:
         for part, count in ((part, len(parts)) for parts in passes for part in parts):
             weights = _minibatch_weights(learner, batch, part, of_batch, count)
-            metrics = _step_policy(learner, batch, part.segments, weights, fresh=not policy_metrics)
+            metrics = _minibatch_step(learner, batch, part.segments, weights, fresh=not policy_metrics)
             if metrics is not None:
                 policy_metrics.append(metrics)
-            if learner.critic is not None and (metrics := _step_critic(learner.critic, batch, part.segments)):
+            if learner.critic is not None and (metrics := _critic_step(learner.critic, batch, part.segments)):
                 critic_metrics.append(metrics)
     except NotFinite as error:
         error.tasks = batch.tasks
@@ -623,7 +623,7 @@ def _weights(learner: Learner, batch: Batch, chosen: Sequence[int], trajectories
     )
 
 
-def _step_policy(
+def _minibatch_step(
     learner: Learner, batch: Batch, chosen: Sequence[int], weights: Column, fresh: bool
 ) -> dict[str, float] | None:
     """One optimizer step on some segments; None if nothing in them has a gradient."""
@@ -644,7 +644,7 @@ def _step_policy(
     return policy_step(learner, segments, {**columns, "weights": shares}, learner.config.rollout.temperature, fresh)
 
 
-def _step_critic(critic: Engine, batch: Batch, chosen: Sequence[int]) -> dict[str, float] | None:
+def _critic_step(critic: Engine, batch: Batch, chosen: Sequence[int]) -> dict[str, float] | None:
     """One optimizer step of the critic on some segments, with equal token weights; None if no rank has segments."""
     config = critic.config
     segments = [batch.segments[i] for i in chosen]

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roleagent.callbacks import Callback
+from roleagent.commands import from_zero, natural, whole
 from roleagent.imports import searched_first
 from roleagent.options import ConfigError
 from roleagent.program import EVAL, TRAIN, check_packages, share_cores
@@ -109,8 +111,6 @@ def train(
     """
     check_packages("roleagent.train", "train", TRAIN)
     share_cores()
-    from argparse import Namespace
-
     from roleagent.learners.run.options import open_config
     from roleagent.programs.train import run_training
 
@@ -170,6 +170,9 @@ def evaluate(
     from roleagent.agents.evaluation.records import read_records
     from roleagent.programs.evaluate import evaluate as play
 
+    for name, value, kind in (("tasks", tasks, natural), ("repeats", repeats, natural), ("seed", seed, whole)):
+        _check(name, value, kind)
+    _check("temperature", temperature, from_zero)
     given = evaluation_parser("", "roleagent.evaluate").parse_args([])
     is_run = bool(model) and (Path(model) / "config.yaml").exists()
     vars(given).update(
@@ -212,6 +215,15 @@ def as_overrides(options: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{name}={text}"
 
 
+def _check(name: str, value: Any, kind: Callable[[str], Any]) -> None:
+    """Refuses a number that the command line would refuse."""
+    try:
+        if value is not None:
+            kind(str(value))
+    except ArgumentTypeError as error:
+        raise ConfigError(f"{name}: {error}") from None
+
+
 def _resumed(resume: bool | str | Path) -> bool | str:
     return resume if isinstance(resume, bool) else str(resume)
 
@@ -224,7 +236,7 @@ def _agent_name(agent: str | Path | Callable[..., Any]) -> str:
     """The agent as the command line names it."""
     if isinstance(agent, str | Path):
         return str(agent)
-    if not (inspect.isfunction(agent) or inspect.isclass(agent)) or "<" in agent.__qualname__:
+    if not (inspect.isfunction(agent) or inspect.isclass(agent)) or not agent.__qualname__.isidentifier():
         raise ConfigError(f"the agent {agent!r} must be a class or a function at the top of a module, or a name")
     return f"{agent.__module__}:{agent.__qualname__}"
 

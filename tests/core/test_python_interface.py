@@ -91,6 +91,9 @@ def test_a_run_and_a_function_are_evaluated(run, tmp_path):
         (lambda: roleagent.train("configs/toi.yaml"), "cannot read the configuration configs/toi.yaml"),
         (lambda: roleagent.train(optim={"lr": object()}), "optim.lr must be a number, a text, a list or a mapping"),
         (lambda: roleagent.evaluate(lambda observation: "look"), "at the top of a module"),
+        (lambda: roleagent.evaluate("expert", repeats=0), "repeats: '0' is not an integer of at least 1"),
+        (lambda: roleagent.evaluate("expert", tasks=2.5), "tasks: '2.5' is not an integer of at least 1"),
+        (lambda: roleagent.evaluate("expert", temperature="hot"), "temperature: 'hot' is not a number of at least 0"),
         (lambda: roleagent.evaluate("expret", env_id="RoleAgent/Toy-v0"), "no agent 'expret'"),
     ],
 )

@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roleagent.commands import Parser, add_json, complain, natural, out_folder, print_result, whole
-from roleagent.experiments.plan import Job, Plan, find_plan, shipped
+from roleagent.commands import Parser, add_json, complain, natural, nearest, out_folder, print_result, whole
+from roleagent.experiments.plan import SUCCESS, Job, Plan, find_plan, shipped
 from roleagent.experiments.runs import Run, minutes_of
 from roleagent.options import ConfigError
 from roleagent.program import TRAIN, require
@@ -118,7 +118,7 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
     """Runs the missing evaluations of the plan; returns all results in order.
 
     Raises:
-        ConfigError: an evaluation failed.
+        ConfigError: an evaluation failed, or the environment has no such measure.
     """
     results = []
     for evaluation in plan.evaluations:
@@ -129,7 +129,14 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
             status = run.carry_out(command)
             if status:
                 raise ConfigError(f"evaluating {run.folder} ended with status {status} (see {run.log})")
-        results.append({"temperature": evaluation.temperature, **json.loads(result.read_text(encoding="utf-8"))})
+        found = json.loads(result.read_text(encoding="utf-8"))
+        known = found["metrics"]
+        if plan.measure not in (SUCCESS, *known):
+            raise ConfigError(
+                f"the environment has no measure {plan.measure!r}{nearest(plan.measure, known)}; it has "
+                f"{', '.join([SUCCESS, *known])}"
+            )
+        results.append({"temperature": evaluation.temperature, **found})
     return results
 
 
