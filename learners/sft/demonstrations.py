@@ -195,7 +195,7 @@ def collect_demonstrations(split: EnvSplit, rng: np.random.Generator, display: D
         attempts += 1
         if attempts == _TIMED:
             _say_cost((time.monotonic() - began) / _TIMED, len(order), config.episodes, display)
-        if demonstration is not None and _is_chosen(demonstration, config.shares, rng):
+        if demonstration is not None and _is_chosen(demonstration.task, config.shares, rng):
             chosen.append(demonstration)
         if attempts % 20 == 0:
             display.advance(len(chosen))
@@ -210,9 +210,9 @@ def _say_cost(seconds: float, tasks: int, episodes: int, display: Display) -> No
         display.say(f"an episode of the expert takes {seconds:.1f} s: demonstrations take {minutes} minutes")
 
 
-def _is_chosen(demonstration: Demonstration, shares: Mapping[str, float], rng: np.random.Generator) -> bool:
-    """Whether a demonstration is in the configured share of its task type."""
-    share = shares.get(demonstration.task.task_type, 1.0)
+def _is_chosen(task: Task, shares: Mapping[str, float], rng: np.random.Generator) -> bool:
+    """Whether a drawn task is in the configured share of its type."""
+    share = shares.get(task.task_type, 1.0)
     return share >= 1 or rng.random() < share
 
 
@@ -488,9 +488,8 @@ class Corrections:
         """Plays and saves a round; rounds are numbered from 1."""
         run, split = self._run, self.split
         rng = run.own_stream("dagger", number)
-        drawn = run.stream("dagger tasks", number).integers(len(split.task_split), size=self.episodes)
         policy.reseed(int(rng.integers(2**62)))
-        own = run.ranks.share([split.task_split.task_ids[int(place)] for place in drawn])
+        own = run.ranks.share(run.ranks.once(lambda: self._draw(run.stream("dagger tasks", number))))
         temperature = split.config.rollout.temperature
         played = run.ranks.collect(take_turns(split, policy, own, temperature, rng, partial(run.inner, "episodes")))
 
@@ -519,6 +518,20 @@ class Corrections:
 
         run.ranks.once(keep)
         self.started.append(run.progress.step)
+
+    def _draw(self, rng: np.random.Generator) -> list[str]:
+        """The tasks of a round: uniform, but for the types that ``warmstart.shares`` makes rare."""
+        split, shares = self.split, self.split.config.warmstart.shares
+        if not shares:
+            places = rng.integers(len(split.task_split), size=self.episodes)
+            return [split.task_split.task_ids[int(place)] for place in places]
+        drawn: list[str] = []
+        while len(drawn) < self.episodes:
+            task_id = split.task_split.task_ids[int(rng.integers(len(split.task_split)))]
+            task, _, _ = reset_to(split.base, split.task_split.env_id, task_id)
+            if _is_chosen(task, shares, rng):
+                drawn.append(task_id)
+        return drawn
 
     def demonstrations(self, number: int) -> list[Demonstration]:
         """The episodes of a round: the environment replays the saved commands."""

@@ -1,12 +1,14 @@
 """Rounds of the warm start in which policy and expert take turns."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from tiny import Script
 
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import load as configured
-from roleagent.learners.sft.demonstrations import segments_from, take_turns
+from roleagent.learners.sft.demonstrations import Corrections, segments_from, take_turns
 
 WRONG = "go to desk 7"
 
@@ -37,3 +39,14 @@ def test_what_is_learned_is_what_the_policy_read_when_it_played(world):
         learned = policy.tokenizer.decode(segment.token_ids.tolist(), skip_special_tokens=False)
         assert len(policy.prompts) == len(episode.steps)
         assert all(learned.startswith(prompt) for prompt in policy.prompts)
+
+
+def test_a_rare_type_is_rare_in_the_rounds_too():
+    options = ["env.id=RoleAgent/Toy-v0", "warmstart.shares={cool: 0.1, heat: 0}", "warmstart.round_episodes=400"]
+    world = EnvSplit.open(configured(None, options), "train")
+    folder = SimpleNamespace(rounds=lambda: [])
+    run = SimpleNamespace(folder=folder, ranks=SimpleNamespace(once=lambda act: act()))
+    drawn = Corrections(run, world)._draw(np.random.default_rng(0))
+    types = [world.base.reset(options={"task_id": task_id})[1]["task_type"] for task_id in drawn]
+    assert len(types) == 400 and "heat" not in types
+    assert 0.02 < types.count("cool") / types.count("clean") < 0.25
