@@ -39,7 +39,8 @@ class GeneratedSampler:
         alignment: the reward of the simulator, the band and the weights.
         fresh, replay: shares of a batch; the rest is base tasks.
         variations: tasks that are written for one situation.
-        variation_share: of the fresh tasks, those that change one field of a recent task in the band.
+        variation_share: of the fresh tasks, those that change one field of a recent task: of one in the band, or else
+            of one of the nearest.
         attempts: proposals per wanted task. A task that is still missing comes from ``inner``, as a fallback.
         novelty: iterations in which the same field values are not accepted twice.
         window: iterations whose records train the simulator; 0: all.
@@ -101,9 +102,9 @@ class GeneratedSampler:
         if not count:
             return []
         situations, wanted = self._situations(count, rng)
-        in_band = [self.alignment.in_band(*one.seed_success) if one.seed_task else False for one in situations]
+        variable = [one.seed_task is not None for one in situations]
         taken = {*self._replayed, *self._written}
-        written = self.writer.write(situations, wanted, in_band, self.iteration + 1, rng, taken)
+        written = self.writer.write(situations, wanted, variable, self.iteration + 1, rng, taken)
         reason = "" if self._warned or self.pool or self._written else self.writer.unusable()
         if reason:
             self._warned = True
@@ -117,11 +118,11 @@ class GeneratedSampler:
     def _situations(self, count: int, rng: Generator) -> tuple[list[Situation], list[int]]:
         """Situations for ``count`` tasks, ``variations`` for each at most, and the number of tasks for each.
 
-        Each starts from another recent task, in the band if there is one.
+        Each starts from another recent task: one in the band, or else one of the :func:`nearest`.
         """
         number = math.ceil(count / self.variations)
         recent = [record for record in self.records if record.iteration > self.iteration - (self.window or SEEDS)]
-        recent = [record for record in recent if record.weight] or recent
+        recent = [record for record in recent if record.weight] or nearest(recent, self.alignment.alpha)
         plain = Situation(self._recent_success(), target=self.alignment.alpha)
         situations = [plain] * number
         if recent:
@@ -311,6 +312,17 @@ class GeneratedSampler:
             for key in ("success", "passed")
         )
         self._newest = dict(state["newest"])
+
+
+def nearest(records: Sequence[SimulatorRecord], alpha: float) -> list[SimulatorRecord]:
+    """The records whose success rates are closest to ``alpha``, from below and from above.
+
+    Tasks between those that are too hard and those that are too easy are found from either side.
+    """
+    rates = [success_rate(record.successes, record.attempts) for record in records]
+    sides = [max((rate for rate in rates if rate <= alpha), default=None)]
+    sides.append(min((rate for rate in rates if rate > alpha), default=None))
+    return [record for record, rate in zip(records, rates, strict=True) if rate in sides]
 
 
 __all__ = ["GeneratedSampler"]

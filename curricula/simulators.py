@@ -12,6 +12,7 @@ from roleagent.tasks.grammar import TaskGrammar, TaskSpec
 from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation
 
 _DRAWS = 2000  # base tasks that a table begins with
+_NEIGHBOR = 0.25  # of a record, for each neighbor of a number in it
 
 
 class BaseSimulator:
@@ -89,7 +90,8 @@ class TableSimulator(BaseSimulator):
     becomes the weighted frequencies of the records, with the initial distribution as a prior of ``anchor`` records.
     The weights of an update are scaled to a mean of 1. Of the task types a record counts as the proposals that its type
     needs for an accepted one: otherwise each update would favor the types that the checks refuse least, whatever they
-    earn.
+    earn. A record counts for the neighbors of its numbers, too: otherwise a length between two that base tasks have
+    would hardly ever be written.
 
     Args:
         grammar: the tasks that can be written.
@@ -101,6 +103,12 @@ class TableSimulator(BaseSimulator):
         super().__init__(grammar)
         self.anchor = anchor
         self._fields = [list(values) for values in grammar.fields.values()]
+        self._neighbors = [
+            np.array([[other in grammar.others(name, value) for other in values] for value in values], dtype=float)
+            if grammar.is_number(name)
+            else None
+            for name, values in grammar.fields.items()
+        ]
         self._places = [{value: place for place, value in enumerate(values)} for values in self._fields]
         drawn = [grammar.base(rng) for _ in range(_DRAWS)]
         counted = self._count([(grammar.task_type(spec), spec.values, 1.0) for spec in drawn])
@@ -135,6 +143,11 @@ class TableSimulator(BaseSimulator):
         counted = self._count(
             [(name, record.values, record.weight * scale) for name, record in zip(names, records, strict=True)]
         )
+        for rows in counted.values():
+            rows[:] = [
+                row + _NEIGHBOR * row @ near if near is not None else row
+                for row, near in zip(rows, self._neighbors, strict=True)
+            ]
         for name in counted:
             if name not in self._types:  # base tasks never have this type
                 self._types[name] = 1e-6

@@ -51,7 +51,8 @@ class TaskWriter:
         grammar: checks the proposals.
         simulator: writes them.
         attempts: proposals per wanted task, ≥ 1.
-        novelty: iterations in which the same field values are not accepted twice; 0: they may be.
+        novelty: iterations in which the same field values are not accepted twice; 0: they may be, as always where the
+            seed draws the goal.
         variation_share: of the wanted tasks, those that change one field of their situation's task.
 
     Attributes:
@@ -158,7 +159,8 @@ class TaskWriter:
             verdict = self.grammar.check(spec)
             task_id = self.grammar.task_id(spec)
             event |= {"task_id": task_id, "plan": len(verdict.plan)}
-            known = task_id in taken or (self.novelty and spec.values in self.accepted)
+            again = self.novelty and not self.grammar.seed_draws_goal and spec.values in self.accepted
+            known = task_id in taken or again
             if known and verdict.reason in ("", "held_out"):
                 raise Refused("duplicate")
             if not verdict.accepted:

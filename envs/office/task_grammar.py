@@ -20,6 +20,8 @@ class OfficeGrammar(TaskGrammar):
         plan_share: has no effect: a plan may have all steps, since every call follows from the goal and the results.
     """
 
+    seed_draws_goal = True
+
     def __init__(self, env: gymnasium.Env, plan_share: float = 1.0):
         super().__init__(env, plan_share=1.0)
         most = max(1, min(MOST_CALLS, self.env.max_steps - 1))  # the last command is the answer

@@ -87,6 +87,34 @@ def test_a_batch_mixes_fresh_replayed_and_base_tasks():
     assert sampler.metrics()["genenv_plan_length"] == np.mean(plans)
 
 
+# --- a gap between base tasks -----------------------------------------------------------------------------------------
+
+
+def test_tasks_between_trivial_and_hopeless_ones_are_found():
+    """Base tasks have one call or four; the agent always solves the former, never the latter, and half of two."""
+    env = gymnasium.make("RoleAgent/Office-v0", generated_tasks=True, calls=[1, 4])
+    grammar, split, rng = grammar_of(env), env.unwrapped.task_split, np.random.default_rng(0)
+    sampler = GeneratedSampler(UniformSampler(split, rng), grammar, TableSimulator(grammar, rng), rng)
+
+    def calls(lines):
+        return Counter(int(line.partition("calls=")[2]) for line in lines)
+
+    before = calls(sampler.simulator.propose([None], 400, np.random.default_rng(1))[0])
+    assert before[2] + before[3] < 4
+    for _ in range(12):
+        batch = sampler.sample(24)
+        solved = {1: 8, 2: 4, 3: 1}
+        sampler.observe([group(task_id, solved.get(int(task_id.split("-")[1]), 0)) for task_id in batch])
+    after = calls(sampler.simulator.propose([None], 400, np.random.default_rng(1))[0])
+    assert after[2] > 150 and after[3] > 30
+
+
+def test_numbers_are_varied_to_their_neighbors():
+    grammar = grammar_of(gymnasium.make("RoleAgent/Office-v0", generated_tasks=True))
+    assert [grammar.others("calls", value) for value in ("1", "4", "6")] == [["2"], ["3", "5"], ["5"]]
+    assert len(grammar.others("kind", "book")) == 3
+
+
 # --- what the published code does not do ------------------------------------------------------------------------------
 
 

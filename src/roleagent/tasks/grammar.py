@@ -79,9 +79,11 @@ class TaskGrammar(ABC):
 
     Attributes:
         fields: the values of each field, in the order of a line. Values have no blanks and no ``=``.
+        seed_draws_goal: whether the same values with another seed have another goal, and are worth writing again.
     """
 
     fields: Mapping[str, tuple[str, ...]]
+    seed_draws_goal: bool = False
 
     def __init__(self, env: gymnasium.Env, plan_share: float = 0.5):
         self.env: Any = copy.deepcopy(env.unwrapped)
@@ -136,15 +138,14 @@ class TaskGrammar(ABC):
         return spec.values[0]
 
     def vary(self, spec: TaskSpec, rng: Generator) -> TaskSpec:
-        """A task that differs from ``spec`` in one field. The seed changes only if the new value needs another.
+        """A task that differs from ``spec`` in one field (:meth:`others`).
+
+        The seed changes only if the new value needs another.
 
         Raises:
             Refused: no other value of any field fits (``inconsistent``).
         """
-        others = [
-            [other for other in values if other != value]
-            for values, value in zip(self.fields.values(), spec.values, strict=True)
-        ]
+        others = [self.others(name, value) for name, value in zip(self.fields, spec.values, strict=True)]
         by_field = {place: values for place, values in enumerate(others) if values}
         while by_field:  # every field alike, however many values it has
             place = list(by_field)[int(rng.integers(len(by_field)))]
@@ -157,6 +158,19 @@ class TaskGrammar(ABC):
             except Refused:
                 continue
         raise Refused("inconsistent", f"no variation of {self.write(spec)} fits")
+
+    def others(self, name: str, value: str) -> list[str]:
+        """The values that a variation may give a field in place of ``value``; a number becomes one of its neighbors."""
+        values = self.fields[name]
+        if not self.is_number(name):
+            return [one for one in values if one != value]
+        ordered = sorted(values, key=int)
+        place = ordered.index(value)
+        return [*ordered[max(0, place - 1) : place], *ordered[place + 1 : place + 2]]
+
+    def is_number(self, name: str) -> bool:
+        """Whether the values of a field are numbers, which have neighbors."""
+        return all(value.isdigit() for value in self.fields[name])
 
     def write(self, spec: TaskSpec) -> str:
         """The task as a simulator writes it: ``field=value field=value …``, without the seed."""
