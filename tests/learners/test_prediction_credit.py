@@ -163,7 +163,7 @@ def test_ranks_add_up(rule, monkeypatch):
     expected = Stage(*options, groups=2).gradients()
     half = Stage(*options)
     ranks = half.learner.ranks
-    both = SimpleNamespace(**{name: getattr(ranks, name) for name in ("max", "gather", "size", "rank")})
+    both = SimpleNamespace(**{name: getattr(ranks, name) for name in ("max", "gather", "everywhere", "size", "rank")})
     both.sum = lambda value: 2 * value  # the other rank has as much
     monkeypatch.setattr(half.learner, "ranks", both)
     assert_same({name: 2 * value for name, value in half.gradients().items()}, expected)
