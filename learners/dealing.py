@@ -155,7 +155,7 @@ def partition(sizes: Sequence[int], parts: int) -> list[int]:
     the smallest of the other, until one is left.
 
     >>> partition([5, 9, 4], parts=2)
-    [1, 0, 1]
+    [0, 1, 0]
     """
     Part = tuple[int, list[int]]  # its sum and its items
     waiting: list[tuple[int, int, list[Part]]] = []  # the smallest part's sum minus the largest one's, parts ascending

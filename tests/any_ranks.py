@@ -13,6 +13,7 @@ import torch
 from tiny import qwen
 from together import TRAININGS, learner_of, train, weights_of
 
+from roleagent.agents.builders import EnvSplit
 from roleagent.agents.rollout import RolloutStats
 from roleagent.config import load
 from roleagent.learners.advantages import Advantages, estimator_config
@@ -29,6 +30,7 @@ SAVED += [("offload 3", 0), ("fp32 0", 4), ("bf16 2", 4), ("fp32 3", 4)]
 UPDATES = {
     "groups": (),
     "own": ("loss.prediction_credit=own",),
+    "imitate": ("loss.prediction_credit=imitate", "loss.imitated_turns=0", "env.id=RoleAgent/Toy-v0"),
     "none": ("loss.prediction_credit=none", "loss.kl=0.1"),
     "turns": ("optim.minibatch_turns=7", "prompt.style=window", "optim.epochs=2"),
     "tokens": ("loss.aggregation=token", "optim.epochs=2", "estimator.whiten=on"),
@@ -72,11 +74,12 @@ def updates(ranks):
         critic = open_critic(config, policy)
         learner = Learner(policy, config, config.optim.lr, reference)
         learner.critic = critic
+        rollout = EnvSplit.open(config, "train").rollout(policy) if name == "imitate" else None
         own = ranks.share(groups(config.prompt.style))
         metrics = []
         for number in range(2):
             advantages = [Advantages.of(group, config.estimator.kind, estimator_config(config)) for group in own]
-            batch = build_batch(own, advantages, config, None, np.random.default_rng(0))
+            batch = build_batch(own, advantages, config, rollout, np.random.default_rng(0))
             orders = [np.random.default_rng((number, epoch)) for epoch in range(config.optim.epochs)]
             metrics.append(update(learner, prepared(learner, batch), orders))
         yield f"update {name}", {"metrics": metrics, "weights": weights_of(learner)}

@@ -317,16 +317,13 @@ class Engine:
 
     def load(self, folder: Path) -> None:
         """The inverse of :meth:`save`, with any number of ranks."""
-        parts = len(zero_parts(folder / "state"))
-        same = parts in (0, self.ranks.size)
+        if len(zero_parts(folder / "state")) not in (0, self.ranks.size):
+            self.steps = load_repartitioned(self.engine, folder / "state")["steps"]
+            return
         with contextlib.redirect_stdout(None):
-            _, client = self.engine.load_checkpoint(
-                str(folder), tag="state", load_module_strict=False, load_module_only=not same
-            )
+            _, client = self.engine.load_checkpoint(str(folder), tag="state", load_module_strict=False)
         if client is None:
             raise OSError(f"no learner state in {folder}")
-        if not same:
-            load_repartitioned(self.engine, folder / "state")
         self.steps = int(client["steps"])
 
     def close(self) -> None:

@@ -35,16 +35,16 @@ class SavedStates:
 
     Attributes:
         steps: of the optimizer.
+        model: what the first rank saved beside them.
     """
 
     def __init__(self, folder: Path):
         self._fragments: defaultdict[str, dict[str, list[Tensor]]] = defaultdict(dict)  # by parameter and kind
-        files = zero_parts(folder)
+        files, self.model = zero_parts(folder), _mapped(min(folder.glob("*mp_rank_00_model_states.pt")))
         for rank, file in enumerate(files):
             part = _mapped(file)["optimizer_state_dict"]
             if "fp32_flat_groups" in part:
-                shapes = _mapped(next(folder.glob("zero_pp_rank_0_*model_states.pt")))["param_shapes"]
-                self._read_stage_3(part, shapes, rank, len(files))
+                self._read_stage_3(part, rank, len(files))
             else:
                 self._read(part)
 
@@ -57,12 +57,10 @@ class SavedStates:
                 for kind, flat in self._kinds(states[group], masters[group]):
                     self._fragments[name].setdefault(kind, []).append(flat.narrow(0, place.start, place.numel))
 
-    def _read_stage_3(
-        self, part: Mapping[str, Any], shapes: list[Mapping[str, torch.Size]], rank: int, ranks: int
-    ) -> None:
+    def _read_stage_3(self, part: Mapping[str, Any], rank: int, ranks: int) -> None:
         """A part of stage 3: of each parameter an equal share, the last ones padded."""
         states = part["optimizer_state_dict"]["state"]
-        for group, names in enumerate(shapes):
+        for group, names in enumerate(self.model["param_shapes"]):
             start = 0
             for name, shape in names.items():
                 size = math.ceil(shape.numel() / ranks)
@@ -87,12 +85,15 @@ class SavedStates:
         return torch.cat(self._fragments[name][kind])
 
 
-def load_repartitioned(engine: Any, folder: Path) -> None:
-    """Loads weights and optimizer state into a DeepSpeed engine; every rank must call it.
+def load_repartitioned(engine: Any, folder: Path) -> Mapping[str, Any]:
+    """Loads trained weights and optimizer state into a DeepSpeed engine; every rank must call it.
 
     Args:
         engine: new, at the ZeRO stage of the checkpoint, with any number of ranks.
         folder: of DeepSpeed's checkpoint, at stage 1 or higher.
+
+    Returns:
+        what the first rank saved beside the state, with the client state.
     """
     from deepspeed.runtime.zero import GatheredParameters
 
@@ -114,6 +115,7 @@ def load_repartitioned(engine: Any, folder: Path) -> None:
     for name, weight in trained:
         with GatheredParameters([weight], modifier_rank=0, enabled=hasattr(weight, "ds_id")), torch.no_grad():
             weight.copy_(saved.of(name, MASTER).view(weight.shape))
+    return saved.model
 
 
 def _set_master(weight: Any, value: Tensor) -> None:

@@ -90,16 +90,14 @@ class Iterations:
             metrics["alarms"] = self._watchdog.look(metrics, run.display)
             run.log(metrics, **headlines(config, metrics))
         run.held_out = None
-        if run.ranks.once(self._checkpoint_is_due):  # by the first rank's clock
+        if run.ranks.once(self._checkpoint_is_due):
             run.save(self._learner)
             self._saved = time.monotonic()
 
     def _checkpoint_is_due(self) -> bool:
-        """Whether ``train.checkpoint_every`` iterations have passed, or its minutes would with another iteration."""
-        every, now = self._run.config.train.checkpoint_every, time.monotonic()
-        if not every.endswith("m"):
-            return self._run.progress.step % int(every) == 0
-        return now - self._saved + now - self._begun > 60 * int(every.removesuffix("m"))
+        """By the clock of the rank that asks."""
+        run, now = self._run, time.monotonic()
+        return is_due(run.config.train.checkpoint_every, run.progress.step, now - self._saved, now - self._begun)
 
     def _conclude(self) -> None:
         run = self._run
@@ -111,6 +109,25 @@ class Iterations:
                 run.display.warn(warning)
         for warning in idle_mechanisms(run.config, run.progress.counters):
             run.display.warn(warning)
+
+
+def is_due(every: str, step: int, since: float, iteration: float) -> bool:
+    """Whether an iteration ends with a checkpoint.
+
+    Args:
+        every: ``train.checkpoint_every``: iterations, or the minutes that may pass between two checkpoints.
+        step: iterations so far.
+        since: seconds since the last checkpoint.
+        iteration: seconds that the iteration took; the next one is taken to be as long.
+
+    >>> is_due("2", 3, 900.0, 300.0), is_due("2", 4, 0.0, 300.0)
+    (False, True)
+    >>> is_due("15m", 1, 500.0, 300.0), is_due("15m", 2, 800.0, 300.0), is_due("15m", 3, 1200.0, 1200.0)
+    (False, True, True)
+    """
+    if every.endswith("m"):
+        return since + iteration > 60 * int(every.removesuffix("m"))
+    return step % int(every) == 0
 
 
 class RankSampler:
