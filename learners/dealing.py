@@ -43,9 +43,29 @@ def play_groups(
     Returns:
         this rank's groups, whole and in order.
     """
-    homes = [number % ranks.size for number in range(len(task_ids))] if homes is None else homes
-    own = ranks.share([group for group in range(len(task_ids)) for _ in range(copies)])
-    played = rollout.play([task_ids[group] for group in own], 1, temperature, progress)
+    played = play_own(ranks, rollout, task_ids, copies, temperature, progress)
+    return bring_home(ranks, len(task_ids), copies, played, homes)
+
+
+def play_own(
+    ranks: Ranks,
+    rollout: Rollout,
+    task_ids: Sequence[str],
+    copies: int,
+    temperature: float,
+    progress: Callable[[float, int], None] | None = None,
+) -> list[Group]:
+    """This rank's share of the episodes, each in a group of its own; it waits for no other rank."""
+    own = ranks.share([task_id for task_id in task_ids for _ in range(copies)])
+    return rollout.play(own, 1, temperature, progress)
+
+
+def bring_home(
+    ranks: Ranks, groups: int, copies: int, played: Sequence[Group], homes: Sequence[int] | None = None
+) -> list[Group]:
+    """Exchanges what :func:`play_own` played; every rank must call it, and receives its groups, whole and in order."""
+    homes = [number % ranks.size for number in range(groups)] if homes is None else homes
+    own = ranks.share([group for group in range(groups) for _ in range(copies)])
     parcels: list[list[tuple[int, Group]]] = [[] for _ in range(ranks.size)]
     for group, part in zip(own, played, strict=True):
         parcels[homes[group]].append((group, part))

@@ -366,12 +366,9 @@ def minibatches(config: Config, outline: Outline, order: np.random.Generator) ->
         for number, group in enumerate(outline.groups):
             members[group].append(number)
         parts = np.array_split(order.permutation(len(members)), options.minibatches)
-        return [
-            Minibatch(
-                [number for group in part for number in members[group]], sum(len(outline.lengths[g]) for g in part)
-            )
-            for part in map(np.ndarray.tolist, parts)
-        ]
+        numbers = [[number for group in part for number in members[group]] for part in parts]
+        trajectories = [sum(len(outline.lengths[group]) for group in part) for part in parts]
+        return list(map(Minibatch, numbers, trajectories))
     count = max(1, math.ceil(sum(map(sum, outline.lengths)) / options.minibatch_turns))
     parts = np.array_split(order.permutation(len(outline.groups)), count)
     return [Minibatch(part.tolist(), None) for part in parts]
