@@ -115,8 +115,8 @@ def test_a_group_that_several_ranks_play_comes_together_in_order(found, size):
         assert [int(task.removeprefix("task-")) % size for task, _ in own] == [rank] * len(own)
         groups.update(own)
     for group in range(10):
-        episodes = range(5 * group, 5 * group + 5)  # in the order of one rank
-        assert groups[f"task-{group}"] == [str(episode // size) for episode in episodes]
+        numbers = [episode // size for episode in range(5 * group, 5 * group + 5)]  # in the order of one rank
+        assert groups[f"task-{group}"] == [str(number) for number in numbers if number != 2]  # which failed
     *others, last = (found[f"{size}-ranks-{rank}"]["episodes to the last"] for rank in range(size))
     assert [task for task, _ in last] == ["task-0", "task-1", "task-2"] and not any(others)
 
