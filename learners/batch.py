@@ -30,7 +30,6 @@ does ``loss.prediction_credit=imitate``.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -80,17 +79,6 @@ class Batch:
     columns: dict[str, Column] = field(default_factory=dict)
     own_prediction_credit: bool = False
     whitening: tuple[float, float] | None = None
-
-    def segments_of_groups(self, groups: Sequence[int]) -> list[int]:
-        """The numbers of the segments of some groups, in the order of the groups."""
-        members: defaultdict[int, list[int]] = defaultdict(list)
-        for number, group in enumerate(self.groups):
-            members[group].append(number)
-        return [number for group in groups for number in members[group]]
-
-    def count_trajectories(self, groups: Sequence[int]) -> int:
-        """The number of trajectories in some groups, those without a segment included."""
-        return sum(len(self.lengths[group]) for group in groups)
 
     def advantages_by_turn(self) -> list[Values]:
         """Each turn's mean advantage over its action tokens, per group and trajectory; 0 for a turn without any."""

@@ -29,6 +29,7 @@ from roleagent.curricula.metrics import alignment_metrics, played
 from roleagent.curricula.task_writer import VARIATION_SHARE
 from roleagent.files import make_whole, write_checksums
 from roleagent.learners.batch import Column
+from roleagent.learners.dealing import play_groups
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.engine.lora import adapted
@@ -108,7 +109,7 @@ def play_probe(run: Run, rollout: Rollout, sampler: Probing) -> dict[str, float]
         found = {f"genenv_probe_{name}": cost for name, cost in costs.items()}
         for name, task_ids in tasks.items():
             rollouts = run.config.rollout
-            groups = rollout.play(run.ranks.share(task_ids), rollouts.group_size, rollouts.temperature)
+            groups = play_groups(run.ranks, rollout, task_ids, rollouts.group_size, rollouts.temperature)
             groups = [group for group in run.ranks.collect(groups) if played(group)]
             metrics = alignment_metrics(groups, alignment_of(run.config))
             found |= {f"genenv_probe_{name}_{metric}": value for metric, value in metrics.items()}

@@ -15,7 +15,6 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -33,6 +32,7 @@ from roleagent.files import make_whole, write_checksums
 from roleagent.learners.advantages import Advantages, estimator_config
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Batch, Column, build_batch, whiten
 from roleagent.learners.critic import critic_advantages, fit, open_critic
+from roleagent.learners.dealing import Minibatch, Outline, bring_home, deal_segments, play_groups, play_own
 from roleagent.learners.engine.engine import Columns, Engine, Learner, NotFinite
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.engine.lora import Adapter, ModuleWeights, adapted
@@ -162,10 +162,10 @@ class Episodes:
         """The groups of this iteration; those of the next one are begun."""
         run, options = self._run, self._run.config
         if self._played is None:
-            groups = self._play(self._sample(), run.iteration, run.timer)
-        else:
-            assert not isinstance(self._played, BaseException)
-            (groups, self._rollout.stats), self._played = self._played, None
+            self._played = self._play(self._sample(), run.iteration, run.timer)
+        assert not isinstance(self._played, BaseException)
+        (played, self._rollout.stats), self._played = self._played, None
+        groups = bring_home(run.ranks, options.rollout.num_groups, options.rollout.group_size, played)
         versions = [
             turn.completion.policy_version for group in groups for one in group.trajectories for turn in one.turns
         ]
@@ -191,27 +191,23 @@ class Episodes:
     def _sample(self) -> list[str]:
         return self._sampler.sample(self._run.config.rollout.num_groups)
 
-    def _play(self, task_ids: Sequence[str], iteration: int, watch: Timer) -> list[Group]:
-        run, rollout = self._run, self._rollout
+    def _play(self, task_ids: Sequence[str], iteration: int, watch: Timer) -> tuple[list[Group], RolloutStats]:
+        """This rank's episodes; it waits for no other rank."""
+        run, rollout, options = self._run, self._rollout, self._run.config.rollout
         rollout.policy.reseed(int(run.own_stream("episodes", iteration).integers(2**62)))
         rollout.stats, rollout.watch = RolloutStats(), watch
-        return _play_groups(run, rollout, task_ids, partial(run.inner, "episodes") if watch is run.timer else None)
+        progress = partial(run.inner, "episodes") if watch is run.timer else None
+        played = play_own(run.ranks, rollout, task_ids, options.group_size, options.temperature, progress)
+        return played, rollout.stats
 
     def _play_ahead(self, task_ids: Sequence[str], iteration: int) -> None:
         watch = Timer()
         try:
-            groups = self._play(task_ids, iteration, watch)
-            self._rollout.stats.sampling_seconds = watch.seconds["generation"] + watch.seconds["prediction"]
-            self._played = groups, self._rollout.stats
+            played, stats = self._play(task_ids, iteration, watch)
+            stats.sampling_seconds = watch.seconds["generation"] + watch.seconds["prediction"]
+            self._played = played, stats
         except BaseException as error:
             self._played = error
-
-
-def _play_groups(
-    run: Run, rollout: Rollout, task_ids: Sequence[str], progress: Callable[[float, int], None] | None
-) -> list[Group]:
-    options = run.config.rollout
-    return rollout.play(task_ids, options.group_size, options.temperature, progress)
 
 
 def dynamic_sampling(
@@ -219,19 +215,27 @@ def dynamic_sampling(
 ) -> tuple[list[Group], list[Group]]:
     """Replaces zero-variance groups by groups of new tasks, ``rollout.dynamic_sampling_rounds`` times at most.
 
-    A replacement is played by the rank that had the group.
+    A replacement goes to the rank that had the group.
 
     Returns:
         the groups to train on, and the replaced ones.
     """
-    options = run.config.rollout
     kept, replaced = list(groups), []
-    for _ in range(options.dynamic_sampling_rounds):
+    for _ in range(run.config.rollout.dynamic_sampling_rounds):
         zero_variance = [number for number, group in enumerate(kept) if has_zero_variance(group)]
-        task_ids = sampler.sample_own(len(zero_variance))
-        if task_ids is None:
+        counts = run.ranks.everywhere(len(zero_variance))
+        if not any(counts):
             break
-        played = _play_groups(run, rollout, task_ids, partial(run.inner, "episodes"))
+        homes = [rank for rank, count in enumerate(counts) for _ in range(count)]
+        played = play_groups(
+            run.ranks,
+            rollout,
+            sampler.sample(len(homes)),
+            run.config.rollout.group_size,
+            run.config.rollout.temperature,
+            partial(run.inner, "episodes"),
+            homes,
+        )
         for number, group in zip(zero_variance, played, strict=True):
             replaced.append(kept[number])
             kept[number] = group
@@ -286,7 +290,8 @@ def update_policy(run: Run, learner: Learner, batch: Batch) -> dict[str, float]:
     options = run.config.train
     with run.timer("update"):
         learner.share = (run.iteration - 1) / options.iterations
-        orders = [run.own_stream("minibatches", run.iteration, epoch) for epoch in range(run.config.optim.epochs)]
+        epochs = range(run.config.optim.epochs)
+        orders = run.ranks.once(lambda: [run.own_stream("minibatches", run.iteration, epoch) for epoch in epochs])
         return update(learner, batch, orders)
 
 
@@ -332,18 +337,6 @@ def gather(
     return scored
 
 
-class Minibatch(NamedTuple):
-    """The segments of one optimizer step, on this rank.
-
-    Attributes:
-        segments: their numbers.
-        groups: the groups whose segments these are; None: the minibatch is a share of the turns.
-    """
-
-    segments: list[int]
-    groups: list[int] | None
-
-
 def prepared(learner: Learner, batch: Batch) -> Batch:
     """The batch with its final advantages: by GAE, if there is a critic, and whitened (``estimator.whiten``)."""
     options = learner.config.estimator
@@ -360,23 +353,29 @@ def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]
 
     Args:
         learner: the policy, and its critic if the estimator needs one.
-        batch: of this rank, :func:`prepared`.
-        orders: one generator per pass; it shuffles the minibatches.
+        batch: the groups of this rank, :func:`prepared`. The ranks exchange segments first, so that each trains nearly
+            as many tokens.
+        orders: one generator per pass, the same on every rank; it shuffles the minibatches.
 
     Returns:
         the metrics of :func:`policy_step` and :func:`~roleagent.learners.critic.fit`, each in the mean over the steps
         that have it.
     """
-    passes = [minibatches(learner, batch, order) for order in orders]
+    ranks, numbers = learner.ranks, range(len(batch.segments))
+    outline = Outline.of(ranks, batch, [learner.critic is not None or _is_trained(learner, batch, i) for i in numbers])
+    weights = _weights(learner, batch, numbers, len(outline.tasks))
+    world = world_shares(batch, weights, ranks.sum)
+    passes = [minibatches(learner.config, outline, order) for order in orders]
+    batch = replace(batch, columns={**batch.columns, "weights": weights})
+    batch, passes = deal_segments(ranks, batch, outline, passes)
     if learner.critic is not None:
         learner.critic.share = learner.share
     batch = with_logprobs(batch, learner, [[part.segments for part in parts] for parts in passes])
-    of_batch = _weights(learner, batch, range(len(batch.segments)), batch.count_trajectories(range(len(batch.lengths))))
     policy_metrics: list[dict[str, float]] = []
     critic_metrics: list[dict[str, float]] = []
     try:
         for part, count in ((part, len(parts)) for parts in passes for part in parts):
-            weights = _minibatch_weights(learner, batch, part, of_batch, count)
+            weights = _minibatch_weights(learner, batch, part, count)
             metrics = _minibatch_step(learner, batch, part.segments, weights, fresh=not policy_metrics)
             if metrics is not None:
                 policy_metrics.append(metrics)
@@ -385,8 +384,7 @@ def update(learner: Learner, batch: Batch, orders: Sequence[np.random.Generator]
     except NotFinite as error:
         error.tasks = batch.tasks
         raise
-    shares = world_shares(batch, of_batch, learner.ranks.sum)
-    return {"entropy": 0.0, "logprob_gap": 0.0} | _means(policy_metrics) | _means(critic_metrics) | shares
+    return {"entropy": 0.0, "logprob_gap": 0.0} | _means(policy_metrics) | _means(critic_metrics) | world
 
 
 def world_shares(batch: Batch, weights: Column, sum_over_ranks: Callable[[float], float] = float) -> dict[str, float]:
@@ -416,19 +414,29 @@ def world_shares(batch: Batch, weights: Column, sum_over_ranks: Callable[[float]
     }
 
 
-def minibatches(learner: Learner, batch: Batch, order: np.random.Generator) -> list[Minibatch]:
-    """The minibatches of one pass, as many on every rank: ``optim.minibatches`` of groups, or ``minibatch_turns``.
+def minibatches(config: Config, outline: Outline, order: np.random.Generator) -> list[Minibatch]:
+    """The minibatches of one pass over the batches of all ranks: ``optim.minibatches`` of groups, or
+    ``minibatch_turns``.
 
-    Counted in turns, a pass has one step per ``minibatch_turns`` turns of all ranks. Segments are dealt evenly,
-    whatever their trajectory. A segment is one turn (style ``window``) or a whole episode.
+    Counted in turns, a pass has one step per ``minibatch_turns`` turns. Segments are dealt evenly, whatever their
+    trajectory. A segment is one turn (style ``window``) or a whole episode.
+
+    Args:
+        config: the run's configuration (section ``optim``).
+        outline: of the batches of all ranks.
+        order: shuffles groups or segments; the same on every rank.
     """
-    options = learner.config.optim
+    options = config.optim
     if not options.minibatch_turns:
-        parts = np.array_split(order.permutation(len(batch.lengths)), options.minibatches)
-        return [Minibatch(batch.segments_of_groups(part), part) for part in map(np.ndarray.tolist, parts)]
-    turns = learner.ranks.sum(float(sum(map(sum, batch.lengths))))
-    count = max(1, math.ceil(turns / options.minibatch_turns))
-    parts = np.array_split(order.permutation(len(batch.segments)), count)
+        members: list[list[int]] = [[] for _ in outline.lengths]
+        for number, group in enumerate(outline.groups):
+            members[group].append(number)
+        parts = np.array_split(order.permutation(len(members)), options.minibatches)
+        numbers = [[number for group in part for number in members[group]] for part in parts]
+        trajectories = [sum(len(outline.lengths[group]) for group in part) for part in parts]
+        return list(map(Minibatch, numbers, trajectories))
+    count = max(1, math.ceil(sum(map(sum, outline.lengths)) / options.minibatch_turns))
+    parts = np.array_split(order.permutation(len(outline.groups)), count)
     return [Minibatch(part.tolist(), None) for part in parts]
 
 
@@ -601,44 +609,54 @@ def importance(tokens: TokenScores, old: torch.Tensor, cap: float, mode: str = "
     return torch.where(sums[tokens.segments] > math.log(cap), 0.0, apart.exp())
 
 
-def _minibatch_weights(learner: Learner, batch: Batch, part: Minibatch, of_batch: Column, count: int) -> Column:
+def _minibatch_weights(learner: Learner, batch: Batch, part: Minibatch, count: int) -> Column:
     """Each token's weight within a minibatch.
 
     A trajectory that is spread over minibatches keeps its weights in the whole batch, times the number of minibatches:
     the mean over the minibatches is the objective, however the turns are dealt.
     """
-    if part.groups is None:
-        return [of_batch[i] * count for i in part.segments]
-    return _weights(learner, batch, part.segments, batch.count_trajectories(part.groups))
+    if part.trajectories is None:
+        return [batch.columns["weights"][i] * count for i in part.segments]
+    return _weights(learner, batch, part.segments, part.trajectories)
 
 
 def _weights(learner: Learner, batch: Batch, chosen: Sequence[int], trajectories: int) -> Column:
-    options, ranks = learner.config.loss, learner.ranks
+    options = learner.config.loss
     return token_weights(
         [batch.segments[i] for i in chosen],
-        max(1, round(ranks.sum(float(trajectories)))),
+        max(1, trajectories),
         aggregation=options.aggregation,
         action_mask=options.action_mask,
-        sum_over_ranks=ranks.sum,
+        sum_over_ranks=learner.ranks.sum,
     )
+
+
+def _is_taught(learner: Learner, batch: Batch, number: int) -> bool:
+    """Whether the sampled tokens of a segment have a gradient: without a KL term those of advantage 0 have none."""
+    return bool(learner.config.loss.kl or batch.columns["advantages"][number].any())
+
+
+def _is_trained(learner: Learner, batch: Batch, number: int) -> bool:
+    """Whether a segment has a gradient, be it for the states that it imitates. Others are skipped, but weights count
+    them.
+    """
+    imitates = learner.config.loss.prediction_credit == "imitate"
+    states = imitates and (batch.segments[number].token_kind == PREDICTION).any()
+    return bool(_is_taught(learner, batch, number) or states)
 
 
 def _minibatch_step(
     learner: Learner, batch: Batch, chosen: Sequence[int], weights: Column, fresh: bool
 ) -> dict[str, float] | None:
     """One optimizer step on some segments; None if nothing in them has a gradient."""
-    options = learner.config.loss
-    imitated = PREDICTION if options.prediction_credit == "imitate" else None
-    kept: list[int] = []
+    kept = [place for place, number in enumerate(chosen) if _is_trained(learner, batch, number)]
     shares: Column = []
-    for number, row in zip(chosen, weights, strict=True):
-        kinds = batch.segments[number].token_kind
-        # Without a KL term a segment of advantage 0 has gradient 0 and is skipped; the weights count it. If it is kept
-        # for the states that it imitates, its sampled tokens enter no statistics.
-        taught = options.kl or batch.columns["advantages"][number].any()
-        if taught or (imitated is not None and (kinds == imitated).any()):
-            kept.append(number)
-            shares.append(row if taught else np.where(kinds == imitated, row, 0.0))
+    for place in kept:
+        # If it is kept for the states that it imitates, its sampled tokens enter no statistics.
+        states = batch.segments[chosen[place]].token_kind == PREDICTION
+        taught = _is_taught(learner, batch, chosen[place])
+        shares.append(weights[place] if taught else np.where(states, weights[place], 0.0))
+    kept = [chosen[place] for place in kept]
     columns = {name: [rows[number] for number in kept] for name, rows in batch.columns.items()}
     segments = [batch.segments[number] for number in kept]
     return policy_step(learner, segments, {**columns, "weights": shares}, learner.config.rollout.temperature, fresh)

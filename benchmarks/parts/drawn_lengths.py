@@ -13,6 +13,7 @@ from roleagent.agents.policies.hf import HFPolicy
 from roleagent.agents.rollout import Rollout
 from roleagent.agents.scheduler import Threads
 from roleagent.learners.rl import Episodes
+from roleagent.learners.run.ranks import Ranks
 from roleagent.timer import Timer
 from roleagent.types import Completion, Request
 
@@ -71,6 +72,7 @@ def iterations(world: EnvSplit, policy: HFPolicy, task_ids: Sequence[str], updat
         iteration=0,
         own_stream=lambda *name: np.random.default_rng(0),
         inner=lambda *shown: None,
+        ranks=Ranks(),
     )
     sampler = SimpleNamespace(sample=lambda count: task_ids)
     episodes = Episodes(run, world.rollout(policy), sampler)  # type: ignore[arg-type] - what it reads of a run

@@ -169,7 +169,7 @@ def tree_batches(run: Run, sampler: RankSampler, iteration: int) -> Iterator[Tre
     if run.progress.searched >= iteration:  # a resumed run has done it
         return
     options, folder = run.config.search, _folder(run, iteration)
-    drawn = sampler.sample_all(options.tasks)
+    drawn = sampler.sample(options.tasks)
     saved = run.ranks.once(lambda: run.folder.read_json(f"{_name(iteration)}/tasks.json"))
     tasks = drawn if saved is None else list(saved["tasks"])
     if saved is None:

@@ -40,6 +40,7 @@ from roleagent.learners.engine.logprobs import (
 )
 from roleagent.learners.engine.lora import Adapter, AdapterSwap, plain_weights
 from roleagent.learners.engine.optimizer import build_optimizer, rate
+from roleagent.learners.engine.repartition import load_repartitioned, zero_parts
 from roleagent.learners.run.ranks import Ranks
 from roleagent.random_streams import random_stream
 from roleagent.slow_notice import counting
@@ -315,7 +316,10 @@ class Engine:
         )
 
     def load(self, folder: Path) -> None:
-        """The inverse of :meth:`save`, at the same world size."""
+        """The inverse of :meth:`save`, with any number of ranks."""
+        if len(zero_parts(folder / "state")) not in (0, self.ranks.size):
+            self.steps = load_repartitioned(self.engine, folder / "state")["steps"]
+            return
         with contextlib.redirect_stdout(None):
             _, client = self.engine.load_checkpoint(str(folder), tag="state", load_module_strict=False)
         if client is None:

@@ -173,6 +173,15 @@ def plan_by_prefix(segments: Sequence[Segment], max_tokens: int) -> list[list[in
     return [sorted(chosen, key=lambda index: (-len(segments[index]), index)) for _, chosen in batches if chosen]
 
 
+def distinct_tokens(rows: Sequence[Sequence[int] | np.ndarray]) -> list[int]:
+    """The number of distinct tokens that each row adds to those that come before it in lexicographic order.
+
+    >>> distinct_tokens([(7, 8, 5, 6), (7, 8, 9)])
+    [4, 1]
+    """
+    return [len(rows[index]) - same for index, same in sorted(_common_prefixes(rows))]
+
+
 def _common_prefixes(rows: Sequence[Sequence[int] | np.ndarray]) -> list[tuple[int, int]]:
     """The numbers of the rows in lexicographic order, each with the length of the prefix shared with the row before.
 

@@ -47,7 +47,6 @@ class Progress:
         version: updates of the policy since the warm start.
         sampler: state of the curriculum; None before the first iteration.
         counters: what the run's mechanisms did so far.
-        ranks: processes that the run has.
         revisions: iterations of ``revise`` and ``eto`` that are finished.
         searched: iterations of them whose trees are searched.
         began: ``step`` before the updates of the newest searched iteration.
@@ -59,7 +58,6 @@ class Progress:
     version: int = 0
     sampler: dict[str, Any] | None = None
     counters: dict[str, float] = field(default_factory=dict)
-    ranks: int = 1
     revisions: int = 0
     searched: int = 0
     began: int = 0

@@ -8,7 +8,6 @@ import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from itertools import accumulate
 from typing import Any
 
 from roleagent.agents.policies.protocol import Policy
@@ -38,7 +37,7 @@ class Iterations:
 
     Args:
         run: in the stage ``train``.
-        learner: is checkpointed every ``train.checkpoint_every`` iterations and at the end.
+        learner: is checkpointed as ``train.checkpoint_every`` says, and at the end.
         actor: decodes the tokens of the log.
     """
 
@@ -46,6 +45,7 @@ class Iterations:
         self._run, self._learner, self._actor = run, learner, actor
         self._watchdog = open_watchdog(run)
         self._begun = 0.0
+        self._saved = time.monotonic()  # the warm start ends with a checkpoint, and a resumed run begins at one
         run.begin(run.config.train.iterations)
 
     def __iter__(self) -> Iterator[int]:
@@ -90,8 +90,14 @@ class Iterations:
             metrics["alarms"] = self._watchdog.look(metrics, run.display)
             run.log(metrics, **headlines(config, metrics))
         run.held_out = None
-        if run.progress.step % config.train.checkpoint_every == 0:
+        if run.ranks.once(self._checkpoint_is_due):
             run.save(self._learner)
+            self._saved = time.monotonic()
+
+    def _checkpoint_is_due(self) -> bool:
+        """By the clock of the rank that asks."""
+        run, now = self._run, time.monotonic()
+        return is_due(run.config.train.checkpoint_every, run.progress.step, now - self._saved, now - self._begun)
 
     def _conclude(self) -> None:
         run = self._run
@@ -103,6 +109,25 @@ class Iterations:
                 run.display.warn(warning)
         for warning in idle_mechanisms(run.config, run.progress.counters):
             run.display.warn(warning)
+
+
+def is_due(every: str, step: int, since: float, iteration: float) -> bool:
+    """Whether an iteration ends with a checkpoint.
+
+    Args:
+        every: ``train.checkpoint_every``: iterations, or the minutes that may pass between two checkpoints.
+        step: iterations so far.
+        since: seconds since the last checkpoint.
+        iteration: seconds that the iteration took; the next one is taken to be as long.
+
+    >>> is_due("2", 3, 900.0, 300.0), is_due("2", 4, 0.0, 300.0)
+    (False, True)
+    >>> is_due("15m", 1, 500.0, 300.0), is_due("15m", 2, 800.0, 300.0), is_due("15m", 3, 1200.0, 1200.0)
+    (False, True, True)
+    """
+    if every.endswith("m"):
+        return since + iteration > 60 * int(every.removesuffix("m"))
+    return step % int(every) == 0
 
 
 class RankSampler:
@@ -117,19 +142,8 @@ class RankSampler:
         self._run, self._sampler = run, sampler
 
     def sample(self, count: int) -> list[str]:
-        """This rank's share of ``count`` task ids."""
-        return self._run.ranks.share(self.sample_all(count))
-
-    def sample_all(self, count: int) -> list[str]:
         """``count`` task ids, the same on every rank."""
         return self._run.ranks.once(lambda: self._sample(count))
-
-    def sample_own(self, count: int) -> list[str] | None:
-        """``count`` task ids for this rank; None if no rank wants any."""
-        ranks = self._run.ranks
-        counts = ranks.gather(count)  # known on the first rank
-        dealt = ranks.once(lambda: split_list(self._sample(sum(counts)), counts) if any(counts) else None)
-        return dealt[ranks.rank] if dealt is not None else None
 
     def observe(self, scored: Sequence[ScoredGroup]) -> Analysis:
         """Analyzes the failures and updates the curriculum, on the first rank; elsewhere nothing."""
@@ -174,12 +188,3 @@ class RankSampler:
         assert self._sampler is not None  # on the first rank
         with self._run.timer("simulator") if self._run.config.genenv else nullcontext():
             return self._sampler.sample(count)
-
-
-def split_list(items: Sequence[str], sizes: Sequence[int]) -> list[list[str]]:
-    """Consecutive parts of given sizes.
-
-    >>> split_list("abc", [2, 0, 1])
-    [['a', 'b'], [], ['c']]
-    """
-    return [list(items[end - size : end]) for end, size in zip(accumulate(sizes), sizes, strict=True)]

@@ -56,7 +56,7 @@ def open_run(
         Collapse: an update was not finite.
     """
     with Ranks.join() as ranks:
-        ranks.once(lambda: check_run(split, resume))
+        ranks.once(lambda: (check_ranks(config, ranks.size), check_run(split, resume)))
         with Run(config, ranks, display, resume, callbacks) as run, run.tracking, dump_nan_batch(run):
             yield run
 
@@ -95,6 +95,20 @@ def exit_status(error: BaseException, name: str) -> int:
         print(f"{name}: {error}; when that is fixed, continue with --resume", file=sys.stderr)
         return 1
     raise error
+
+
+def check_ranks(config: Config, ranks: int) -> None:
+    """Refuses more ranks than episodes.
+
+    Raises:
+        ConfigError: some ranks would have nothing to play.
+    """
+    episodes = config.rollout.num_groups * config.rollout.group_size
+    if config.train.stage == "rl" and ranks > episodes:
+        raise ConfigError(
+            f"{ranks} ranks for the {episodes} episodes of an iteration: raise rollout.num_groups or "
+            "rollout.group_size, or start fewer processes"
+        )
 
 
 def check_run(split: EnvSplit, resume: bool) -> None:

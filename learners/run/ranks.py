@@ -272,6 +272,22 @@ class Ranks:
         dist.gather_object(value, values, dst=0)
         return values or []
 
+    def everywhere(self, value: T) -> list[T]:
+        """The values of all ranks, by rank, on every rank."""
+        return self.exchange([value] * self.size)
+
+    def exchange(self, parcels: Sequence[T]) -> list[T]:
+        """Sends ``parcels[n]`` to rank n; returns the parcels for this rank, by sender. Every rank must call it."""
+        if self.size == 1:
+            return list(parcels)
+        sent = [torch.frombuffer(bytearray(pickle.dumps(parcel)), dtype=torch.uint8) for parcel in parcels]
+        sizes = torch.tensor([len(one) for one in sent])
+        coming = torch.empty_like(sizes)
+        dist.all_to_all_single(coming, sizes)
+        came = torch.empty(int(coming.sum()), dtype=torch.uint8)
+        dist.all_to_all_single(came, torch.cat(sent), coming.tolist(), sizes.tolist())
+        return [pickle.loads(part.numpy().tobytes()) for part in came.split(coming.tolist())]
+
     def sum(self, value: float) -> float:
         """The sum of a number over all ranks; every rank must call it."""
         return self._reduce(value, dist.ReduceOp.SUM)

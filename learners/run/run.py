@@ -51,7 +51,7 @@ class Run:
         tracking: other loggers of the metrics; to be closed at the end.
 
     Raises:
-        ConfigError: see :class:`RunFolder`; or the run to resume had another number of ranks.
+        ConfigError: see :class:`RunFolder`.
         CheckpointError: the newest checkpoint cannot be read.
     """
 
@@ -100,15 +100,10 @@ class Run:
 
     def _read(self, folder: RunFolder, resume: bool) -> tuple[RunFolder, Path | None, Progress]:
         checkpoints = Checkpoints(folder.path / "checkpoints", self.config.train.keep_checkpoints)
-        progress, latest = Progress(ranks=self.ranks.size), checkpoints.latest() if resume else None
+        progress, latest = Progress(), checkpoints.latest() if resume else None
         if latest is not None:
             checkpoints.check(latest)
             progress = checkpoints.progress(latest)
-            if progress.ranks != self.ranks.size:
-                raise ConfigError(
-                    f"{folder.path} was trained by {progress.ranks} processes and cannot continue with "
-                    f"{self.ranks.size}: each keeps its part of the optimizer's state; start as many as before"
-                )
         checkpoints.tidy()
         folder.rewind(progress.stage, progress.step)
         return folder, latest, progress

@@ -2,7 +2,6 @@
 
 import copy
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from tiny import plain, qwen
 from roleagent.config import from_dict, load
 from roleagent.learners.advantages import Advantages, estimator_config
 from roleagent.learners.batch import ACTION, TEXT, build_batch
+from roleagent.learners.dealing import Outline
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import policy_loss, token_weights
@@ -125,13 +125,11 @@ def test_the_mean_over_minibatches_of_turns_is_the_objective(monkeypatch, aggreg
         assert [weight / count for weight in weights] == pytest.approx(expected[key])
 
 
-def test_all_ranks_have_the_same_number_of_minibatches():
-    loss = {"prediction_credit": "advantage"}
-    config = from_dict({"method": "grpo", "loss": loss, "optim": {"minibatch_turns": 2}})
-    others = SimpleNamespace(sum=lambda value: value + 14.0)  # their turns
-    learner, batch = SimpleNamespace(config=config, ranks=others), batch_of(config, windows(1.0))
-    parts = minibatches(learner, batch, np.random.default_rng(0))
-    assert len(parts) == 8 and sorted(i for part in parts for i in part.segments) == [0, 1]
+def test_minibatches_are_counted_in_the_turns_of_all_ranks():
+    config = from_dict({"method": "grpo", "optim": {"minibatch_turns": 2}})
+    outline = Outline([[2], [14]], ["a", "b"], [0, 0, 1], [0, 0, 1], [0, 0, 1], [4, 4, 9], [0, 1])
+    parts = minibatches(config, outline, np.random.default_rng(0))
+    assert len(parts) == 8 and sorted(i for part in parts for i in part.segments) == [0, 1, 2]
 
 
 def test_an_empty_batch_makes_no_update():

@@ -1,7 +1,6 @@
 """What trains predictions: four rules, their gradients against plain forward passes, and what they leave alone."""
 
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -154,19 +153,6 @@ def test_the_estimator_does_not_matter_to_predictions(rule, method):
         kept = segment.token_kind == PREDICTION
         assert row[kept].tolist() == other[kept].tolist()
         assert rule == "own" or not row[kept].any()
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_ranks_add_up(rule, monkeypatch):
-    """Two ranks with a group each have the gradient of one with both, since weights are known before the pass."""
-    options = [f"loss.prediction_credit={rule}"]
-    expected = Stage(*options, groups=2).gradients()
-    half = Stage(*options)
-    ranks = half.learner.ranks
-    both = SimpleNamespace(**{name: getattr(ranks, name) for name in ("max", "gather", "size", "rank")})
-    both.sum = lambda value: 2 * value  # the other rank has as much
-    monkeypatch.setattr(half.learner, "ranks", both)
-    assert_same({name: 2 * value for name, value in half.gradients().items()}, expected)
 
 
 def test_imitation_is_not_pulled_to_the_reference():

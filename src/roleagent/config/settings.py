@@ -10,11 +10,20 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from roleagent.options import shown
 from roleagent.validation import OFF_IS_NONE, ONE_IS_A_LIST, Integer, Number, PathText, Switch, Text
+
+
+def _interval(value: str) -> str:
+    if not re.fullmatch(r"[1-9]\d{0,8}m?", value):
+        raise ValueError(
+            f"train.checkpoint_every must be a number of iterations, or of minutes such as 15m, not {shown(value)}"
+        )
+    return value
+
 
 Count = Annotated[Integer, Field(ge=0, le=10**9)]
 Size = Annotated[Integer, Field(ge=1, le=10**9)]
@@ -26,6 +35,7 @@ ShareAbove0 = Annotated[Number, Field(gt=0, le=1)]
 ShareBelow1 = Annotated[Number, Field(ge=0, lt=1)]
 Rate = Annotated[Number, Field(ge=0, le=10)]
 Temperature = Annotated[Number, Field(ge=0, le=100)]
+Interval = Annotated[Text, AfterValidator(_interval)]
 KNOWN_KEYS = ConfigDict(extra="forbid")
 Texts = Annotated[tuple[Text, ...], ONE_IS_A_LIST]
 _EPISODES = 1_000_000  # most of an iteration
@@ -258,7 +268,7 @@ class TrainConfig:
     )
     # tokens per iteration, 0: all
     evaluate_every: Count = 0  # iterations; 0: only before and after
-    checkpoint_every: Size = 1  # iterations
+    checkpoint_every: Interval = "1"  # iterations, or minutes, e.g. 15m: a kill then loses no more than that
     keep_checkpoints: Size = 2  # how many, the newest
     shuffle: Annotated[Literal["none", "advantages", "process", "success_rates"], OFF_IS_NONE] = "none"  # a control:
     # advantages, or only the rewards `tool` and `process`, go to other turns of the batch; or the success rates that

@@ -110,6 +110,12 @@ def test_without_its_reference_a_run_does_not_go_on(own, capsys):
     assert "reference is missing" in capsys.readouterr().err
 
 
+def test_checkpoints_by_minutes_follow_the_clock_and_end_the_run(own):
+    folder, arguments = own
+    assert train.main([*arguments, "train.iterations=5", "train.checkpoint_every=60m"]) == 0
+    assert sorted(path.name for path in (folder / "checkpoints").iterdir()) == ["step-500003", "step-500005"]
+
+
 def refusal(capsys, arguments):
     capsys.readouterr()
     assert train.main([*arguments, "train.iterations=4"]) == 2

@@ -1,0 +1,254 @@
+"""Deals the work of an iteration to the ranks, whatever their number: episodes to play, and segments to learn from.
+
+Episodes are dealt one by one, so that no rank waits while another plays whole groups. A group comes together again on
+its home: group n on rank n modulo their number. Advantages are estimated there. For the update segments move once
+more, so that in every optimizer step each rank has nearly the same number of tokens.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import NamedTuple
+
+from roleagent.agents.rollout import Rollout
+from roleagent.learners.batch import Batch, Column
+from roleagent.learners.engine.prefix_sharing import distinct_tokens
+from roleagent.learners.run.ranks import Ranks, dealt_back
+from roleagent.types import Group, Segment
+
+
+def play_groups(
+    ranks: Ranks,
+    rollout: Rollout,
+    task_ids: Sequence[str],
+    copies: int,
+    temperature: float,
+    progress: Callable[[float, int], None] | None = None,
+    homes: Sequence[int] | None = None,
+) -> list[Group]:
+    """Plays each task ``copies`` times; every rank must call it, and plays an equal share of the episodes.
+
+    Args:
+        ranks: the processes of the run.
+        rollout: of this rank.
+        task_ids: one group each; the same on every rank.
+        copies: episodes per group (G).
+        temperature: of sampling.
+        progress: see :meth:`~roleagent.agents.rollout.Rollout.play`; of this rank's own episodes.
+        homes: the rank that receives each group; None: they are dealt in turn.
+
+    Returns:
+        this rank's groups, whole and in order.
+    """
+    played = play_own(ranks, rollout, task_ids, copies, temperature, progress)
+    return bring_home(ranks, len(task_ids), copies, played, homes)
+
+
+def play_own(
+    ranks: Ranks,
+    rollout: Rollout,
+    task_ids: Sequence[str],
+    copies: int,
+    temperature: float,
+    progress: Callable[[float, int], None] | None = None,
+) -> list[Group]:
+    """This rank's share of the episodes, each in a group of its own; it waits for no other rank."""
+    own = ranks.share([task_id for task_id in task_ids for _ in range(copies)])
+    return rollout.play(own, 1, temperature, progress)
+
+
+def bring_home(
+    ranks: Ranks, groups: int, copies: int, played: Sequence[Group], homes: Sequence[int] | None = None
+) -> list[Group]:
+    """Exchanges what :func:`play_own` played; every rank must call it, and receives its groups, whole and in order."""
+    homes = [number % ranks.size for number in range(groups)] if homes is None else homes
+    own = ranks.share([group for group in range(groups) for _ in range(copies)])
+    parcels: list[list[tuple[int, Group]]] = [[] for _ in range(ranks.size)]
+    for group, part in zip(own, played, strict=True):
+        parcels[homes[group]].append((group, part))
+    found: dict[int, list[list[Group]]] = {
+        group: [[] for _ in range(ranks.size)] for group, home in enumerate(homes) if home == ranks.rank
+    }
+    for sender, parcel in enumerate(ranks.exchange(parcels)):
+        for group, part in parcel:
+            found[group][sender].append(part)
+    # A group's episodes were dealt in turn, from the rank on that has its first one.
+    return [
+        join_groups(dealt_back([*parts[(first := group * copies % ranks.size) :], *parts[:first]]))
+        for group, parts in found.items()
+    ]
+
+
+def join_groups(parts: Sequence[Group]) -> Group:
+    """One group of the trajectories of several of the same task."""
+    task = next((part.task for part in parts if part.trajectories), parts[0].task)
+    return Group(task, tuple(one for part in parts for one in part.trajectories))
+
+
+class Minibatch(NamedTuple):
+    """The segments of one optimizer step.
+
+    Attributes:
+        segments: their numbers.
+        trajectories: of all ranks; None: the minibatch is a share of the turns.
+    """
+
+    segments: list[int]
+    trajectories: int | None
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What every rank knows of the batches of all ranks. Groups, trajectories and segments are numbered as one rank
+    would.
+
+    Attributes:
+        lengths: per group and trajectory the number of turns.
+        tasks: the task id of each trajectory.
+        homes: per segment the rank that has it.
+        groups: per segment its group.
+        trajectories: per segment its trajectory.
+        tokens: per segment what it costs to train it.
+        own: the numbers of this rank's segments, in the order of its batch.
+    """
+
+    lengths: list[list[int]]
+    tasks: list[str]
+    homes: list[int]
+    groups: list[int]
+    trajectories: list[int]
+    tokens: list[int]
+    own: list[int]
+
+    @classmethod
+    def of(cls, ranks: Ranks, batch: Batch, trained: Sequence[bool]) -> Outline:
+        """Every rank must call it.
+
+        Args:
+            ranks: the processes of the run.
+            batch: of this rank, whose groups were dealt in turn.
+            trained: whether a segment has a gradient; one that has none costs nothing.
+        """
+        members = [len(group) for group in batch.lengths]
+        starts = [sum(members[:number]) for number in range(len(members) + 1)]
+        tasks = [batch.tasks[start:end] for start, end in pairwise(starts)]
+        rows: list[list[tuple[int, int]]] = [[] for _ in members]  # per group, of each segment
+        for group, segment, tokens in zip(batch.groups, batch.segments, costs(batch.segments, trained), strict=True):
+            rows[group].append((segment.trajectory - starts[group], tokens))
+        known = ranks.everywhere(list(zip(batch.lengths, tasks, rows, strict=True)))
+        found = cls([], [], [], [], [], [], [])
+        for group, (lengths, names, segments) in enumerate(dealt_back(known)):
+            home = group % ranks.size
+            if home == ranks.rank:
+                found.own.extend(range(len(found.groups), len(found.groups) + len(segments)))
+            for member, tokens in segments:
+                found.homes.append(home)
+                found.groups.append(group)
+                found.trajectories.append(len(found.tasks) + member)
+                found.tokens.append(tokens)
+            found.lengths.append(lengths)
+            found.tasks.extend(names)
+        return found
+
+
+def costs(segments: Sequence[Segment], trained: Sequence[bool]) -> list[int]:
+    """The tokens that each segment adds to those before it of the same trajectory; 0 for one that is not trained."""
+    found = [0] * len(segments)
+    members: dict[int, list[int]] = {}
+    for number, segment in enumerate(segments):
+        if trained[number]:
+            members.setdefault(segment.trajectory, []).append(number)
+    for numbers in members.values():
+        added = distinct_tokens([segments[number].token_ids for number in numbers])
+        for number, tokens in zip(numbers, added, strict=True):
+            found[number] = tokens
+    return found
+
+
+def partition(sizes: Sequence[int], parts: int) -> list[int]:
+    """The part of each item, so that the sums of the parts are nearly equal (largest differencing, Karmarkar and Karp).
+
+    Every item begins as a partition of its own. The two most uneven ones are joined, the largest parts of the one with
+    the smallest of the other, until one is left.
+
+    >>> partition([5, 9, 4], parts=2)
+    [0, 1, 0]
+    """
+    Part = tuple[int, list[int]]  # its sum and its items
+    waiting: list[tuple[int, int, list[Part]]] = []  # the smallest part's sum minus the largest one's, parts ascending
+    for item, size in enumerate(sizes):
+        waiting.append((-size if parts > 1 else 0, item, [*[(0, [])] * (parts - 1), (size, [item])]))
+    heapq.heapify(waiting)
+    while len(waiting) > 1:
+        (_, number, one), (_, _, other) = heapq.heappop(waiting), heapq.heappop(waiting)
+        joined = sorted((a + b, [*these, *those]) for (a, these), (b, those) in zip(one, reversed(other), strict=True))
+        heapq.heappush(waiting, (joined[0][0] - joined[-1][0], number, joined))
+    owners = [0] * len(sizes)
+    for _, _, found in waiting:
+        for part, (_, items) in enumerate(found):
+            for item in items:
+                owners[item] = part
+    return owners
+
+
+def owners_of(outline: Outline, minibatches: Iterable[Minibatch], ranks: int) -> list[int]:
+    """The rank that trains each segment: minibatch by minibatch the ranks have nearly equal numbers of tokens.
+
+    The segments of a trajectory stay together where a minibatch has whole groups: they share prefixes and weights.
+    """
+    owners = list(outline.homes)
+    for part in minibatches:
+        units: dict[int, list[int]] = {}
+        for number in part.segments:
+            unit = number if part.trajectories is None else outline.trajectories[number]
+            units.setdefault(unit, []).append(number)
+        sizes = [sum(outline.tokens[number] for number in numbers) for numbers in units.values()]
+        for owner, numbers in zip(partition(sizes, ranks), units.values(), strict=True):
+            for number in numbers:
+                owners[number] = owner
+    return owners
+
+
+def deal_segments(
+    ranks: Ranks, batch: Batch, outline: Outline, passes: Sequence[Sequence[Minibatch]]
+) -> tuple[Batch, list[list[Minibatch]]]:
+    """Exchanges segments, so that the ranks have nearly equal numbers of tokens in each minibatch of the first pass.
+
+    Args:
+        ranks: the processes of the run; every rank must call it.
+        batch: of this rank.
+        outline: of the batches of all ranks.
+        passes: the minibatches of all ranks, by the segments' numbers in ``outline``.
+
+    Returns:
+        the batch that this rank trains, and its part of the minibatches. Groups and trajectories of the batch are
+        numbered as in ``outline``.
+    """
+    if ranks.size == 1:
+        return batch, [list(parts) for parts in passes]
+    owners = owners_of(outline, passes[0] if passes else [], ranks.size)
+    parcels: list[list[tuple[int, Segment, Column]]] = [[] for _ in range(ranks.size)]
+    for number, segment, turns, *values in zip(
+        outline.own, batch.segments, batch.turns, *batch.columns.values(), strict=True
+    ):
+        moved = replace(segment, trajectory=outline.trajectories[number])
+        parcels[owners[number]].append((number, moved, [turns, *values]))
+    came = sorted((one for parcel in ranks.exchange(parcels) for one in parcel), key=lambda one: one[0])
+    places = {number: place for place, (number, _, _) in enumerate(came)}
+    dealt = replace(
+        batch,
+        segments=[segment for _, segment, _ in came],
+        groups=[outline.groups[number] for number in places],
+        turns=[values[0] for _, _, values in came],
+        lengths=outline.lengths,
+        tasks=outline.tasks,
+        columns={name: [values[i] for _, _, values in came] for i, name in enumerate(batch.columns, start=1)},
+    )
+    own = [
+        [part._replace(segments=[places[number] for number in part.segments if number in places]) for part in parts]
+        for parts in passes
+    ]
+    return dealt, own
