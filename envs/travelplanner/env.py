@@ -28,9 +28,9 @@ class TravelPlannerEnv(TaskSplitEnv):
     constraints of common sense that hold, whether all do, and the same of the query's constraints. An episode is won
     with a reward of 1.
 
-    ``info`` of the step has ``constraints``, by name whether one holds (None: the query has no such wish), and
-    ``problems``, why one does not. Floats are measures of an evaluation: ``delivered`` (the reply is a plan) and the
-    four rates. Success is the publisher's final pass rate.
+    ``info`` of the step has ``constraints``, by name whether one holds, and ``problems``, why one does not; a wish that
+    the query does not have is in neither. Floats are measures of an evaluation: ``delivered`` (the reply is a plan) and
+    the four rates. Success is the publisher's final pass rate.
 
     Args:
         split: ``"train"``, or a level: ``"easy"``, ``"medium"``, ``"hard"``.
