@@ -100,3 +100,11 @@ def _commands(page, lines):
             elif words:
                 yield Command(page, first, tuple(words), variables | own)
             words = []
+
+
+def commands_of_tables(page):
+    """The commands in the tables of a page: code that begins with a program."""
+    rows = [(n, line) for n, line in enumerate(page.read_text("utf-8").splitlines(), 1) if line.startswith("|")]
+    for number, row in rows:
+        for code in re.findall(r"`((?:deepspeed|python|roleagent) [^`]+)`", row):
+            yield from _commands(page, [(number, code)])

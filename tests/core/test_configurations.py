@@ -1,8 +1,11 @@
 """Every shipped configuration, through the real trainer: one iteration in the toy kitchen, with a small policy."""
 
 import json
+import re
+from collections.abc import Mapping
 
 import pytest
+import yaml
 from fake_openai import KEY, serving
 from programs import ROOT, SMALL, load, overrides
 
@@ -87,3 +90,64 @@ def test_the_published_settings_are_the_cited_recipes():
     found = {env: (one.prompt.history, one.optim.minibatch_turns) for env, one in loaded.items()}
     assert found == {"alfworld": (2, 256), "webshop": (2, 64), "searchqa": (4, 512)}
     assert {one.optim.schedule for one in loaded.values()} == {"constant"}
+
+
+MARK = re.compile(r"\s#\s(paper|recipe|ours)\b")
+
+
+def value_of(loaded, name):
+    """The value of an option, by the parts of its name; None for an argument that is not given."""
+    for part in name:
+        loaded = loaded.get(part) if isinstance(loaded, Mapping) else getattr(loaded, part)
+    return loaded
+
+
+def differences(path):
+    """The lines of a file that set something else than the default of its method, with the option."""
+    loaded, default = config.load(path), config.load(None, [f"method={config.load(path).method}"])
+
+    def walk(node, name):
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                yield from walk(value, (*name, key.value))
+        else:
+            yield node.start_mark.line, name
+
+    for line, name in walk(yaml.compose(path.read_text()), ()):
+        if name != ("base",) and value_of(loaded, name) != value_of(default, name):
+            yield line, ".".join(name)
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_every_difference_from_the_defaults_says_where_it_comes_from(path):
+    """A comment behind it begins with paper, recipe or ours."""
+    lines = path.read_text().splitlines()
+    unmarked = [name for line, name in differences(path) if not MARK.search(lines[line])]
+    assert not unmarked
+
+
+@pytest.mark.parametrize(
+    ("names", "letter"),
+    [
+        (
+            ("alfworld", "webshop", "searchqa"),
+            {
+                "estimator.unscored": "zero",
+                "estimator.state_of_failure": "text",
+                "estimator.similarity_threshold": 0.9,
+                "curriculum.learnability": False,
+                "prompt.predictions": "followup",
+            },
+        ),
+        (("genenv_alfworld",), {"simulator.window": 0}),
+        (
+            ("agent_r_scienceworld", "agent_r_textcraft", "agent_r_webshop"),
+            {"revision.splice": "published", "revision.replay": 0.0, "env.kwargs.max_steps": 100},
+        ),
+    ],
+)
+def test_published_files_are_the_letter_where_the_defaults_are_not(names, letter):
+    for name in names:
+        loaded = config.load(ROOT / "configs" / "published" / f"{name}.yaml")
+        for option, value in letter.items():
+            assert value_of(loaded, option.split(".")) == value, (name, option)

@@ -13,7 +13,7 @@ import sys
 from importlib.util import find_spec
 
 import pytest
-from commands import PAGES, blocks_of, commands_of
+from commands import PAGES, blocks_of, commands_of, commands_of_tables
 from packaging.requirements import Requirement
 from programs import ROOT
 from rules import RULES
@@ -22,7 +22,8 @@ from walks import filled, lay_out, rule_of
 from roleagent import config
 
 COMMANDS = [command for page in PAGES for command in commands_of(page)]
-DIFFERENT = list({(command.text, *command.variables.items()): command for command in reversed(COMMANDS)}.values())[::-1]
+TABLES = list(commands_of_tables(ROOT / "docs" / "paper_tables.md"))
+DIFFERENT = list({(one.text, *one.variables.items()): one for one in reversed([*COMMANDS, *TABLES])}.values())[::-1]
 ROLEAGENT = (sys.executable, "-m", "roleagent.cli")
 ADAPTERS = (
     "verifiers",
