@@ -174,8 +174,6 @@ def check(config: Config) -> None:
         return
     if options.tensor_parallel > 1:
         raise ConfigError("vllm.tensor_parallel > 1 needs a server: start one and name it by vllm.url")
-    if config.lora.rank and options.sleep == 2:
-        raise ConfigError("vllm.sleep=2 drops the weights, and with lora.rank only the adapter is sent anew: choose 1")
     require_vllm()
 
 
