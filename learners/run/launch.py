@@ -176,7 +176,7 @@ def check_simulator(split: EnvSplit) -> None:
         simulator_class(options.kind)
     if config.shares_simulator and options.probe and (config.lora.rank or zero_stage(config) == 3):
         raise ConfigError(
-            "simulator.probe asks the initial simulator, of which simulator.weights=shared keeps an adapter (lora.rank) or "
+            "simulator.probe asks the initial simulator, of which simulator.weights=shared has an adapter (lora.rank) or "
             "parts (deepspeed.zero_stage=3): set simulator.probe=0 or simulator.weights=own"
         )
     if config.genenv and options.kind == "endpoint":
