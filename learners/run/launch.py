@@ -176,8 +176,8 @@ def check_simulator(split: EnvSplit) -> None:
         simulator_class(options.kind)
     if config.shares_simulator and options.probe and (config.lora.rank or zero_stage(config) == 3):
         raise ConfigError(
-            "simulator.probe asks the initial simulator, of which simulator.weights=shared has an adapter (lora.rank) or "
-            "parts (deepspeed.zero_stage=3): set simulator.probe=0 or simulator.weights=own"
+            "simulator.probe asks the initial simulator, which simulator.weights=shared does not have as a whole with "
+            "lora.rank or deepspeed.zero_stage=3: set simulator.probe=0 or simulator.weights=own"
         )
     if config.genenv and options.kind == "endpoint":
         simulator = endpoint_simulator(config, grammar_of(split.base))
