@@ -58,7 +58,7 @@ ASSUMPTIONS = {
     ),
     "success": Assumption(0.5, "", "share of the episodes that succeed", OURS),
     "reflection": Assumption(512, "tokens", "of the analysis of a failure", "configs/published/alfworld.yaml"),
-    "analysed": Assumption(4000, "tokens", "of the failure that it reads", OURS),
+    "history": Assumption(4000, "tokens", "of the failure that it reads", OURS),
     "passes": Assumption(
         12, "FLOP", "per parameter and token: update 8, reference 2, old log-probabilities 2", "counted"
     ),
@@ -149,7 +149,7 @@ def learn_seconds(size: Size, episodes: list[np.ndarray], gpus: int) -> dict[str
     if offloads(size, gpus):
         update += updates * size.parameters / (A["adam"] * max(1, gpus / HOST))
     failures = math.ceil(len(episodes) * (1 - A["success"]) / gpus)
-    read = prompt_seconds(size, A["analysed"] * failures)
+    read = prompt_seconds(size, A["history"] * failures)
     return {
         "sync": A["wake"] + weights / A["gather"],
         "analysis": read + A["reflection"] * decoding_step(size, failures),
