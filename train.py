@@ -130,6 +130,7 @@ def train_revisions(
 
         # Imitate good and spliced trajectories. Failures choose the next tasks.
         examples = revision.collect(run, sampler, iteration)
+        actor.offload()
         learner = learn_examples(run, policy, examples, replayed)
         sync_weights(run, learner, actor)
 
@@ -165,7 +166,7 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
         analysis = sampler.observe(scored)
 
         # A simulator that is a model learns to write tasks of the right difficulty.
-        metrics |= update_simulator(run, simulator, actor)
+        metrics |= update_simulator(run, simulator, learner, actor)
         metrics |= play_probe(run, rollout, sampler)
 
         iterations.finish(scored, analysis, metrics, rollout.stats)

@@ -255,7 +255,7 @@ class ModelSimulator:
         """The simulator with the policy as it was before its first update."""
         if self._start is None:
             return self
-        return ModelSimulator(self._start, self.grammar, self.temperature, batch=self.batch)
+        return type(self)(self._start, self.grammar, self.temperature, batch=self.batch)
 
     def costs(self) -> dict[str, float]:
         """``tokens`` sampled and ``seconds`` of sampling, since the last call."""

@@ -81,7 +81,7 @@ def play(run: Run, split: EnvSplit, simulator: SimulatorTraining, updates: int) 
         fresh = [task_id for task_id in chosen if task_id in sampler.choices()]  # without fallbacks
         groups = [agent.play(task_id) for task_id in fresh]
         sampler.observe(groups)
-        metrics |= update_simulator(run, simulator, simulator.simulator.policy)
+        metrics |= update_simulator(run, simulator, simulator.learner, simulator.simulator.policy)
         events = sampler.take_events()
         proposed = [one for one in events if one["event"] == "written" and not one["varied"]]
         accepted.append(float(np.mean([one.get("refused", "duplicate") == "duplicate" for one in proposed])))

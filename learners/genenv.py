@@ -8,7 +8,7 @@ import contextlib
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
@@ -22,7 +22,7 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.scratch_model import build_policy
 from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.agents.task_simulator import ModelSimulator, simulator_examples
-from roleagent.config import Config, ConfigError
+from roleagent.config import Config, ConfigError, merged
 from roleagent.curricula.alignment import Alignment
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.curricula.metrics import alignment_metrics, played
@@ -30,15 +30,14 @@ from roleagent.curricula.task_writer import VARIATION_SHARE
 from roleagent.files import make_whole, write_checksums
 from roleagent.learners.batch import Column
 from roleagent.learners.dealing import play_groups
-from roleagent.learners.engine.engine import Learner
+from roleagent.learners.engine.engine import Learner, zero_stage
 from roleagent.learners.engine.logprobs import TokenScores
-from roleagent.learners.engine.lora import adapted
 from roleagent.learners.loss import MetricSums
 from roleagent.learners.run.checkpoints import save_policy
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.sft.imitation import batches
 from roleagent.tasks.grammar import Refused, TaskGrammar, grammar_of
-from roleagent.tasks.simulator import Simulator, SimulatorRecord
+from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation
 from roleagent.timer import Timer
 from roleagent.types import Sampler, Segment
 
@@ -168,7 +167,7 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
     grammar = grammar_of(split.base, plan_share=options.plan_share)
     if config.shares_simulator:
         start = None
-        if agent.reference is not None and not adapted(agent.policy.model):
+        if options.probe and agent.reference is not None:
             model = agent.reference.model
             start = HFPolicy(model, agent.policy.tokenizer, _generator(config), agent.policy.context_length)  # type: ignore[arg-type]
         simulator = ModelSimulator(actor, grammar, start=start)
@@ -184,16 +183,43 @@ def open_simulator_training(run: Run, split: EnvSplit, agent: Learner, actor: Po
         found = warm_start(policy, grammar, config, run.stream, lambda number, found: _show(run, number, found))
         _report(run, found)
         run.ranks.once(lambda: make_whole(path, lambda partial: _write(policy, partial)))
+    spreads = zero_stage(config) == 3
+
+    def read(device: torch.device) -> HFPolicy:
+        return HFPolicy.from_path(path, _generator(config, device), config.policy.dtype, agent.policy.context_length)
+
     try:
-        policy, start = (
-            HFPolicy.from_path(path, _generator(config), config.policy.dtype, agent.policy.context_length)
-            for _ in range(2)
-        )
+        policy, start = read(own_device()), read(torch.device("cpu") if spreads else own_device())
+        initial = start if not spreads else read(own_device()) if options.probe and run.ranks.first else None
     except PolicyError as error:
         raise ConfigError(f"{error}: {LOST_START}") from error
     start.model.requires_grad_(False)
-    agent.simulator = Learner(policy, config, options.lr, start.model)
-    return SimulatorTraining(ModelSimulator(policy, grammar, start=start), agent.simulator)
+    if not spreads:
+        agent.simulator = Learner(policy, config, options.lr, start.model)
+        return SimulatorTraining(ModelSimulator(policy, grammar, start=initial), agent.simulator)
+    agent.simulator = Learner(policy, offloaded(config), options.lr, start.model, computes=False)
+    return SimulatorTraining(VisitingSimulator(policy, grammar, start=initial), agent.simulator)
+
+
+def offloaded(config: Config) -> Config:
+    """The configuration of a learner that has nothing on the accelerator between its updates, at ZeRO stage 3."""
+    cpu = {"device": "cpu", "pin_memory": True}
+    extra = merged({"zero_optimization": {"offload_optimizer": cpu, "offload_param": cpu}}, config.deepspeed.extra)
+    return replace(config, deepspeed=replace(config.deepspeed, extra=extra))
+
+
+class VisitingSimulator(ModelSimulator):
+    """A task writer whose model is on the accelerator only while it writes."""
+
+    def propose(self, situations: Sequence[Situation], n: int, rng: Generator) -> list[list[str]]:
+        model = self.policy.model  # type: ignore[attr-defined]
+        model.to(own_device())
+        try:
+            return super().propose(situations, n, rng)
+        finally:
+            model.to("cpu")
+            if torch.cuda.is_available():
+                torch.cuda.empty_cache()  # for vLLM, which allocates by itself
 
 
 def _write(policy: HFPolicy, folder: Path) -> None:
@@ -201,8 +227,8 @@ def _write(policy: HFPolicy, folder: Path) -> None:
     write_checksums(folder)
 
 
-def _generator(config: Config) -> torch.Generator:
-    return torch.Generator(own_device()).manual_seed(config.seed + 1)
+def _generator(config: Config, device: torch.device | None = None) -> torch.Generator:
+    return torch.Generator(device or own_device()).manual_seed(config.seed + 1)
 
 
 def _new_policy(config: Config, agent: HFPolicy) -> HFPolicy:
@@ -282,13 +308,14 @@ def _learning_rate(learner: Learner, lr: float) -> Iterator[None]:
         learner.lr = kept
 
 
-def update_simulator(run: Run, training: SimulatorTraining | None, actor: Policy) -> dict[str, float]:
+def update_simulator(run: Run, training: SimulatorTraining | None, agent: Learner, actor: Policy) -> dict[str, float]:
     """Updates a simulator that is a language model with the records that it was given; every rank must call it.
 
     Args:
         run: the run.
         training: the simulator; None if it is no language model.
-        actor: the agent's policy that samples; it has the new weights if it is the simulator.
+        agent: the agent's learner.
+        actor: the agent's policy that samples. It gives its memory to the update, and the agent's weights come anew.
 
     Returns:
         the metrics of :func:`learn` as ``genenv_…``; nothing without records.
@@ -304,8 +331,7 @@ def update_simulator(run: Run, training: SimulatorTraining | None, actor: Policy
         learner.share = (run.iteration - 1) / options.iterations
         metrics = learn(training, records, run.config, run.stream("simulator update", run.iteration))
         learner.sync_policy()
-        if training.shared:
-            actor.sync(learner, learner.policy.version)
+        actor.sync(agent, agent.policy.version)
     return {f"genenv_{name}": value for name, value in metrics.items()}
 
 

@@ -33,7 +33,7 @@ from roleagent.learners.advantages import Advantages, estimator_config
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Batch, Column, build_batch, whiten
 from roleagent.learners.critic import critic_advantages, fit, open_critic
 from roleagent.learners.dealing import Minibatch, Outline, bring_home, deal_segments, play_groups, play_own
-from roleagent.learners.engine.engine import Columns, Engine, Learner, NotFinite
+from roleagent.learners.engine.engine import Columns, Engine, Learner, NotFinite, policy_computes
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.engine.lora import Adapter, ModuleWeights, adapted
 from roleagent.learners.genenv import (
@@ -71,7 +71,7 @@ def open_learner(
     optim = run.config.optim
     compared = run.config.loss.kl or run.config.shares_simulator  # a shared simulator starts as the policy
     reference = open_reference(run, policy) if compared else None
-    learner = Learner(policy, run.config, optim.lr, reference)
+    learner = Learner(policy, run.config, optim.lr, reference, computes=policy_computes(run.config))
     learner.critic = critic
     simulator = open_simulator_training(run, split, learner, actor)
     run.restore(learner)

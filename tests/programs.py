@@ -43,7 +43,8 @@ SMALL = {
     | {"dtype": "float32", "vocabulary": 600},
     "warmstart": {"episodes": 6, "epochs": 1.0, "rounds": 1, "round_episodes": 2, "failures": 2.0}
     | {"optimizer": "adamw"},
-    "rollout": {"num_groups": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 12, "prediction_tokens": 24},
+    "rollout": {"num_groups": 2, "group_size": 2, "eval_batch": 2, "action_tokens": 12, "prediction_tokens": 24}
+    | {"backend": "local"},
     "curriculum": {"reflection_tokens": 200, "selection_tokens": 80},
     "search": {"tasks": 2, "num_children": 2, "simulations": 1},
     "simulator": {"kind": "table"},

@@ -158,9 +158,11 @@ def at_once(ranks):
             update(learner, played)
             for _ in learner.weights():
                 pass
-        weights = weights_of(learner)
+        weights, reference = weights_of(learner), rows(learner.score(batch(99), 1.0, learner.reference))
+        spread = any(hasattr(weight, "ds_id") for weight in learner.reference.parameters())
         learner.close()
-        yield f"at once {stage}", {"said": said, "weights": weights, "version": learner.policy.version}
+        found = {"said": said, "weights": weights, "version": learner.policy.version, "spread": spread}
+        yield f"at once {stage}", found | {"reference": reference}
 
 
 def continued(ranks, folder):

@@ -31,7 +31,7 @@ from roleagent.config.revision import RevisionConfig
 from roleagent.learners.agent_r.data import Example, RevisionData, TreeData, read_conversations, tokenize_conversations
 from roleagent.learners.agent_r.splice import Pair, good_leaves, leaves_of, make_pairs, whole
 from roleagent.learners.batch import ACTION, PREDICTION, TEXT, Column
-from roleagent.learners.engine.engine import Learner
+from roleagent.learners.engine.engine import Learner, policy_computes
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import PREDICTION_WEIGHT, imitation_weights
 from roleagent.learners.run.run import Run
@@ -222,7 +222,7 @@ def learn_preferences(run: Run, policy: HFPolicy, examples: Sequence[Example]) -
     config = run.config
     iteration, began, ranks = run.progress.searched, run.progress.began, run.ranks
     lr, beta = (values[min(iteration, len(values)) - 1] for values in (PAIR_LR, PAIR_BETA))
-    learner = Learner(policy, config, config.revision.lr or lr)
+    learner = Learner(policy, config, config.revision.lr or lr, computes=policy_computes(config))
     name = f"revision/iteration-{iteration:03d}/reference.json"
     if run.progress.step > began:
         run.restore(learner)
@@ -320,7 +320,8 @@ def learn_examples(run: Run, policy: HFPolicy, examples: Sequence[Example], repl
     if config.train.stage == "eto":
         return learn_preferences(run, policy, examples)
     iteration, began = run.progress.searched, run.progress.began
-    learner = Learner(policy, config, options.lr or config.warmstart.lr, optimizer=config.warmstart.optimizer)
+    warm = config.warmstart
+    learner = Learner(policy, config, options.lr or warm.lr, optimizer=warm.optimizer, computes=policy_computes(config))
     if run.progress.step > began:
         run.restore(learner)
     else:

@@ -7,7 +7,8 @@ of an update is marked by hand.
 
 At ZeRO stage 3 no process holds a whole weight between two calls, and reading one is a collective operation. Rollouts
 must not wait for other ranks, so a :class:`Learner` trains a copy there. It gathers the copy's weights into the
-policy's own model, parameter after parameter, when they are asked for.
+policy's own model, parameter after parameter, when they are asked for. Where another sampler plays, that model computes
+nothing and stays in main memory. The reference is spread over the ranks as well.
 """
 
 from __future__ import annotations
@@ -63,9 +64,14 @@ def zero_stage(config: Config) -> int:
     return max(1, stage) if config.policy.dtype == "bfloat16" else stage
 
 
+def policy_computes(config: Config) -> bool:
+    """Whether the policy's own model computes beside the learner: it samples, or an adapter is compared with it."""
+    return config.rollout.backend == "local" or config.lora.rank > 0
+
+
 def deepspeed_settings(config: Config) -> dict[str, Any]:
     """The dictionary for ``deepspeed.initialize``; ``deepspeed.extra`` has the last word."""
-    options = config.deepspeed
+    options, stage = config.deepspeed, zero_stage(config)
     settings: dict[str, Any] = {
         # The learner cuts micro-batches itself and marks the one that ends an update.
         "train_micro_batch_size_per_gpu": 1,
@@ -74,7 +80,8 @@ def deepspeed_settings(config: Config) -> dict[str, Any]:
         "zero_allow_untested_optimizer": True,
         # DeepSpeed's own optimizer for the CPU is compiled on first use, which pays where there is an accelerator.
         "zero_force_ds_cpu_optimizer": False,
-        "zero_optimization": {"stage": zero_stage(config)},
+        # Gradients are reduced while the backward pass goes on, as by default at stage 3.
+        "zero_optimization": {"stage": stage, "overlap_comm": stage >= 2},
         "wall_clock_breakdown": False,
     }
     if config.policy.dtype == "bfloat16":
@@ -255,7 +262,7 @@ class Engine:
     def score(self, segments: Sequence[Segment], temperature: float, module: torch.nn.Module | None = None) -> Column:
         """Scores the trained tokens with the model's present weights, or with another ``module``.
 
-        At ZeRO stage 3 every rank must call it for the model itself: the ranks need each other's parts of it.
+        At ZeRO stage 3 every rank must call it, also for the reference: the ranks need each other's parts of them.
 
         Returns:
             float64 column, 0 for untrained tokens. (Of a policy: nats, at ``temperature``.)
@@ -266,7 +273,8 @@ class Engine:
         asked.eval()
         plan = asked.plan(segments, self.config.optim.micro_batch_tokens)
         found = [np.zeros(len(segment)) for segment in segments]
-        missing = self.ranks.max(len(plan)) - len(plan) if own and self.stage == 3 else 0
+        parts = any(hasattr(weight, "ds_id") for weight in asked.parameters())
+        missing = self.ranks.max(len(plan)) - len(plan) if parts else 0
         for chosen in plan:
             batch = self._collate(segments, {}, chosen)
             with counting("tokens scored", batch.prefixes.places.numel()):
@@ -335,6 +343,20 @@ class Engine:
             self.ranks.cancel_at_exit(self.close)
 
 
+def spread(module: torch.nn.Module, config: Config) -> torch.nn.Module:
+    """Spreads a frozen module over the ranks, which gather it layer by layer when it is called; returns it.
+
+    Every rank must call this, and the module as often as all others.
+    """
+    import deepspeed
+
+    settings = deepspeed_settings(config)
+    partition(module, settings)
+    with contextlib.redirect_stdout(None):
+        deepspeed.initialize(model=module, config=settings, dist_init_required=False)
+    return module
+
+
 class Learner(Engine):
     """Updates a policy.
 
@@ -347,6 +369,8 @@ class Learner(Engine):
         lr: peak learning rate.
         reference: of the KL penalty: a model, or an adapter of the policy's model; None for no penalty.
         optimizer: ``"adamw"`` or ``"muon"``.
+        computes: whether the policy's own model computes as well (:func:`policy_computes`). If not, at stage 3 it moves
+            to main memory, where new weights are collected for the sampler and for checkpoints.
 
     Raises:
         PolicyError: the learner would not score the model's tokens as the model does.
@@ -359,9 +383,12 @@ class Learner(Engine):
         lr: float,
         reference: PreTrainedModel | Adapter | None = None,
         optimizer: str = "adamw",
+        computes: bool = True,
     ):
         pad = int(policy.tokenizer.pad_token_id or 0)  # type: ignore[arg-type]
         check_scorer(policy.model, policy.context_length)
+        if zero_stage(config) == 3 and not computes:
+            policy.model.to("cpu")
         trained = copy_on_cpu(policy.model) if zero_stage(config) == 3 else policy.model
         if config.deepspeed.activation_checkpointing:
             enable_activation_checkpointing(trained)
@@ -372,6 +399,8 @@ class Learner(Engine):
         self.reference: torch.nn.Module | None = None
         if isinstance(reference, Adapter):
             self.reference = AdapterSwap(TokenScorer(policy.model), reference)
+        elif reference is not None and self.stage == 3:
+            self.reference = spread(TokenScorer(reference), config)
         elif reference is not None:
             self.reference = TokenScorer(reference).to(self.device)
 

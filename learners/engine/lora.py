@@ -162,11 +162,13 @@ class ModuleWeights:
 
 
 class AdapterSwap(torch.nn.Module):
-    """A scorer that computes with another adapter of its model."""
+    """A scorer that computes with another adapter of its model, which is copied to the model's device once."""
 
     def __init__(self, scorer: TokenScorer, adapter: Adapter):
         super().__init__()
-        self.scorer, self.adapter = scorer, adapter
+        own = {_outside(name): weight for name, weight in _own_weights(scorer.model)}
+        beside = {name: weight.to(own[name]) for name, weight in adapter.weights.items()}
+        self.scorer, self.adapter = scorer, Adapter(adapter.config, beside)
 
     def plan(self, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:
         """The scorer's micro-batches."""

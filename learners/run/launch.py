@@ -25,7 +25,7 @@ from roleagent.env_card import card_of
 from roleagent.envs.retrieval.passages import RetrievalError
 from roleagent.learners.advantages import ESTIMATORS, estimator_config, estimator_of
 from roleagent.learners.agent_r.data import check_revision
-from roleagent.learners.engine.engine import check_deepspeed
+from roleagent.learners.engine.engine import check_deepspeed, zero_stage
 from roleagent.learners.engine.lora import check_rank
 from roleagent.learners.run.checkpoints import CheckpointError
 from roleagent.learners.run.display import Display
@@ -188,10 +188,10 @@ def check_simulator(split: EnvSplit) -> None:
         raise ConfigError(f"genenv=on works in train.stage=rl, not in {config.train.stage}: set genenv=off")
     if config.genenv and ":" in options.kind:
         simulator_class(options.kind)
-    if config.shares_simulator and options.probe and config.lora.rank:
+    if config.shares_simulator and options.probe and (config.lora.rank or zero_stage(config) == 3):
         raise ConfigError(
-            "simulator.probe asks the initial simulator, which an adapter of simulator.weights=shared does not keep: "
-            "set simulator.probe=0 or simulator.weights=own"
+            "simulator.probe asks the initial simulator, which simulator.weights=shared does not have as a whole with "
+            "lora.rank or deepspeed.zero_stage=3: set simulator.probe=0 or simulator.weights=own"
         )
     if config.genenv and options.kind == "endpoint":
         simulator = endpoint_simulator(config, grammar_of(split.base))

@@ -151,9 +151,11 @@ def sized(config: WarmStartConfig, tasks: int) -> WarmStartConfig:
     >>> few = sized(WarmStartConfig(episodes=2000, rounds=12, round_episodes=600), tasks=46)
     >>> few.episodes, few.rounds, few.round_episodes
     (400, 12, 120)
+    >>> sized(WarmStartConfig(episodes=0, rounds=12, round_episodes=600), tasks=24).episodes  # there is none
+    0
     """
     share = PER_TASK * tasks / max(1, config.episodes + config.rounds * config.round_episodes)
-    if share >= 1:
+    if not config.episodes or share >= 1:
         return config
     each = max(1, int(share * config.round_episodes))
     return replace(config, episodes=max(1, int(share * config.episodes)), round_episodes=each)

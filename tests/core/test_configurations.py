@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 import yaml
@@ -16,7 +17,7 @@ from roleagent.learners.engine.engine import check_deepspeed
 CONFIGS = sorted(path for path in (ROOT / "configs").rglob("*.yaml") if path.parent.name != "experiments")
 PUBLISHED = sorted((ROOT / "configs" / "published").rglob("*.yaml"))
 ABLATIONS = sorted((ROOT / "configs" / "published" / "ablations").glob("*.yaml"))
-train = load("train")
+train, gpu_memory = load("train"), load("benchmarks/parts/gpu_memory")
 
 
 @pytest.mark.parametrize(
@@ -81,6 +82,36 @@ def test_a_server_that_is_not_there_is_found_before_training(tmp_path, capsys):
 @pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
 def test_every_published_file_has_an_optimizer_that_its_zero_stage_can_run(path):
     check_deepspeed(config.load(path))
+
+
+def named_gpus(path):
+    """How many GPUs a file's comment names, or that of its base."""
+    text = path.read_text()
+    if found := re.search(r"on (four|eight) GPUs", text):
+        return {"four": 4, "eight": 8}[found[1]]
+    return named_gpus(Path(path.parent, re.search(r"^base: (\S+)", text, re.MULTILINE)[1]))
+
+
+@pytest.mark.parametrize("path", PUBLISHED, ids=lambda path: path.stem)
+def test_every_published_file_fits_the_gpus_that_it_names(path):
+    loaded, gpus = config.load(path), named_gpus(path)
+    size = gpu_memory.SIZES[loaded.policy.path]
+    assert loaded.rollout.backend == "vllm"
+    assert max(gpu_memory.peak_memory(loaded, size, gpus).values()) <= gpu_memory.CARD
+    cache = loaded.vllm.memory * gpu_memory.CARD * gpu_memory.GIB - 2 * size.parameters
+    assert cache > 16 * loaded.policy.context * size.cache, "vLLM has room for few episodes"
+
+
+def test_the_memory_of_a_configuration_is_the_sum_of_its_parts():
+    """GenEnv's two models of 7 B did not fit eight GPUs while every process kept all copies on its own."""
+    path = ROOT / "configs" / "published" / "genenv_alfworld.yaml"
+    size = gpu_memory.SIZES["Qwen/Qwen2.5-7B-Instruct"]
+    assert size.parameters == 7_615_616_512 and size.cache == 57_344
+    whole = config.load(path, ["deepspeed.zero_stage=2"])
+    found = gpu_memory.peak_memory(whole, size, 8)
+    copies = 4 * 2 * size.parameters + 2 * 12 * size.parameters / 8  # policy and writer, references, states
+    assert found["rollout"] == pytest.approx(copies / 2**30 + 0.4 * 79 + 3)
+    assert found["update"] > gpu_memory.CARD
 
 
 def test_the_published_settings_are_the_cited_recipes():

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import math
 from collections import Counter
+from dataclasses import replace
 
 import gymnasium
 import numpy as np
@@ -26,10 +27,11 @@ from roleagent.agents.task_simulator import (
     write_tasks,
 )
 from roleagent.config import from_dict
+from roleagent.config.settings import DeepSpeedConfig
 from roleagent.curricula.alignment import Alignment
 from roleagent.learners import genenv as simulators
 from roleagent.learners.engine.engine import Learner
-from roleagent.learners.genenv import SimulatorTraining, learn, warm_start
+from roleagent.learners.genenv import SimulatorTraining, VisitingSimulator, learn, offloaded, warm_start
 from roleagent.random_streams import random_stream
 from roleagent.tasks.grammar import Refused, TaskSpec, grammar_of
 from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation
@@ -195,6 +197,26 @@ def test_the_first_step_follows_the_loss_by_hand(started):
     assert first["steps"] == 1 and first["loss"] == pytest.approx(expected, rel=1e-4)
     assert first["step_kl"] > 0 and first["kl"] > first["step_kl"]
     learner.close()
+
+
+@pytest.mark.slow
+def test_a_writer_that_only_visits_the_gpu_learns_and_writes_the_same(started):
+    """At ZeRO 3 its model, its learner and what it began as are elsewhere between its turns."""
+    found = []
+    for stage in (0, 3):
+        config = replace(configured(lr=2e-3), deepspeed=DeepSpeedConfig(zero_stage=stage))
+        policy, start = copied(started), copied(started)
+        make, settings = (VisitingSimulator, offloaded(config)) if stage else (ModelSimulator, config)
+        learner = Learner(policy, settings, 2e-3, start.model.requires_grad_(False), computes=False)
+        training = SimulatorTraining(make(policy, GRAMMAR, 1.0, copied(started)), learner)
+        records = records_of(training.simulator, lambda values: 4)
+        metrics = learn(training, records, settings, np.random.default_rng(0))
+        learner.sync_policy()
+        found.append((metrics, written(training.simulator, 64), written(training.simulator.initial(), 64)))
+        learner.close()
+    (metrics, now, before), (others, *wrote) = found
+    assert others == pytest.approx(metrics, rel=1e-3) and metrics["kl"] > 0
+    assert wrote == [now, before] and now != before
 
 
 @pytest.mark.slow

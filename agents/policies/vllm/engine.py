@@ -7,6 +7,7 @@ engine starts without weights, from the description of a model alone: they alway
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import itertools
 import json
@@ -150,7 +151,7 @@ class LocalEngine:
         require_vllm()
         check_model(policy.model.config)
         set_environment(own_processes=False)
-        self._level = config.vllm.sleep if torch.cuda.is_available() else 0
+        self._level = sleep_level(config) if torch.cuda.is_available() else 0
         self._asleep: set[str] = set()  # what is away: "weights", "kv_cache"
         self._empty = False
         self._bare = True  # it lacks the weights beside the adapter
@@ -159,23 +160,21 @@ class LocalEngine:
         self._asked: dict[str, tuple[int, int]] = {}  # the key and the place of each request under way
         self._answers: dict[int, list[Completion | None]] = {}  # by key
         launched = int(os.environ.get("WORLD_SIZE", "1")) > 1
-        with tempfile.TemporaryDirectory(prefix="roleagent-") as folder:
-            save_description(policy, Path(folder))
-            options = engine_options(config, folder)
-            options["distributed_executor_backend"] = "external_launcher" if launched else "uni"
-            if self._level:
-                options["enable_sleep_mode"] = True
-            self._llm = _start_engine(options)
+        options = engine_options(config, str(keep_description(policy)))
+        options["distributed_executor_backend"] = "external_launcher" if launched else "uni"
+        if self._level:
+            options["enable_sleep_mode"] = True
+        self._llm = _start_engine(options)
         _refuse_transformers_code(self._llm, type(policy.model).__name__)
 
     def submit(self, key: int, requests: Sequence[SampleRequest], temperature: float) -> None:
         """Begins to sample one answer per request.
 
         Raises:
-            PolicyError: the weights were dropped (``vllm.sleep=2``), and none came since.
+            PolicyError: the weights were dropped, and none came since.
         """
         if self._empty:
-            raise PolicyError("vLLM has no weights: those it had were dropped by vllm.sleep=2, and no others came")
+            raise PolicyError("vLLM has no weights: they were dropped for an update, and no others came")
         self._wake("weights", "kv_cache")
         self._answers[key] = [None] * len(requests)
         for place, request in enumerate(requests):
@@ -239,12 +238,40 @@ class LocalEngine:
             raise PolicyError("vLLM kept what it computed with earlier weights: its prefix cache could not be emptied")
 
 
+def sleep_level(config: Config) -> int:
+    """vLLM's level of sleep during updates: 2 drops the weights, which come anew; 1 keeps them in main memory, for with
+    an adapter only that comes anew."""
+    if not config.vllm.sleep:
+        return 0
+    return 1 if config.lora.rank else 2
+
+
+def keep_description(policy: HFPolicy) -> Path:
+    """A folder beside vLLM's compile cache with what vLLM must know of a model before its weights come.
+
+    Its name depends on its content alone: vLLM looks up compiled code by the model's path, among other things.
+    """
+    root = Path(os.environ.get("VLLM_CACHE_ROOT", "~/.cache/vllm")).expanduser() / "roleagent"
+    root.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=root) as scratch:
+        new = Path(scratch, "new")
+        save_description(policy, new)
+        digest = hashlib.sha256()
+        for path in sorted(new.iterdir()):
+            digest.update(path.name.encode() + path.read_bytes())
+        folder = root / digest.hexdigest()[:16]
+        with contextlib.suppress(OSError):  # it is there already, by an earlier start or another rank
+            new.rename(folder)
+    return folder
+
+
 def save_description(policy: HFPolicy, folder: Path) -> None:
     """Writes what vLLM must know of a model before its weights come: some kilobytes."""
     policy.model.config.save_pretrained(str(folder))
     policy.tokenizer.save_pretrained(str(folder))
     path = folder / "config.json"
     settings = json.loads(path.read_text(encoding="utf-8"))
+    settings.pop("_name_or_path", None)  # of a resumed run another one
     settings["architectures"] = architecture(policy.model.config) or [type(policy.model).__name__]
     path.write_text(json.dumps(settings), encoding="utf-8")
 

@@ -177,8 +177,6 @@ def check(config: Config) -> None:
         return
     if options.extra.get("tensor_parallel_size", 1) != 1:
         raise ConfigError("several GPUs for one engine (tensor_parallel_size) need a server: name it by vllm.url")
-    if config.lora.rank and options.sleep == 2:
-        raise ConfigError("vllm.sleep=2 drops the weights, and with lora.rank only the adapter is sent anew: choose 1")
     require_vllm()
 
 

@@ -167,8 +167,7 @@ class VLLMConfig:
 
     url: Texts = ()  # of servers (python -m roleagent.agents.policies.vllm.server); none: an engine in each process
     memory: ShareAbove0 = 0.4  # share of the accelerator's memory, for weights and KV cache
-    sleep: Annotated[Integer, Field(ge=0, le=2)] = 1  # during updates, on CUDA, without a server:
-    # 1: weights wait in main memory, 2: nowhere
+    sleep: Switch = True  # gives its memory back during updates, on CUDA, without a server
     extra: Mapping[str, Any] = field(default_factory=dict)  # laid over vLLM's engine arguments, in its own words
 
     @model_validator(mode="after")

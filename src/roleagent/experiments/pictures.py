@@ -17,7 +17,7 @@ from roleagent.agents.evaluation.statistics import Estimate
 from roleagent.experiments.figures import ArmRuns, Difference, along, growth
 
 _DASHES: tuple[Any, ...] = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 1)))
-_COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # color-blind safe
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")  # color-blind safe
 _MARKS = "oDs^v"
 FOREST_LIMIT = 30.0
 """The widest axis of a forest plot, in points; longer intervals end in arrows."""
@@ -53,7 +53,7 @@ def forest(rows: Sequence[ForestRow], *files: Path) -> None:
     axes.axvline(0.0, color="#444444", linewidth=1.0)
     places = np.linspace(-0.2, 0.2, len(series)) if len(series) > 1 else [0.0]
     for number, (name, place) in enumerate(zip(series, places, strict=True)):
-        color = _COLORS[number % len(_COLORS)]
+        color = COLORS[number % len(COLORS)]
         axes.plot([], [], _MARKS[number % len(_MARKS)], color=color, markersize=4, label=name)
         for line, row in enumerate(rows):
             if name not in row.effects:
@@ -76,7 +76,7 @@ def forest(rows: Sequence[ForestRow], *files: Path) -> None:
     axes.grid(axis="x", alpha=0.25)
     axes.spines[["top", "right", "left"]].set_visible(False)
     figure.legend(loc="outside upper right", ncols=len(series) + 1, frameon=False, fontsize="small")
-    _save(figure, *files)
+    save(figure, *files)
 
 
 def forest_rows(differences: Sequence[Difference], measure: str) -> list[ForestRow]:
@@ -91,8 +91,8 @@ def forest_rows(differences: Sequence[Difference], measure: str) -> list[ForestR
     return [ForestRow(label, "", found) for label, found in effects.items()]
 
 
-def _save(figure: Figure, *files: Path) -> None:
-    # Text stays text, and the same numbers give the same file.
+def save(figure: Figure, *files: Path) -> None:
+    """Writes a picture; text stays text, and the same numbers give the same file."""
     with matplotlib.rc_context({"svg.hashsalt": "roleagent", "svg.fonttype": "none"}):
         for file in files:
             metadata = {"Date": None} if file.suffix == ".svg" else None
@@ -121,7 +121,7 @@ def draw(arms: Sequence[ArmRuns], differences: Sequence[Difference], folder: Pat
 
     def done(what: str, figure: Figure, axes: Axes) -> None:
         axes.legend(frameon=False, fontsize="small")
-        _save(figure, drawn[what], drawn[what].with_suffix(".png"))
+        save(figure, drawn[what], drawn[what].with_suffix(".png"))
 
     measure = arms[0].measure
     figure, axes = picture("success", f"{measure.capitalize()} on the split", "environment steps", f"{measure}, %")
@@ -133,7 +133,7 @@ def draw(arms: Sequence[ArmRuns], differences: Sequence[Difference], folder: Pat
         _line(axes, number, arm.name, across, 100 * np.mean(rows, axis=0))
         if len(rows) > 1:
             low, high = 100 * np.min(rows, axis=0), 100 * np.max(rows, axis=0)
-            axes.fill_between(across, low, high, color=_COLORS[number % len(_COLORS)], alpha=0.08, linewidth=0)
+            axes.fill_between(across, low, high, color=COLORS[number % len(COLORS)], alpha=0.08, linewidth=0)
     done("success", figure, axes)
 
     for what, title, up in (
@@ -163,8 +163,8 @@ def draw(arms: Sequence[ArmRuns], differences: Sequence[Difference], folder: Pat
 
 
 def _line(axes: Axes, number: int, label: str, across: npt.ArrayLike, up: npt.ArrayLike) -> None:
-    style = _DASHES[(number + number // len(_COLORS)) % len(_DASHES)]  # no pair of color and style repeats
-    axes.plot(across, up, color=_COLORS[number % len(_COLORS)], linestyle=style, label=label, linewidth=1.6)
+    style = _DASHES[(number + number // len(COLORS)) % len(_DASHES)]  # no pair of color and style repeats
+    axes.plot(across, up, color=COLORS[number % len(COLORS)], linestyle=style, label=label, linewidth=1.6)
 
 
 __all__ = ["FOREST_LIMIT", "ForestRow", "draw", "forest", "forest_rows"]

@@ -24,7 +24,7 @@ from tiny import tokenizer
 
 from roleagent.agents.policies.hf import PolicyError
 from roleagent.agents.policies.scratch_model import build_policy
-from roleagent.agents.policies.vllm.engine import check_model
+from roleagent.agents.policies.vllm.engine import LocalEngine, check_model, keep_description, sleep_level
 from roleagent.agents.policies.vllm.policy import check, open_vllm
 from roleagent.agents.policies.vllm.requests import PROTOCOL, model_shape
 from roleagent.agents.policies.vllm.server import Service, application
@@ -92,13 +92,56 @@ def train_a_little(policy, seed=1):
 def test_what_cannot_work_is_refused_in_one_line(monkeypatch):
     with pytest.raises(ConfigError, match="need a server"):
         check(load(overrides=["vllm.extra={tensor_parallel_size: 2}"]))
-    with pytest.raises(ConfigError, match="choose 1"):
-        check(load(overrides=["vllm.sleep=2", "lora.rank=4"]))
     with pytest.raises(PolicyError, match=r"no vLLM server answers at http://127\.0\.0\.1:9"):
         open_vllm(load(overrides=["vllm.url=http://127.0.0.1:9"]), small())
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PolicyError, match=r"pip install .vllm"):
         check(load(overrides=["rollout.backend=vllm"]))
+
+
+def test_the_path_that_vllm_compiles_for_stays_the_same(tmp_path, monkeypatch):
+    """Its compile cache is looked up by the model's path: another one at each start would compile for minutes again."""
+    monkeypatch.setenv("VLLM_CACHE_ROOT", str(tmp_path))
+    first, resumed = small(), small()
+    resumed.model.config._name_or_path = "runs/a/checkpoints/step-500003/policy"
+    train_a_little(resumed)
+    assert keep_description(first) == keep_description(resumed)
+    assert [path.name for path in (tmp_path / "roleagent").iterdir()] == [keep_description(first).name]
+    other = build_policy(PolicyConfig(hidden_size=64, heads=2, kv_heads=2), tokenizer(), torch.Generator())
+    assert keep_description(other) != keep_description(first)
+
+
+class Sleeper:
+    """vLLM's engine as far as its sleep is concerned."""
+
+    def __init__(self):
+        self.done = []
+
+    def sleep(self, level):
+        self.done.append(f"sleep {level}")
+
+    def wake_up(self, tags):
+        self.done.append(f"wake {tags[0]}")
+
+    def reset_prefix_cache(self):
+        return True
+
+    def collective_rpc(self, name, args):
+        self.done.append(name)
+
+
+@pytest.mark.parametrize(("options", "level"), [([], 2), (["lora.rank=4"], 1), (["vllm.sleep=off"], 0)])
+def test_what_vllm_gives_back_for_an_update(options, level):
+    engine = LocalEngine.__new__(LocalEngine)
+    engine._llm, engine._asleep, engine._empty = Sleeper(), set(), False
+    engine._level = sleep_level(load(overrides=options))
+    engine.offload()
+    if level == 2:  # another model's answers would come from what the memory happens to hold
+        with pytest.raises(PolicyError, match="vLLM has no weights"):
+            engine.submit(0, [], 1.0)
+    if level:
+        engine.load_weights([])
+    assert engine._llm.done == ([f"sleep {level}", "wake weights", "copy_weights"] if level else [])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="only the kernels for the CPU are particular")

@@ -1,0 +1,255 @@
+"""How long an iteration takes on many GPUs, computed: rollout, weight sync, analysis, update and checkpoint of Qwen2.5
+1.5B and 7B on 1 to 256 GPUs.
+
+    python benchmarks/cluster.py [--picture FILE …]
+
+A discrete simulation plays the episodes: the sampler of a GPU decodes all of its running replies token by token, and
+each reply has a drawn length. Turn by turn, all episodes of a GPU wait for the longest reply; independent episodes
+do not. One step ahead, some of the GPUs sample the next iteration while the others learn from the last one. Everything
+else is arithmetic on the rates of ASSUMPTIONS. No GPU is used: these are estimates, for comparisons between rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import json
+import math
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from parts.gpu_memory import CARD, GIB, OVERHEAD, SIZES, Size
+
+PARTS = ("rollout", "sync", "analysis", "update", "checkpoint")
+MODES = ("turn by turn", "independent", "one step ahead")
+MODELS = {"1.5B": SIZES["Qwen/Qwen2.5-1.5B-Instruct"], "7B": SIZES["Qwen/Qwen2.5-7B-Instruct"]}
+GPUS = (1, 8, 32, 256)
+HOST = 8  # GPUs
+
+
+class Assumption(NamedTuple):
+    """A number that the figures rest on."""
+
+    value: float
+    unit: str
+    meaning: str
+    source: str
+
+
+DATA_SHEET = "NVIDIA H100 SXM data sheet"
+DGX = "NVIDIA DGX H100 data sheet"
+OURS = "assumed"
+ASSUMPTIONS = {
+    "flops": Assumption(989e12, "FLOP/s", "dense bfloat16 of a GPU", DATA_SHEET),
+    "bandwidth": Assumption(3.35e12, "B/s", "memory of a GPU", DATA_SHEET),
+    "nvlink": Assumption(450e9, "B/s", "between GPUs of a host, one way", DATA_SHEET),
+    "network": Assumption(50e9, "B/s", "between hosts, per GPU (400 Gb/s)", DGX),
+    "training": Assumption(0.35, "", "share of the FLOP/s that an update reaches", OURS),
+    "prefill": Assumption(0.40, "", "share of the FLOP/s that reading prompts reaches", OURS),
+    "decoding": Assumption(0.60, "", "share of the memory's bandwidth that decoding reaches", OURS),
+    "step": Assumption(3e-3, "s", "of a decoding step beside reading memory", OURS),
+    "environment": Assumption(5e-3, "s", "of a step of the world", OURS),
+    "reply": Assumption(200, "tokens", "of a reply in the mean (lognormal, sigma 0.6)", OURS),
+    "spread": Assumption(0.6, "", "sigma of the reply's length", OURS),
+    "prompt": Assumption(1000, "tokens", "of a turn's prompt that are not in the prefix cache", OURS),
+    "turns": Assumption(
+        50, "", "of an episode that fails; one that succeeds has 10 to 50", "configs/published/alfworld.yaml"
+    ),
+    "success": Assumption(0.5, "", "share of the episodes that succeed", OURS),
+    "reflection": Assumption(512, "tokens", "of the analysis of a failure", "configs/published/alfworld.yaml"),
+    "history": Assumption(4000, "tokens", "of the failure that it reads", OURS),
+    "passes": Assumption(
+        12, "FLOP", "per parameter and token: update 8, reference 2, old log-probabilities 2", "counted"
+    ),
+    "updates": Assumption(20, "", "updates of an iteration, however large it is", "configs/published/alfworld.yaml"),
+    "gather": Assumption(5e9, "B/s", "of the weights from learner to sampler", OURS),
+    "wake": Assumption(2.0, "s", "vLLM falls asleep and wakes", OURS),
+    "disk": Assumption(2e9, "B/s", "shared disk", OURS),
+    "adam": Assumption(1e9, "/s", "parameters of an offloaded step on a host", OURS),
+}
+A = {name: one.value for name, one in ASSUMPTIONS.items()}
+
+
+def decoding_step(size: Size, replies: int) -> float:
+    """Seconds in which a sampler makes one token of each of so many replies."""
+    read = 2 * size.parameters + replies * (A["prompt"] + A["reply"]) * size.cache
+    computed = 2 * size.parameters * replies / (A["flops"] * A["prefill"])
+    return A["step"] + max(read / (A["bandwidth"] * A["decoding"]), computed)
+
+
+def prompt_seconds(size: Size, tokens: float) -> float:
+    """Seconds in which a sampler reads prompts."""
+    return 2 * size.parameters * tokens / (A["flops"] * A["prefill"])
+
+
+def draw_episodes(count: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """The lengths of the replies of each episode, in tokens."""
+    turns = np.where(rng.random(count) < A["success"], rng.integers(10, A["turns"], count), A["turns"]).astype(int)
+    mean = math.log(A["reply"]) - A["spread"] ** 2 / 2
+    return [np.maximum(1, rng.lognormal(mean, A["spread"], n)).astype(int) for n in turns]
+
+
+def play_together(size: Size, episodes: list[np.ndarray]) -> float:
+    """Seconds of a GPU whose episodes wait for each other in every turn."""
+    seconds = 0.0
+    for turn in range(max(map(len, episodes))):
+        lengths = np.sort([episode[turn] for episode in episodes if len(episode) > turn])
+        seconds += prompt_seconds(size, A["prompt"] * len(lengths)) + A["environment"]
+        done = 0
+        for number, length in enumerate(lengths):
+            seconds += (length - done) * decoding_step(size, len(lengths) - number)
+            done = length
+    return seconds
+
+
+def play_apart(size: Size, episodes: list[np.ndarray]) -> float:
+    """Seconds of a GPU whose episodes go on as soon as their own reply is there."""
+    now, steps = 0.0, 0  # decoding steps so far: a reply that begins at step n ends at n + its length
+    turns = [0] * len(episodes)
+    away = [(0.0, number) for number in range(len(episodes))]  # in the world until then
+    running: list[tuple[int, int]] = []  # the step at which each reply ends
+    while away or running:
+        if not running:
+            now = max(now, away[0][0])
+        while away and away[0][0] <= now:
+            _, number = heapq.heappop(away)
+            heapq.heappush(running, (steps + int(episodes[number][turns[number]]), number))
+            now += prompt_seconds(size, A["prompt"])
+        step = decoding_step(size, len(running))
+        ahead = running[0][0] - steps
+        if away:
+            ahead = min(ahead, max(1, math.ceil((away[0][0] - now) / step)))
+        steps, now = steps + ahead, now + ahead * step
+        while running and running[0][0] <= steps:
+            _, number = heapq.heappop(running)
+            turns[number] += 1
+            if turns[number] < len(episodes[number]):
+                heapq.heappush(away, (now + A["environment"], number))
+    return now
+
+
+def rollout_seconds(size: Size, episodes: list[np.ndarray], gpus: int, apart: bool) -> float:
+    """Seconds until the last GPU has played its share of the episodes."""
+    play = play_apart if apart else play_together
+    return max(play(size, share) for rank in range(gpus) if (share := episodes[rank::gpus]))
+
+
+def learn_seconds(size: Size, episodes: list[np.ndarray], gpus: int) -> dict[str, float]:
+    """Seconds of the other parts of an iteration on so many GPUs."""
+    turns = sum(map(len, episodes))
+    tokens = turns * A["prompt"] + sum(int(episode.sum()) for episode in episodes)
+    link = A["nvlink"] if gpus <= HOST else A["network"]
+    weights, updates = 2 * size.parameters, A["updates"]
+    computed = A["passes"] * size.parameters * tokens / (gpus * A["flops"] * A["training"])
+    # Gradients are reduced while the backward pass goes on, once per micro-batch; weights are gathered after each step.
+    micro = max(updates, tokens / gpus / 16_384)
+    exchanged = 0.0 if gpus == 1 else micro * weights / link
+    update = max(computed, exchanged) + (0.0 if gpus == 1 else updates * weights / link)
+    if offloads(size, gpus):
+        update += updates * size.parameters / (A["adam"] * max(1, gpus / HOST))
+    failures = math.ceil(len(episodes) * (1 - A["success"]) / gpus)
+    read = prompt_seconds(size, A["history"] * failures)
+    return {
+        "sync": A["wake"] + weights / A["gather"],
+        "analysis": read + A["reflection"] * decoding_step(size, failures),
+        "update": update,
+        "checkpoint": 16 * size.parameters / A["disk"],
+    }
+
+
+def offloads(size: Size, gpus: int) -> bool:
+    """Whether the optimizer's state does not fit beside weights, reference, gradients and 20 GiB of activations."""
+    return (4 + 16 / gpus) * size.parameters / GIB + 20 + OVERHEAD > CARD
+
+
+def iteration(size: Size, gpus: int, count: int, mode: str, seed: int) -> dict[str, float] | None:
+    """Seconds of each part, with ``total``; None where a GPU cannot sample beside another that learns.
+
+    One step ahead, ``total`` is the slower side with the sync, and ``samplers`` the number of GPUs that sample.
+    """
+    episodes = draw_episodes(count, np.random.default_rng(seed))
+    if mode != "one step ahead":
+        parts = {"rollout": rollout_seconds(size, episodes, gpus, mode == "independent")}
+        parts |= learn_seconds(size, episodes, gpus)
+        return {**parts, "total": sum(parts.values())}
+    found = []
+    for eighths in range(1, 8):
+        samplers = gpus * eighths // 8
+        if not samplers:
+            continue
+        parts = {"rollout": rollout_seconds(size, episodes, samplers, True)}
+        parts |= learn_seconds(size, episodes, gpus - samplers)
+        # Failures are analyzed where replies are sampled.
+        parts["analysis"] = learn_seconds(size, episodes, samplers)["analysis"]
+        sides = parts["rollout"] + parts["analysis"], parts["update"] + parts["checkpoint"]
+        found.append({**parts, "total": max(sides) + parts["sync"], "samplers": samplers})
+    return min(found, key=lambda one: one["total"]) if found else None
+
+
+def episodes_for(gpus: int) -> int:
+    """The published batch of 16 groups of 8, or 16 episodes per GPU where that is more."""
+    return max(128, 16 * gpus)
+
+
+def draw(rows: list[dict[str, object]], *files: Path) -> None:
+    """Stacked bars of the parts, one panel per model."""
+    from matplotlib.figure import Figure
+
+    from roleagent.experiments.pictures import COLORS, save
+
+    figure = Figure(figsize=(9.0, 5.6), layout="constrained")
+    for axes, model in zip(figure.subplots(1, 2), MODELS, strict=True):
+        chosen = [row for row in rows if row["model"] == model]
+        labels = [f"{row['gpus']} · {row['mode']}" for row in chosen]
+        left = np.zeros(len(chosen))
+        for part, color in zip(PARTS, COLORS, strict=False):
+            widths = np.array([float(row[part]) / 60 for row in chosen])  # type: ignore[arg-type]
+            ahead = [row["mode"] == MODES[2] for row in chosen]
+            axes.barh(labels, widths, left=left, color=color, label=part, alpha=1.0)
+            for bar, pale in zip(axes.containers[-1], ahead, strict=True):
+                bar.set_alpha(0.45 if pale else 1.0)
+            left += widths
+        totals = [float(row["total"]) / 60 for row in chosen]  # type: ignore[arg-type]
+        axes.plot(totals, labels, "|", color="black", markersize=11, label="iteration")
+        axes.set_title(f"Qwen2.5 {model}")
+        axes.set_xlabel("minutes per iteration")
+        axes.invert_yaxis()
+    figure.axes[0].legend(fontsize=8)
+    save(figure, *files)
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--picture", type=Path, nargs="*", default=[], metavar="FILE", help=".svg or .png to draw")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    print("| number | value | source |\n|---|---|---|")
+    for one in ASSUMPTIONS.values():
+        print(f"| {one.meaning} | {one.value:g} {one.unit} | {one.source} |")
+    rows: list[dict[str, object]] = []
+    print("\n| model | GPUs | episodes | rollouts | " + " | ".join(PARTS) + " | iteration, s | tokens/s per GPU |")
+    print("|---" * (len(PARTS) + 6) + "|")
+    for model, size in MODELS.items():
+        for gpus in GPUS:
+            count = episodes_for(gpus)
+            sampled = sum(int(one.sum()) for one in draw_episodes(count, np.random.default_rng(options.seed)))
+            for mode in MODES:
+                found = iteration(size, gpus, count, mode, options.seed)
+                if found is None:
+                    continue
+                rate = sampled / found["total"] / gpus
+                rows.append({"model": model, "gpus": gpus, "episodes": count, "mode": mode, **found, "rate": rate})
+                where = f", {found['samplers']:.0f} sample" if "samplers" in found else ""
+                parts = " | ".join(f"{found[part]:.0f}" for part in PARTS)
+                print(f"| {model} | {gpus} | {count} | {mode}{where} | {parts} | {found['total']:.0f} | {rate:.0f} |")
+    if options.picture:
+        draw(rows, *options.picture)
+    print(
+        "RESULT", json.dumps([{k: round(v, 1) if isinstance(v, float) else v for k, v in row.items()} for row in rows])
+    )
+
+
+if __name__ == "__main__":
+    main()
