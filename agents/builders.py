@@ -64,11 +64,16 @@ def _read_replies(env: gymnasium.Env, config: Config, horizon: int) -> Tags | To
         raise ConfigError(str(error)) from error
 
 
-def model_analyst(config: Config, policy: Policy) -> ModelAnalyst:
-    """The policy in the environment role, as configured."""
+def model_analyst(config: Config, policy: Policy, batch: int = 64) -> ModelAnalyst:
+    """The policy in the environment role, as configured; it answers ``batch`` questions side by side."""
     options = config.curriculum
     return ModelAnalyst(
-        policy, options.temperature, options.reflection_tokens, options.selection_tokens, options.candidate_tokens
+        policy,
+        options.temperature,
+        options.reflection_tokens,
+        options.selection_tokens,
+        options.candidate_tokens,
+        batch,
     )
 
 
@@ -158,9 +163,12 @@ def endpoint_analyst(config: Config) -> EndpointAnalyst:
         raise ConfigError(str(error)) from error
 
 
-def open_analyst(config: Config, policy: Policy) -> Analyst:
+def open_analyst(config: Config, policy: Policy, batch: int = 64) -> Analyst:
     """The configured analyst: the policy itself, rules, a model behind a server, or ``module:Class``, called without
     arguments.
+
+    Args:
+        batch: questions that the policy answers side by side.
 
     Raises:
         ConfigError: it cannot be opened; one line.
@@ -172,7 +180,7 @@ def open_analyst(config: Config, policy: Policy) -> Analyst:
         return endpoint_analyst(config)
     if ":" in name:
         return analyst_class(name)()
-    return model_analyst(config, policy)
+    return model_analyst(config, policy, batch)
 
 
 def endpoint_simulator(config: Config, grammar: TaskGrammar) -> EndpointSimulator:

@@ -2,7 +2,8 @@
 
 Episodes are dealt one by one, so that no rank waits while another plays whole groups. A group comes together again on
 its home: group n on rank n modulo their number. Advantages are estimated there. For the update segments move once
-more, so that in every optimizer step each rank has nearly the same number of tokens.
+more, so that in every optimizer step each rank has nearly the same number of tokens. What the analyst asks on the first
+rank is dealt, too.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ import heapq
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
 from roleagent.learners.batch import Batch, Column
 from roleagent.learners.engine.prefix_sharing import distinct_tokens
 from roleagent.learners.run.ranks import Ranks, dealt_back
-from roleagent.types import Group, Segment
+from roleagent.types import Completion, Group, Request, Segment
 
 
 def play_groups(
@@ -86,6 +88,41 @@ def join_groups(parts: Sequence[Group]) -> Group:
     """One group of the trajectories of several of the same task."""
     task = next((part.task for part in parts if part.trajectories), parts[0].task)
     return Group(task, tuple(one for part in parts for one in part.trajectories))
+
+
+class SharedPolicy:
+    """The policy for questions that the first rank alone knows, such as its analyst's: all ranks answer them.
+
+    On the first rank it stands in for the policy until :meth:`close`. Meanwhile the others :meth:`serve`.
+
+    Args:
+        policy: of this rank; all have the same weights.
+        ranks: the processes of the run.
+    """
+
+    def __init__(self, policy: Policy, ranks: Ranks):
+        self._policy, self._ranks = policy, ranks
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+    def generate(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+        """As :meth:`Policy.generate`; each rank samples an equal share."""
+        return self._answer(*self._ranks.once(lambda: (requests, temperature)))
+
+    def serve(self) -> None:
+        """Answers the first rank's questions until it closes."""
+        while (asked := self._ranks.once(lambda: None)) is not None:
+            self._answer(*asked)
+            self._policy.clear_cache()
+
+    def close(self) -> None:
+        """Nothing more is asked."""
+        self._ranks.once(lambda: None)
+
+    def _answer(self, requests: Sequence[Request], temperature: float) -> list[Completion]:
+        own = self._policy.generate(self._ranks.share(requests), temperature)
+        return dealt_back(self._ranks.gather(own))
 
 
 class Minibatch(NamedTuple):

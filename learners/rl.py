@@ -22,7 +22,7 @@ from transformers import PreTrainedModel
 
 from roleagent.agents.builders import EnvSplit, open_analyst, open_rollout_policy
 from roleagent.agents.policies.hf import HFPolicy, reason_of
-from roleagent.agents.policies.protocol import Policy
+from roleagent.agents.policies.protocol import HasBackend, Policy
 from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.failure_sampler import CurriculumSampler
@@ -32,7 +32,15 @@ from roleagent.files import make_whole, write_checksums
 from roleagent.learners.advantages import Advantages, estimator_config
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Batch, Column, build_batch, whiten
 from roleagent.learners.critic import critic_advantages, fit, open_critic
-from roleagent.learners.dealing import Minibatch, Outline, bring_home, deal_segments, play_groups, play_own
+from roleagent.learners.dealing import (
+    Minibatch,
+    Outline,
+    SharedPolicy,
+    bring_home,
+    deal_segments,
+    play_groups,
+    play_own,
+)
 from roleagent.learners.engine.engine import Columns, Engine, Learner, NotFinite, policy_computes
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.engine.lora import Adapter, ModuleWeights, adapted
@@ -112,8 +120,9 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
     With ``genenv=on`` it chooses the base tasks of a :class:`~roleagent.curricula.generated_sampler.GeneratedSampler`,
     whose new tasks ``simulator`` writes, if it is a language model.
     """
+    policy = SharedPolicy(actor, run.ranks)
     if not run.ranks.first:
-        return RankSampler(run, None)
+        return RankSampler(run, None, policy)
     options = run.config.curriculum
     if run.config.aiw:
         if options.library:
@@ -123,7 +132,8 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
         sampler: Sampler = CurriculumSampler(
             split.task_split,
             library,
-            open_analyst(run.config, actor),
+            # vLLM itself decides how much it computes side by side.
+            open_analyst(run.config, policy, 4096 if isinstance(actor, HasBackend) else 64 * run.ranks.size),
             run.stream("sampler"),
             epsilon=options.epsilon,
             candidates=options.candidates,
@@ -139,7 +149,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
         sampler = generated_sampler(run, split, sampler, simulator.simulator if simulator else None)
     if run.progress.sampler is not None:
         sampler.load_state_dict(run.progress.sampler)
-    return RankSampler(run, sampler)
+    return RankSampler(run, sampler, policy)
 
 
 class Episodes:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Any
 
 from roleagent.agents.policies.protocol import Policy
@@ -15,6 +15,7 @@ from roleagent.agents.rollout import RolloutStats
 from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.generated_sampler import GeneratedSampler
 from roleagent.learners.advantages import estimator_config
+from roleagent.learners.dealing import SharedPolicy
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.run.metrics import (
     add_counters,
@@ -136,20 +137,23 @@ class RankSampler:
     Args:
         run: the run.
         sampler: on the first rank; None elsewhere.
+        policy: the sampler's analyst asks it; every rank has it.
     """
 
-    def __init__(self, run: Run, sampler: Sampler | None):
-        self._run, self._sampler = run, sampler
+    def __init__(self, run: Run, sampler: Sampler | None, policy: SharedPolicy):
+        self._run, self._sampler, self._policy = run, sampler, policy
 
     def sample(self, count: int) -> list[str]:
         """``count`` task ids, the same on every rank."""
         return self._run.ranks.once(lambda: self._sample(count))
 
     def observe(self, scored: Sequence[ScoredGroup]) -> Analysis:
-        """Analyzes the failures and updates the curriculum, on the first rank; elsewhere nothing."""
+        """Analyzes the failures and updates the curriculum, on the first rank; the others answer what it asks."""
         if self._sampler is None:
+            with self._run.timer("analysis"):
+                self._policy.serve()
             return Analysis()
-        with self._run.timer("analysis"):
+        with self._run.timer("analysis"), closing(self._policy):
             choices, reflections = self._sampler.choices(), self._sampler.observe([one.group for one in scored])
         self._run.progress.sampler = self._sampler.state_dict()
         if isinstance(self._sampler, GeneratedSampler):
@@ -159,9 +163,11 @@ class RankSampler:
     def observe_analyzed(self, groups: Sequence[Group], reflections: Sequence[Reflection]) -> None:
         """As :meth:`observe`, with the analyses of the failed episodes, in their order."""
         if self._sampler is None:
-            return
-        if isinstance(self._sampler, CurriculumSampler):
             with self._run.timer("analysis"):
+                self._policy.serve()
+            return
+        with self._run.timer("analysis"), closing(self._policy):
+            if isinstance(self._sampler, CurriculumSampler):
                 steps = self._sampler.learn(groups)
                 answer: Any = None
                 with contextlib.suppress(StopIteration):

@@ -5,9 +5,12 @@ What the processes do is in ``any_ranks.py``.
 """
 
 import os
+import queue
 import socket
 import subprocess
 import sys
+import threading
+import types
 
 import numpy as np
 import pytest
@@ -16,9 +19,9 @@ from any_ranks import SAVED, UPDATES
 from programs import HANGS, ROOT
 
 from roleagent.config import ConfigError, from_dict
-from roleagent.learners.dealing import Minibatch, Outline, costs, owners_of, partition
+from roleagent.learners.dealing import Minibatch, Outline, SharedPolicy, costs, owners_of, partition
 from roleagent.learners.run.launch import check_ranks
-from roleagent.types import Segment
+from roleagent.types import Completion, Request, Segment
 
 # Characters of the episodes of one iteration: 16 groups of 8, of a small policy in ALFWorld.
 RECORDED = """
@@ -73,6 +76,62 @@ def test_more_ranks_than_episodes_are_refused():
     check_ranks(config, 6)
     with pytest.raises(ConfigError, match="7 ranks for the 6 episodes of an iteration"):
         check_ranks(config, 7)
+
+
+class Threads:
+    """Ranks that are threads of this process."""
+
+    def __init__(self, size):
+        self.size, self.mail = size, [queue.SimpleQueue() for _ in range(2 * size)]
+
+    def rank(self, number):
+        return types.SimpleNamespace(
+            once=lambda act: self.once(number, act),
+            gather=lambda value: self.gather(number, value),
+            share=lambda items: list(items)[number :: self.size],
+        )
+
+    def once(self, number, act):
+        if number:
+            return self.mail[number].get(timeout=20)
+        value = act()
+        [self.mail[other].put(value) for other in range(1, self.size)]
+        return value
+
+    def gather(self, number, value):
+        if number:
+            self.mail[self.size + number].put(value)
+            return []
+        return [value, *(self.mail[self.size + other].get(timeout=20) for other in range(1, self.size))]
+
+
+class Echo:
+    """Replies with the first token of each prompt, and counts."""
+
+    asked = cleared = 0
+
+    def generate(self, requests, temperature):
+        self.asked += len(requests)
+        return [Completion(request.prompt_ids[:1], (temperature,), "stop") for request in requests]
+
+    def clear_cache(self):
+        self.cleared += 1
+
+
+def test_all_ranks_answer_what_the_first_one_asks():
+    ranks, policies = Threads(3), [Echo() for _ in range(3)]
+    first, *others = (SharedPolicy(policy, ranks.rank(number)) for number, policy in enumerate(policies))
+    threads = [threading.Thread(target=one.serve, daemon=True) for one in others]
+    [thread.start() for thread in threads]
+    requests = [Request((token, 7), token, 4, frozenset()) for token in range(8)]
+    for count in (8, 1, 0):
+        replies = first.generate(requests[:count], 0.5)
+        assert [reply.token_ids for reply in replies] == [(token,) for token in range(count)]
+    first.close()
+    [thread.join(20) for thread in threads]
+    assert not any(thread.is_alive() for thread in threads)
+    assert [policy.asked for policy in policies] == [4, 3, 2]
+    assert [policy.cleared for policy in policies] == [0, 3, 3]
 
 
 @pytest.fixture(scope="module")
