@@ -28,7 +28,7 @@ World-In-Agent:
 ``failure_recall_before``
     The same in the evaluation before training, on held-out tasks; at temperature 1 if the run had that evaluation.
 ``prediction_information``
-    Partial correlation of a turn's prediction score and the episode's success, given the command's validity.
+    Correlation of a turn's prediction score and the episode's success, within task and state.
 ``advantage_agreement``
     Correlation of the run's advantages with GiGPO's, over groups with variance. At 1 predictions have no effect.
 ``last_step_bias``

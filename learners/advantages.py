@@ -331,30 +331,34 @@ def summary(
 def prediction_counters(episodes: Sequence[Trajectory]) -> dict[str, float]:
     """How predictions correlate with success, and how well they predict failed commands.
 
-    A turn's score is the mean over its scored horizons; its validity is ``info["valid_action"]``.
+    A turn's score is the mean over its scored horizons.
 
     Returns:
         ``prediction_correlation``: of the score and the episode's success over all scored turns, in [-1, 1].
-        ``prediction_information``: the partial correlation of the two, given validity, in [-1, 1]. Scores that only
-        separate valid commands from invalid ones have 0. Both are 0 if they are undefined: no spread in the scores or
-        in success (among turns of equal validity).
+        ``prediction_information``: their correlation within each task and state, where A^S compares, in [-1, 1].
+        ``prediction_information_action``: the same within each task, state and action: what is left is the sampling of
+        the prediction. All three are 0 if they are undefined: no spread in the scores or in success.
         ``failure_recall``: of the turns with a prediction whose command failed (invalid, with a known state), the
         share whose prediction for the next state is exactly that state, in [0, 1]; 0 if no command failed.
     """
     rows, recalled = [], []
+    states: dict[tuple[str, ...], int] = {}
+    actions: dict[tuple[str, ...], int] = {}
     for trajectory in episodes:
         for turn in trajectory.turns:
             if turn.prediction is None:
                 continue
-            valid = bool(turn.info.get("valid_action", True))
             if scores := turn.prediction.scores:
-                rows.append((math.fsum(score.score for score in scores) / len(scores), trajectory.success, valid))
+                at = (trajectory.task.task_id, turn.grouping_state or "")
+                classes = states.setdefault(at, len(states)), actions.setdefault((*at, turn.action), len(actions))
+                rows.append((math.fsum(score.score for score in scores) / len(scores), trajectory.success, *classes))
             if (known := failure_predicted(turn)) is not None:
                 recalled.append(known)
-    scores, success, valid = np.array(rows, float).reshape(-1, 3).T
+    scores, success, state, action = np.array(rows, float).reshape(-1, 4).T
     return {
         "prediction_correlation": partial_correlation(scores, success, np.zeros(len(rows))),
-        "prediction_information": partial_correlation(scores, success, valid),
+        "prediction_information": partial_correlation(scores, success, state),
+        "prediction_information_action": partial_correlation(scores, success, action),
         "failure_recall": sum(recalled) / len(recalled) if recalled else 0.0,
     }
 

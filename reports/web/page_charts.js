@@ -158,13 +158,13 @@ const CHARTS = [
         title: "Prediction score and success",
         unit: "correlation over turns",
         lines: of("prediction_correlation"),
-        hint: "Correlation. Invalid commands lower both, so see the next chart.",
+        hint: "Correlation over all turns. Easy states raise both, so see the next chart.",
       },
       {
-        title: "Prediction score and success, given validity",
-        unit: "partial correlation over turns",
+        title: "Prediction score and success, within a state",
+        unit: "correlation within task and state",
         lines: of("prediction_information"),
-        hint: "Partial correlation, given whether the command was valid. Above 0.15 the scores carry a signal.",
+        hint: "Within each task and state, where the state advantage compares. Below 0.1 the scores say next to nothing.",
       },
       {
         title: "Failures predicted",

@@ -158,7 +158,12 @@ def a_run(folder, won, predicted):
     (folder / "result.json").write_text("{}")
     rows = [
         {"stage": "train", "step": step, "environment_steps": 100, "prediction_score": 0.5, "predictions_scored": 9}
-        | {"prediction_correlation": 0.56, "prediction_information": -0.07, "failure_recall": 0.0}
+        | {
+            "prediction_correlation": 0.56,
+            "prediction_information": -0.07,
+            "prediction_information_action": 0.01,
+            "failure_recall": 0.0,
+        }
         | {"predictions_absent": 0, "zero_variance_groups": step, "seconds": 2.0}
         | {"update_seconds": 1.5, "other_seconds": 0.5}
         for step in (1, 2)

@@ -26,15 +26,28 @@ def episode(won, *turns):
     return Trajectory(TASK, (*turns, turn(scores=(), won=won)), True, False, "won" if won else "lost")
 
 
-def test_information_by_hand_is_the_partial_correlation_of_the_textbook():
-    won = [turn(True, (0.9, 0.7)), turn(True, (0.6,)), turn(False, (0.5,))]
-    lost = [turn(True, (0.4,)), turn(False, (0.2,)), turn(False, (0.6,))]
+def test_information_is_the_correlation_within_task_and_state():
+    """Easy states have high scores and success; within a state the better prediction is in the lost episode."""
+
+    def at(place, score, action="look"):
+        return replace(turn(True, score), grouping_state=place, action=action)
+
+    won = [at("easy", (0.9, 0.7)), at("easy", (0.6,)), at("hard", (0.1,), "wait")]
+    lost = [at("easy", (0.9,)), at("hard", (0.2,)), at("hard", (0.3,), "wait"), at("hard", (0.0,))]
     found = prediction_counters([episode(True, *won), episode(False, *lost)])
-    rows = np.array([[0.8, 1, 1], [0.6, 1, 1], [0.5, 1, 0], [0.4, 0, 1], [0.2, 0, 0], [0.6, 0, 0]])
-    plain = np.corrcoef(rows.T)
-    (x, y, z) = plain[0, 1], plain[0, 2], plain[1, 2]
-    assert found["prediction_correlation"] == pytest.approx(x)
-    assert found["prediction_information"] == pytest.approx((x - y * z) / np.sqrt((1 - y**2) * (1 - z**2)))
+    rows = np.array([[0.8, 1, 0], [0.6, 1, 0], [0.1, 1, 1], [0.9, 0, 0], [0.2, 0, 1], [0.3, 0, 1], [0.0, 0, 1]])
+    assert found["prediction_correlation"] == pytest.approx(np.corrcoef(rows.T)[0, 1])
+    scores, success = ([], [])
+    for place in (0, 1):
+        of_state = rows[rows[:, 2] == place]
+        scores += list(of_state[:, 0] - of_state[:, 0].mean())
+        success += list(of_state[:, 1] - of_state[:, 1].mean())
+    assert found["prediction_information"] == pytest.approx(np.corrcoef(scores, success)[0, 1])
+    assert found["prediction_information"] < 0 < found["prediction_correlation"]
+    alone = prediction_counters([episode(True, at("a", (0.9,), "go")), episode(False, at("a", (0.1,), "stay"))])
+    assert alone["prediction_information"] == pytest.approx(1) and alone["prediction_information_action"] == 0
+    other = replace(episode(False, at("a", (0.1,))), task=Task(TASK.env_id, "another-task"))
+    assert prediction_counters([episode(True, at("a", (0.9,))), other])["prediction_information"] == 0
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans(), st.booleans()), max_size=12))

@@ -22,7 +22,8 @@ from roleagent.experiments.plan import SUCCESS, Evaluation, Plan
 from roleagent.reports.data.load_trajectories import TrajectoryReader
 from roleagent.timer import PARTS
 
-OF_PREDICTIONS = ("prediction_score", "prediction_correlation", "prediction_information", "failure_recall")
+_INFORMATION = ("prediction_correlation", "prediction_information", "prediction_information_action")
+OF_PREDICTIONS = ("prediction_score", *_INFORMATION, "failure_recall")
 """Logged numbers that are meaningless without predictions."""
 
 
