@@ -271,6 +271,7 @@ def iteration_metrics(
         **behavior_metrics(episodes),
         **prediction_accuracy(episodes),
         "action_tokens": float(stats.action_tokens),
+        "reply_tokens": float(np.mean([len(turn.completion.token_ids) for turn in turns])) if turns else 0.0,
         "prediction_tokens": float(stats.prediction_tokens),
         "crashed_episodes": float(stats.errors),
         "replaced_groups": float(len(groups) - config.rollout.num_groups),

@@ -74,6 +74,12 @@ const CHARTS = [
         marks: evaluated((s) => s.steps),
         hint: "Falls when tasks are solved sooner. A rise to the limit means wandering.",
       },
+      {
+        title: "Reply length",
+        unit: "tokens",
+        lines: of("reply_tokens"),
+        hint: "Mean length of an action reply, thoughts included.",
+      },
     ],
   ],
   [
