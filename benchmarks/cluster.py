@@ -85,7 +85,7 @@ def prompt_seconds(size: Size, tokens: float) -> float:
 
 def draw_episodes(count: int, rng: np.random.Generator) -> list[np.ndarray]:
     """The lengths of the replies of each episode, in tokens."""
-    turns = np.where(rng.random(count) < A["success"], rng.integers(10, A["turns"], count), A["turns"]).astype(int)
+    turns = np.where(rng.random(count) < A["success"], rng.integers(10, int(A["turns"]), count), A["turns"]).astype(int)
     mean = math.log(A["reply"]) - A["spread"] ** 2 / 2
     return [np.maximum(1, rng.lognormal(mean, A["spread"], n)).astype(int) for n in turns]
 

@@ -72,7 +72,7 @@ def iterations(world: EnvSplit, policy: HFPolicy, task_ids: Sequence[str], updat
         iteration=0,
         own_stream=lambda *name: np.random.default_rng(0),
         inner=lambda *shown: None,
-        ranks=Ranks(),
+        ranks=Ranks(0, 1),
     )
     sampler = SimpleNamespace(sample=lambda count: task_ids)
     episodes = Episodes(run, world.rollout(policy), sampler)  # type: ignore[arg-type] - what it reads of a run
