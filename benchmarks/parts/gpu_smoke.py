@@ -251,7 +251,7 @@ def learner(device: str, stage: str, what: str = "") -> None:
         tokenizer = train_tokenizer(["go to the kitchen and look"], 400, [])
         policy = build_policy(PolicyConfig(**sizes), tokenizer, generator)
         policy.model.resize_token_embeddings(VOCABULARY)
-        policy.model.to(dtype=torch.bfloat16)
+        policy.model.bfloat16()
         if what == "adapter":
             adapt(policy.model, LoRAConfig(rank=16), generator)
         options = [f"deepspeed.zero_stage={stage}", "policy.dtype=bfloat16", "deepspeed.activation_checkpointing=on"]
