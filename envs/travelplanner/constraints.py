@@ -1,7 +1,7 @@
 """TravelPlanner's constraints: eight of common sense, five of the query, in our words.
 
 The publisher checks them against its database of all cities. Here the reference information of the task stands in its
-place, which is all that an agent is told. What is in neither is out of the sandbox: another flight, another city, a
+place, which is all that an agent knows. What is in neither is out of the sandbox: another flight, another city, a
 meal in the city of departure. Where the rules differ besides, the function says so.
 """
 

@@ -95,7 +95,7 @@ def route(text: str) -> tuple[str, str] | None:
 
 
 def cities_of(day: Day) -> tuple[str, ...]:
-    """The cities of a day: the one it is spent in, or both of a travel; none if a travel is not told."""
+    """The cities of a day: the one it is spent in, or both of a travel; none if a travel names no route."""
     city = day.get("current_city", "")
     if "from" in city:
         return route(city) or ()

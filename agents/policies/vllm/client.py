@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from queue import SimpleQueue
 from typing import Any
@@ -297,8 +296,7 @@ class ServerPool:
                     except PolicyError as error:
                         self._leave_out(server, error)
             there = [server for server in self._servers if not server.lost]
-            with ExitStack() as stack:
-                beside = stack.enter_context(ThreadPoolExecutor(max(1, len(there))))
+            with ThreadPoolExecutor(max(1, len(there))) as beside:
                 theirs = {server: beside.submit(server.ask, "POST", "/weights", **fields) for server in there}
                 polls = {
                     server: lambda ours=ours: ours.result() if ours.done() else None for server, ours in theirs.items()
@@ -367,8 +365,9 @@ def _check(server: Any, url: str, config: Config, policy: HFPolicy) -> None:
         raise PolicyError(f"the vLLM server at {url} was started for another run: start it with {shlex.join(wrong)}")
     mine, theirs = model_shape(policy.model.config), server["model"]
     if theirs != mine:
-        different = [f"{name} {theirs.get(name)} instead of {value}" for name, value in mine.items()]
-        different = [text for text, name in zip(different, mine, strict=True) if theirs.get(name) != mine[name]]
+        different = [
+            f"{name} {theirs.get(name)} instead of {value}" for name, value in mine.items() if theirs.get(name) != value
+        ]
         raise PolicyError(
             f"the vLLM server at {url} has another model ({', '.join(different)}): start it with the run's own model"
         )

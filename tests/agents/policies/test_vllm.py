@@ -321,7 +321,7 @@ def pool(monkeypatch):
 
 
 def play(actor, episodes=9, turns=4, seed=5):
-    """Episodes side by side; what each was told, by turn."""
+    """Episodes side by side; the replies in each, by turn."""
     actor.reseed(seed)
     backend, said = actor.backend(1.0), {slot: [] for slot in range(episodes)}
     for slot in said:
