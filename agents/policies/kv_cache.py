@@ -46,9 +46,10 @@ class SlotLayer(CacheLayerMixin):
         assert self.keys is not None and self.values is not None
         rows, positions, used = self._cache.rows, self._cache.positions, self._cache.used
         # (rows, new, heads, width) on the left: advanced indices separated by a slice move to the front.
-        self.keys[rows, :, positions] = key_states.transpose(1, 2)
-        self.values[rows, :, positions] = value_states.transpose(1, 2)
-        return self.keys[: len(rows), :, :used], self.values[: len(rows), :, :used]
+        self.keys[rows[:, None], :, positions] = key_states.transpose(1, 2)
+        self.values[rows[:, None], :, positions] = value_states.transpose(1, 2)
+        read = slice(len(rows)) if self._cache.first_rows else rows  # a slice copies nothing
+        return self.keys[read, :, :used], self.values[read, :, :used]
 
     def copy_rows(self, source: SlotLayer, rows: Tensor, capacity: int, filled: int) -> None:
         """Row i becomes a copy of the first ``filled`` tokens of the row ``rows[i]`` of ``source``.
@@ -115,6 +116,7 @@ class SlotCache(Cache):
         self.tokens: list[list[int]] = []
         self.stored = self.capacity = self.used = 0
         self.rows = self.positions = torch.zeros(0, dtype=torch.long, device=device)
+        self.first_rows = True
 
     def arrange(self, slots: Sequence[int], longest: int) -> None:
         """Makes the first rows the conversations ``slots``, in any order. New ones take the rows of those that rest.
@@ -194,12 +196,14 @@ class SlotCache(Cache):
             self.slots[one], self.slots[other] = self.slots[other], self.slots[one]
             self.tokens[one], self.tokens[other] = self.tokens[other], self.tokens[one]
 
-    def write_at(self, positions: Tensor, used: int) -> None:
-        """Announces the next pass over the model, which takes the first ``n`` rows.
+    def write_at(self, positions: Tensor, used: int, rows: Tensor | None = None) -> None:
+        """Announces the next pass over the model.
 
         Args:
             positions: the place of each new token in its conversation, ``(n, new)``.
             used: slots that the pass may have to look at; more than any of the positions.
+            rows: that the pass takes, ``(n,)``; None: the first ``n``.
         """
-        rows = torch.arange(len(positions), device=self.device)
-        self.rows, self.positions, self.used = rows[:, None].expand_as(positions), positions, used
+        self.first_rows = rows is None
+        self.rows = torch.arange(len(positions), device=self.device) if rows is None else rows
+        self.positions, self.used = positions, used

@@ -10,6 +10,7 @@ import inspect
 import math
 import os
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -53,8 +54,16 @@ class Decoder:
         known = inspect.signature(model.base_model.forward).parameters
         self._cache = "cache" if "cache" in known else "past_key_values"  # the name in earlier versions of transformers
 
-    def read(self, cache: SlotCache, tokens: Tensor, starts: Tensor, counts: Tensor | None, reach: int) -> Tensor:
-        """Adds tokens to the first rows of the cache; returns the next logits ``(rows, vocabulary)``.
+    def read(
+        self,
+        cache: SlotCache,
+        tokens: Tensor,
+        starts: Tensor,
+        counts: Tensor | None,
+        reach: int,
+        which: Tensor | None = None,
+    ) -> Tensor:
+        """Adds tokens to rows of the cache; returns the next logits ``(rows, vocabulary)``.
 
         Args:
             tokens: ``(rows, width)``, filled up on the right.
@@ -62,6 +71,7 @@ class Decoder:
             counts: new tokens of each row, 1 or more, ``(rows,)``; None: one each.
             reach: slots that the fullest row comes to have, or more, at most the cache's capacity: what can be said
                 of ``starts + counts`` without asking the device.
+            which: the rows of the cache, ``(rows,)``; None: the first ones.
         """
         rows, width = tokens.shape
         at = torch.arange(width, device=tokens.device)
@@ -73,7 +83,8 @@ class Decoder:
             used = min(used + 1, cache.capacity)
             positions = torch.where(at < counts[:, None], positions, used - 1)
         mask = torch.arange(used, device=tokens.device) <= positions[:, None, :, None]
-        hidden = self.states(cache, tokens, positions, positions, mask)
+        cache.write_at(positions, used, which)
+        hidden = self._pass(cache, tokens, positions, mask)
         last = hidden[:, 0] if counts is None else hidden[torch.arange(rows, device=tokens.device), counts - 1]
         return self.logits(last)
 
@@ -87,6 +98,9 @@ class Decoder:
             mask: the slots that each token attends to, its own included, bool ``(rows, 1, width, used)``.
         """
         cache.write_at(places, mask.shape[-1])
+        return self._pass(cache, tokens, positions, mask)
+
+    def _pass(self, cache: SlotCache, tokens: Tensor, positions: Tensor, mask: Tensor) -> Tensor:
         if self.model.config._attn_implementation == "eager":  # adds the mask to what it compares
             dtype = self.model.dtype
             mask = torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)
@@ -113,6 +127,8 @@ BLOCK = 64
 """Vocabulary entries per block of the two-level inverse-CDF sampling."""
 STEPS_AHEAD = 8
 """Steps whose random numbers are drawn at once, and between two checks for finished rows on an accelerator."""
+PASS_COST = {"cpu": 64, "accelerator": 1024}
+"""How many tokens take as long to read as a pass takes to begin: to fetch the weights, or to launch its kernels."""
 MIN_SHARED_PREFIX = 8
 """Fewest tokens of a common prefix that is computed once for all prompts."""
 
@@ -311,12 +327,50 @@ def prefill_rows(decoder: Decoder, cache: SlotCache, prompts: Sequence[Sequence[
     """Computes the uncached tokens of each prompt, at least the last one; returns the logits after it."""
     starts = [min(start, len(prompt) - 1) for start, prompt in zip(known, prompts, strict=True)]
     fresh = [prompt[start:] for start, prompt in zip(starts, prompts, strict=True)]
-    width = max(map(len, fresh))
-    tokens, begins, counts = (
-        torch.tensor(numbers, device=cache.device)
-        for numbers in ([[*ids, *[0] * (width - len(ids))] for ids in fresh], starts, [len(ids) for ids in fresh])
-    )
-    with counting("tokens read", sum(map(len, fresh))):
-        logits = decoder.read(cache, tokens, begins, counts, max(map(len, prompts)))
+    groups = passes([len(ids) for ids in fresh], PASS_COST["cpu" if cache.device.type == "cpu" else "accelerator"])
+    logits = []
+    for rows in groups:
+        ids = [fresh[row] for row in rows]
+        width = max(map(len, ids))
+        tokens, begins, counts, which = (
+            torch.tensor(numbers, device=cache.device)
+            for numbers in (
+                [[*some, *[0] * (width - len(some))] for some in ids],
+                [starts[row] for row in rows],
+                [len(some) for some in ids],
+                rows,
+            )
+        )
+        reach = max(len(prompts[row]) for row in rows)
+        with counting("tokens read", sum(map(len, ids))):
+            logits.append(decoder.read(cache, tokens, begins, counts, reach, which if len(groups) > 1 else None))
     cache.tokens[: len(prompts)] = [list(prompt) for prompt in prompts]
-    return logits
+    place = {row: index for index, row in enumerate(chain(*groups))}
+    return torch.cat(logits)[torch.tensor([place[row] for row in range(len(prompts))], device=cache.device)]
+
+
+def passes(lengths: Sequence[int], cost: int) -> list[list[int]]:
+    """Rows that are read in one pass each: a row is filled up to the longest of its pass.
+
+    Args:
+        lengths: new tokens of each row.
+        cost: of a pass, in tokens.
+
+    Returns:
+        the indices of each pass's rows, ascending, with the fewest tokens and costs in sum.
+
+    >>> passes([9, 100, 8, 7], cost=64)
+    [[0, 2, 3], [1]]
+    >>> passes([9, 20, 8, 7], cost=64)
+    [[0, 1, 2, 3]]
+    """
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    best: list[tuple[int, int]] = [(0, 0)]  # of the shortest rows: their least sum, and where their last pass begins
+    for end, row in enumerate(order, 1):
+        best.append(min((best[first][0] + lengths[row] * (end - first) + cost, first) for first in range(end)))
+    found, end = [], len(order)
+    while end:
+        first = best[end][1]
+        found.append(sorted(order[first:end]))
+        end = first
+    return found[::-1]

@@ -154,9 +154,9 @@ def test_what_prompts_share_is_read_once(make, monkeypatch):
     policy, read = make(), []
     inner = Decoder.read
 
-    def counted(self, cache, tokens, starts, counts, reach):
+    def counted(self, cache, tokens, starts, counts, *rest):
         read.append(tokens.shape[0] if counts is None else int(counts.sum()))
-        return inner(self, cache, tokens, starts, counts, reach)
+        return inner(self, cache, tokens, starts, counts, *rest)
 
     monkeypatch.setattr(Decoder, "read", counted)
     stem = ids(20)
@@ -166,6 +166,26 @@ def test_what_prompts_share_is_read_once(make, monkeypatch):
     assert len({answer.token_ids for answer in answers[:4]}) > 1  # each of a group draws for itself
     grown = {slot: prompts[slot] + answer.token_ids + ids(slot + 1) for slot, answer in enumerate(answers)}
     later = ask(policy, grown)
+    for slot, answer in enumerate(later):
+        assert answer.logprobs == pytest.approx(whole(policy, grown[slot], answer.token_ids), abs=1e-5)
+
+
+def test_a_long_observation_does_not_fill_up_the_others(monkeypatch):
+    """Rows of like lengths are read together: of one that got a page of text and seven that got a line, two passes."""
+    policy, read = qwen3(), []
+    inner = Decoder.read
+
+    def counted(self, cache, tokens, starts, counts, *rest):
+        read.append(tokens.numel())
+        return inner(self, cache, tokens, starts, counts, *rest)
+
+    prompts = {slot: ids(4 + slot, slot) for slot in range(8)}
+    answers = ask(policy, prompts, n=2)
+    grown = {slot: prompts[slot] + answer.token_ids + ids(2 + slot) for slot, answer in enumerate(answers)}
+    grown[3] += ids(150)
+    monkeypatch.setattr(Decoder, "read", counted)
+    later = ask(policy, grown, n=2)
+    assert len(read) == 3 and sum(read[:2]) < 300  # where all are filled up: more than 1,200
     for slot, answer in enumerate(later):
         assert answer.logprobs == pytest.approx(whole(policy, grown[slot], answer.token_ids), abs=1e-5)
 
