@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from roleagent.envs.searchqa.scoring import judge
+from roleagent.envs.single_reply import SingleReplyTasks, json_rows, read_files
 from roleagent.envs.tools.definition.function_tool import DescribedTool
-from roleagent.envs.tools.next_call import CallTask, CallTasks, NextCallEnv, json_rows, read_files
+from roleagent.envs.tools.next_call import CallTask, NextCallEnv
 from roleagent.tools import Call
 
 ENV_ID = "RoleAgent/APIBank-v0"
@@ -35,7 +36,7 @@ class APIBankEnv(NextCallEnv):
 
     version = "API-Bank"
 
-    def open_tasks(self, data_dir: str | None) -> CallTasks:
+    def open_tasks(self, data_dir: str | None) -> SingleReplyTasks[CallTask]:
         return load(data_dir)
 
     def problem(self, task: CallTask, calls: Sequence[Call | str]) -> str | None:
@@ -88,7 +89,7 @@ def _overlap(given: Any, wanted: Any) -> bool:
 
 
 @lru_cache(maxsize=2)
-def load(data_dir: str | None) -> CallTasks:
+def load(data_dir: str | None) -> SingleReplyTasks[CallTask]:
     """The tasks: one for every call of a dialogue.
 
     Raises:
@@ -104,7 +105,7 @@ def load(data_dir: str | None) -> CallTasks:
             tasks += _dialogue(level, Path(path).stem, json_rows(files, path), schemas)
     if not tasks or not schemas:
         raise FileNotFoundError(f"{data_dir} lacks api_schemas.jsonl or the dialogues ({SOURCE})")
-    found = CallTasks(tasks, ENV_ID)
+    found = SingleReplyTasks[CallTask](tasks, ENV_ID)
     found.origin = (load, (data_dir,))
     return found
 

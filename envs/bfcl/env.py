@@ -9,7 +9,8 @@ from typing import Any
 
 from roleagent.envs.bfcl.check import gold_calls, problem_of
 from roleagent.envs.bfcl.schema import tool_of
-from roleagent.envs.tools.next_call import CallTask, CallTasks, NextCallEnv, json_rows, read_files
+from roleagent.envs.single_reply import SingleReplyTasks, json_rows, read_files
+from roleagent.envs.tools.next_call import CallTask, NextCallEnv
 from roleagent.tools import Call
 
 ENV_ID = "RoleAgent/BFCL-v0"
@@ -38,7 +39,7 @@ class BFCLEnv(NextCallEnv):
 
     version = "BFCL v4"
 
-    def open_tasks(self, data_dir: str | None) -> CallTasks:
+    def open_tasks(self, data_dir: str | None) -> SingleReplyTasks[CallTask]:
         tasks, self.mapped, self.left_out = load(data_dir)
         return tasks
 
@@ -53,7 +54,7 @@ class BFCLEnv(NextCallEnv):
 
 
 @lru_cache(maxsize=2)
-def load(data_dir: str | None) -> tuple[CallTasks, Mapping[str, int], tuple[str, ...]]:
+def load(data_dir: str | None) -> tuple[SingleReplyTasks[CallTask], Mapping[str, int], tuple[str, ...]]:
     """The tasks, how many types were mapped, and which tasks were left out.
 
     Raises:
@@ -70,7 +71,7 @@ def load(data_dir: str | None) -> tuple[CallTasks, Mapping[str, int], tuple[str,
     if not tasks:
         raise FileNotFoundError(f"{data_dir} has no files of the name BFCL_v4_….json ({SOURCE})")
     broken = tuple(task.id for task in tasks if task.gold and "relevance" not in task.type and _unsolvable(task))
-    found = CallTasks([task for task in tasks if task.id not in broken], ENV_ID)
+    found = SingleReplyTasks[CallTask]([task for task in tasks if task.id not in broken], ENV_ID)
     found.origin = (_tasks, (data_dir,))
     return found, dict(mapped), broken
 
@@ -81,7 +82,7 @@ def _unsolvable(task: CallTask) -> bool:
     return problem_of(task.gold, functions, wanted, "java" in task.type) is not None
 
 
-def _tasks(data_dir: str | None) -> CallTasks:
+def _tasks(data_dir: str | None) -> SingleReplyTasks[CallTask]:
     return load(data_dir)[0]
 
 

@@ -9,10 +9,8 @@ from datetime import date
 from functools import lru_cache
 from typing import Any
 
-from roleagent.envs.tools.next_call import json_rows, read_files
+from roleagent.envs.single_reply import SingleReplyTasks, json_rows, read_files
 from roleagent.envs.travelplanner.plan import Day, read_plan
-from roleagent.sharing import Opened
-from roleagent.tasks.split import TaskSplit
 
 ENV_ID = "RoleAgent/TravelPlanner-v0"
 ARCHIVE, SOURCE = "travelplanner_train.tar.xz", "github.com/OSU-NLP-Group/TravelPlanner, MIT"
@@ -83,28 +81,8 @@ class TripTask:
         return LEVELS[sum(map(bool, (self.house_rule, self.cuisines, self.room_type, self.no_transport)))]
 
 
-class TripTasks(Opened):
-    """The trips.
-
-    Args:
-        tasks: in their order.
-
-    Attributes:
-        by_id: the trips.
-        splits: ``train``, and every level.
-    """
-
-    def __init__(self, tasks: Sequence[TripTask]):
-        self.by_id = {task.id: task for task in tasks}
-        found: dict[str, list[str]] = {"train": [task.id for task in tasks]}
-        for task in tasks:
-            found.setdefault(task.type, []).append(task.id)
-        self.splits = {name: TaskSplit(ENV_ID, name, tuple(ids)) for name, ids in found.items()}
-        self.digest = self.splits["train"].digest  # type: ignore[misc]
-
-
 @lru_cache(maxsize=2)
-def load(data_dir: str | None) -> TripTasks:
+def load(data_dir: str | None) -> SingleReplyTasks[TripTask]:
     """The training tasks: their queries, and the reference information in the same order.
 
     Raises:
@@ -121,7 +99,7 @@ def load(data_dir: str | None) -> TripTasks:
         tasks = [_task(*pair) for pair in enumerate(zip(references, dialogues, strict=True), start=1)]
     except (KeyError, TypeError, IndexError, ValueError) as error:
         raise ValueError(f"{REFERENCE} and {QUERIES} of {data_dir} do not belong together: {error}") from error
-    found = TripTasks(tasks)
+    found = SingleReplyTasks(tasks, ENV_ID, whole="train")
     found.origin = (load, (data_dir,))
     return found
 
@@ -224,4 +202,4 @@ def read_query(query: str) -> tuple[int, int, str | None, tuple[str, ...], str |
     return people, int(budget[1].replace(",", "")), named(_RULES), cuisines, named(_ROOMS), named(_TRANSPORT)
 
 
-__all__ = ["LEVELS", "Reference", "TripTask", "TripTasks", "load", "one_line", "read_query"]
+__all__ = ["LEVELS", "Reference", "TripTask", "load", "one_line", "read_query"]
