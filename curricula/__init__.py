@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from roleagent.curricula.generated_sampler import GeneratedSampler
     from roleagent.curricula.library import FailureLibrary, LibraryError
     from roleagent.curricula.rule_analyst import RuleAnalyst
-    from roleagent.curricula.samplers import UniformSampler
+    from roleagent.curricula.samplers import TypeSampler, UniformSampler
     from roleagent.curricula.simulators import TableSimulator
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "LibraryError",
     "RuleAnalyst",
     "TableSimulator",
+    "TypeSampler",
     "UniformSampler",
 ]
 __getattr__ = lazy_names(
@@ -30,6 +31,7 @@ __getattr__ = lazy_names(
         "LibraryError": "library",
         "RuleAnalyst": "rule_analyst",
         "TableSimulator": "simulators",
+        "TypeSampler": "samplers",
         "UniformSampler": "samplers",
     },
 )

@@ -1,8 +1,8 @@
-"""Uniform task sampling; :mod:`roleagent.curricula.failure_sampler` samples failed tasks more often."""
+"""Task sampling without failures; :mod:`roleagent.curricula.failure_sampler` samples failed tasks more often."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,3 +81,38 @@ class UniformSampler:
                 f"{self.task_split.split} is {self.task_split.digest}: resume with the tasks that the run began with"
             )
         self.rng.bit_generator.state = state["rng"]
+
+
+class TypeSampler(UniformSampler):
+    """A share of the tasks is drawn over their types alike, the rest uniformly.
+
+    It is the control of a curriculum that finds rare types: what it gains without reading failures.
+
+    Args:
+        task_split: the tasks.
+        rng: the generator that draws.
+        epsilon: that share, in [0, 1).
+        task_type: the type of a task id.
+    """
+
+    def __init__(self, task_split: TaskSplit, rng: Generator, epsilon: float, task_type: Callable[[str], str]):
+        super().__init__(task_split, rng)
+        self.epsilon = epsilon
+        of_type: dict[str, list[str]] = {}
+        for task_id in task_split.task_ids:
+            of_type.setdefault(task_type(task_id), []).append(task_id)
+        self._types = list(of_type.values())
+
+    def _draw(self, rng: Generator, taken: set[str]) -> str:
+        if rng.random() < self.epsilon:
+            alike = self._types[int(rng.integers(len(self._types)))]
+            if free := [task_id for task_id in alike if task_id not in taken]:
+                return free[int(rng.integers(len(free)))]
+        return super()._draw(rng, taken)
+
+    def probabilities(self) -> np.ndarray:
+        mixed = (1 - self.epsilon) * super().probabilities()
+        for alike in self._types:
+            places = [self.task_split.position(task_id) for task_id in alike]
+            mixed[places] += self.epsilon / (len(self._types) * len(alike))
+        return mixed

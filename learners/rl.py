@@ -27,7 +27,7 @@ from roleagent.agents.rollout import Rollout, RolloutStats
 from roleagent.config import Config, ConfigError
 from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
-from roleagent.curricula.samplers import UniformSampler
+from roleagent.curricula.samplers import TypeSampler, UniformSampler
 from roleagent.files import make_whole, write_checksums
 from roleagent.learners.advantages import Advantages, estimator_config
 from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Batch, Column, build_batch, whiten
@@ -124,12 +124,17 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
     if not run.ranks.first:
         return RankSampler(run, None, policy)
     options = run.config.curriculum
-    if run.config.aiw:
+    task_type = getattr(split.base.unwrapped, "task_type", None)
+    if run.config.aiw and options.analyst == "types":
+        sampler: Sampler = TypeSampler(
+            split.task_split, run.stream("sampler"), options.epsilon, task_type or (lambda task_id: "")
+        )
+    elif run.config.aiw:
         if options.library:
             library = FailureLibrary(options.library, run.folder.identity)
         else:
             library = FailureLibrary(f"sqlite:///{run.folder.path / 'failures.db'}")
-        sampler: Sampler = CurriculumSampler(
+        sampler = CurriculumSampler(
             split.task_split,
             library,
             # vLLM itself decides how much it computes side by side.
@@ -139,7 +144,7 @@ def open_sampler(run: Run, split: EnvSplit, actor: Policy, simulator: SimulatorT
             candidates=options.candidates,
             learnability=options.learnability,
             **({} if options.learnability else {"overlooked": 0.0}),
-            task_type=getattr(split.base.unwrapped, "task_type", None),
+            task_type=task_type,
         )
         if run.resumed and run.progress.sampler is None:
             library.rollback(0)  # a run killed before its first checkpoint may have saved failures

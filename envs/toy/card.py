@@ -11,5 +11,5 @@ CARD = EnvCard(
     failure_modes="roleagent.envs.alfworld.failures:FAILURE_MODES",
     command_tools="roleagent.envs.toy.tools:TOOLS",
     task_grammar="roleagent.envs.toy.task_grammar:ToyGrammar",
-    splits=("train", "valid"),
+    splits=("train", "valid", "test"),
 )

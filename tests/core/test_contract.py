@@ -15,7 +15,7 @@ TOY, ALFWORLD, WEBSHOP, SEARCHQA, TEXTCRAFT = (f"RoleAgent/{name}-v0" for name i
 OFFICE = "RoleAgent/Office-v0"
 OPTIONS = {TOY: {}, ALFWORLD: {"size": "small"}, WEBSHOP: {}, SEARCHQA: {}, TEXTCRAFT: {}}
 SPLITS = {
-    TOY: ("train", "valid"),
+    TOY: ("train", "valid", "test"),
     ALFWORLD: ("train", "valid_train", "valid_seen", "valid_unseen"),
     WEBSHOP: ("train", "valid", "test"),
     SEARCHQA: ("train", "valid", "test"),
@@ -210,7 +210,7 @@ def test_splits_are_disjoint_and_environments_share_them(env_id):
 @pytest.mark.parametrize(
     ("env_id", "options", "message"),
     [
-        (TOY, {"split": "test"}, r"unknown split 'test'.*train, valid"),
+        (TOY, {"split": "tests"}, r"unknown split 'tests'.*train, valid"),
         (ALFWORLD, {"split": "test"}, "unknown split 'test'.*valid_unseen"),
         (ALFWORLD, {"engine": "unity"}, "unknown engine 'unity'; there are native and textworld"),
         (ALFWORLD, {"size": "huge"}, "size 'huge'"),

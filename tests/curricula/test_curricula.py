@@ -12,7 +12,7 @@ from failures import NOTHING, TOY, failed, story
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.curricula import CurriculumSampler, FailureLibrary, RuleAnalyst, UniformSampler
+from roleagent.curricula import CurriculumSampler, FailureLibrary, RuleAnalyst, TypeSampler, UniformSampler
 from roleagent.envs.wrappers import FailureCurriculum
 from roleagent.failures.modes import match_mode, taxonomy
 from roleagent.tasks.split import TaskSplit
@@ -92,7 +92,8 @@ def test_free_text_finds_its_mode(text):
 def test_no_task_twice_while_others_are_left(kept, n):
     curriculum = sampler(kept, Recall())
     curriculum.weights = {"t3": 9.0, "t4": 1.0}
-    for chosen in (UniformSampler(SPLIT, np.random.default_rng(0)), curriculum):
+    by_type = TypeSampler(SPLIT, np.random.default_rng(0), 0.9, lambda task_id: str(len(task_id)))  # ten of each
+    for chosen in (UniformSampler(SPLIT, np.random.default_rng(0)), curriculum, by_type):
         counts = Counter(chosen.sample(n))
         assert sum(counts.values()) == n and set(counts) <= set(SPLIT.task_ids)
         assert not counts or max(counts.values()) == math.ceil(n / 20)
@@ -109,6 +110,17 @@ def test_the_mixture_by_hand(kept):
     counts = Counter(curriculum.sample(1)[0] for _ in range(6000))
     assert all(abs(counts[task_id] / 6000 - p[i]) < 0.025 for i, task_id in enumerate(SPLIT.task_ids))
     assert curriculum.metrics()["from_curriculum"] / 6000 == pytest.approx(0.4, abs=0.03)
+
+
+def test_types_are_drawn_alike():
+    """Two tasks of one type, eighteen of another."""
+    chosen = TypeSampler(
+        SPLIT, np.random.default_rng(0), 0.5, lambda task_id: "rare" if task_id in ("t3", "t4") else ""
+    )
+    p = chosen.probabilities()
+    assert p[3] == p[4] == pytest.approx(0.5 / 20 + 0.5 / 4) and p[0] == pytest.approx(0.5 / 20 + 0.5 / 36)
+    counts = Counter(chosen.sample(1)[0] for _ in range(6000))
+    assert all(abs(counts[task_id] / 6000 - p[i]) < 0.025 for i, task_id in enumerate(SPLIT.task_ids))
 
 
 def test_weights_by_hand(kept):

@@ -175,7 +175,8 @@ def a_run(folder, won, predicted):
             for reward in rewards:
                 stream.write(json.dumps({"group": group, "chosen_because": because, "reward": reward}) + "\n")
     for name, success in (("before", 0.0), ("iteration-000001", 0.25), ("after", 0.75)):
-        found = {"success": success, "metrics": {"score": {"mean": 0.5 + success / 2}}}
+        by_type = {"cool": {"success": success / 3}}
+        found = {"success": success, "by_type": by_type, "metrics": {"score": {"mean": 0.5 + success / 2}}}
         (folder / f"{name}.json").write_text(json.dumps(found))
 
 
@@ -210,6 +211,12 @@ def test_figures_by_hand(arms, tmp_path):
     scored = ArmRuns("a", arms[0].runs, measure="score")
     assert figures.success(scored, greedy)["seeds"] == [0.625, 0.75]
     assert figures.efficiency(scored, 0.75)["steps"] == {0: (150, True), 1: (150, True)}
+    of_type = figures.difference(*arms, greedy, measure="success/heat")  # tasks 1 and 3
+    assert of_type.gaps == (0.5, 0.5) and of_type.over_tasks.value == 0.5 and of_type.alone == (0, 2)
+    assert figures.difference(*arms, greedy, measure="success/cool").gaps == (0.0, 0.0)
+    rare = ArmRuns("a", arms[0].runs, measure="success/cool")
+    assert figures.success(rare, greedy)["seeds"] == [0.5, 0.5]
+    assert figures.efficiency(rare, 0.25)["steps"] == {0: (200, True), 1: (200, True)}
     r = figures.prediction_correlation(arms[0], greedy)
     means = (0.9 + 0.9 + 0.8) / 3, (0.2 + 0.4 + 0.2 + 0.4 + 0.8) / 5
     assert r["n"] == 8 and (r["above"], r["below"]) == pytest.approx(means)

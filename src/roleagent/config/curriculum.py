@@ -55,7 +55,8 @@ class CurriculumConfig:
     learnability: Switch = True  # what was retrieved is drawn by p (1 - p), too, and a fourth goes
     # to tasks of its type that were not played for long; off: as published
     library: Text = ""  # SQLAlchemy URL; empty: a SQLite file in the run folder
-    analyst: Text = "model"  # model (the policy itself), rule (detectors), endpoint (a server), or module:Class
+    analyst: Text = "model"  # model (the policy itself), rule (detectors), endpoint (a server), or module:Class;
+    # types: a control that reads no failures and draws the share epsilon over the types of tasks alike
     temperature: Temperature = 0.5  # of an analyst that samples
     reflection_tokens: Size = 256  # most tokens of a reflection by the policy
     selection_tokens: Size = 128  # most tokens of a selection by the policy
@@ -64,7 +65,7 @@ class CurriculumConfig:
 
     @model_validator(mode="after")
     def _analyst(self) -> CurriculumConfig:
-        check_name("curriculum.analyst", self.analyst, "model", "rule", "endpoint")
+        check_name("curriculum.analyst", self.analyst, "model", "rule", "endpoint", "types")
         return self
 
 

@@ -59,6 +59,11 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     ),
     ("optim.minibatches", lambda c: not c.optim.minibatch_turns, "optim.minibatch_turns takes its place"),
     ("curriculum.*", lambda c: c.aiw, "aiw=off has no curriculum"),
+    (
+        "curriculum.learnability curriculum.library curriculum.[rsct]*",
+        lambda c: c.curriculum.analyst != "types",
+        "curriculum.analyst=types reads no failures",
+    ),
     (f"{_BY_MODEL} curriculum.temperature", lambda c: c.curriculum.analyst != "rule", "rules write no text"),
     (
         "endpoint.*",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -104,7 +104,11 @@ class ArmRuns:
     def courses(self) -> dict[int, Course]:
         """The learning curve of each run."""
 
+        kind = type_of(self.measure)
+
         def reached(summary: Mapping[str, Any]) -> float:
+            if kind is not None:
+                return float(summary["by_type"][kind][SUCCESS])
             return float(summary[SUCCESS] if self.measure == SUCCESS else summary["metrics"][self.measure]["mean"])
 
         return {seed: course(folder, reached) for seed, folder in self.runs.items()}
@@ -148,7 +152,10 @@ def success(arm: ArmRuns, evaluation: Evaluation) -> dict[str, Any]:
     """An arm's success on the split: over all and by task type with intervals over tasks; its measure by seed."""
     records = arm.records(evaluation)
     measured = arm.measured(evaluation)
-    by_seed = [float(np.mean([outcome(r, arm.measure) for r in one.records if r.sound])) for one in measured]
+    by_seed = [
+        float(np.mean([outcome(r, arm.measure) for r in concerned(one.records, arm.measure) if r.sound]))
+        for one in measured
+    ]
     spread = statistics.spread(by_seed)
     types = sorted({record.task_type for record in records})
     metrics = sorted({name for record in records for name in record.metrics})
@@ -178,7 +185,7 @@ class Difference:
         gaps: one per seed.
         over_seeds: Student's interval of the gaps; None for a single seed.
         detectable: see :func:`detectable`.
-        alone: episodes that only the first and only the second side won; None for another measure than success.
+        alone: episodes that only the first and only the second side won; None where the measure is no success.
         mcnemar: p value of these pairs, if each task was played once in all. Over several seeds pairs of the same task
             depend on each other, and the test would call too much significant.
     """
@@ -201,9 +208,13 @@ def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure:
     seeds = tuple(seed for seed in first.runs if seed in second.runs)
     if not seeds:
         return None
-    sides = first.measured(evaluation, seeds), second.measured(evaluation, seeds)
+    sides = [
+        [replace(one, records=concerned(one.records, measure)) for one in side.measured(evaluation, seeds)]
+        for side in (first, second)
+    ]
     found = compare(*sides, np.random.default_rng(0))
-    cell = found[SUCCESS] if measure == SUCCESS else found["metrics"][measure]
+    of_success = measure == SUCCESS or type_of(measure) is not None
+    cell = found[SUCCESS] if of_success else found["metrics"][measure]
     pairs, gaps = [], []
     for one, other in zip(*sides, strict=True):
         outcomes = [{r.attempt: outcome(r, measure) for r in side.records if r.sound} for side in (one, other)]
@@ -219,7 +230,7 @@ def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure:
         gaps=tuple(gaps),
         over_seeds=statistics.spread(gaps),
         detectable=detectable(gaps),
-        alone=(pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))) if measure == SUCCESS else None,
+        alone=(pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))) if of_success else None,
         mcnemar=cell.get("p"),
     )
 
@@ -239,8 +250,24 @@ def differences(plan: Plan, arms: Sequence[ArmRuns]) -> list[Difference]:
 
 
 def outcome(record: Record, measure: str) -> float:
-    """The value of a measure for an episode."""
-    return float(record.won) if measure == SUCCESS else record.metrics.get(measure, 0.0)
+    """The value of a measure for an episode that it concerns."""
+    of_success = measure == SUCCESS or type_of(measure) is not None
+    return float(record.won) if of_success else record.metrics.get(measure, 0.0)
+
+
+def type_of(measure: str) -> str | None:
+    """The type of tasks whose success is measured; None: the measure is of all tasks.
+
+    >>> type_of("success/cool"), type_of("success")
+    ('cool', None)
+    """
+    name, found, kind = measure.partition("/")
+    return kind if found and name == SUCCESS else None
+
+
+def concerned(records: Sequence[Record], measure: str) -> list[Record]:
+    """The episodes that a measure is about."""
+    return [record for record in records if type_of(measure) in (None, record.task_type)]
 
 
 def detectable(gaps: Sequence[float]) -> float | None:
@@ -259,7 +286,7 @@ def prediction_correlation(arm: ArmRuns, evaluation: Evaluation) -> dict[str, An
         ``n`` episodes; ``r`` with a bootstrap interval over tasks; ``above`` and ``below``, the mean scores of episodes
         above and not above the mean of the measure (for success: won and lost). None if scores or outcomes do not vary.
     """
-    records = [record for record in arm.records(evaluation) if record.prediction is not None]
+    records = [r for r in concerned(arm.records(evaluation), arm.measure) if r.prediction is not None]
     came_to = np.array([outcome(record, arm.measure) for record in records])
     scores = np.array([record.prediction for record in records], float)
     if len(records) < 3 or came_to.std() == 0 or scores.std() == 0:

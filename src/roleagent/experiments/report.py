@@ -45,7 +45,8 @@ def write_report(plan: Plan, out: Path, name: str) -> dict[str, Any]:
     arms = finished(plan, out)
     if not arms:
         raise ConfigError(f"no run in {out} is finished and evaluated yet: there is nothing to report")
-    known = (SUCCESS, *success(arms[0], plan.evaluations[0])["metrics"])
+    of_first = success(arms[0], plan.evaluations[0])
+    known = (SUCCESS, *of_first["metrics"], *(f"{SUCCESS}/{kind}" for kind in of_first["by_type"]))
     if plan.measure not in known:
         raise ConfigError(f"no episode has a measure {plan.measure!r}; there are {', '.join(known)}")
     gains = differences(plan, arms)

@@ -130,11 +130,11 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
             if status:
                 raise ConfigError(f"evaluating {run.folder} ended with status {status} (see {run.log})")
         found = json.loads(result.read_text(encoding="utf-8"))
-        known = found["metrics"]
-        if plan.measure not in (SUCCESS, *known):
+        known = [SUCCESS, *(f"{SUCCESS}/{kind}" for kind in found["by_type"]), *found["metrics"]]
+        if plan.measure not in known:
             raise ConfigError(
                 f"the environment has no measure {plan.measure!r}{nearest(plan.measure, known)}; it has "
-                f"{', '.join([SUCCESS, *known])}"
+                f"{', '.join(known)}"
             )
         results.append({"temperature": evaluation.temperature, **found})
     return results
