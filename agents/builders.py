@@ -78,7 +78,7 @@ def model_analyst(config: Config, policy: Policy, batch: int = 64) -> ModelAnaly
 
 
 STATIC_FACTOR = 5
-"""Tasks in the list of ``simulator.kind=static``, times the tasks of the split."""
+"""Most tasks in the list of ``simulator.kind=static``, times the tasks of the split."""
 
 
 def simulator_class(kind: str) -> type:
@@ -184,13 +184,13 @@ def open_analyst(config: Config, policy: Policy, batch: int = 64) -> Analyst:
 
 
 def endpoint_simulator(config: Config, grammar: TaskGrammar) -> EndpointSimulator:
-    """The model behind the configured server as a task simulator.
+    """The model behind the configured server as a task simulator, during training or before it.
 
     Raises:
         ConfigError: no server is named, or its URL or key is malformed.
     """
     server = config.endpoint
-    endpoint = _open_endpoint(server, "simulator.kind=endpoint")
+    endpoint = _open_endpoint(server, f"simulator.kind={config.simulator.kind}")
     return EndpointSimulator(endpoint, grammar, answer_tokens=server.answer_tokens, prices=_prices(server))
 
 
@@ -211,7 +211,8 @@ def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Genera
     if options.kind == "base":
         return BaseSimulator(grammar)
     if options.kind == "static":
-        return StaticSimulator(grammar, STATIC_FACTOR * tasks, rng)
+        author = endpoint_simulator(config, grammar) if config.endpoint.url else None
+        return StaticSimulator(grammar, STATIC_FACTOR * tasks, rng, author)
     if ":" in options.kind:
         return simulator_class(options.kind)(grammar, rng)
     return endpoint_simulator(config, grammar)

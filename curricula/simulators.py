@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.random import Generator
 
-from roleagent.tasks.grammar import TaskGrammar, TaskSpec
+from roleagent.slow_notice import count, waiting
+from roleagent.tasks.grammar import Refused, TaskGrammar, TaskSpec
 from roleagent.tasks.simulator import Simulator, SimulatorRecord, Situation
 
 _DRAWS = 2000  # base tasks that a table begins with
+_ASKED, _PER_QUESTION = 32, 8  # questions at once to the author of a list, and tasks that each asks for
 _NEIGHBOR = 0.25  # of a record, for each neighbor of a number in it
 
 
@@ -50,37 +53,74 @@ class BaseSimulator:
 
 
 class StaticSimulator(BaseSimulator):
-    """Writes tasks from a list that was drawn once, before training.
+    """Writes tasks from a list that was made once, before training.
 
     It goes through the list in order and then begins again.
 
     Args:
         grammar: the tasks that can be written.
         tasks: length of the list, ≥ 1.
-        rng: draws the list. A resumed run draws it again.
+        rng: draws the list from the base distribution. A resumed run draws it again.
+        author: writes the list instead, such as a model behind a server (offline augmentation). It is asked at the
+            first task; a checkpoint keeps the list.
     """
 
-    def __init__(self, grammar: TaskGrammar, tasks: int, rng: Generator):
+    def __init__(self, grammar: TaskGrammar, tasks: int, rng: Generator, author: Simulator | None = None):
         super().__init__(grammar)
-        self.lines = [grammar.write(grammar.base(rng)) for _ in range(tasks)]
+        self.tasks, self.author = tasks, author
+        self.lines = [] if author else [grammar.write(grammar.base(rng)) for _ in range(tasks)]
         self.position = 0
 
     def propose(self, situations: Sequence[Situation], n: int, rng: Generator) -> list[list[str]]:
-        """The next ``n`` tasks of the list for each situation."""
+        """The next ``n`` tasks of the list for each situation.
+
+        Raises:
+            ValueError: the author writes nothing that can be read.
+        """
+        if not self.lines:
+            with waiting("the list of tasks to be written"):
+                self.lines = self._written(situations[0].target, rng)
         return [[self._next() for _ in range(n)] for _ in situations]
+
+    def _written(self, target: float, rng: Generator) -> list[str]:
+        """The author's tasks that can be read, each once, fewer than wanted if it repeats itself."""
+        assert self.author is not None
+        found: dict[str, None] = {}
+        for _ in range(2 * math.ceil(self.tasks / (_ASKED * _PER_QUESTION))):
+            answers = self.author.propose([Situation({}, target=target)] * _ASKED, _PER_QUESTION, rng)
+            before = len(found)
+            found |= dict.fromkeys(line for lines in answers for line in lines if self._can_be_read(line))
+            count("tasks written", len(found) - before)
+            if len(found) >= self.tasks or not any(answers):  # or the server is gone
+                break
+        if not found:
+            raise ValueError("simulator.kind=static: the model at endpoint.url wrote no task that can be read")
+        return list(found)[: self.tasks]
+
+    def _can_be_read(self, line: str) -> bool:
+        try:
+            return bool(self.grammar.read(line))
+        except Refused:
+            return False
 
     def _next(self) -> str:
         line = self.lines[self.position % len(self.lines)]
         self.position += 1
         return line
 
+    def costs(self) -> dict[str, float]:
+        """What the author's work cost since the last call."""
+        return self.author.costs() if self.author else {}
+
     def state_dict(self) -> dict[str, Any]:
-        """The position in the list."""
-        return {"position": self.position}
+        """The position in the list, and an author's list."""
+        return {"position": self.position, "lines": self.lines if self.author else []}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continues at the position where :meth:`state_dict` was taken."""
         self.position = int(state["position"])
+        if self.author:
+            self.lines = list(state["lines"])
 
 
 class TableSimulator(BaseSimulator):

@@ -193,7 +193,7 @@ def check_simulator(split: EnvSplit) -> None:
             "simulator.probe asks the initial simulator, which simulator.weights=shared does not have as a whole with "
             "lora.rank or deepspeed.zero_stage=3: set simulator.probe=0 or simulator.weights=own"
         )
-    if config.genenv and options.kind == "endpoint":
+    if config.genenv and config.simulator_is_served:
         simulator = endpoint_simulator(config, grammar_of(split.base))
         with waiting("the server of endpoint.url to answer"):
             simulator.endpoint.check(simulator.temperature)

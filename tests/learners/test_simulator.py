@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import json
 import math
 from collections import Counter
 from dataclasses import replace
@@ -29,6 +30,7 @@ from roleagent.agents.task_simulator import (
 from roleagent.config import from_dict
 from roleagent.config.settings import DeepSpeedConfig
 from roleagent.curricula.alignment import Alignment
+from roleagent.curricula.simulators import StaticSimulator
 from roleagent.learners import genenv as simulators
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.genenv import SimulatorTraining, VisitingSimulator, learn, offloaded, warm_start
@@ -269,3 +271,26 @@ def test_a_server_writes_the_tasks_and_its_trouble_stops_nothing(monkeypatch):
         simulator = EndpointSimulator(Endpoint(fake.url, MODEL), GRAMMAR)
         with pytest.warns(UserWarning, match="HTTP 401"):
             assert simulator.propose([TOLD], 2, np.random.default_rng(0)) == [[]]
+        with pytest.raises(ValueError, match="wrote no task that can be read"):
+            StaticSimulator(GRAMMAR, 99, np.random.default_rng(0), simulator).propose([TOLD], 2, None)
+
+
+def test_a_server_writes_a_list_once(monkeypatch):
+    """A resumed run has it from its checkpoint; what cannot be read is not in it."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    lines, rng = (
+        [GRAMMAR.write(GRAMMAR.base(np.random.default_rng(seed))) for seed in range(3)],
+        np.random.default_rng(0),
+    )
+    with serving(write_tasks([*lines, "no task", lines[0]])) as fake:
+
+        def opened():
+            return StaticSimulator(GRAMMAR, 2, rng, EndpointSimulator(Endpoint(fake.url, MODEL), GRAMMAR))
+
+        first, later = opened(), opened()
+        assert not fake.asked
+        assert first.propose([TOLD] * 2, 3, rng) == [[lines[0], lines[1], lines[0]], [lines[1], lines[0], lines[1]]]
+        asked, costs = len(fake.asked), first.costs()
+        assert costs["tokens"] > 0
+        later.load_state_dict(json.loads(json.dumps(first.state_dict())))
+        assert later.propose([TOLD], 1, rng) == first.propose([TOLD], 1, rng) and len(fake.asked) == asked

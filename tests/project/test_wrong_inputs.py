@@ -62,7 +62,10 @@ def said(main, arguments, places, capsys):
         (["--config", "{new}"], "cannot read the configuration {new}"),
         (["--config", "{file}"], "{file} must hold keys and values, not a str"),
         (["--config", "{binary}"], "cannot read the configuration {binary}"),
-        (["curriculum.analyst=modle"], "curriculum.analyst must be one of model, rule, endpoint, types or module:Class"),
+        (
+            ["curriculum.analyst=modle"],
+            "curriculum.analyst must be one of model, rule, endpoint, types or module:Class",
+        ),
         (["curriculum.analyst=nomod:Nobody"], "cannot load 'nomod:Nobody'"),
         (["env.kwargs.view=foo"], "env.kwargs.view must be one of tools, fine, not 'foo'"),
         (["env.id=Toy"], "there is no environment 'Toy'; did you mean RoleAgent/Toy-v0?"),

@@ -98,6 +98,11 @@ class Config:
         return self.genenv and self.simulator.kind == "model"
 
     @property
+    def simulator_is_served(self) -> bool:
+        """Whether a model behind a server writes tasks, during training or a list before it."""
+        return self.simulator.kind == "endpoint" or (self.simulator.kind == "static" and bool(self.endpoint.url))
+
+    @property
     def shares_simulator(self) -> bool:
         """Whether that model is the agent itself."""
         return self.simulator_is_model and self.simulator.weights == "shared"

@@ -28,7 +28,7 @@ from roleagent.validation import Integer, Number
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class EndpointConfig:
-    """An OpenAI-compatible server, of ``curriculum.analyst=endpoint`` and ``simulator.kind=endpoint``.
+    """An OpenAI-compatible server, of ``curriculum.analyst=endpoint``, ``simulator.kind=endpoint`` and ``static``.
 
     Its key is in the environment, as ROLEAGENT_API_KEY or OPENAI_API_KEY.
     """
@@ -74,7 +74,7 @@ class SimulatorConfig:
     """The simulator that writes training tasks (``genenv=on``; docs/genenv.md)."""
 
     kind: Text = "model"  # model (a second policy), table (a categorical per field), base (never trained), static (a
-    # fixed list), endpoint (a server), or module:Class
+    # fixed list, which the server of endpoint.url writes if it is set), endpoint (a server), or module:Class
     weights: Literal["own", "shared"] = "own"  # of kind model: its own, without adapters, or the agent's
     alpha: Annotated[Number, Field(gt=0, lt=1)] = 0.5  # success rate of the agent to aim at
     beta: Amount = 8.0  # sharpness of the reward exp(-beta (rate - alpha)^2) (Eq. 3)

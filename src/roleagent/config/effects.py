@@ -67,8 +67,8 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
     (f"{_BY_MODEL} curriculum.temperature", lambda c: c.curriculum.analyst != "rule", "rules write no text"),
     (
         "endpoint.*",
-        lambda c: (c.aiw and c.curriculum.analyst == "endpoint") or (c.genenv and c.simulator.kind == "endpoint"),
-        "neither curriculum.analyst nor simulator.kind is endpoint",
+        lambda c: (c.aiw and c.curriculum.analyst == "endpoint") or (c.genenv and c.simulator_is_served),
+        "neither curriculum.analyst nor simulator.kind is endpoint, and simulator.kind is not static",
     ),
     ("simulator.*", lambda c: c.genenv, "genenv=off writes no tasks"),
     ("search.* revision.*", lambda c: c.train.stage in ("revise", "eto"), "they belong to train.stage=revise and eto"),
