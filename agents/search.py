@@ -473,11 +473,11 @@ class _TreeSearch:
             _WorldFailed: its environment failed.
         """
         tree, options = self._tree, self._options
-        start, alone = tree.start, options.rollout_policy == "rollout" and options.num_children == 1
+        start, alone = tree.start, options.rollouts > 0 and options.num_children == 1
         while not (tree.error or start.is_leaf or start.exhausted or tree.simulations >= options.simulations):
             node: Node | None = start
             if alone:  # without siblings there is nothing to choose: every path begins anew
-                await self._simulate(start)
+                await self._play_on(start)
                 node = None
             while node is not None:
                 fresh = not node.expanded
@@ -486,17 +486,19 @@ class _TreeSearch:
                     if node.is_leaf:  # no room for another reply
                         break
                 chosen = select(tree, node, options.uct, rng)
-                if chosen is not None and fresh and options.rollout_policy == "rollout":
-                    await self._simulate(chosen)
+                if chosen is not None and fresh and options.rollouts:
+                    await self._play_on(chosen)
                     break
                 node = chosen
             tree.simulations += 1
 
-    async def _simulate(self, node: Node) -> None:
-        """One reply after another down to a leaf."""
-        while not node.is_leaf:
-            await self._expand(node, 1, simulated=True)
-            node = node if node.is_leaf else node.children[-1]
+    async def _play_on(self, start: Node) -> None:
+        """Rollouts: one reply after another down to a leaf."""
+        for _ in range(self._options.rollouts):
+            node = start
+            while not node.is_leaf:
+                await self._expand(node, 1, simulated=True)
+                node = node if node.is_leaf else node.children[-1]
 
     async def _expand(self, node: Node, width: int, simulated: bool) -> None:
         """Samples replies in a node's state, and adds a child for each command; each is played at once."""

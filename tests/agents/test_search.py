@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+from collections import Counter
 
 import gymnasium
 import numpy as np
@@ -70,10 +71,10 @@ def test_a_path_is_the_episode_that_a_rollout_with_the_same_replies_records(styl
             assert found.task == played.task
 
 
-@pytest.mark.parametrize("simulation", ["descend", "rollout"])
-def test_snapshots_and_replay_give_the_same_trees(simulation):
+@pytest.mark.parametrize("rollouts", [0, 2])
+def test_snapshots_and_replay_give_the_same_trees(rollouts):
     def searched(replay):
-        _, search = opened(explorer(1), f"search.rollout_policy={simulation}")
+        _, search = opened(explorer(1), f"search.rollouts={rollouts}")
         search.search(TASKS, rngs(3))  # makes the worlds
         for world in search._worlds:
             world.restorer.replay = replay
@@ -154,19 +155,21 @@ def test_every_leaf_counts_once_for_every_node_above_it():
         assert tree.simulations == 6 or tree.root.exhausted
 
 
-def test_a_simulation_is_one_unbranched_path_that_selection_does_not_see():
-    _, search = opened(explorer(4), "search.rollout_policy=rollout", "search.simulations=3")
+@pytest.mark.parametrize("rollouts", [1, 3])
+def test_rollouts_are_unbranched_paths_that_selection_does_not_see(rollouts):
+    _, search = opened(explorer(4), f"search.rollouts={rollouts}", "search.simulations=3")
     (tree,) = search.search(TASKS[:1], rngs(1))
     simulated = [node for node in tree.nodes if node.simulated]
-    assert simulated
     assert all(len(node.children) <= 1 for node in simulated)
     assert all(child.simulated for node in simulated for child in node.children)
-    assert sum(node.is_leaf for node in simulated) <= 3
+    begun = [node.parent for node in simulated if not node.parent.simulated]
+    assert set(Counter(id(node) for node in begun).values()) == {rollouts} and len(begun) == 3 * rollouts
+    assert sum(node.is_leaf for node in simulated) == len(begun)
     assert not any(node.simulated for above in tree.nodes for node in above.open_children)
 
 
 def test_rollouts_without_a_tree_begin_anew_each_time():
-    options = ("search.rollout_policy=rollout", "search.num_children=1", "search.simulations=32", "search.depth=4")
+    options = ("search.rollouts=1", "search.num_children=1", "search.simulations=32", "search.depth=4")
     _, search = opened(explorer(4), *options)
     trees = search.search(TASKS, rngs(3))
     for tree in trees:

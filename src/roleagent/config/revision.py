@@ -10,6 +10,7 @@ from pydantic.dataclasses import dataclass
 from roleagent.config.settings import (
     KNOWN_KEYS,
     Amount,
+    Count,
     Length,
     Rate,
     Share,
@@ -34,8 +35,8 @@ class SearchConfig:
     simulations: Length = 8  # from the root of a tree to a leaf
     depth: Length = 20  # most replies of a path
     uct: Amount = 0.25  # weight of exploration, c_uct (Eq. 5)
-    rollout_policy: Literal["descend", "rollout"] = "descend"  # the chosen child is expanded, too, down to a
-    # leaf; or one reply after another is sampled from it; with num_children=1 all such paths begin at the root
+    rollouts: Count = 0  # that a simulation plays to the end from its new child, whose value is their mean; 0: the
+    # chosen child is expanded, too, down to a leaf; with num_children=1 all rollouts begin at the root
     expert_prefix: ShareBelow1 = 0.0  # share of an expert's episode that is played before the search begins, for a
     # policy that finds no good leaf; it is shown and not imitated
 
