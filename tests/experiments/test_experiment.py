@@ -153,7 +153,10 @@ def a_run(folder, won, predicted):
         file = RecordFile(folder / f"split-temperature-{temperature}.jsonl", {"protocol": PROTOCOL, **task_split})
         for number, (one, score) in enumerate(zip(won, predicted, strict=True)):
             kind, scored = "heat" if number % 2 else "cool", {"score": 0.5 + one / 2}
-            file.append(Record(f"task{number}", kind, one, float(one), 5, "won", score, metrics=scored))
+            behavior = {"loops_1": float(number)}
+            file.append(
+                Record(f"task{number}", kind, one, float(one), 5, "won", score, metrics=scored, behavior=behavior)
+            )
         file.path.with_suffix(".result.json").write_text("{}")
     (folder / "result.json").write_text("{}")
     rows = [
@@ -195,6 +198,7 @@ def test_figures_by_hand(arms, tmp_path):
     assert found["all"].value == 3 / 8 and found["seeds"] == [0.25, 0.5]
     assert found["over_seeds"] == (0.375, 0.0, 1.0)  # two seeds leave everything open that a rate can be
     assert {name: rate.value for name, rate in found["by_type"].items()} == {"cool": 0.5, "heat": 0.25}
+    assert found["behavior"] == {"steps": 5.0, "loops_1": 1.5}
     gained = figures.difference(*arms, greedy)
     assert gained.gaps == (0.25, 0.25) and gained.over_seeds == (0.25, 0.25, 0.25)
     assert gained.detectable == 0.0

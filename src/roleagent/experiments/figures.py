@@ -164,9 +164,17 @@ def success(arm: ArmRuns, evaluation: Evaluation) -> dict[str, Any]:
         "all": _rate(records),
         "by_type": {name: _rate([r for r in records if r.task_type == name]) for name in types},
         "metrics": {name: float(np.mean([outcome(r, name) for r in records])) for name in metrics},
+        "behavior": behavior(records),
         "seeds": by_seed,
         "over_seeds": spread and Estimate(spread.value, max(0.0, spread.low), min(1.0, spread.high)),  # as measures are
     }
+
+
+def behavior(records: Sequence[Record]) -> dict[str, float]:
+    """Mean ``steps`` of an episode, and of the policy's ``behavior``: loops by length, revisions and false alarms."""
+    names = sorted({name for record in records for name in record.behavior})
+    steps = {"steps": float(np.mean([record.steps for record in records]))}
+    return steps | {name: float(np.mean([record.behavior.get(name, 0.0) for record in records])) for name in names}
 
 
 def _rate(records: Sequence[Record]) -> Estimate:

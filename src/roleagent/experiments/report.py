@@ -185,6 +185,7 @@ def _pages(
     for evaluation in plan.evaluations:
         yield f"## Success at temperature {evaluation.temperature:g}\n"
         yield from _success(arms, evaluation)
+        yield from _behavior(arms, evaluation)
         for measure in dict.fromkeys((SUCCESS, plan.measure)):
             yield from _differences([one for one in gains if (one.evaluation, one.measure) == (evaluation, measure)])
     trained = [arm for arm in arms if any(arm.logs.values())]
@@ -228,6 +229,19 @@ def _success(arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
     yield (
         f"\nEpisodes per task: {evaluation.repeats}. Intervals of *success* are over tasks (Wilson, with the effective "
         "number of episodes). Intervals *by seed* are Student's over the seeds.\n"
+    )
+
+
+def _behavior(arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
+    found = {arm.name: success(arm, evaluation)["behavior"] for arm in arms}
+    names = list(dict.fromkeys(name for one in found.values() for name in one))
+    yield _row("per episode", *(name.replace("_", " ") for name in names))
+    yield _row(*("---",) * (1 + len(names)))
+    for arm, one in found.items():
+        yield _row(arm, *(f"{one.get(name, 0.0):.2f}" for name in names))
+    yield (
+        "\n*Loops n*: the most consecutive repetitions of one block of n commands. *False alarms*: revisions after a "
+        "step without a mistake.\n"
     )
 
 
