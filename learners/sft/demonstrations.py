@@ -43,6 +43,7 @@ from roleagent.envs.wrappers.tags import ReplyReader
 from roleagent.learners.batch import draw_turns, prediction_reply, prediction_text, segments_of
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.run import Run
+from roleagent.tasks.split import is_of
 from roleagent.types import Completion, Prediction, Request, Segment, Task, Trajectory, Turn
 
 PER_TASK = 40
@@ -213,8 +214,8 @@ def _say_cost(seconds: float, tasks: int, episodes: int, display: Display) -> No
 
 
 def _is_chosen(task: Task, shares: Mapping[str, float], rng: np.random.Generator) -> bool:
-    """Whether a drawn task is in the configured share of its type."""
-    share = shares.get(task.task_type, 1.0)
+    """Whether a drawn task is in the configured share of its kind."""
+    share = next((share for kind, share in shares.items() if is_of(kind, task.task_id, task.task_type)), 1.0)
     return share >= 1 or rng.random() < share
 
 
@@ -522,7 +523,7 @@ class Corrections:
         self.started.append(run.progress.step)
 
     def _draw(self, rng: np.random.Generator) -> list[str]:
-        """The tasks of a round: uniform, but for the types that ``warmstart.shares`` makes rare."""
+        """The tasks of a round: uniform, but for what ``warmstart.shares`` makes rare."""
         split, shares = self.split, self.split.config.warmstart.shares
         if not shares:
             places = rng.integers(len(split.task_split), size=self.episodes)

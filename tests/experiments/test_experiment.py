@@ -178,8 +178,8 @@ def a_run(folder, won, predicted):
             for reward in rewards:
                 stream.write(json.dumps({"group": group, "chosen_because": because, "reward": reward}) + "\n")
     for name, success in (("before", 0.0), ("iteration-000001", 0.25), ("after", 0.75)):
-        by_type = {"cool": {"success": success / 3}}
-        found = {"success": success, "by_type": by_type, "metrics": {"score": {"mean": 0.5 + success / 2}}}
+        records = [{"task_id": "t", "task_type": "cool", "won": success / 3}]
+        found = {"success": success, "records": records, "metrics": {"score": {"mean": 0.5 + success / 2}}}
         (folder / f"{name}.json").write_text(json.dumps(found))
 
 
@@ -218,6 +218,7 @@ def test_figures_by_hand(arms, tmp_path):
     of_type = figures.difference(*arms, greedy, measure="success/heat")  # tasks 1 and 3
     assert of_type.gaps == (0.5, 0.5) and of_type.over_tasks.value == 0.5 and of_type.alone == (0, 2)
     assert figures.difference(*arms, greedy, measure="success/cool").gaps == (0.0, 0.0)
+    assert figures.difference(*arms, greedy, measure="success/task[13]").gaps == (0.5, 0.5)
     rare = ArmRuns("a", arms[0].runs, measure="success/cool")
     assert figures.success(rare, greedy)["seeds"] == [0.5, 0.5]
     assert figures.efficiency(rare, 0.25)["steps"] == {0: (200, True), 1: (200, True)}

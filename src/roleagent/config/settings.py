@@ -129,7 +129,8 @@ class WarmStartConfig:
     batch_tokens: Size = 2500  # tokens per update
     failures: Annotated[Number, Field(ge=0, le=100)] = 0.25  # per demonstration an episode failed on purpose:
     # curriculum.analyst=model learns from it
-    shares: Mapping[str, Share] = field(default_factory=dict)  # of demonstrations and rounds, by task type; others: 1
+    shares: Mapping[str, Share] = field(default_factory=dict)  # of demonstrations and rounds, by task type or
+    # pattern of task ids, such as "*-4-*"; others: 1
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)

@@ -16,10 +16,13 @@ from roleagent.agents.evaluation import statistics
 from roleagent.agents.evaluation.comparison import EvalRecords, compare
 from roleagent.agents.evaluation.records import Record
 from roleagent.agents.evaluation.statistics import Estimate
+from roleagent.commands import nearest
+from roleagent.config import ConfigError
 from roleagent.curricula.archive import curves
 from roleagent.curricula.library import FailureLibrary
 from roleagent.experiments.plan import SUCCESS, Evaluation, Plan
 from roleagent.reports.data.load_trajectories import TrajectoryReader
+from roleagent.tasks.split import is_of
 from roleagent.timer import PARTS
 
 _INFORMATION = ("prediction_correlation", "prediction_information", "prediction_information_action")
@@ -108,7 +111,8 @@ class ArmRuns:
 
         def reached(summary: Mapping[str, Any]) -> float:
             if kind is not None:
-                return float(summary["by_type"][kind][SUCCESS])
+                records = summary["records"]
+                return float(np.mean([one["won"] for one in records if is_of(kind, one["task_id"], one["task_type"])]))
             return float(summary[SUCCESS] if self.measure == SUCCESS else summary["metrics"][self.measure]["mean"])
 
         return {seed: course(folder, reached) for seed, folder in self.runs.items()}
@@ -264,7 +268,7 @@ def outcome(record: Record, measure: str) -> float:
 
 
 def type_of(measure: str) -> str | None:
-    """The type of tasks whose success is measured; None: the measure is of all tasks.
+    """The type or the pattern of task ids whose success is measured; None: the measure is of all tasks.
 
     >>> type_of("success/cool"), type_of("success")
     ('cool', None)
@@ -273,9 +277,28 @@ def type_of(measure: str) -> str | None:
     return kind if found and name == SUCCESS else None
 
 
+def check_measure(measure: str, records: Sequence[Record]) -> None:
+    """Refuses a measure that no episode has.
+
+    Raises:
+        ConfigError: one line with those that there are.
+    """
+    metrics = {name for record in records for name in record.metrics}
+    known = [
+        SUCCESS,
+        *sorted(f"{SUCCESS}/{kind}" for kind in {record.task_type for record in records}),
+        *sorted(metrics),
+    ]
+    if measure not in known and not (type_of(measure) and concerned(records, measure)):
+        raise ConfigError(
+            f"no episode has a measure {measure!r}{nearest(measure, known)}; there are {', '.join(known)}"
+        )
+
+
 def concerned(records: Sequence[Record], measure: str) -> list[Record]:
     """The episodes that a measure is about."""
-    return [record for record in records if type_of(measure) in (None, record.task_type)]
+    kind = type_of(measure)
+    return [record for record in records if kind is None or is_of(kind, record.task_id, record.task_type)]
 
 
 def detectable(gaps: Sequence[float]) -> float | None:

@@ -103,8 +103,8 @@ class Plan:
         seeds: of every arm that names none.
         options: ``key=value`` for all runs.
         evaluations: of the final policies.
-        measure: what is compared: ``success``, ``success/TYPE`` of one type of tasks, or a metric of the environment in
-            [0, 1] where success is rare.
+        measure: what is compared: ``success``, ``success/TYPE`` of one type of tasks or ``success/*-4-*`` of those with
+            such ids, or a metric of the environment in [0, 1] where success is rare.
         threshold: of the measure, for sample efficiency, in (0, 1].
         start_minutes: of a warm start on one core.
         note: what a reader must know, in Markdown.

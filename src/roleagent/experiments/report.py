@@ -13,6 +13,7 @@ from roleagent.agents.evaluation.statistics import Estimate
 from roleagent.experiments.figures import (
     ArmRuns,
     Difference,
+    check_measure,
     differences,
     efficiency,
     finished,
@@ -45,10 +46,7 @@ def write_report(plan: Plan, out: Path, name: str) -> dict[str, Any]:
     arms = finished(plan, out)
     if not arms:
         raise ConfigError(f"no run in {out} is finished and evaluated yet: there is nothing to report")
-    of_first = success(arms[0], plan.evaluations[0])
-    known = (SUCCESS, *of_first["metrics"], *(f"{SUCCESS}/{kind}" for kind in of_first["by_type"]))
-    if plan.measure not in known:
-        raise ConfigError(f"no episode has a measure {plan.measure!r}; there are {', '.join(known)}")
+    check_measure(plan.measure, arms[0].records(plan.evaluations[0]))
     gains = differences(plan, arms)
     pictures = draw(arms, gains, out / "pictures")
     lines = _pages(plan, arms, gains, {what: path.relative_to(out) for what, path in pictures.items()}, name)

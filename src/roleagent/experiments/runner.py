@@ -24,8 +24,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from roleagent.commands import Parser, add_json, complain, natural, nearest, out_folder, print_result, whole
-from roleagent.experiments.plan import SUCCESS, Job, Plan, find_plan, shipped
+from roleagent.commands import Parser, add_json, complain, natural, out_folder, print_result, whole
+from roleagent.experiments.plan import Job, Plan, find_plan, shipped
 from roleagent.experiments.runs import Run, minutes_of
 from roleagent.options import ConfigError
 from roleagent.program import TRAIN, require
@@ -120,6 +120,9 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
     Raises:
         ConfigError: an evaluation failed, or the environment has no such measure.
     """
+    from roleagent.agents.evaluation.comparison import EvalRecords
+    from roleagent.experiments.figures import check_measure
+
     results = []
     for evaluation in plan.evaluations:
         records, result = evaluation.records(run.folder), evaluation.result(run.folder)
@@ -129,14 +132,8 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
             status = run.carry_out(command)
             if status:
                 raise ConfigError(f"evaluating {run.folder} ended with status {status} (see {run.log})")
-        found = json.loads(result.read_text(encoding="utf-8"))
-        known = [SUCCESS, *(f"{SUCCESS}/{kind}" for kind in found["by_type"]), *found["metrics"]]
-        if plan.measure not in known:
-            raise ConfigError(
-                f"the environment has no measure {plan.measure!r}{nearest(plan.measure, known)}; it has "
-                f"{', '.join(known)}"
-            )
-        results.append({"temperature": evaluation.temperature, **found})
+        check_measure(plan.measure, EvalRecords.read(records).records)
+        results.append({"temperature": evaluation.temperature, **json.loads(result.read_text(encoding="utf-8"))})
     return results
 
 

@@ -12,6 +12,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -228,6 +229,15 @@ def mixed(items: Iterable[T], type_of: Callable[[T], str]) -> tuple[T, ...]:
         counted[name] += 1
         shares.append(counted[name] / (sizes[name] + 1))
     return tuple(items[place] for place in sorted(range(len(items)), key=shares.__getitem__))
+
+
+def is_of(kind: str, task_id: str, task_type: str) -> bool:
+    """Whether a task is of a type, or has an id that a pattern (``*``, ``?``, ``[…]``) describes.
+
+    >>> is_of("heat", "heat-egg-1", "heat"), is_of("*-egg-*", "heat-egg-1", "heat"), is_of("egg", "heat-egg-1", "heat")
+    (True, True, False)
+    """
+    return fnmatchcase(task_type, kind) or fnmatchcase(task_id, kind)
 
 
 def assert_disjoint(task_splits: Iterable[TaskSplit], key: Callable[[str], str] = str) -> None:
