@@ -246,9 +246,8 @@ def main() -> None:
                 print(f"| {model} | {gpus} | {count} | {mode}{where} | {parts} | {found['total']:.0f} | {rate:.0f} |")
     if options.picture:
         draw(rows, *options.picture)
-    print(
-        "RESULT", json.dumps([{k: round(v, 1) if isinstance(v, float) else v for k, v in row.items()} for row in rows])
-    )
+    rounded = [{name: round(v, 1) if isinstance(v, float) else v for name, v in row.items()} for row in rows]
+    print("RESULT", json.dumps({"iterations": rounded}))
 
 
 if __name__ == "__main__":
