@@ -166,7 +166,7 @@ def offloads(size: Size, gpus: int) -> bool:
 def iteration(size: Size, gpus: int, count: int, mode: str, seed: int) -> dict[str, float] | None:
     """Seconds of each part, with ``total``; None where a GPU cannot sample beside another that learns.
 
-    One step ahead, ``total`` is the slower side with the sync, and ``samplers`` the number of GPUs that sample.
+    One step ahead, ``total`` is the slower side and what comes after both; ``samplers``: the GPUs that sample.
     """
     episodes = draw_episodes(count, np.random.default_rng(seed))
     if mode != "one step ahead":
@@ -182,8 +182,8 @@ def iteration(size: Size, gpus: int, count: int, mode: str, seed: int) -> dict[s
         parts |= learn_seconds(size, episodes, gpus - samplers)
         # Failures are analyzed where replies are sampled.
         parts["analysis"] = learn_seconds(size, episodes, samplers)["analysis"]
-        sides = parts["rollout"] + parts["analysis"], parts["update"] + parts["checkpoint"]
-        found.append({**parts, "total": max(sides) + parts["sync"], "samplers": samplers})
+        alone = sum(parts[name] for name in ("sync", "analysis", "checkpoint"))
+        found.append({**parts, "total": max(parts["rollout"], parts["update"]) + alone, "samplers": samplers})
     return min(found, key=lambda one: one["total"]) if found else None
 
 

@@ -144,7 +144,9 @@ class CurriculumSampler(UniformSampler):
                 self._count("from_curriculum", 1)
                 self._sought[self.task_split.task_ids[place]] = self.task_split.task_ids[led]
                 return self.task_split.task_ids[place]
-        return super()._draw(rng, taken)
+        task_id = super()._draw(rng, taken)
+        self._sought.pop(task_id, None)
+        return task_id
 
     def probabilities(self) -> np.ndarray:
         """p over the split, shape ``(len(task_split),)``, sum 1."""
@@ -205,7 +207,8 @@ class CurriculumSampler(UniformSampler):
         for name, number in counted.items():
             self._count(name, number)
         self._newest = {"self_retrievals": 0.0, **shares}
-        self._sought = {}
+        for group in groups:  # others may have been drawn since, for the next iteration
+            self._sought.pop(group.task.task_id, None)
         self.weights = {task_id: weight * self.decay for task_id, weight in self.weights.items()}
         failed: dict[tuple[int, int], Trajectory] = {}
         for number, group in enumerate(groups):

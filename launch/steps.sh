@@ -24,7 +24,9 @@ run() {
         printf 'MASTER_ADDR=%s MASTER_PORT=%s OMP_NUM_THREADS=%s' "$MASTER_ADDR" "$MASTER_PORT" "$OMP_NUM_THREADS"
         printf ' %q' "$@"
         printf '\n'
-    else
+    elif [[ $BASHPID == "$$" ]]; then
         "$@"
+    else
+        exec "$@" # in the background, so that what stops the job stops the command
     fi
 }

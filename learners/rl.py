@@ -178,6 +178,7 @@ class Episodes:
         run, options = self._run, self._run.config
         if self._played is None:
             self._played = self._play(self._sample(), run.iteration, run.timer)
+        self._sampler.ahead = []
         assert not isinstance(self._played, BaseException)
         (played, self._rollout.stats), self._played = self._played, None
         groups = bring_home(run.ranks, options.rollout.num_groups, options.rollout.group_size, played)
@@ -186,7 +187,8 @@ class Episodes:
         ]
         self.staleness = float(self._rollout.policy.version - np.mean(versions)) if versions else 0.0
         if options.rollout.ahead and run.iteration < options.train.iterations:
-            arguments = self._sample(), run.iteration + 1
+            self._sampler.ahead = self._sample()
+            arguments = self._sampler.ahead, run.iteration + 1
             # A daemon: a run that ends in an error does not wait for the episodes.
             self._ahead = threading.Thread(target=self._play_ahead, args=arguments, name="rollout", daemon=True)
             self._stats = self._rollout.stats

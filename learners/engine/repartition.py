@@ -33,6 +33,9 @@ class SavedStates:
     Args:
         folder: of DeepSpeed's checkpoint, at stage 1 or higher.
 
+    Raises:
+        OSError: the file of a rank is missing.
+
     Attributes:
         steps: of the optimizer.
         model: what the first rank saved beside them.
@@ -41,6 +44,10 @@ class SavedStates:
     def __init__(self, folder: Path):
         self._fragments: defaultdict[str, dict[str, list[Tensor]]] = defaultdict(dict)  # by parameter and kind
         files, self.model = zero_parts(folder), _mapped(min(folder.glob("*mp_rank_00_model_states.pt")))
+        if len(files) != (wrote := self.model["dp_world_size"]):
+            raise OSError(
+                f"{folder} has the optimizer's state of {len(files)} ranks, and {wrote} wrote theirs: do all see it?"
+            )
         for rank, file in enumerate(files):
             part = _mapped(file)["optimizer_state_dict"]
             if "fp32_flat_groups" in part:

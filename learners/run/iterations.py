@@ -138,10 +138,15 @@ class RankSampler:
         run: the run.
         sampler: on the first rank; None elsewhere.
         policy: the sampler's analyst asks it; every rank has it.
+
+    Attributes:
+        ahead: the tasks that are played already, for the next iteration. A resumed run plays them again.
     """
 
     def __init__(self, run: Run, sampler: Sampler | None, policy: SharedPolicy):
         self._run, self._sampler, self._policy = run, sampler, policy
+        self.ahead: list[str] = []
+        self._again = list((run.progress.sampler or {}).get("ahead", ()))
 
     def sample(self, count: int) -> list[str]:
         """``count`` task ids, the same on every rank."""
@@ -155,7 +160,8 @@ class RankSampler:
             return Analysis()
         with self._run.timer("analysis"), closing(self._policy):
             choices, reflections = self._sampler.choices(), self._sampler.observe([one.group for one in scored])
-        self._run.progress.sampler = self._sampler.state_dict()
+        ahead = {"ahead": self.ahead} if self.ahead else {}
+        self._run.progress.sampler = {**self._sampler.state_dict(), **ahead}
         if isinstance(self._sampler, GeneratedSampler):
             self._run.folder.tasks(self._run.iteration, self._sampler.take_events())
         return Analysis(choices, reflections, self._sampler.metrics())
@@ -192,5 +198,8 @@ class RankSampler:
 
     def _sample(self, count: int) -> list[str]:
         assert self._sampler is not None  # on the first rank
+        if again := self._again:
+            self._again = []
+            return again
         with self._run.timer("simulator") if self._run.config.genenv else nullcontext():
             return self._sampler.sample(count)

@@ -229,6 +229,10 @@ def _check_ahead(config: Config) -> None:
             "rollout.dynamic_sampling_rounds plays further groups before the update, and rollout.ahead=1 those of the "
             "next iteration: set one of them to 0"
         )
+    if config.genenv:
+        raise ConfigError(
+            "genenv=on writes tasks by what the last ones came to, before rollout.ahead=1 knows: set ahead to 0"
+        )
     if loss.old_logprobs != "sampler" and not loss.importance_cap:
         raise ConfigError(
             "rollout.ahead=1 learns from older weights, and nothing corrects for them: set loss.importance_cap, e.g. "

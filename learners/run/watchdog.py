@@ -100,15 +100,19 @@ def above(name: str, limit: float, text: str) -> Sign:
     return sign
 
 
+def mismatch(history: Sequence[Row]) -> str | None:
+    """Learner and sampler should have the same weights, and do not. (With ``rollout.ahead=1`` they should not.)"""
+    text = "learner and sampler differ by {:.2g} nats per token: are they the same weights?"
+    return None if history[-1].get("staleness") else above("mismatch", 0.1, text)(history)
+
+
 SIGNS: dict[str, Sign] = {
     "entropy_fell": entropy_fell,
     "entropy_rose": entropy_rose,
     "success_fell": success_fell,
     "zero_variance": zero_variance,
     "kl": above("kl", 2.0, "the policy is {:.2g} nats per token away from its reference"),
-    "mismatch": above(
-        "mismatch", 0.1, "learner and sampler differ by {:.2g} nats per token: are they the same weights?"
-    ),
+    "mismatch": mismatch,
     "clip_fraction": above("clip_fraction", 0.5, "the share of clipped tokens is {:.2f}"),
     "invalid_actions": above("invalid_action_share", INVALID_ACTIONS, "the share of invalid actions is {:.2f}"),
     "failed_calls": failed_calls,

@@ -156,9 +156,9 @@ class VLLMServer(BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def do_GET(self):
-        from roleagent.agents.policies.vllm.requests import PROTOCOL, model_shape
+        from roleagent.agents.policies.vllm.requests import PROTOCOL
 
-        known = {"protocol": PROTOCOL, "context": 64, "model": model_shape(None), "lora_rank": 0}
+        known = {"protocol": PROTOCOL, "context": 64, "model": {}, "lora_rank": 0, "instance": "a"}
         self.answer(200, json.dumps({**known, "devices": ["one", "two"]}))
 
     def do_POST(self):
@@ -185,7 +185,7 @@ def test_a_vllm_server_that_cannot_reach_the_trainer_says_so_at_once(monkeypatch
     with ThreadingHTTPServer(("127.0.0.1", 0), VLLMServer) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         config = from_dict({"vllm": {"url": f"http://127.0.0.1:{server.server_port}"}})
-        model = SimpleNamespace(config=None)
+        model = SimpleNamespace(config=SimpleNamespace(to_dict=dict))
         engine = ServerPool(config, SimpleNamespace(device=torch.device("cpu"), context_length=64, model=model))
         with pytest.raises(
             PolicyError, match=r"answered 409: ConnectionError: the trainer at 127.0.0.1:\d+ cannot be reach"

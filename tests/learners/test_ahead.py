@@ -1,7 +1,10 @@
 """``rollout.ahead=1``: the next episodes are played while the learner updates, by weights of one update before."""
 
 import copy
+import gzip
+import json
 import os
+import shutil
 import threading
 
 import pytest
@@ -43,6 +46,12 @@ def arguments(config, finished, tmp_path, monkeypatch):
     return ["--config", config, f"run_dir={tmp_path / 'run'}", *options], tmp_path / "run"
 
 
+def played(folder, iteration):
+    """The tasks of an iteration."""
+    with gzip.open(folder / "trajectories" / f"iteration-{iteration:06}.jsonl.gz", "rt") as lines:
+        return [json.loads(line)["task_id"] for line in lines]
+
+
 @pytest.mark.slow
 def test_every_batch_but_the_first_is_one_update_old(arguments):
     given, folder = arguments
@@ -52,6 +61,11 @@ def test_every_batch_but_the_first_is_one_update_old(arguments):
     assert rows[0]["staleness"] == 0 and len(rows) == 3
     assert all(row["staleness"] > 0 for row in rows[1:]) and len({row["staleness"] for row in rows[1:]}) == 1
     assert rows[0]["mismatch"] < 1e-4 < rows[1]["mismatch"]  # what the correction works with
+    tasks = played(folder, 3)
+    shutil.rmtree(max((folder / "checkpoints").iterdir()))  # as if it had been killed in the third iteration
+    status, _, err = run("train", *given, "--resume")
+    assert status == 0, err
+    assert played(folder, 3) == tasks  # they were drawn before the second one was learned
     status, _, err = run("train", *given, "--resume", "train.iterations=4")
     assert status == 0, err
     assert metrics(folder, "train")[-1]["staleness"] == 0  # what was played ahead ended with the run
@@ -70,6 +84,7 @@ def test_a_sampler_that_fails_ahead_ends_the_run_in_one_line(arguments):
         ([], "needs a server: set vllm.url"),
         (["rollout.backend=vllm"], "needs a server: set vllm.url"),
         ([BESIDE, "rollout.dynamic_sampling_rounds=1"], "set one of them to 0"),
+        ([BESIDE, "genenv=on"], "set ahead to 0"),
         ([BESIDE, "loss.importance_cap=0"], "nothing corrects for them: set loss.importance_cap"),
     ],
 )

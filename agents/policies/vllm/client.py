@@ -8,8 +8,9 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from dataclasses import asdict, dataclass
+from functools import partial
 from queue import SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,13 +22,22 @@ from torch import Tensor
 
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, reason_of
 from roleagent.agents.policies.vllm.requests import PROTOCOL, SampleRequest, model_shape
-from roleagent.agents.policies.vllm.sync import Channel, device_id, open_store, send_weights, wait_for_members
+from roleagent.agents.policies.vllm.sync import (
+    PATIENCE,
+    TIMEOUT,
+    Channel,
+    device_id,
+    open_store,
+    send_weights,
+    wait_for_members,
+)
 from roleagent.config import Config
 from roleagent.slow_notice import waiting
 from roleagent.types import Completion
 
 _LONGEST = httpx2.Timeout(1800.0, connect=10.0)  # seconds of a call
 _CONNECTIONS = 512  # episodes that ask a server at the same time; more wait
+_GRACE = 5.0  # seconds for the own error of a server whose way broke
 _HEALTH = httpx2.Timeout(60.0, connect=10.0)  # it only reports its state
 # A machine that is switched off closes no connection: after a minute without a sign of life it counts as lost.
 _KEEPALIVE = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)] + [
@@ -66,6 +76,11 @@ class Server:
         self.channel: Channel | None = None
 
     @property
+    def instance(self) -> Any:
+        """What no other server has."""
+        return self._description["instance"]
+
+    @property
     def size(self) -> int:
         """Its accelerators."""
         return len(self._description["devices"])
@@ -95,18 +110,31 @@ class Server:
         backend = "nccl" if self._device.type == "cuda" and not shared else "gloo"
         size = 1 + self.size
         place = {"address": address, "port": store.port, "size": size, "backend": backend, "own_address": there}
-        with ThreadPoolExecutor(1) as beside:
-            theirs = beside.submit(self.ask, "POST", "/join", place=place)
-            try:
-                # Or their complaints would come when the group gives up, minutes later.
-                wait_for_members(store, size, lambda: theirs.result() if theirs.done() else None)
-                with waiting(f"the workers of the vLLM server at {self.url} to open the way for weights ({backend})"):
-                    channel = Channel(store, 0, size, backend, self._device, address)
-            except (RuntimeError, OSError) as error:
-                theirs.result()  # the server's own error comes first
-                raise PolicyError(f"the way to the vLLM server at {self.url} broke: {reason_of(error)}") from error
-            theirs.result()
+        theirs = self.begin("/join", place=place)
+        try:
+            # Or their complaints would come when the group gives up, minutes later.
+            wait_for_members(store, size, lambda: _answered(theirs, 0.0))
+            with waiting(f"the workers of the vLLM server at {self.url} to open the way for weights ({backend})"):
+                channel = Channel(store, 0, size, backend, self._device, address)
+        except (RuntimeError, OSError) as error:
+            _answered(theirs, _GRACE)  # the server's own error comes first
+            raise PolicyError(f"the way to the vLLM server at {self.url} broke: {reason_of(error)}") from error
+        if not _answered(theirs, PATIENCE):
+            raise LostError(f"the vLLM server at {self.url} does not say whether its workers have joined")
         return channel
+
+    def begin(self, path: str, **body: Any) -> Future[Any]:
+        """The answer to come of a call. Nothing waits for a server that never answers: its thread is a daemon."""
+        found: Future[Any] = Future()
+
+        def call() -> None:
+            try:
+                found.set_result(self.ask("POST", path, **body))
+            except BaseException as error:
+                found.set_exception(error)
+
+        threading.Thread(target=call, name=f"vllm{path}", daemon=True).start()
+        return found
 
     def ask(self, method: str, path: str, patience: httpx2.Timeout = _LONGEST, **body: Any) -> Any:
         """The answer to a call.
@@ -164,9 +192,13 @@ class ServerPool:
     def __init__(self, config: Config, policy: HFPolicy):
         self._config, self._policy = config, policy
         self._servers = [Server(url, policy.device) for url in config.vllm.url]
+        known: dict[Any, str] = {}
         for server in self._servers:
             server.connect(config, policy)
+            if (same := known.setdefault(server.instance, server.url)) != server.url:
+                raise PolicyError(f"vllm.url names one server twice: {same} and {server.url}")
         self._rank, self._ranks = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self._first = self._rank % len(self._servers)
         self._reset()
 
     def _reset(self) -> None:
@@ -193,7 +225,9 @@ class ServerPool:
             server = self._home.get((key, place))
             if server is None or server.lost:
                 self._raise_if_none_is_left()
-                there = [one for one in self._servers if not one.lost]
+                # Each rank knows its own requests alone: ranks begin with different servers.
+                turned = self._servers[self._first :] + self._servers[: self._first]
+                there = [one for one in turned if not one.lost]
                 server = self._home[key, place] = min(there, key=lambda one: one.load / one.size)
             server.load += 1
             parts.setdefault(server.url, (server, []))[1].append(place)
@@ -240,14 +274,20 @@ class ServerPool:
     def _leave_out(self, server: Server, error: PolicyError) -> None:
         if server.lost is None and len(self._servers) > 1:
             print(f"a vLLM server is left out until it answers at a transfer of weights: {error}", file=sys.stderr)
+        if server.channel is not None:
+            server.channel.abort()
         server.lost, server.channel = error, None
 
     # --- weights ----------------------------------------------------------------------------------------------------
 
     def prepare(self) -> bool:
         """Looks which servers there are; returns whether one lacks the weights beside the adapter."""
-        if self._ranks > 1:
-            dist.barrier()  # sampling has ended
+        if self._ranks > 1:  # sampling has ended; what one rank has lost may have restarted without weights
+            lost: list[Any] = [None] * self._ranks
+            dist.all_gather_object(lost, [str(server.lost or "") for server in self._servers])
+            for server, *reasons in zip(self._servers, *lost, strict=True):
+                if server.lost is None and any(reasons):
+                    self._leave_out(server, PolicyError(max(reasons)))
         self._reset()
 
         def look() -> None:
@@ -296,22 +336,21 @@ class ServerPool:
                     except PolicyError as error:
                         self._leave_out(server, error)
             there = [server for server in self._servers if not server.lost]
-            with ThreadPoolExecutor(max(1, len(there))) as beside:
-                theirs = {server: beside.submit(server.ask, "POST", "/weights", **fields) for server in there}
-                polls = {
-                    server: lambda ours=ours: ours.result() if ours.done() else None for server, ours in theirs.items()
-                }
-                channels = {server: (server.channel, polls[server]) for server in there if server.channel}
-                broken = send_weights(channels, stream)
-                for server, ours in theirs.items():
-                    try:
-                        ours.result()  # the server's own error comes first
-                        if server in broken:
-                            raise PolicyError(
-                                f"the way to the vLLM server at {server.url} broke: {reason_of(broken[server])}"
-                            )
-                    except PolicyError as error:
-                        self._leave_out(server, error)
+            theirs = {server: server.begin("/weights", **fields) for server in there}
+            polls = {server: partial(_answered, ours, 0.0) for server, ours in theirs.items()}
+            channels = {server: (server.channel, polls[server]) for server in there if server.channel}
+            broken = send_weights(channels, stream)
+            for server, ours in theirs.items():
+                try:
+                    # The server's own error comes first.
+                    answered = _answered(ours, _GRACE if server in broken else TIMEOUT.total_seconds())
+                    if server in broken:
+                        reason = reason_of(broken[server])
+                        raise PolicyError(f"the way to the vLLM server at {server.url} broke: {reason}")
+                    if not answered:
+                        raise LostError(f"the vLLM server at {server.url} has the weights and does not go on")
+                except PolicyError as error:
+                    self._leave_out(server, error)
             drain()
             if any(server.lost for server in self._servers) and len(self._servers) > 1:
                 missing = ", ".join(server.url for server in self._servers if server.lost)
@@ -341,6 +380,14 @@ class ServerPool:
             raise PolicyError(str(self._servers[-1].lost))
 
 
+def _answered(call: Future[Any], seconds: float) -> bool:
+    """Whether a call is answered after so many seconds at most; raises the error that it ended with."""
+    wait([call], seconds)
+    if call.done():
+        call.result()
+    return call.done()
+
+
 def _check(server: Any, url: str, config: Config, policy: HFPolicy) -> None:
     """Refuses a server that was started for something else.
 
@@ -364,10 +411,13 @@ def _check(server: Any, url: str, config: Config, policy: HFPolicy) -> None:
     if wrong:
         raise PolicyError(f"the vLLM server at {url} was started for another run: start it with {shlex.join(wrong)}")
     mine, theirs = model_shape(policy.model.config), server["model"]
-    if theirs != mine:
-        different = [
-            f"{name} {theirs.get(name)} instead of {value}" for name, value in mine.items() if theirs.get(name) != value
-        ]
+    # Versions of transformers differ in the names that they give defaults.
+    different = [
+        f"{name} {theirs[name]} instead of {value}"
+        for name, value in mine.items()
+        if name in theirs and theirs[name] != value
+    ]
+    if different:
         raise PolicyError(
             f"the vLLM server at {url} has another model ({', '.join(different)}): start it with the run's own model"
         )

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import Any
 
 from roleagent.agents.policies.vllm.sync import ADAPTER
 from roleagent.types import Completion
 
-PROTOCOL = 2
+PROTOCOL = 3
 """The version of what a run and a server say to each other."""
+
+_NO_PART = (
+    *("architectures", "bos_token_id", "dtype", "eos_token_id", "pad_token_id", "torch_dtype", "transformers_version"),
+    "use_cache",
+)
+"""Keys of a model's configuration that its computation does not depend on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +40,8 @@ def model_shape(config: Any) -> dict[str, Any]:
     Args:
         config: transformers' configuration of a model.
     """
-    names = ("model_type", "num_hidden_layers", "hidden_size", "vocab_size")
-    return {name: getattr(config, name, None) for name in names}
+    whole = json.loads(json.dumps(config.to_dict(), default=str))
+    return {name: value for name, value in whole.items() if name not in _NO_PART and not name.startswith("_")}
 
 
 def read_request(body: Any, vocabulary: int, context: int) -> SampleRequest:

@@ -17,6 +17,7 @@ import asyncio
 import itertools
 import json
 import math
+import secrets
 import signal
 import socket
 import sys
@@ -76,7 +77,7 @@ class Service:
         self._has_weights = False
 
     async def health(self, body: Any) -> dict[str, Any]:
-        """What this server is: its ``protocol``, ``context``, ``model``, ``lora_rank``, and its ``devices``."""
+        """``protocol``, ``context``, ``model``, ``lora_rank``, ``devices``, and an ``instance`` that no other has."""
         return self.description
 
     async def generate(self, body: Any) -> dict[str, Any]:
@@ -217,9 +218,14 @@ async def _serve(wanted: dict[str, Any], description: dict[str, Any], listener: 
     except Exception as error:
         raise PolicyError(f"vLLM cannot start: {reason_of(error)}") from error
     try:
+        description["instance"] = secrets.token_hex(8)
         description["devices"] = await engine.collective_rpc("device_name")
+        # Idle connections end on the client's side: a request would meet one that the server is just closing.
         options = uvicorn.Config(
-            application(Service(engine, description)), log_level="warning", timeout_graceful_shutdown=3
+            application(Service(engine, description)),
+            log_level="warning",
+            timeout_graceful_shutdown=3,
+            timeout_keep_alive=60,
         )
         host, port = listener.getsockname()[:2]
         print(f"serving {wanted['model']} as vllm.url=http://{host}:{port}", flush=True)

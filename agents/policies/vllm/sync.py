@@ -9,6 +9,7 @@ that neither side has to know the model beforehand.
 from __future__ import annotations
 
 import json
+import os
 import socket
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -26,9 +27,11 @@ K = TypeVar("K")
 _BUCKET_BYTES = 64 * 2**20  # bytes that travel together, at least; a larger weight travels alone
 _ALIGNED = 16  # bytes: what every number type can begin at
 _POLL_SECONDS = 2e-4  # seconds between two looks at what goes on
+_NCCL_HANDLING = "TORCH_NCCL_ASYNC_ERROR_HANDLING"
 _END, _BROKEN = 0, -1  # in place of a header's length
 ADAPTER = 1  # its number in vLLM: there is one
-TIMEOUT = timedelta(minutes=5)  # until the others come, and for one bucket
+TIMEOUT = timedelta(minutes=5)  # that a receiver waits for one bucket
+PATIENCE = 60.0  # seconds that the sender waits for receivers: less, so that one that hangs does not cost the others
 CONNECT_TIMEOUT = 10.0  # seconds for a connection: a way that takes longer is none
 
 
@@ -51,7 +54,15 @@ class Channel:
     def __init__(self, store: Any, rank: int, size: int, backend: str, device: torch.device, address: str = ""):
         self.device = device if backend == "nccl" else torch.device("cpu")
         if backend == "nccl":
-            self._group: Any = dist.ProcessGroupNCCL(store, rank, size, dist.ProcessGroupNCCL.Options())
+            nccl = dist.ProcessGroupNCCL.Options()
+            nccl._timeout = TIMEOUT
+            # NCCL's own watchdog would end the whole process if a server is lost.
+            handling = os.environ.get(_NCCL_HANDLING)
+            os.environ[_NCCL_HANDLING] = "0"
+            try:
+                self._group: Any = dist.ProcessGroupNCCL(store, rank, size, nccl)
+            finally:
+                os.environ.pop(_NCCL_HANDLING) if handling is None else os.environ.update({_NCCL_HANDLING: handling})
         else:
             gloo: Any = dist.ProcessGroupGloo
             options = gloo._Options()
@@ -86,6 +97,10 @@ class Channel:
         """Begins to send a tensor to all receivers; returns torch's ``Work``."""
         return self._group.broadcast(tensor.to(self.device), 0)
 
+    def abort(self) -> None:
+        """Gives the way up: what waits for lost receivers, also on the accelerator, ends."""
+        self._group.abort()
+
     def _receive(self, count: int, dtype: torch.dtype) -> Tensor:
         tensor = torch.empty(count, dtype=dtype, device=self.device)
         self._group.broadcast(tensor, 0).wait()
@@ -98,6 +113,8 @@ def send_weights(
     """Sends weights by name on several ways at once, as they come.
 
     What the iterable raises is raised here, and the receivers are informed.
+
+    A way whose receivers do not take a bucket within :data:`PATIENCE` counts as broken.
 
     Args:
         receivers: each way, and what is called again and again while its receivers are waited for: what that raises
@@ -119,14 +136,21 @@ def send_weights(
                     works[name] = channel.begin(made[channel.device])
                 except RuntimeError as error:
                     broken[name] = error
-        for name, work in works.items():
-            try:
-                while not work.is_completed():
-                    receivers[name][1]()
-                    time.sleep(_POLL_SECONDS)
-                work.wait()
-            except Exception as error:  # of the way, or what its receivers report
-                broken[name] = error
+        began = time.monotonic()
+        while works:
+            for name, work in list(works.items()):
+                try:
+                    if work.is_completed():
+                        work.wait()
+                    elif time.monotonic() - began < PATIENCE:
+                        receivers[name][1]()
+                        continue
+                    else:
+                        raise TimeoutError(f"its workers took no weights for {PATIENCE:.0f} seconds")
+                except Exception as error:  # of the way, or what its receivers report
+                    broken[name] = error
+                del works[name]
+            time.sleep(_POLL_SECONDS if works else 0)
 
     def number(value: int) -> None:
         broadcast(lambda device: torch.tensor([value]))
@@ -186,15 +210,15 @@ def wait_for_members(store: Any, size: int, poll: Callable[[], Any] = lambda: No
         poll: called again and again meanwhile; what it raises ends the waiting.
 
     Raises:
-        TimeoutError: a process did not come within :data:`TIMEOUT`.
+        TimeoutError: a process did not come within :data:`PATIENCE`.
     """
     missing, began = list(range(1, size)), time.monotonic()
     with waiting(lambda: f"workers {missing} of the vLLM server to come to this process's port {store.port}"):
         while missing:
             poll()
             missing[:] = [rank for rank in missing if not store.check([f"member {rank}"])]
-            if time.monotonic() - began > TIMEOUT.total_seconds():
-                raise TimeoutError(f"its workers {missing} did not come to port {store.port} within {TIMEOUT}")
+            if time.monotonic() - began > PATIENCE:
+                raise TimeoutError(f"its workers {missing} did not come to port {store.port} in {PATIENCE:.0f} seconds")
             time.sleep(0.01 if missing else 0)
 
 

@@ -200,6 +200,7 @@ DESCRIPTION = {
     "context": CONTEXT,
     "model": model_shape(SMALL),
     "devices": ["cpu"],
+    "instance": "a",
     "lora_rank": 0,
 }
 
@@ -315,7 +316,11 @@ def pool(monkeypatch):
     monkeypatch.setattr("roleagent.agents.policies.vllm.server.answer", lambda output: output)
     engines = [StandIn() for _ in range(3)]
     with contextlib.ExitStack() as stack:
-        servers = [stack.enter_context(Served(application(Service(engine, dict(DESCRIPTION))))) for engine in engines]
+        described = [{**DESCRIPTION, "instance": str(number)} for number in range(3)]
+        servers = [
+            stack.enter_context(Served(application(Service(engine, one))))
+            for engine, one in zip(engines, described, strict=True)
+        ]
         actor = open_vllm(load(overrides=[f"vllm.url=[{','.join(one.url for one in servers)}]"]), small())
         yield engines, servers, actor
 
@@ -367,6 +372,44 @@ def test_a_server_that_dies_is_left_out_and_comes_back(pool, capsys):
     assert play(actor)[0][0][1][0] == 4 * expected[0][0][1][0] and engines[1].answered == before
 
 
+def test_a_server_that_hangs_in_a_transfer_costs_the_others_nothing(pool, capsys, monkeypatch):
+    engines, servers, actor = pool
+    monkeypatch.setattr("roleagent.agents.policies.vllm.sync.PATIENCE", 2.0)
+    monkeypatch.setattr("roleagent.agents.policies.vllm.client._GRACE", 0.5)
+    weights = ModuleWeights(small().model)
+    actor.sync(weights, 0)
+    expected = play(actor)
+    awake = threading.Event()
+    engines[1].receive_weights = lambda: awake.wait(60) and "it woke up too late"
+    actor.sync(weights, 1)
+    assert f"the weights reached all vLLM servers but {servers[1].url}" in capsys.readouterr().err
+    found = play(actor)
+    assert [one[0] for one in found[0]] == [one[0] for one in expected[0]] and engines[1].answered == 12
+    awake.set()
+    del engines[1].receive_weights
+    actor.sync(weights, 2)
+    assert f"{servers[1].url} takes part again" in capsys.readouterr().err
+    play(actor)
+    assert engines[1].answered > 12
+
+
+def test_ranks_begin_with_different_servers(pool):
+    engines, _, actor = pool
+    actor.sync(ModuleWeights(small().model), 0)
+    for rank in range(3):
+        actor._engine._first = rank
+        actor._engine.cancel()  # or the episode stays where it is known
+        ask(actor, prompts(1))
+    assert [engine.answered for engine in engines] == [1, 1, 1]
+
+
+def test_one_server_by_two_names_is_refused(pool):
+    _, servers, _ = pool
+    twice = [servers[0].url, servers[1].url, servers[0].url.replace("127.0.0.1", "localhost")]
+    with pytest.raises(PolicyError, match=r"names one server twice: http://127.* and http://localhost"):
+        open_vllm(load(overrides=[f"vllm.url=[{','.join(twice)}]"]), small())
+
+
 def test_without_any_server_the_run_ends(pool):
     engines, _, actor = pool
     actor.sync(ModuleWeights(small().model), 0)
@@ -381,6 +424,7 @@ def test_without_any_server_the_run_ends(pool):
     [
         ({"protocol": 1}, "speaks version 1 of the protocol, and this run"),
         ({"model": {**DESCRIPTION["model"], "num_hidden_layers": 7}}, "num_hidden_layers 7 instead of 2"),
+        ({"model": {**DESCRIPTION["model"], "rms_norm_eps": 0.5}}, "rms_norm_eps 0.5 instead of 1e-06"),
         ({"lora_rank": 4}, "start it with lora.rank=0"),
     ],
 )

@@ -1,7 +1,10 @@
 """Jobs of SLURM: what the batch files run, and how a task of srun knows its place."""
 
 import os
+import shutil
+import socket
 import subprocess
+import sys
 
 import pytest
 from programs import ROOT
@@ -33,17 +36,58 @@ def test_a_process_per_gpu(name):
 
 
 def test_one_node_samples_and_the_others_train():
-    status, lines, _ = printed("server_and_trainer", "seed=3", MODEL="Qwen/Qwen2.5-7B-Instruct")
+    given = "--config", "my.yaml", "--resume", "seed=3"
+    status, lines, _ = printed("server_and_trainer", *given, MODEL="Qwen/Qwen2.5-7B-Instruct")
     assert status == 0
     [trainer] = [line for line in lines if "train.py" in line]
     [server] = [line for line in lines if "vllm.server" in line]
-    assert "--nodelist=n1 " in server and "--host n1 --port 8000" in server and "tensor_parallel_size:" in server
-    assert "--nodes=2 --ntasks-per-node=4" in trainer and r"vllm.url=\[http://n1:8000\]" in trainer
+    assert "--ntasks=4 --ntasks-per-node=4 --nodelist=n1 --gpus-per-task=1 " in server
+    assert r"tensor_parallel_size:\ 1" in server and "--host n1 --config my.yaml seed=3 policy.path=" in server
+    urls = r"\,".join(f"http://n1:{port}" for port in range(8000, 8004))
+    assert "--nodes=2 --ntasks-per-node=4" in trainer and rf"vllm.url=\[{urls}\]" in trainer
+    assert "train.py --config my.yaml --resume seed=3 policy.path=" in trainer
     assert all("MASTER_ADDR=n2" in line and "policy.path=Qwen/Qwen2.5-7B-Instruct" in line for line in lines)
-    status, lines, _ = printed("server_and_trainer", MODEL="m", SERVERS="2")
+    status, lines, _ = printed("server_and_trainer", MODEL="m", SERVERS="2", TENSOR_PARALLEL="4")
     assert status == 0 and sum("vllm.server" in line for line in lines) == 2
     [trainer] = [line for line in lines if "train.py" in line]
     assert r"--nodelist=n3 " in trainer and r"vllm.url=\[http://n1:8000\,http://n2:8000\]" in trainer
+
+
+@pytest.mark.skipif(not shutil.which("curl"), reason="there is no curl")
+def test_the_trainer_begins_when_all_servers_answer(tmp_path):
+    """With a fake ``srun``: servers that need a second, on ports counted by ``SLURM_LOCALID``; and one that dies."""
+    log = tmp_path / "log"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (tmp_path / "scontrol").write_text("#!/bin/sh\nprintf '127.0.0.1\\n127.0.0.2\\n'\n")
+    (tmp_path / "python").write_text(
+        f"""#!/bin/sh
+case "$*" in
+*train.py*) echo "trained $*" >>{log} ;;
+*seed=3*) exit 3 ;;
+*) sleep 1; echo served >>{log}; cd {tmp_path} && touch health && exec {sys.executable} -m http.server {port} ;;
+esac
+"""
+    )
+    (tmp_path / "srun").write_text(
+        '#!/bin/bash\nwhile [[ $1 == --* ]]; do shift; done\nexport SLURM_LOCALID=0\nexec "$@"\n'
+    )
+    for name in ("scontrol", "python", "srun"):
+        (tmp_path / name).chmod(0o755)
+    variables = {"MODEL": "m", "SLURM_GPUS_ON_NODE": "1", "VLLM_PORT": str(port), "SLURM_JOB_NODELIST": "two"}
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+
+    def submitted(*arguments):
+        command = ["bash", "launch/server_and_trainer.sbatch", *arguments]
+        environment = {**os.environ, **variables, "PATH": path}
+        return subprocess.run(
+            command, cwd=ROOT, env=environment, timeout=60, capture_output=True, start_new_session=True
+        )
+
+    assert submitted("seed=3").returncode != 0 and not log.exists()
+    assert submitted().returncode == 0
+    served, trained = log.read_text().splitlines()
+    assert served == "served" and f"vllm.url=[http://127.0.0.1:{port}]" in trained
 
 
 def test_a_job_without_a_second_node_or_a_model_is_told_so():
