@@ -96,7 +96,8 @@ def main() -> None:
 def drawn(options: argparse.Namespace, policy: HFPolicy, task_ids: list[str]) -> dict[str, float]:
     """Whole iterations with replies of drawn lengths."""
     overrides = [f"env.kwargs.max_steps={options.turns}", "wia=off"]
-    ahead = ["rollout.ahead=1", f"rollout.group_size={GROUP}", "train.iterations=3"]
+    groups = [f"rollout.num_groups={len(task_ids)}", f"rollout.group_size={GROUP}"]
+    ahead = ["rollout.ahead=1", *groups, "train.iterations=3"]
     world = EnvSplit.open(load(DEFAULT, [*overrides, *ahead]), "train")
     synchronous = replace(world, config=replace(world.config, rollout=replace(world.config.rollout, ahead=0)))
     waiting, alone = (
