@@ -209,6 +209,11 @@ def save_policy(policy: HFPolicy, folder: Path, weights: dict[str, torch.Tensor]
     Args:
         weights: by name; None: those of the policy's model.
     """
+    settings = policy.model.generation_config
+    try:
+        settings.validate(strict=True)
+    except ValueError:  # a temperature without sampling, as some models are published; some versions refuse to write it
+        settings.do_sample = True
     policy.model.save_pretrained(str(folder), state_dict=weights, safe_serialization=True)
     for passing in ("is_local", "local_files_only"):  # transformers would write down how it was once loaded
         policy.tokenizer.init_kwargs.pop(passing, None)
