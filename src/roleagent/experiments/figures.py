@@ -220,15 +220,15 @@ def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure:
     seeds = tuple(seed for seed in first.runs if seed in second.runs)
     if not seeds:
         return None
-    sides = [
+    ours, theirs = (
         [replace(one, records=concerned(one.records, measure)) for one in side.measured(evaluation, seeds)]
-        for side in (first, second)
-    ]
-    found = compare(*sides, np.random.default_rng(0))
+        for side in (second, first)
+    )
+    found = compare(theirs, ours, np.random.default_rng(0))
     of_success = measure == SUCCESS or type_of(measure) is not None
     cell = found[SUCCESS] if of_success else found["metrics"][measure]
     pairs, gaps = [], []
-    for one, other in zip(*sides, strict=True):
+    for one, other in zip(theirs, ours, strict=True):
         outcomes = [{r.attempt: outcome(r, measure) for r in side.records if r.sound} for side in (one, other)]
         pairs += [(outcomes[0][key], outcomes[1][key]) for key in outcomes[0] if key in outcomes[1]]
         gaps.append(float(np.mean(list(outcomes[1].values())) - np.mean(list(outcomes[0].values()))))
