@@ -83,20 +83,21 @@ class Smoke:
         Raises:
             Failed: it ended with an error, or took longer than LIMIT.
         """
-        begun, peak, killed = time.monotonic(), 0, False
+        begun, peak, killed, late = time.monotonic(), 0, False, False
         said = self.scratch / "said.txt"
         with said.open("w") as file:
             process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, stdout=file, stderr=file, text=True)
             while process.poll() is None:
                 peak = max(peak, self.memory(process))
-                killed = until()
-                if killed or time.monotonic() - begun > LIMIT:
+                killed, late = until(), time.monotonic() - begun > LIMIT
+                if killed or late:
                     process.send_signal(signal.SIGKILL)
                     process.wait()
                 time.sleep(0.1)
         text = said.read_text(errors="replace")
         if process.returncode and not killed:
-            raise Failed(f"{' '.join(arguments[:3])} ended with {process.returncode}: {text[-2000:]}")
+            reason = f"took longer than {LIMIT:.0f} s" if late else f"ended with {process.returncode}"
+            raise Failed(f"{' '.join(arguments[:3])} {reason}: {text[-2000:]}")
         return text, peak
 
     def trained(self, name: str, *options: str) -> dict[str, Any]:
