@@ -119,7 +119,7 @@ def test_every_environment_can_be_found_out(play, name, lines, words):
         (["RoleAgent/Nothing-v0"], "Nothing"),
         (["alfwrld"], "did you mean RoleAgent/ALFWorld-v0?"),
         (["RoleAgent/Toy-v0", "--task-id", "bring-egg-tabel-1"], "did you mean 'bring-egg-table-1'"),
-        (["RoleAgent/Toy-v0", "--env-arg", "split=test"], "unknown split 'test'"),
+        (["RoleAgent/Toy-v0", "--env-arg", "split=exam"], "unknown split 'exam'"),
         (["RoleAgent/Toy-v0", "--env-arg", "colour=red"], "colour"),
     ],
 )
