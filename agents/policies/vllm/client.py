@@ -286,7 +286,7 @@ class ServerPool:
             lost: list[Any] = [None] * self._ranks
             dist.all_gather_object(lost, [str(server.lost or "") for server in self._servers])
             for server, *reasons in zip(self._servers, *lost, strict=True):
-                if server.lost is None and any(reasons):
+                if self._rank == 0 and server.lost is None and any(reasons):
                     self._leave_out(server, PolicyError(max(reasons)))
         self._reset()
 

@@ -393,6 +393,23 @@ def test_a_server_that_hangs_in_a_transfer_costs_the_others_nothing(pool, capsys
     assert engines[1].answered > 12
 
 
+def test_what_another_rank_has_lost_is_joined_anew(pool, capsys, monkeypatch):
+    """A server that restarted between two requests of another rank has no way to the trainer any more."""
+    engines, servers, actor = pool
+    weights = ModuleWeights(small().model)
+    actor.sync(weights, 0)
+    actor._engine._ranks = 2
+    monkeypatch.setattr(torch.distributed, "all_gather_object", lambda all, own: all.__setitem__(slice(2), [own, lost]))
+    monkeypatch.setattr(torch.distributed, "broadcast_object_list", lambda state, src: None)
+    lost, engines[1].channel = ["", "it was gone", ""], None
+    actor.sync(weights, 1)
+    said = capsys.readouterr().err
+    assert f"{servers[1].url} takes part again" in said and "all vLLM servers but" not in said
+    actor._engine._ranks = 1
+    play(actor)
+    assert engines[1].answered == 12
+
+
 def test_ranks_begin_with_different_servers(pool):
     engines, _, actor = pool
     actor.sync(ModuleWeights(small().model), 0)
