@@ -345,6 +345,8 @@ def prefill_rows(decoder: Decoder, cache: SlotCache, prompts: Sequence[Sequence[
         with counting("tokens read", sum(map(len, ids))):
             logits.append(decoder.read(cache, tokens, begins, counts, reach, which if len(groups) > 1 else None))
     cache.tokens[: len(prompts)] = [list(prompt) for prompt in prompts]
+    if len(groups) == 1:
+        return logits[0]
     place = {row: index for index, row in enumerate(chain(*groups))}
     return torch.cat(logits)[torch.tensor([place[row] for row in range(len(prompts))], device=cache.device)]
 
@@ -364,6 +366,8 @@ def passes(lengths: Sequence[int], cost: int) -> list[list[int]]:
     >>> passes([9, 20, 8, 7], cost=64)
     [[0, 1, 2, 3]]
     """
+    if max(lengths) * len(lengths) - sum(lengths) <= cost:  # no further pass can pay
+        return [list(range(len(lengths)))]
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     best: list[tuple[int, int]] = [(0, 0)]  # of the shortest rows: their least sum, and where their last pass begins
     for end, row in enumerate(order, 1):

@@ -30,7 +30,8 @@ PLACES = ("counter", "table", "tray")
 TOOLS = {"heat": ("stove", "hot"), "cool": ("fridge", "cool"), "clean": ("sink", "clean")}  # verb: tool, condition
 TASK_TYPES = ("bring", *TOOLS)
 NOTHING = "Nothing happens."
-# Games 1–6 of every task, place and item are for training, 7–9 for validation: an id's number is part of its layout.
+# Of every task, place and item games 1–6 are for training, 7–9 for validation, 10–12 for tests: an id's number is
+# part of its layout.
 SPLITS = {"train": range(1, 7), "valid": range(7, 10), "test": range(10, 13)}
 GENERATED = re.compile(
     f"({'|'.join(TASK_TYPES)})-({'|'.join(ITEMS)})-({'|'.join(PLACES)})-([4-6])x([0-4])-([1-9][0-9]{{2,8}})"

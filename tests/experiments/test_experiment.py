@@ -198,7 +198,7 @@ def test_figures_by_hand(arms, tmp_path):
     assert found["all"].value == 3 / 8 and found["seeds"] == [0.25, 0.5]
     assert found["over_seeds"] == (0.375, 0.0, 1.0)  # two seeds leave everything open that a rate can be
     assert {name: rate.value for name, rate in found["by_type"].items()} == {"cool": 0.5, "heat": 0.25}
-    assert found["behavior"] == {"steps": 5.0, "loops_1": 1.5}
+    assert figures.behavior(arms[0].records(greedy)) == {"steps": 5.0, "loops_1": 1.5}
     gained = figures.difference(*arms, greedy)
     assert gained.gaps == (0.25, 0.25) and gained.over_seeds == (0.25, 0.25, 0.25)
     assert gained.detectable == 0.0

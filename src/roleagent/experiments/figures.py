@@ -168,7 +168,6 @@ def success(arm: ArmRuns, evaluation: Evaluation) -> dict[str, Any]:
         "all": _rate(records),
         "by_type": {name: _rate([r for r in records if r.task_type == name]) for name in types},
         "metrics": {name: float(np.mean([outcome(r, name) for r in records])) for name in metrics},
-        "behavior": behavior(records),
         "seeds": by_seed,
         "over_seeds": spread and Estimate(spread.value, max(0.0, spread.low), min(1.0, spread.high)),  # as measures are
     }
@@ -225,8 +224,7 @@ def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure:
         for side in (second, first)
     )
     found = compare(theirs, ours, np.random.default_rng(0))
-    of_success = measure == SUCCESS or type_of(measure) is not None
-    cell = found[SUCCESS] if of_success else found["metrics"][measure]
+    cell = found[SUCCESS] if is_success(measure) else found["metrics"][measure]
     pairs, gaps = [], []
     for one, other in zip(theirs, ours, strict=True):
         outcomes = [{r.attempt: outcome(r, measure) for r in side.records if r.sound} for side in (one, other)]
@@ -242,7 +240,7 @@ def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure:
         gaps=tuple(gaps),
         over_seeds=statistics.spread(gaps),
         detectable=detectable(gaps),
-        alone=(pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))) if of_success else None,
+        alone=(pairs.count((1.0, 0.0)), pairs.count((0.0, 1.0))) if is_success(measure) else None,
         mcnemar=cell.get("p"),
     )
 
@@ -263,8 +261,12 @@ def differences(plan: Plan, arms: Sequence[ArmRuns]) -> list[Difference]:
 
 def outcome(record: Record, measure: str) -> float:
     """The value of a measure for an episode that it concerns."""
-    of_success = measure == SUCCESS or type_of(measure) is not None
-    return float(record.won) if of_success else record.metrics.get(measure, 0.0)
+    return float(record.won) if is_success(measure) else record.metrics.get(measure, 0.0)
+
+
+def is_success(measure: str) -> bool:
+    """Whether a measure is success, of all tasks or some."""
+    return measure == SUCCESS or type_of(measure) is not None
 
 
 def type_of(measure: str) -> str | None:

@@ -13,6 +13,7 @@ from roleagent.agents.evaluation.statistics import Estimate
 from roleagent.experiments.figures import (
     ArmRuns,
     Difference,
+    behavior,
     check_measure,
     differences,
     efficiency,
@@ -231,7 +232,7 @@ def _success(arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
 
 
 def _behavior(arms: Sequence[ArmRuns], evaluation: Evaluation) -> Iterator[str]:
-    found = {arm.name: success(arm, evaluation)["behavior"] for arm in arms}
+    found = {arm.name: behavior(arm.records(evaluation)) for arm in arms}
     names = list(dict.fromkeys(name for one in found.values() for name in one))
     yield _row("per episode", *(name.replace("_", " ") for name in names))
     yield _row(*("---",) * (1 + len(names)))
