@@ -22,6 +22,7 @@ from roleagent.agents.episode import EpisodeResult
 from roleagent.agents.evaluation.records import Record
 from roleagent.agents.policies.protocol import Policy
 from roleagent.envs.pool import EnvPool
+from roleagent.envs.wrappers.notes import REVISE
 from roleagent.files import make_folder
 from roleagent.types import Completion, Trajectory, Turn
 
@@ -121,8 +122,10 @@ def revise_failures(
     temperature: float,
     progress: Callable[[int, int], None] | None = None,
     keep: Callable[[Trajectory | EpisodeResult], None] = lambda episode: None,
+    note: str = "",
 ) -> Iterator[Record]:
-    """Plays one batch: each episode begins with the commands up to the cut, and the policy goes on.
+    """Plays one batch: each episode begins with the commands up to the cut, then a note if one is given, and the policy
+    goes on.
 
     The step limit of an environment counts from the cut, where it has the attribute ``max_steps``. ``keep`` is given
     every episode.
@@ -143,7 +146,8 @@ def revise_failures(
         return rollout.text_reply(rollout.reader.write(command, policy.literal), rollout.action_stops)
 
     rollout.pool = EnvPool(make, len(failures))
-    openings = [[reply(command) for command in failure.commands[: failure.cut]] for failure in failures]
+    after = [f"{REVISE}[{note}]"] if note else []
+    openings = [[reply(command) for command in (*failure.commands[: failure.cut], *after)] for failure in failures]
     task_ids = [failure.task_id for failure in failures]
     for task_id, group in zip(
         task_ids, rollout.play(task_ids, 1, temperature, progress, openings=openings), strict=True

@@ -1,0 +1,188 @@
+"""Measures how policies recover: from commands that slip, and from the failures of another policy.
+
+    python benchmarks/slips.py START AGENT_R GOOD_ONLY GRPO --tasks 50
+    python benchmarks/slips.py runs/*/seed0/start runs/*/seed0/start-agent-r --rates 0 0.1 0.2 --temperatures 0 0.3 1
+
+The arguments are run folders of one world. The first run is the base policy.
+
+- *slips*: at a rate, a random admissible command takes the place of the policy's own. Which steps slip is drawn for each
+  task alone, so all policies slip at the same steps.
+- *recovery* (Agent-R's revision test): greedy failures of the base policy are cut at a drawn step, and each policy goes on
+  from there: on its own (*alone*), behind a revision signal of Agent-R (*signal*), or behind a note that says nothing
+  (*placebo*). A signal that helps no more than the placebo only disturbs a policy that repeats itself.
+
+Differences to the last run have 95 % intervals over tasks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from roleagent.agents.builders import EnvSplit, make_base
+from roleagent.agents.evaluation.play import evaluate_policy
+from roleagent.agents.evaluation.records import Record
+from roleagent.agents.evaluation.revision import Failure, revise_failures
+from roleagent.agents.policies.hf import HFPolicy
+from roleagent.envs.failures.command_noise import random_command
+from roleagent.envs.pool import EnvPool
+from roleagent.envs.wrappers import read_replies
+from roleagent.learners.agent_r.thoughts import THOUGHTS
+from roleagent.learners.run.checkpoints import Checkpoints
+from roleagent.learners.run.folder import CheckpointError, read_config
+from roleagent.options import user_path
+from roleagent.slow_notice import waiting
+
+NOTES = {"alone": "", "placebo": "The kitchen is a room of the house.", "signal": THOUGHTS[0]}
+
+
+class Slips(gymnasium.Wrapper):
+    """Replaces commands by random admissible ones at a rate; the steps are drawn from the task's id."""
+
+    def __init__(self, env: gymnasium.Env, rate: float, seed: int):
+        super().__init__(env)
+        self.rate, self.seed = rate, seed
+
+    def reset(self, **arguments: Any) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(**arguments)
+        self.rng = np.random.default_rng([self.seed, zlib.crc32(info["task_id"].encode())])
+        self.admissible = info["admissible_actions"]
+        return observation, info
+
+    def step(self, action: Any) -> Any:
+        slips, drawn = self.rng.random() < self.rate, random_command(self.admissible, self.rng)
+        observation, reward, terminated, truncated, info = super().step(drawn if slips and drawn else action)
+        self.admissible = info["admissible_actions"]
+        return observation, reward, terminated, truncated, info
+
+
+class Player:
+    """A run's newest policy on its evaluation split."""
+
+    def __init__(self, run: Path, tasks: int, seed: int):
+        checkpoint = Checkpoints(run / "checkpoints").latest()
+        if checkpoint is None:
+            raise ValueError(f"the run {run} has no checkpoint")
+        self.name, self.seed = run.name, seed
+        config = read_config(run)
+        config = replace(config, revision=replace(config.revision, form="note"))  # for policies without signals, too
+        self.policy: HFPolicy = Checkpoints.policy(checkpoint, torch.Generator(), config.policy)
+        self.split = EnvSplit.open(config, config.env.eval_split, tasks)
+
+    def slipping(self, rate: float, temperature: float) -> list[float]:
+        """Whether each task is won."""
+        self.policy.reseed(self.seed)
+        config, rollout = self.split.config, self.split.rollout(self.policy)
+
+        def make() -> gymnasium.Env:
+            env = Slips(make_base(config, self.split.task_split.split), rate, self.seed)
+            return read_replies(env, config.prompt.think, 0, config.prompt.tool_format, config.revision.notes)
+
+        rollout.pool, rollout.horizon = EnvPool(make), 0
+        return self._won(evaluate_policy(rollout, self.split.task_split.task_ids, temperature, 64))
+
+    def failures(self) -> list[Failure]:
+        """The greedy failures, each cut at a step drawn for its task."""
+        found: list[Failure] = []
+        ids = self.split.task_split.task_ids
+
+        def keep(episode: Any) -> None:
+            rng = np.random.default_rng([self.seed, 1, ids.index(episode.task.task_id)])
+            if (failure := Failure.of(episode, rng)) is not None:
+                found.append(failure)
+
+        self.policy.reseed(self.seed)
+        self._won(evaluate_policy(self.split.rollout(self.policy), ids, 0.0, 64, keep=keep))
+        return found
+
+    def recovering(self, failures: Sequence[Failure], note: str, temperature: float) -> list[float]:
+        """Whether each failure is won after all, behind a note if there is one."""
+        self.policy.reseed(self.seed)
+        return self._won(revise_failures(self.split, self.policy, failures, temperature, note=note))
+
+    def _won(self, records: Iterator[Record]) -> list[float]:
+        return [float(record.won) for record in records]
+
+
+def measure(
+    players: Sequence[Player], conditions: dict[str, Callable[[Player], list[float]]], console: Console, title: str
+) -> dict[str, Any]:
+    """Each player under each condition; prints a table with the differences to the last player."""
+    table = Table("condition", *(player.name for player in players), title=title)
+    results: dict[str, Any] = {}
+    for condition, play in conditions.items():
+        won = {}
+        for player in players:
+            with waiting(f"{player.name}, {condition}"):
+                won[player.name] = np.asarray(play(player))
+        reference = won[players[-1].name]
+        cells, results[condition] = [], {}
+        for name, outcomes in won.items():
+            over = outcomes - reference
+            half = 1.96 * float(over.std(ddof=1)) / len(over) ** 0.5
+            results[condition][name] = {
+                "n": len(outcomes),
+                "won": float(outcomes.mean()),
+                "over_last": [float(over.mean()), half],
+            }
+            difference = "" if name == players[-1].name else f" ({100 * over.mean():+.1f} ± {100 * half:.1f})"
+            cells.append(f"{100 * outcomes.mean():.1f} %{difference}")
+        table.add_row(condition, *cells)
+    console.print(table)
+    return results
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", type=user_path, nargs="+", help="run folders; the first is the base policy")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.0, 0.1, 0.2], help="of slips (default 0 0.1 0.2)")
+    parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0], help="(default 0)")
+    parser.add_argument("--tasks", type=int, default=0, help="of the evaluation split (default: as the run, or all)")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    try:
+        players = [Player(run, options.tasks, options.seed) for run in options.runs]
+        with waiting("the failures of the base policy"):
+            failures = players[0].failures()
+        if len(failures) < 2:
+            raise ValueError(f"the base policy fails in {len(failures)} tasks only: name more with --tasks")
+    except (ValueError, OSError, CheckpointError) as error:
+        print(f"slips.py: {error}", file=sys.stderr)
+        return 2
+    console = Console(width=150)
+    slips = {
+        f"{rate:.0%} slips, temperature {temperature:g}": partial(Player.slipping, rate=rate, temperature=temperature)
+        for temperature in options.temperatures
+        for rate in options.rates
+    }
+    recovery = {
+        f"{name}, temperature {temperature:g}": partial(
+            Player.recovering, failures=failures, note=note, temperature=temperature
+        )
+        for temperature in options.temperatures
+        for name, note in NOTES.items()
+    }
+    results = {
+        "slips": measure(players, slips, console, "success under slips"),
+        "recovery": measure(players, recovery, console, f"recovery from {len(failures)} failures"),
+    }
+    print("RESULT", json.dumps(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
