@@ -5,11 +5,11 @@
 
 The arguments are run folders of one world. The first run is the base policy.
 
-- *slips*: at a rate, a random admissible command takes the place of the policy's own. Which steps slip is drawn for each
-  task alone, so all policies slip at the same steps.
-- *recovery* (Agent-R's revision test): greedy failures of the base policy are cut at a drawn step, and each policy goes on
-  from there: on its own (*alone*), behind a revision signal of Agent-R (*signal*), or behind a note that says nothing
-  (*placebo*). A signal that helps no more than the placebo only disturbs a policy that repeats itself.
+- *slips*: at a rate, a random admissible command takes the place of the policy's own. Which steps slip is drawn for
+  each task alone, so all policies slip at the same steps.
+- *recovery* (Agent-R's revision test): greedy failures of the base policy are cut at a drawn step, and each policy goes
+  on from there: on its own (*alone*), behind a revision signal of Agent-R (*signal*), or behind a note that says
+  nothing (*placebo*). A signal that helps no more than the placebo only disturbs a policy that repeats itself.
 
 Differences to the last run have 95 % intervals over tasks.
 """

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal
 
-from roleagent.failures.analyst_format import FIELDS, JUDGEMENT, REASON, TAGS, UNREADABLE, VERDICT_TAGS, plain
+from roleagent.failures.analyst_format import ASKED, FIELDS, JUDGEMENT, REASON, TAGS, UNREADABLE, VERDICT_TAGS, plain
 from roleagent.failures.modes import failure_modes_of
 from roleagent.markers import escape_markers
 from roleagent.types import Failure, Reflection, Trajectory, Turn
@@ -31,7 +31,7 @@ be trained on tasks that teach it better.
 
 {types} Answer with these seven lines and nothing else:
 <reflection>
-{mode}: the type of failure
+{mode}: {asked}
 {detail}: what the agent did wrong, in one sentence that names the things involved
 {step}: the number of the step at which it went wrong, or none
 {lesson}: what it should do instead, in one sentence
@@ -225,7 +225,7 @@ def reflection_task(meanings: tuple[tuple[str, str], ...]) -> str:
     mode, detail, step, lesson, query = FIELDS
     listed = "\n".join(f"- {name}: {meaning}" for name, meaning in meanings)
     types = _TYPES.format(modes=listed) if listed else _NEW_TYPE
-    return _REFLECT.format(types=types, mode=mode, detail=detail, step=step, lesson=lesson, query=query)
+    return _REFLECT.format(types=types, mode=mode, asked=ASKED, detail=detail, step=step, lesson=lesson, query=query)
 
 
 UNLIMITED = AnalystPrompts(len, sys.maxsize, sys.maxsize, explain=False)

@@ -46,6 +46,8 @@ REASON, JUDGEMENT = "REASON", "JUDGEMENT"
 VERDICT_FIELDS = (REASON, JUDGEMENT)
 TAGS = ("<reflection>", "</reflection>", "<selected_tasks>", "</selected_tasks>")
 VERDICT_TAGS = ("<verdict>", "</verdict>")
+ASKED = "the type of failure"
+"""What a question says in place of a mode. A small model may repeat it, which is no answer."""
 UNREADABLE = "(no readable command)"
 """What stands in a record in place of a command that could not be read."""
 MOST_CHARACTERS = 600
@@ -123,7 +125,7 @@ def read_reflection(reply: str, modes: Sequence[str], turns: int, source: str = 
     mode_text = plain(given.get(MODE, ""), 200)
     word = re.sub(r"^[\W_]+|[\W_]+$", "", mode_text).lower()  # without what decorates it
     mode = match_mode(mode_text, tuple(modes))  # of a text without end, its beginning
-    if not re.search(r"[^\W\d_]", mode) or {word, mode} & _NONE:
+    if not re.search(r"[^\W\d_]", mode) or {word, mode, mode.replace("_", " ")} & {*_NONE, ASKED}:
         return None
     step, step_sound = _step(given.get(STEP, ""), turns)
     detail, lesson, query = (plain(given.get(name, "")) for name in (DETAIL, LESSON, QUERY))

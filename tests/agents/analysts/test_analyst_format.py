@@ -123,6 +123,7 @@ def test_what_leaves_no_doubt_is_repaired(reply):
             GOOD.replace("navigation_loop\n", f"{nothing}\n")
             for nothing in ("none", "N/A", "?!", "无", "<b></b>", "!na", "(n/a).", f"{'9' * 70} a")
         ),
+        *(GOOD.replace("navigation_loop", echo) for echo in ("The type of failure", "the_type_of_failure")),
         f"<think>{GOOD}",  # a thought that was cut off is no answer
         json.dumps(VALUES | {MODE: None}),
         json.dumps(VALUES | {MODE: True}),
