@@ -29,6 +29,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import torch
+import transformers
 from rich.console import Console
 from rich.table import Table
 
@@ -154,6 +155,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    transformers.logging.disable_progress_bar()  # type: ignore[attr-defined]
     try:
         players = [Player(run, options.tasks, options.seed) for run in options.runs]
         with waiting("the failures of the base policy"):
