@@ -40,7 +40,7 @@ from roleagent.agents.evaluation.revision import Failure, revise_failures
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.envs.failures.command_noise import random_command
 from roleagent.envs.pool import EnvPool
-from roleagent.envs.wrappers import read_replies
+from roleagent.envs.wrappers import PredictedState, read_replies
 from roleagent.learners.agent_r.thoughts import THOUGHTS
 from roleagent.learners.run.checkpoints import Checkpoints
 from roleagent.learners.run.folder import CheckpointError, read_config
@@ -86,13 +86,15 @@ class Player:
     def slipping(self, rate: float, temperature: float) -> list[float]:
         """Whether each task is won."""
         self.policy.reseed(self.seed)
-        config, rollout = self.split.config, self.split.rollout(self.policy)
+        config, horizon, rollout = self.split.config, self.split.horizon, self.split.rollout(self.policy)
 
         def make() -> gymnasium.Env:
-            env = Slips(make_base(config, self.split.task_split.split), rate, self.seed)
-            return read_replies(env, config.prompt.think, 0, config.prompt.tool_format, config.revision.notes)
+            env: gymnasium.Env = Slips(make_base(config, self.split.task_split.split), rate, self.seed)
+            if horizon:
+                env = PredictedState(env, horizon)
+            return read_replies(env, config.prompt.think, horizon, config.prompt.tool_format, config.revision.notes)
 
-        rollout.pool, rollout.horizon = EnvPool(make), 0
+        rollout.pool = EnvPool(make)
         return self._won(evaluate_policy(rollout, self.split.task_split.task_ids, temperature, 64))
 
     def failures(self) -> list[Failure]:
