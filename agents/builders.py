@@ -51,10 +51,12 @@ def make_base(config: Config, split: str) -> gymnasium.Env:
 
 def make_wrapped(config: Config, split: str, horizon: int) -> gymnasium.Env:
     """The environment with its wrappers: takes raw replies, scores predictions if ``horizon`` > 0."""
-    env: Any = make_base(config, split)
-    if horizon:
-        env = PredictedState(env, horizon)
-    return _read_replies(env, config, horizon)
+    return wrap(make_base(config, split), config, horizon)
+
+
+def wrap(env: gymnasium.Env, config: Config, horizon: int) -> gymnasium.Env:
+    """A base environment with the wrappers of :func:`make_wrapped`."""
+    return _read_replies(PredictedState(env, horizon) if horizon else env, config, horizon)
 
 
 def _read_replies(env: gymnasium.Env, config: Config, horizon: int) -> Tags | ToolTags:

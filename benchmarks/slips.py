@@ -1,14 +1,14 @@
 """Measures how policies recover: from commands that slip, and from the failures of another policy.
 
     python benchmarks/slips.py START AGENT_R GOOD_ONLY GRPO --tasks 50
-    python benchmarks/slips.py runs/*/seed0/start runs/*/seed0/start-agent-r --rates 0 0.1 0.2 --temperatures 0 0.3 1
+    python benchmarks/slips.py START AGENT_R --rates 0 0.1 0.2 --temperatures 0 0.3 1
 
 The arguments are run folders of one world. The first run is the base policy.
 
 - *slips*: at a rate, a random admissible command takes the place of the policy's own. Which steps slip is drawn for
   each task alone, so all policies slip at the same steps.
-- *recovery* (Agent-R's revision test): greedy failures of the base policy are cut at a drawn step, and each policy goes
-  on from there: on its own (*alone*), behind a revision signal of Agent-R (*signal*), or behind a note that says
+- *recovery* (Agent-R's revision test): greedy failures of the base policy are cut at a drawn step, and each policy
+  continues from there: on its own (*alone*), behind a revision signal of Agent-R (*signal*), or behind a note that says
   nothing (*placebo*). A signal that helps no more than the placebo only disturbs a policy that repeats itself.
 
 Differences to the last run have 95 % intervals over tasks.
@@ -20,7 +20,7 @@ import argparse
 import json
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -33,14 +33,13 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from roleagent.agents.builders import EnvSplit, make_base
+from roleagent.agents.builders import EnvSplit, make_base, wrap
 from roleagent.agents.evaluation.play import evaluate_policy
-from roleagent.agents.evaluation.records import Record
 from roleagent.agents.evaluation.revision import Failure, revise_failures
+from roleagent.agents.evaluation.statistics import difference
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.envs.failures.command_noise import random_command
 from roleagent.envs.pool import EnvPool
-from roleagent.envs.wrappers import PredictedState, read_replies
 from roleagent.learners.agent_r.thoughts import THOUGHTS
 from roleagent.learners.run.checkpoints import Checkpoints
 from roleagent.learners.run.folder import CheckpointError, read_config
@@ -77,72 +76,65 @@ class Player:
         checkpoint = Checkpoints(run / "checkpoints").latest()
         if checkpoint is None:
             raise ValueError(f"the run {run} has no checkpoint")
-        self.name, self.seed = run.name, seed
+        self.name, self.seed = str(run), seed
         config = read_config(run)
         config = replace(config, revision=replace(config.revision, form="note"))  # for policies without signals, too
         self.policy: HFPolicy = Checkpoints.policy(checkpoint, torch.Generator(), config.policy)
         self.split = EnvSplit.open(config, config.env.eval_split, tasks)
 
-    def slipping(self, rate: float, temperature: float) -> list[float]:
+    def slipping(self, rate: float, temperature: float) -> list[bool]:
         """Whether each task is won."""
         self.policy.reseed(self.seed)
-        config, horizon, rollout = self.split.config, self.split.horizon, self.split.rollout(self.policy)
+        split, rollout = self.split, self.split.rollout(self.policy)
 
         def make() -> gymnasium.Env:
-            env: gymnasium.Env = Slips(make_base(config, self.split.task_split.split), rate, self.seed)
-            if horizon:
-                env = PredictedState(env, horizon)
-            return read_replies(env, config.prompt.think, horizon, config.prompt.tool_format, config.revision.notes)
+            base = make_base(split.config, split.task_split.split)
+            return wrap(Slips(base, rate, self.seed), split.config, split.horizon)
 
         rollout.pool = EnvPool(make)
-        return self._won(evaluate_policy(rollout, self.split.task_split.task_ids, temperature, 64))
+        return [record.won for record in evaluate_policy(rollout, split.task_split.task_ids, temperature, 64)]
 
     def failures(self) -> list[Failure]:
         """The greedy failures, each cut at a step drawn for its task."""
         found: list[Failure] = []
-        ids = self.split.task_split.task_ids
+        tasks = self.split.task_split
 
         def keep(episode: Any) -> None:
-            rng = np.random.default_rng([self.seed, 1, ids.index(episode.task.task_id)])
+            rng = np.random.default_rng([self.seed, 1, tasks.position(episode.task.task_id)])
             if (failure := Failure.of(episode, rng)) is not None:
                 found.append(failure)
 
         self.policy.reseed(self.seed)
-        self._won(evaluate_policy(self.split.rollout(self.policy), ids, 0.0, 64, keep=keep))
+        for _ in evaluate_policy(self.split.rollout(self.policy), tasks.task_ids, 0.0, 64, keep=keep):
+            pass
         return found
 
-    def recovering(self, failures: Sequence[Failure], note: str, temperature: float) -> list[float]:
+    def recovering(self, failures: Sequence[Failure], note: str, temperature: float) -> list[bool]:
         """Whether each failure is won after all, behind a note if there is one."""
         self.policy.reseed(self.seed)
-        return self._won(revise_failures(self.split, self.policy, failures, temperature, note=note))
-
-    def _won(self, records: Iterator[Record]) -> list[float]:
-        return [float(record.won) for record in records]
+        played = revise_failures(self.split, self.policy, failures, temperature, note=note)
+        return [record.won for record in played]
 
 
 def measure(
-    players: Sequence[Player], conditions: dict[str, Callable[[Player], list[float]]], console: Console, title: str
+    players: Sequence[Player], conditions: dict[str, Callable[[Player], list[bool]]], console: Console, title: str
 ) -> dict[str, Any]:
     """Each player under each condition; prints a table with the differences to the last player."""
     table = Table("condition", *(player.name for player in players), title=title)
     results: dict[str, Any] = {}
     for condition, play in conditions.items():
-        won = {}
+        won = []
         for player in players:
             with waiting(f"{player.name}, {condition}"):
-                won[player.name] = np.asarray(play(player))
-        reference = won[players[-1].name]
+                won.append(np.asarray(play(player), float))
         cells, results[condition] = [], {}
-        for name, outcomes in won.items():
-            over = outcomes - reference
-            half = 1.96 * float(over.std(ddof=1)) / len(over) ** 0.5
-            results[condition][name] = {
-                "n": len(outcomes),
-                "won": float(outcomes.mean()),
-                "over_last": [float(over.mean()), half],
-            }
-            difference = "" if name == players[-1].name else f" ({100 * over.mean():+.1f} ± {100 * half:.1f})"
-            cells.append(f"{100 * outcomes.mean():.1f} %{difference}")
+        for player, outcomes in zip(players, won, strict=True):
+            over = difference(outcomes - won[-1], np.random.default_rng(player.seed))
+            results[condition][player.name] = {"n": len(outcomes), "won": float(outcomes.mean()), "over_last": over}
+            compared = (
+                "" if player is players[-1] else " ({:+.1f}, {:+.1f} to {:+.1f})".format(*(100 * x for x in over))
+            )
+            cells.append(f"{100 * outcomes.mean():.1f} %{compared}")
         table.add_row(condition, *cells)
     console.print(table)
     return results

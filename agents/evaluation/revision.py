@@ -125,7 +125,7 @@ def revise_failures(
     note: str = "",
 ) -> Iterator[Record]:
     """Plays one batch: each episode begins with the commands up to the cut, then a note if one is given, and the policy
-    goes on.
+    continues.
 
     The step limit of an environment counts from the cut, where it has the attribute ``max_steps``. ``keep`` is given
     every episode.

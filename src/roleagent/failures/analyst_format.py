@@ -54,7 +54,7 @@ MOST_CHARACTERS = 600
 """Of a field; what is longer is cut."""
 _MOST_READ = 20_000  # characters after the thought; a block begins within them or not at all
 _REASON = 200  # characters
-_NONE = frozenset({"none", "n/a", "na", "null", "-", "unknown", "无", "没有"})
+_NONE = frozenset({"none", "n/a", "na", "null", "-", "unknown", "无", "没有", ASKED.replace(" ", "_")})
 # Every repetition that could meet its own kind again has a bound: a hostile text must not cost more than its length.
 _FIELD, _VERDICT_FIELD = (
     re.compile(
@@ -125,7 +125,7 @@ def read_reflection(reply: str, modes: Sequence[str], turns: int, source: str = 
     mode_text = plain(given.get(MODE, ""), 200)
     word = re.sub(r"^[\W_]+|[\W_]+$", "", mode_text).lower()  # without what decorates it
     mode = match_mode(mode_text, tuple(modes))  # of a text without end, its beginning
-    if not re.search(r"[^\W\d_]", mode) or {word, mode, mode.replace("_", " ")} & {*_NONE, ASKED}:
+    if not re.search(r"[^\W\d_]", mode) or {word, mode} & _NONE:
         return None
     step, step_sound = _step(given.get(STEP, ""), turns)
     detail, lesson, query = (plain(given.get(name, "")) for name in (DETAIL, LESSON, QUERY))
