@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -77,10 +78,6 @@ def model_analyst(config: Config, policy: Policy, batch: int = 64) -> ModelAnaly
         options.candidate_tokens,
         batch,
     )
-
-
-STATIC_FACTOR = 5
-"""Most tasks in the list of ``simulator.kind=static``, times the tasks of the split."""
 
 
 def simulator_class(kind: str) -> type:
@@ -214,7 +211,7 @@ def open_simulator(config: Config, grammar: TaskGrammar, tasks: int, rng: Genera
         return BaseSimulator(grammar)
     if options.kind == "static":
         author = endpoint_simulator(config, grammar) if config.endpoint.url else None
-        return StaticSimulator(grammar, STATIC_FACTOR * tasks, rng, author)
+        return StaticSimulator(grammar, math.ceil(options.augmentation * tasks), rng, author)
     if ":" in options.kind:
         return simulator_class(options.kind)(grammar, rng)
     return endpoint_simulator(config, grammar)

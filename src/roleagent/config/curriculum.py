@@ -87,6 +87,7 @@ class SimulatorConfig:
     )  # of a batch: new tasks, and ones that were accepted before and not always
     # solved; the rest is base tasks
     variations: Length = 4  # tasks that are written for one situation
+    augmentation: Positive = 5.0  # of kind static: tasks of its list, times those of the training split
     plan_share: ShareAbove0 = 0.5  # of the environment's max_steps that a task's plan may have; some grammars ignore it
     lr: Rate = 3e-4  # of kind model; about 5e-7 for a pretrained one
     probe: Count = 0  # tasks of the initial and of the present simulator that are played every train.evaluate_every

@@ -71,6 +71,7 @@ RULES: tuple[tuple[str, Callable[[Config], bool], str], ...] = (
         "neither curriculum.analyst nor simulator.kind is endpoint, and simulator.kind is not static",
     ),
     ("simulator.*", lambda c: c.genenv, "genenv=off writes no tasks"),
+    ("simulator.augmentation", lambda c: c.simulator.kind == "static", "it belongs to simulator.kind=static"),
     ("search.* revision.*", lambda c: c.train.stage in ("revise", "eto"), "they belong to train.stage=revise and eto"),
     ("train.tokens", lambda c: c.train.stage in ("sft", "revise"), "it belongs to train.stage=sft and revise"),
     (_OF_RL, lambda c: c.train.stage == "rl", "it belongs to train.stage=rl"),
