@@ -78,7 +78,7 @@ from roleagent.files import make_folder, write_whole
 from roleagent.imports import searched_first
 from roleagent.learners.run.display import Display
 from roleagent.learners.run.folder import CheckpointError, read_config
-from roleagent.reports.eval_display import EvalProgress, report, run_comparison
+from roleagent.reports.eval_display import report, run_comparison, so_far
 from roleagent.slow_notice import waiting
 from roleagent.types import Trajectory
 
@@ -226,13 +226,13 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
         display.stage("evaluate", total, done)
         if done and missing:
             display.say(f"continuing: {done} of {total} episodes are done")
-        progress = EvalProgress(display, total, options.prices)
+        display.part = lambda: so_far(file, options.prices)
         if missing:
             transcripts = None if options.no_transcripts else TranscriptFile(file.path, done)
             for record in evaluation.play(missing, display, transcripts):
                 file.append(record)
                 done += record.sound
-                progress(file, done)
+                display.advance(done)
         counting = [record for record in file.records if record.repeat < options.repeats]
         summary = summarize(sorted(counting, key=lambda record: record.attempt))
         if not summary["n"]:

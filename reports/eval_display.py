@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,27 +16,17 @@ from roleagent.learners.run.display import Display
 from roleagent.tasks.split import split_text
 
 
-class EvalProgress:
-    """Shows the progress of an evaluation: twice a second on a terminal, every ten seconds elsewhere."""
-
-    def __init__(self, display: Display, total: int, prices: tuple[float, float] | None):
-        self._display, self._total, self._prices = display, total, prices
-        self._next = 0.0
-
-    def __call__(self, file: RecordFile, done: int) -> None:
-        now = time.monotonic()
-        if now < self._next and done < self._total:
-            return
-        self._next = now + (0.5 if self._display.console.is_terminal else 10.0)
-        sound = [record for record in file.records if record.sound]
-        numbers: dict[str, Any] = {"won": f"{sum(record.won for record in sound) / max(1, len(sound)):.1%}"}
-        if spent := spending(file.written, self._prices):
-            numbers["tokens"] = f"{spent['prompt_tokens']:,} read, {spent['completion_tokens']:,} written"
-            if "seconds_per_answer" in spent:
-                numbers["an answer"] = f"{spent['seconds_per_answer']:.2f} s"
-            if "cost" in spent:
-                numbers["cost"] = f"{spent['cost']:.4f}"
-        self._display.advance(done, **numbers)
+def so_far(file: RecordFile, prices: tuple[float, float] | None) -> str:
+    """The success of the recorded episodes, and what they cost; empty without any."""
+    sound = [record.won for record in file.records if record.sound]
+    parts = [f"won {sum(sound) / len(sound):.1%}"] if sound else []
+    if spent := spending(file.written, prices):
+        parts += [f"{spent['prompt_tokens']:,} tokens read, {spent['completion_tokens']:,} written"]
+        if "seconds_per_answer" in spent:
+            parts += [f"an answer in {spent['seconds_per_answer']:.2f} s"]
+        if "cost" in spent:
+            parts += [f"cost {spent['cost']:.4f}"]
+    return ", ".join(parts)
 
 
 def report(

@@ -73,16 +73,18 @@ def generate_branches(
             starts, room = [*starts, place], needed
     replies: dict[int, Reply] = {}
     fork = None
-    for start, end in pairwise([*starts, len(conversations)]):
-        chosen = conversations[start:end]
-        numbers = [number for conversation in chosen for number in conversation]
-        table = Branches([[requests[n] for n in conversation] for conversation in chosen], cache.device)
-        longest = max(max(limits[n] for n in numbers), 1)
-        fork = cache.fork(table.slots, table.base + table.count * (table.columns + longest - 1), fork)
-        table.open(decoder, fork)
-        sampled, logprobs = table.sample(decoder, [limits[n] for n in numbers], temperature, generator)
-        found = cut([requests[n] for n in numbers], [limits[n] for n in numbers], sampled, logprobs)
-        replies |= dict(zip(numbers, found, strict=True))
+    with counting("replies sampled", len(requests)) as finished:
+        for start, end in pairwise([*starts, len(conversations)]):
+            chosen = conversations[start:end]
+            numbers = [number for conversation in chosen for number in conversation]
+            table = Branches([[requests[n] for n in conversation] for conversation in chosen], cache.device)
+            longest = max(max(limits[n] for n in numbers), 1)
+            fork = cache.fork(table.slots, table.base + table.count * (table.columns + longest - 1), fork)
+            table.open(decoder, fork)
+            sampled, logprobs = table.sample(decoder, [limits[n] for n in numbers], temperature, generator)
+            found = cut([requests[n] for n in numbers], [limits[n] for n in numbers], sampled, logprobs)
+            replies |= dict(zip(numbers, found, strict=True))
+            finished(len(numbers))
     return [replies[number] for number in range(len(requests))]
 
 

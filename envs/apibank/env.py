@@ -31,8 +31,8 @@ class APIBankEnv(NextCallEnv):
     written as texts; texts are compared without case, articles and punctuation. The words that tools are searched for
     are free: an overlap (F1) above one half is enough.
 
-    The publisher runs the call and compares results. The published files hold the databases, and not the 71 functions that
-    read and change them.
+    The publisher runs the call and compares results. The published files hold the databases, and not the 71 functions
+    that read and change them.
     """
 
     version = "API-Bank"

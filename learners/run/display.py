@@ -38,7 +38,8 @@ class Display:
 
     Attributes:
         since: when the last line was printed, on the monotonic clock.
-        part: gives the part of a step that is under way, such as ``analysis``, or an empty text.
+        part: gives the part of a step that is under way, such as ``analysis``, or what has been found; or an empty
+            text.
     """
 
     def __init__(self, title: str, quiet: bool = False):
@@ -196,7 +197,8 @@ class Display:
         items = [Text.assemble((name, "bold"), f" {_show(value)}") for name, value in self._numbers.items()]
         for start in range(0, len(items), 4):
             table.add_row(*items[start : start + 4])
-        return Group(self._progress, table, Text(str(self._work[0])))
+        now = (text for text in (self.part(), str(self._work[0])) if text)
+        return Group(self._progress, table, Text(": ".join(now)))
 
 
 def _left(task: Task, done: float, begun: float = 0.0) -> float | None:

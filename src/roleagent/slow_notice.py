@@ -120,16 +120,26 @@ def count(what: str, number: int = 1) -> None:
 
 
 @contextmanager
-def counting(what: str, number: int) -> Iterator[None]:
-    """Counts the work of the block when it is finished; until then it is pending."""
+def counting(what: str, number: int) -> Iterator[Callable[[int], None]]:
+    """Counts the work of the block when it is finished, or a part of it when the block calls what it is given; until
+    then it is pending."""
+    left = number
+
+    def finished(part: int) -> None:
+        nonlocal left
+        left -= part
+        with _counting:
+            _pending[what] -= part
+        count(what, part)
+
     with _counting:
         _pending[what] = _pending.get(what, 0) + number
     try:
-        yield
-        count(what, number)
+        yield finished
+        finished(left)
     finally:
         with _counting:
-            _pending[what] -= number
+            _pending[what] -= left
 
 
 class Work:
