@@ -36,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 from roleagent.options import user_path
+from roleagent.slow_notice import waiting
 
 SIDES = {"ours": "this project", "generate": "transformers.generate", "vllm": "vLLM", "llama_cpp": "llama.cpp, Q8_0"}
 SMALL = {"episodes": [1, 16], "turns": 2, "thoughts": 0, "rounds": 1, "sequences": 8}
@@ -70,7 +71,8 @@ class Side:
 
     def _answer(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        line = self.process.stdout.readline()
+        with waiting(SIDES[self.name]):
+            line = self.process.stdout.readline()
         if not line:
             self.process.wait()
             raise SystemExit(f"{SIDES[self.name]}:\n{self.log.read_text()[-3000:]}")
@@ -137,7 +139,8 @@ def learn(options: argparse.Namespace, folder: Path, environment: Mapping[str, s
     found = {}
     for name in ("episodes", "ours", "trl"):
         command = [sys.executable, __file__, *sys.argv[1:], "--learner", name, "--folder", str(folder)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment)
+        with waiting(f"an update, {name}"):
+            done = subprocess.run(command, capture_output=True, text=True, env=environment)
         if done.returncode:
             raise SystemExit(f"{name}:\n{done.stderr[-3000:]}")
         found[name] = json.loads(done.stdout.strip().splitlines()[-1])

@@ -100,7 +100,7 @@ class SFTData:
         """
         config, run = self.run.config, self.run
         simulator = ModelSimulator(policy, self._grammar) if config.simulator_is_model else None
-        check_reply_lengths(self.split, policy, self.demonstrations)
+        check_reply_lengths(self.split, policy, self.demonstrations, run.display.warn)
         segments = tokenize(self.split, policy, self.demonstrations, run.stream("segments"), most_fit=True)
         if self.failures:
             analyst = model_analyst(config, policy)

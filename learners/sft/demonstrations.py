@@ -273,11 +273,13 @@ def tokenize(
     return [segment for row in rows for segment in row if len(segment) <= limit]
 
 
-def check_reply_lengths(split: EnvSplit, policy: Policy, demonstrations: Sequence[Demonstration]) -> None:
-    """Refuses demonstrations most of which have a reply beyond ``rollout.action_tokens``: it would never be finished.
+def check_reply_lengths(
+    split: EnvSplit, policy: Policy, demonstrations: Sequence[Demonstration], warn: Callable[[str], None]
+) -> None:
+    """Warns of demonstrations with a reply beyond ``rollout.action_tokens``: the policy could not finish it.
 
     Raises:
-        ConfigError: one line with the length of the longest reply.
+        ConfigError: most demonstrations have one; one line with the length of the longest reply.
     """
     reader, limit = split.reader, split.config.rollout.action_tokens
     longest = [
@@ -285,11 +287,14 @@ def check_reply_lengths(split: EnvSplit, policy: Policy, demonstrations: Sequenc
         for demonstration in demonstrations
     ]
     late = sum(length > limit for length in longest)
-    if 2 * late > len(longest):
-        raise ConfigError(
+    if late:
+        found = (
             f"{late} of {len(longest)} demonstrations have replies that do not fit into rollout.action_tokens={limit}: "
             f"the longest has {max(longest)} tokens"
         )
+        if 2 * late > len(longest):
+            raise ConfigError(found)
+        warn(found)
 
 
 def _predicted_step(demonstration: Demonstration, rng: np.random.Generator) -> int | None:

@@ -161,6 +161,17 @@ def test_the_files_of_a_model_state_its_use(model, tmp_path, stated, expected):
     assert (again.settings, again.digest) == (settings, opened.digest)
 
 
+def test_a_use_that_no_file_states_is_asked_for(model, tmp_path):
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    for path in (*folder.glob("*sentence_*.json"), *folder.glob("modules.json")):
+        path.unlink()
+    given = {"similarity": "cosine", "query_prefix": "", "passage_prefix": ""}
+    with pytest.raises(RetrievalError, match="do not state pooling: .* --set pooling="):
+        E5Encoder(folder, device="cpu", **given)
+    assert E5Encoder(folder, device="cpu", pooling="mean", **given).settings["pooling"] == "mean"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "length", "prompts"), [("e5", 512, PROMPTS), ("minilm", 256, {"query": "", "document": ""})]

@@ -1,6 +1,7 @@
 """What a training run with tools needs: demonstrations, a configuration, and one line for what is wrong with files."""
 
 import json
+import re
 
 import gymnasium
 import numpy as np
@@ -80,9 +81,13 @@ def test_replies_that_the_policy_could_not_finish_are_refused():
     short, long = (
         Demonstration(Task("RoleAgent/ToolEnv-v0", "a"), "", {}, (Step(plan, True, "", {}),)) for plan in plans
     )
-    check_reply_lengths(split, Letters(), [short, long])
+    warnings: list[str] = []
+    check_reply_lengths(split, Letters(), [short, short], warnings.append)
+    assert not warnings
+    check_reply_lengths(split, Letters(), [short, long], warnings.append)
+    assert re.match(r"1 of 2 demonstrations .* rollout.action_tokens=40: the longest has \d+", *warnings)
     with pytest.raises(ConfigError, match=r"2 of 3 demonstrations .* rollout.action_tokens=40: the longest has \d+"):
-        check_reply_lengths(split, Letters(), [short, long, long])
+        check_reply_lengths(split, Letters(), [short, long, long], warnings.append)
 
 
 def split_of(tmp_path, count, *overrides):
