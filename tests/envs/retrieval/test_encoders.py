@@ -167,7 +167,7 @@ def test_a_use_that_no_file_states_is_asked_for(model, tmp_path):
     for path in (*folder.glob("*sentence_*.json"), *folder.glob("modules.json")):
         path.unlink()
     given = {"similarity": "cosine", "query_prefix": "", "passage_prefix": ""}
-    with pytest.raises(RetrievalError, match="do not state pooling: .* --set pooling="):
+    with pytest.raises(RetrievalError, match=r"do not state pooling: .* --set pooling="):
         E5Encoder(folder, device="cpu", **given)
     assert E5Encoder(folder, device="cpu", pooling="mean", **given).settings["pooling"] == "mean"
 
