@@ -72,7 +72,6 @@ def train(config: Config, resume: bool, display: Display, callbacks: Sequence[Ca
     held_out = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
     check_held_out(split, held_out, display.warn)
     split = size_warm_start(split, display.say)
-    config = split.config
     with open_run(config, split, display, resume, callbacks) as run:
         if (result := run.finished()) is not None:
             display.say(f"{run.folder.path} is finished; increase train.iterations to continue")

@@ -198,10 +198,10 @@ class Rollout:
 
     def _step(self, actions: Mapping[int, Any]) -> dict[int, Outcome]:
         """The steps of some episodes; the time that environments spend on scoring predictions is booked as such."""
-        scored = self.pool.scoring_seconds
+        scored = self.pool.scoring_seconds(actions)
         outcomes = self.pool.step_many(actions)
         # An environment that failed has taken its part of the sum along.
-        self.watch.move(max(0.0, self.pool.scoring_seconds - scored), "scoring")
+        self.watch.move(max(0.0, self.pool.scoring_seconds(actions) - scored), "scoring")
         return outcomes
 
     async def _predict_later(self, episode: Episode, asked: Mapping[int, tuple[int, ...]]) -> None:

@@ -164,6 +164,7 @@ class Scheduler(Generic[R]):
         self._progress, self._share, self._watch = progress, share, watch or Timer()
         self._free = list(range(min(slots or episodes, episodes)))
         self._live: dict[int, _Live[R]] = {}  # by slot
+        self._shares: dict[int, float] = {}  # of the live ones
         self._started, self._played = 0, 0.0
 
     def run(self) -> Iterator[tuple[int, R]]:
@@ -191,9 +192,11 @@ class Scheduler(Generic[R]):
                 for slot, answer in answers:
                     yield from self._resume(slot, answer)
                 if self._progress is not None:
-                    shares = [self._share(live.index) for live in self._live.values()]
+                    answered = (slot for slot, _ in answers if slot in self._live)
+                    self._shares |= {slot: self._share(self._live[slot].index) for slot in answered}
                     # A further trial of an episode begins at 0 again; what is shown does not go back.
-                    self._played = max(self._played, self._started - len(shares) + sum(shares))
+                    under_way = sum(self._shares.values())
+                    self._played = max(self._played, self._started - len(self._live) + under_way)
                     self._progress(self._played, self._episodes)
         finally:
             with ExitStack() as closing:  # all of them, whatever one raises
@@ -208,6 +211,7 @@ class Scheduler(Generic[R]):
             live.awaited = live.coroutine.send(value)
         except StopIteration as end:
             del self._live[slot]
+            self._shares.pop(slot, None)
             self._free.append(slot)
             yield live.index, end.value
             return

@@ -208,8 +208,6 @@ def _parser() -> argparse.ArgumentParser:
 
 def _trees(options: argparse.Namespace) -> Iterator[tuple[str, Tree]]:
     """The trees that were asked for, at least one."""
-    from roleagent.agents.search_trees import iterations_of, stored_trees
-
     there = iterations_of(options.run)
     if not there:
         raise ConfigError(f"{options.run} has no search trees: they come with method=agent_r")
@@ -229,8 +227,6 @@ def _listed(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _counts(options: argparse.Namespace) -> Iterator[str]:
-    from roleagent.agents.search_trees import stored_counts
-
     rows = stored_counts(options.run)
     if not rows:
         raise ConfigError(f"{options.run} has no finished iteration of Agent-R")
@@ -268,8 +264,6 @@ def _judge(options: argparse.Namespace) -> Judge:
 
 
 def _shown(options: argparse.Namespace) -> Iterator[str]:
-    from roleagent.agents.search_trees import stored_trees, stored_verdicts
-
     iteration = options.tree.partition(".")[0]
     trees = stored_trees(options.run, int(iteration) if iteration.isdecimal() else None)
     tree = next((tree for name, tree in trees if name == options.tree), None)

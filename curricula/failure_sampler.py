@@ -325,7 +325,7 @@ class CurriculumSampler(UniformSampler):
         """Weights, task records, counters, generator state and the library's cursor."""
         own = {"weights": dict(self.weights), "iteration": self.iteration, "counters": dict(self.counters)}
         seen = {"records": self.records.state_dict(), "unseen": list(self._unseen), "share": self._share}
-        figures = {"newest": dict(self._newest), "read": dict(self._read)}
+        figures = {"newest": dict(self._newest), "read": dict(self._read), "sought": dict(self._sought)}
         return {**super().state_dict(), **own, **seen, **figures, "cursor": self.library.cursor}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -338,10 +338,10 @@ class CurriculumSampler(UniformSampler):
         self.weights = {task_id: float(w) for task_id, w in state["weights"].items() if task_id in self.task_split}
         self.iteration = int(state["iteration"])
         self.counters = {**dict.fromkeys(self.COUNTED, 0.0), **state["counters"]}
-        self.records.load_state_dict(state.get("records", {}))  # older checkpoints have none
+        self.records.load_state_dict(state["records"])
         self._unseen = dict.fromkeys(state["unseen"])
         self._share, self._read = float(state["share"]), dict(state["read"])
-        self._newest = dict(state.get("newest", {}))
+        self._newest, self._sought = dict(state["newest"]), dict(state["sought"])
         self.library.rollback(int(state["cursor"]))
         if self.library.cursor < int(state["cursor"]):
             warnings.warn(

@@ -308,7 +308,7 @@ class GeneratedSampler:
         self.records = [SimulatorRecord.of(one) for one in state["records"]]
         self.writer.accepted = {tuple(values): int(last) for values, last in state["accepted"]}
         self._success, self._passed = (
-            [{name: (pair[0], pair[1]) for name, pair in counted.items()} for counted in state.get(key, ())]
+            [{name: (pair[0], pair[1]) for name, pair in counted.items()} for counted in state[key]]
             for key in ("success", "passed")
         )
         self._newest = dict(state["newest"])

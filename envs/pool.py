@@ -6,7 +6,7 @@ environment that fails answers with its error instead of ending the run, and is 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -129,10 +129,9 @@ class EnvPool:
         limit = step_limit(self._envs[index]) if index in self._envs else None
         return min(1.0, steps / limit) if limit else 0.0
 
-    @property
-    def scoring_seconds(self) -> float:
-        """The seconds that the live environments spent on scoring predictions."""
-        name, living = "scoring_seconds", self._envs.values()
+    def scoring_seconds(self, indices: Iterable[int]) -> float:
+        """The seconds that some of the environments spent on scoring predictions."""
+        name, living = "scoring_seconds", [self._envs[index] for index in indices if index in self._envs]
         return sum(float(env.get_wrapper_attr(name)) for env in living if env.has_wrapper_attr(name))
 
     def close(self) -> None:

@@ -83,8 +83,7 @@ def _measured(path: Path) -> EvalRecords:
 
 
 def _task_split(header: Mapping[str, Any]) -> dict[str, Any]:
-    data = {"data": header["data"]} if "data" in header else {}  # files of an older version do not name them
-    return {**{name: header.get(name) for name in _SPLIT_KEYS}, **data}
+    return {name: header.get(name) for name in (*_SPLIT_KEYS, "data")}
 
 
 def _measured_in_training(path: Path) -> EvalRecords:
@@ -130,10 +129,9 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
     Raises:
         ValueError: they were not measured on the same tasks, or with other data.
     """
-    known = [one for one in (*first, *second) if "data" in one.task_split]
-    task_split = (known[0] if known else first[0]).task_split
+    task_split = first[0].task_split
     for other in (*first, *second):
-        if {**task_split, **other.task_split} != task_split:
+        if other.task_split != task_split:
             raise ValueError(
                 f"{first[0].path} was measured on {_named(first[0].task_split)} and {other.path} on "
                 f"{_named(other.task_split)}: only success on the same tasks and data can be compared"

@@ -9,6 +9,7 @@ shows what they are worth.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -149,9 +150,9 @@ def revise_failures(
     after = [f"{REVISE}[{note}]"] if note else []
     openings = [[reply(command) for command in (*failure.commands[: failure.cut], *after)] for failure in failures]
     task_ids = [failure.task_id for failure in failures]
-    for task_id, group in zip(
-        task_ids, rollout.play(task_ids, 1, temperature, progress, openings=openings), strict=True
-    ):
+    with contextlib.closing(rollout.pool):
+        groups = rollout.play(task_ids, 1, temperature, progress, openings=openings)
+    for task_id, group in zip(task_ids, groups, strict=True):
         if group.trajectories:
             keep(group.trajectories[0])
             yield Record.of(group.trajectories[0])

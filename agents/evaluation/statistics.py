@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from roleagent.agents.evaluation import statistics
 from roleagent.agents.evaluation.records import Record
 from roleagent.tasks.split import wilson
 
@@ -228,7 +227,7 @@ def summarize(records: Sequence[Record]) -> dict[str, Any]:
 
 def _part(records: Sequence[Record], metrics: Sequence[str]) -> dict[str, Any]:
     tasks = [record.task_id for record in records]
-    success = statistics.rate([record.won for record in records], tasks)
+    success = rate([record.won for record in records], tasks)
     steps = sum(record.steps for record in records)
     return {
         "n": len(records),
@@ -242,7 +241,7 @@ def _part(records: Sequence[Record], metrics: Sequence[str]) -> dict[str, Any]:
 
 
 def _metric(values: Sequence[float], tasks: Sequence[str]) -> dict[str, Any]:
-    found = statistics.mean(values, tasks)
+    found = mean(values, tasks)
     return {"mean": found.value, "interval": [found.low, found.high] if np.isfinite(found.low) else None}
 
 
@@ -256,7 +255,7 @@ def _repeats(records: Sequence[Record]) -> dict[str, Any] | None:
     for record in records:
         by_repeat[record.repeat].append(record.won)
     success = [_mean(by_repeat[repeat]) for repeat in sorted(by_repeat)]
-    found = statistics.spread(success)
+    found = spread(success)
     if found is None:
         return None
     std = float(np.std(success, ddof=1))

@@ -218,7 +218,8 @@ def _data(run: Run, split: EnvSplit, actor: Policy, iteration: int, stream: tupl
     actor.reseed(int(run.own_stream("revision policies", *stream).integers(2**62)))
     judge = open_judge(config, actor, run.own_stream("judge", *stream))
     kind = PreferenceData if config.train.stage == "eto" else RevisionData
-    analyst = open_analyst(config, actor) if config.aiw else None
+    reads = config.aiw and config.curriculum.analyst != "types"
+    analyst = open_analyst(config, actor) if reads else None
     return kind(split, actor, judge, analyst, config.revision.of_iteration("alpha", iteration))
 
 

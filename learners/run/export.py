@@ -137,8 +137,9 @@ def _facts(run: Path, path: Path, config: Config, policy: HFPolicy) -> dict[str,
 
 def _measured(run: Path, version: int) -> tuple[str, str]:
     """Success of a version of the policy and its task split, if the run evaluated that version."""
-    for path in sorted([run / "after.json", run / "before.json", *run.glob("iteration-*.json")]):
-        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    names = ("after.json", "before.json", "iteration-*.json", "revision/after-*.json")
+    for path in (path for name in names for path in sorted(run.glob(name))):
+        found: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if found.get("policy_version") == version:
             low, high = found["interval"]
             success = f"{found['success']:.1%} (95 % interval {low:.1%} to {high:.1%}, n = {found['n']})"

@@ -110,10 +110,10 @@ class RunFolder:
             if (self.read_json(str(file.relative_to(self.path))) or {}).get("step", 0) > step:
                 file.unlink()
         if stage == "warmstart":
-            for name in ("revision", "search"):
+            for name in ("revision", "search", "reference", "simulator"):
                 shutil.rmtree(self.path / name, ignore_errors=True)
-            (self.path / "before.json").unlink(missing_ok=True)
-            shutil.rmtree(self.path / "reference", ignore_errors=True)
+            for file in self.path.glob("before*.json"):
+                file.unlink()
         if kept is not None:
             write_whole(self.path / "metrics.jsonl", kept)
 

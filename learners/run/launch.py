@@ -46,7 +46,8 @@ def open_run(
 
     Args:
         config: of the run.
-        split: the training tasks. They are opened first, so that a refused run leaves no folder behind.
+        split: the training tasks, with a warm start of their size. They are opened first, so that a refused run leaves
+            no folder behind.
         display: shows the progress.
         resume: whether to continue from the run folder.
         callbacks: a user's.
@@ -58,6 +59,7 @@ def open_run(
     with Ranks.join() as ranks:
         ranks.once(lambda: (check_ranks(config, ranks.size), check_run(split, resume)))
         with Run(config, ranks, display, resume, callbacks) as run, run.tracking, dump_nan_batch(run):
+            run.config = split.config  # the folder keeps what was asked for
             yield run
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +17,6 @@ from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.tasks.grammar import REFUSALS
 from roleagent.timer import PARTS, Timer
 from roleagent.types import Completion, Trajectory
-
-if TYPE_CHECKING:
-    from roleagent.config import Config
-
 
 _IF_LOGGED = ("calls", "groups", "process_nonzero", "process_only_groups", "returns_changed", "world_loss_share")
 _GENENV = (
@@ -342,13 +338,14 @@ def time_metrics(timers: Sequence[Timer], stats: RolloutStats, seconds: float) -
 def headlines(config: Config, metrics: Mapping[str, float]) -> dict[str, float | int | str]:
     """The metrics that the display shows."""
     groups = config.rollout.num_groups + metrics["replaced_groups"]
+    read, curriculum = metrics.get("curriculum_reflections_fallback_share"), metrics.get("curriculum_share")
     return {
         "success": metrics["success"],
         "turns": metrics["turns"],
         "predictive reward": metrics["prediction_score"],
         "zero-variance groups": f"{metrics['zero_variance_groups']:.0f}/{groups:.0f}",
-        "curriculum share": metrics.get("curriculum_share", 0.0),
-        "analyses read": 1 - metrics.get("curriculum_reflections_fallback_share", 1.0),
+        **({} if curriculum is None else {"curriculum share": curriculum}),
+        **({} if read is None else {"analyses read": 1 - read}),
         "entropy": metrics["entropy"],
         "tokens/s": round(metrics["tokens_per_second"]),
     }

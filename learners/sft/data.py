@@ -39,8 +39,8 @@ from roleagent.types import Segment, Trajectory
 _PER_DEMONSTRATION = 3
 """Examples of a task simulator that an agent learns from, if it is the simulator itself."""
 _THOUGHTS = 20
-_FAILURE_WEIGHT = 0.3  # of a token of an analysis in the loss, relative to an action token
 """How often the texts of a new tokenizer hold each revision thought, so that its words are tokens."""
+_FAILURE_WEIGHT = 0.3  # of a token of an analysis in the loss, relative to an action token
 
 
 @dataclass(frozen=True)

@@ -63,8 +63,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         figures = [{name: number(value) for name, value in row.items()} for row in trained]
         notes += filter(None, [not_learning(figures, config)])
     alarms = find_alarms(trained)
-    if config:
-        alarms += _held_out_alarms(trained, measured, config, {alarm["name"] for alarm in alarms}, notes)
+    alarms += _held_out_alarms(trained, measured, {alarm["name"] for alarm in alarms}, notes)
     reader = TrajectoryReader(run)
     grown = _growth(run, tree, notes)
     revisions = _revisions(run, notes)
@@ -104,7 +103,6 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
 def _held_out_alarms(
     trained: Sequence[Mapping[str, Any]],
     measured: Mapping[str, Mapping[str, Any]],
-    config: Config,
     logged: Collection[str],
     notes: list[str],
 ) -> list[dict[str, Any]]:

@@ -121,6 +121,24 @@ def test_runs_come_seed_by_seed(written):
     assert plan.jobs()[2].start == "warm start of H two, seed 0"
 
 
+def test_what_is_not_finished_is_not_used(tmp_path):
+    """A checkpoint that is being written, an evaluation of other repeats, and one that left episodes out."""
+    start = Run(tmp_path / "start", "configs/toy.yaml", ["train.iterations=0"])
+    for name in ("step-000400", "step-500000.partial"):
+        (start.folder / "checkpoints" / name).mkdir(parents=True)
+        stage = "train" if name.endswith("partial") else "warmstart"
+        (start.folder / "checkpoints" / name / "state.json").write_text(json.dumps({"stage": stage, "step": 0}))
+    assert start.start() is None
+    (start.folder / "checkpoints" / "step-500000.partial").rename(start.folder / "checkpoints" / "step-500000")
+    assert start.start() == start.folder / "checkpoints" / "step-500000"
+
+    once, twice = Evaluation(1.0), Evaluation(1.0, repeats=2)
+    once.result(start.folder).write_text('{"errors": 1}')
+    assert not once.is_finished(start.folder)
+    once.result(start.folder).write_text('{"errors": 0}')
+    assert once.is_finished(start.folder) and not twice.is_finished(start.folder)
+
+
 def test_a_warm_start_is_evaluated_once_for_all_arms_that_play_alike(tmp_path):
     start = Run(tmp_path / "start", "configs/toy.yaml", ["train.iterations=0"])
 
@@ -149,15 +167,15 @@ def a_run(folder, won, predicted):
     """A finished run folder that holds the given figures: who won of four tasks, and how well each was predicted."""
     folder.mkdir(parents=True)
     task_split = {"env_id": "RoleAgent/Toy-v0", "split": "valid", "tasks": 4, "digest": "d"}
-    for temperature in (0, 1):
-        file = RecordFile(folder / f"split-temperature-{temperature}.jsonl", {"protocol": PROTOCOL, **task_split})
+    for evaluation in (Evaluation(0.0), Evaluation(1.0), Evaluation(1.0, repeats=2)):
+        file = RecordFile(evaluation.records(folder), {"protocol": PROTOCOL, **task_split})
         for number, (one, score) in enumerate(zip(won, predicted, strict=True)):
             kind, scored = "heat" if number % 2 else "cool", {"score": 0.5 + one / 2}
             behavior = {"loops_1": float(number)}
             file.append(
                 Record(f"task{number}", kind, one, float(one), 5, "won", score, metrics=scored, behavior=behavior)
             )
-        file.path.with_suffix(".result.json").write_text("{}")
+        evaluation.result(folder).write_text('{"errors": 0}')
     (folder / "result.json").write_text("{}")
     rows = [
         {"stage": "train", "step": step, "environment_steps": 100, "prediction_score": 0.5, "predictions_scored": 9}

@@ -228,8 +228,9 @@ def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure:
     pairs, gaps = [], []
     for one, other in zip(theirs, ours, strict=True):
         outcomes = [{r.attempt: outcome(r, measure) for r in side.records if r.sound} for side in (one, other)]
-        pairs += [(outcomes[0][key], outcomes[1][key]) for key in outcomes[0] if key in outcomes[1]]
-        gaps.append(float(np.mean(list(outcomes[1].values())) - np.mean(list(outcomes[0].values()))))
+        matched = [(outcomes[0][key], outcomes[1][key]) for key in outcomes[0] if key in outcomes[1]]
+        pairs += matched
+        gaps.append(float(np.mean([ours - theirs for theirs, ours in matched])))
     return Difference(
         arm=second.name,
         over=first.name,

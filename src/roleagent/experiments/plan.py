@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,12 +63,20 @@ class Evaluation:
 
     def records(self, run: Path) -> Path:
         """The file of its records in a run folder."""
-        return run / ("after.json" if self.in_training else f"split-temperature-{self.temperature:g}.jsonl")
+        if self.in_training:
+            return run / "after.json"
+        often = f"-{self.repeats}-times" if self.repeats > 1 else ""
+        return run / f"split-temperature-{self.temperature:g}{often}.jsonl"
 
     def result(self, run: Path) -> Path:
         """The file of its result, which is written last."""
         records = self.records(run)
         return records if self.in_training else records.with_suffix(".result.json")
+
+    def is_finished(self, run: Path) -> bool:
+        """Whether its result is there; an evaluation with errors is continued, and retries their episodes."""
+        result = self.result(run)
+        return result.exists() and (self.in_training or not json.loads(result.read_text(encoding="utf-8"))["errors"])
 
 
 class Job(NamedTuple):
@@ -220,8 +229,7 @@ class Plan:
 
     def is_finished(self, run: Path) -> bool:
         """Whether the run in a folder is finished and evaluated."""
-        results = (evaluation.result(run) for evaluation in self.evaluations)
-        return all(path.exists() for path in (run / "result.json", *results))
+        return (run / "result.json").exists() and all(evaluation.is_finished(run) for evaluation in self.evaluations)
 
     def jobs(self, seeds: Sequence[int] = (), arms: Sequence[str] = ()) -> list[Job]:
         """The runs in their order, seed by seed.

@@ -126,7 +126,7 @@ def measure(run: Run, plan: Plan) -> list[dict[str, Any]]:
     results = []
     for evaluation in plan.evaluations:
         records, result = evaluation.records(run.folder), evaluation.result(run.folder)
-        if not result.exists():
+        if not evaluation.is_finished(run.folder):
             command = [sys.executable, "-m", "roleagent", "evaluate", "--agent", str(run.folder), "--out", str(records)]
             command += ["--temperature", f"{evaluation.temperature:g}", "--repeats", str(evaluation.repeats)]
             status = run.carry_out(command)

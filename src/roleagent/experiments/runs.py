@@ -82,12 +82,12 @@ class Run:
                     continue
         process.returncode = os.waitstatus_to_exitcode(status)
         cost = {"minutes": (time.monotonic() - started) / 60, "peak_mb": usage.ru_maxrss / MEMORY_UNIT}
-        _costs_file(self.folder).write_text(json.dumps([*costs_of(self.folder), cost]))
+        write_whole(_costs_file(self.folder), json.dumps([*costs_of(self.folder), cost]))
         return process.returncode
 
     def start(self) -> Path | None:
         """The checkpoint after the warm start."""
-        for path in sorted((self.folder / "checkpoints").glob("step-*")):
+        for path in self._checkpoints():
             state = json.loads((path / "state.json").read_text())
             if state["stage"] == "train" and state["step"] == 0:
                 return path
@@ -95,10 +95,14 @@ class Run:
 
     def _prune(self) -> None:
         """Keeps only the first and the last checkpoint."""
-        *others, _ = sorted((self.folder / "checkpoints").glob("step-*"))
+        start, (*others, _) = self.start(), self._checkpoints()
         for path in others:
-            if path != self.start():
+            if path != start:
                 shutil.rmtree(path)
+
+    def _checkpoints(self) -> list[Path]:
+        """The finished checkpoints, in order."""
+        return sorted((self.folder / "checkpoints").glob(f"step-{6 * '[0-9]'}"))
 
     def reinforced_tokens(self) -> int:
         """Sampled tokens that all updates of the iterations trained, in every pass."""

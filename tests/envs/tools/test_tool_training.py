@@ -12,7 +12,9 @@ from roleagent.config import ConfigError, load
 from roleagent.env_card import make_expert
 from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.expert import GIVEN_UP
-from roleagent.learners.run.launch import size_warm_start
+from roleagent.learners.run.display import Display
+from roleagent.learners.run.folder import read_config
+from roleagent.learners.run.launch import open_run, size_warm_start
 from roleagent.learners.sft.demonstrations import Demonstration, Step, check_reply_lengths
 from roleagent.tools import Call
 from roleagent.types import Task
@@ -103,9 +105,12 @@ def split_of(tmp_path, count, *overrides):
 def test_a_warm_start_is_sized_by_its_tasks(tmp_path):
     said = []
     sizes = ("warmstart.episodes=2000", "warmstart.rounds=12", "warmstart.round_episodes=600")
-    few = size_warm_start(split_of(tmp_path, 46, *sizes), said.append)
+    given = split_of(tmp_path, 46, *sizes, f"run_dir={tmp_path}/run")
+    few = size_warm_start(given, said.append)
     assert (few.config.warmstart.episodes, few.config.warmstart.round_episodes) == (400, 120)
     assert said == ["the warm start fits 46 tasks: 400 demonstrations and 12 rounds of 120 episodes"]
-    assert size_warm_start(few, said.append).config == few.config  # a resumed run
+    for resume in (False, True):  # the folder keeps what was asked for, which an experiment compares
+        with open_run(given.config, few, Display("", quiet=True), resume) as run:
+            assert run.config == few.config and read_config(run.folder.path) == given.config
     many = split_of(tmp_path, 400, *sizes)
     assert size_warm_start(many, said.append).config == many.config and len(said) == 1
