@@ -24,7 +24,7 @@ from roleagent.agents.evaluation.records import Record
 from roleagent.agents.policies.protocol import Policy
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers.notes import REVISE
-from roleagent.files import make_folder
+from roleagent.files import drop_torn_line, make_folder
 from roleagent.types import Completion, Trajectory, Turn
 
 
@@ -83,6 +83,7 @@ def begin_failures(path: Path, done: int) -> None:
         raise ValueError(f"{path} has episodes of another evaluation: delete it, or name another file")
     make_folder(path.parent)
     path.touch()
+    drop_torn_line(path)
 
 
 def keep_revisions(episode: Trajectory, rng: np.random.Generator, failures: Path | None, signals: Path | None) -> None:

@@ -27,7 +27,7 @@ from typing import Any
 from roleagent.agents.episode import EpisodeResult, after_step, short
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.token_texts import decoder, token_texts
-from roleagent.files import make_folder
+from roleagent.files import drop_torn_line, make_folder
 from roleagent.types import Prediction, Trajectory, Turn
 
 ACTION, PREDICTION = 1, 2
@@ -46,9 +46,10 @@ class TranscriptFile:
     def __init__(self, records: Path, done: int):
         self.path = transcripts_of(records)
         make_folder(self.path.parent)
-        content = self.path.read_bytes() if done and self.path.exists() else b""
-        if not content.endswith(b"\n"):  # new, or killed in the middle of a line
-            self.path.write_bytes(content[: content.rfind(b"\n") + 1])
+        if not done:
+            self.path.unlink(missing_ok=True)
+        self.path.touch()
+        drop_torn_line(self.path)
 
     def append(self, episode: Mapping[str, Any]) -> None:
         """Adds an episode."""

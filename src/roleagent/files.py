@@ -61,6 +61,13 @@ def write_json_lines(path: Path, rows: Iterable[Any], default: Callable[[Any], A
     write_whole(path, gzip.compress(text.encode("utf-8", "replace"), compresslevel=6, mtime=0))
 
 
+def drop_torn_line(path: Path) -> None:
+    """Removes the last line of a text file if a kill or a full disk has left it without its end."""
+    content = path.read_bytes()
+    if content and not content.endswith(b"\n"):
+        path.write_bytes(content[: content.rfind(b"\n") + 1])
+
+
 def read_json_lines(path: Path) -> Iterator[Any]:
     """Yields what :func:`write_json_lines` wrote; a name without ``.gz`` is a plain file.
 

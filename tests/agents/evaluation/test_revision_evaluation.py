@@ -54,6 +54,11 @@ def test_a_failure_is_cut_within_the_episode_and_survives_its_file(world, tmp_pa
     for one in (replace(failure, cut=1), failure):
         append_failure(path, one)
     assert read_failures(path) == [failure]
+    with path.open("a") as stream:
+        stream.write('{"task_id": "a", "comm')  # the disk was full
+    begin_failures(path, 2)
+    append_failure(path, replace(failure, cut=1))
+    assert read_failures(path) == [replace(failure, cut=1)]
     path.write_text(json.dumps({"task_id": TASK, "commands": LOST, "cut": 4}) + "\n")
     with pytest.raises(ValueError, match="outside"):
         read_failures(path)
