@@ -230,7 +230,7 @@ def difference(first: ArmRuns, second: ArmRuns, evaluation: Evaluation, measure:
         outcomes = [{r.attempt: outcome(r, measure) for r in side.records if r.sound} for side in (one, other)]
         matched = [(outcomes[0][key], outcomes[1][key]) for key in outcomes[0] if key in outcomes[1]]
         pairs += matched
-        gaps.append(float(np.mean([ours - theirs for theirs, ours in matched])))
+        gaps.append(float(np.mean([gained - given for given, gained in matched])))
     return Difference(
         arm=second.name,
         over=first.name,
