@@ -51,8 +51,8 @@ def test_every_mechanism_did_something(finished):
     for row in metrics(finished[0], "train"):
         assert {"prediction_correlation", "prediction_information", "failure_recall"} <= set(row)
     # Three groups of three that end alike three times: the watchdog says so of a run this small. It learns its tasks by
-    # heart, and is measured on them.
-    expected = ("zero variance", "are also in env.train_split")
+    # heart, and is measured on them. Its tokenizer has few words, and some commands are longer than a reply.
+    expected = ("zero variance", "are also in env.train_split", "rollout.action_tokens=16")
     warnings = [line for line in finished[1].splitlines() if "warning" in line and not any(e in line for e in expected)]
     assert not warnings
     assert counters["curriculum_self_retrievals_total"] == 0
