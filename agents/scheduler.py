@@ -132,6 +132,7 @@ class _Live(Generic[R]):
     index: int
     coroutine: Coroutine[Any, Any, R]
     awaited: Step | Ask | None = None
+    share: float = 0.0  # that is played
 
 
 class Scheduler(Generic[R]):
@@ -164,7 +165,6 @@ class Scheduler(Generic[R]):
         self._progress, self._share, self._watch = progress, share, watch or Timer()
         self._free = list(range(min(slots or episodes, episodes)))
         self._live: dict[int, _Live[R]] = {}  # by slot
-        self._shares: dict[int, float] = {}  # of the live ones
         self._started, self._played = 0, 0.0
 
     def run(self) -> Iterator[tuple[int, R]]:
@@ -192,10 +192,11 @@ class Scheduler(Generic[R]):
                 for slot, answer in answers:
                     yield from self._resume(slot, answer)
                 if self._progress is not None:
-                    answered = (slot for slot, _ in answers if slot in self._live)
-                    self._shares |= {slot: self._share(self._live[slot].index) for slot in answered}
+                    for slot, _ in answers:
+                        if slot in self._live:
+                            self._live[slot].share = self._share(self._live[slot].index)
                     # A further trial of an episode begins at 0 again; what is shown does not go back.
-                    under_way = sum(self._shares.values())
+                    under_way = sum(live.share for live in self._live.values())
                     self._played = max(self._played, self._started - len(self._live) + under_way)
                     self._progress(self._played, self._episodes)
         finally:
@@ -211,7 +212,6 @@ class Scheduler(Generic[R]):
             live.awaited = live.coroutine.send(value)
         except StopIteration as end:
             del self._live[slot]
-            self._shares.pop(slot, None)
             self._free.append(slot)
             yield live.index, end.value
             return

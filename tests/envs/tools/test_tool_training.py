@@ -109,6 +109,7 @@ def test_a_warm_start_is_sized_by_its_tasks(tmp_path):
     few = size_warm_start(given, said.append)
     assert (few.config.warmstart.episodes, few.config.warmstart.round_episodes) == (400, 120)
     assert said == ["the warm start fits 46 tasks: 400 demonstrations and 12 rounds of 120 episodes"]
+    assert size_warm_start(few, said.append).config == few.config
     for resume in (False, True):  # the folder keeps what was asked for, which an experiment compares
         with open_run(given.config, few, Display("", quiet=True), resume) as run:
             assert run.config == few.config and read_config(run.folder.path) == given.config
