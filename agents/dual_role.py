@@ -50,7 +50,18 @@ from roleagent.failures.modes import UNKNOWN, taxonomy
 from roleagent.recorder import Recorder
 from roleagent.spaces import Unicode, check_render_mode
 from roleagent.tasks.split import TaskSplit
-from roleagent.types import Analyst, Failure, Group, Prediction, Reflection, Selection, Task, Trajectory, Turn
+from roleagent.types import (
+    Analyst,
+    Failure,
+    Group,
+    Prediction,
+    Reflection,
+    Selection,
+    Task,
+    Trajectory,
+    Turn,
+    reward_terms,
+)
 
 WEIGHTS: Mapping[str, float] = {"task": 1.0, "prediction": 0.0, "valid": 0.25, "true": 0.25, "useful": 1.0}
 """Of the terms. A prediction's worth is decided where returns are modulated (paper, Eq. 6), not here."""
@@ -424,7 +435,7 @@ class DualRole(AECEnv):
         game, prediction = self.played[-1], Prediction((), None, parsed.predictions)
         played = (parsed.command, str(text), float(reward), terminated, truncated, info)
         game.record.add(*played, prediction=prediction)
-        self._pay(AGENT, **info["rewards"])
+        self._pay(AGENT, **reward_terms(info, float(reward)))
         if not game.record.over:
             self._ask_agent(info)
             return

@@ -33,7 +33,7 @@ from roleagent.config.revision import SearchConfig
 from roleagent.envs.failures.scripted_episode import ScriptedEpisode
 from roleagent.envs.restoring import RecordedStep, Restorer
 from roleagent.slow_notice import count
-from roleagent.types import Completion, Request, Task, Trajectory, Turn, grouping_state
+from roleagent.types import Completion, Request, Task, Trajectory, Turn, ending, grouping_state, reward_terms
 
 
 def uct_score(child: Node, exploration: float) -> float:
@@ -226,7 +226,7 @@ class Tree:
                     step.command,
                     step.observation,
                     state=before.get("state"),
-                    rewards=dict(step.info.get("rewards", {})),
+                    rewards=reward_terms(step.info, step.reward),
                     info=step.info,
                     grouping_state=grouping_state(before),
                 )
@@ -328,10 +328,10 @@ class _World:
         child.observation, reward, terminated, truncated, child.info = self.env.step(child.reply)
         count("turns")
         child.reward, child.terminated, child.truncated = float(reward), bool(terminated), bool(truncated)
-        child.outcome = node.outcome + float(child.info.get("rewards", {}).get("task", 0.0))
+        child.outcome = node.outcome + reward_terms(child.info, reward).get("task", 0.0)
         child.command = child.info.get("command", child.command)
         if terminated or truncated:
-            child.stop_reason = "won" if child.info.get("won") else "lost" if terminated else "max_steps"
+            child.stop_reason = ending(child.info, child.terminated, child.outcome)
         else:
             child.snapshot, self._at = self.restorer.save(), child
 

@@ -32,7 +32,7 @@ _BEHIND = 2  # tokens that the second row is shorter
 _FEW = 8  # tokens whose positions are looked at
 _WINDOW = re.compile(r"window|chunk|local")
 _TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3}  # of logits, relative to their spread
-_COARSE = 0.1  # likewise, of models in 16 bits
+_COARSE = 0.3  # likewise, of models in 16 bits: their rounding alone comes to 0.15, a window that is ignored to 0.7
 
 
 def check_model(model: PreTrainedModel, context_length: int) -> None:

@@ -184,7 +184,7 @@ class ChatEpisode:
         predictions, ``prediction_similarity`` (mean of those that were made, in [0, 1]) and ``predictions_absent``
         (share that is missing).
         """
-        figures = {"won": float(bool(self.info.get("won"))), "steps": float(len(self.commands))}
+        figures = {"won": float(self._record is not None and self._record.won), "steps": float(len(self.commands))}
         turns = self._record.turns if self._record else []
         figures["invalid"] = float(sum(not turn.info.get("valid_action", True) for turn in turns))
         terms = {**dict.fromkeys(self.weights, 0.0), **self.rewards}

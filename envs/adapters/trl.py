@@ -33,6 +33,7 @@ from roleagent.envs.tools.calls.command import answer_command, call_command
 from roleagent.envs.tools.definition.function_tool import DescribedTool, function_schema
 from roleagent.markers import escape_markers
 from roleagent.tools import Call, Tool
+from roleagent.types import reward_terms
 
 OVER = "The episode is over."
 CALL = "call"
@@ -136,7 +137,7 @@ class Episodes:
             gymnasium.logger.warn(f"{self.info.get('task_id')} has failed: {self.failure}")
             raise
         self.commands.append(self.info.get("command", action))
-        for name, value in self.info.get("rewards", {"task": float(reward)}).items():
+        for name, value in reward_terms(self.info, float(reward)).items():
             self.rewards[name] = self.rewards.get(name, 0.0) + value
         self.over = bool(terminated or truncated)
         return self._shown(text)

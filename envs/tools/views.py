@@ -19,7 +19,7 @@ from roleagent.envs.tools.definition.command_tools import DEFAULT, CommandTools
 from roleagent.envs.tools.definition.function_tool import DescribedTool, function_schema
 from roleagent.envs.tools.definition.schema import ArgumentCheck
 from roleagent.tools import Call, Result
-from roleagent.types import Expert
+from roleagent.types import Expert, reward_terms
 
 VIEWS = ("tools", "fine")
 """Values of ``env.kwargs.view``: a few general tools, or one for each verb."""
@@ -132,7 +132,7 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
             text = read.error or neutralize(observation, tuple(self._tools))[0]
         elif not command:
             info = {**info, "valid_action": False}
-        rewards = {**info.get("rewards", {"task": float(reward)}), **calls.terms}
+        rewards = {**reward_terms(info, float(reward)), **calls.terms}
         self._malformed += calls.counters["malformed"]
         if self.format_gate and (terminated or truncated):
             form = (bool(terminated) + (self._malformed == 0)) / 2 - 1

@@ -27,7 +27,7 @@ from roleagent.config import ConfigError
 from roleagent.envs.wrappers.notes import REVISED, after_note, note_error
 from roleagent.failures.verdicts import JudgedPath
 from roleagent.learners.sft.demonstrations import Demonstration, Step, reset_to
-from roleagent.types import Completion, Trajectory, Turn
+from roleagent.types import Completion, Trajectory, Turn, reward_terms
 
 PAIRS_PER_TREE = 40
 """Most pairs of a tree; the published averages are 18 to 40."""
@@ -78,9 +78,9 @@ def replay(env: gymnasium.Env, env_id: str, task_id: str, turns: Sequence[Turn])
             info = after_note(info)
             answers.append((REVISED, info))
             continue
-        observation, _, terminated, truncated, info = env.step(turn.action)
+        observation, reward, terminated, truncated, info = env.step(turn.action)
         info = {**info, "format_error": turn.info.get("format_error")}
-        outcome += info["rewards"].get("task", 0.0)
+        outcome += reward_terms(info, float(reward)).get("task", 0.0)
         answers.append((observation, info))
         if terminated or truncated:
             break

@@ -71,7 +71,7 @@ def build_optimizer(kind: str, model: torch.nn.Module, lr: float, weight_decay: 
         adam: Any = DeepSpeedCPUAdam  # which takes its decay for a whole number
         return adam(trained, lr=lr, betas=BETAS, weight_decay=weight_decay, adamw_mode=True)
     if kind == "adamw":
-        return torch.optim.AdamW(trained, lr=lr, betas=BETAS, weight_decay=weight_decay)
+        return torch.optim.AdamW(trained, lr=lr, betas=BETAS, weight_decay=weight_decay, fused=True)
     tables = {id(m.weight) for m in model.modules() if isinstance(m, torch.nn.Embedding)}
     heads = [m.get_output_embeddings() for m in model.modules() if isinstance(m, PreTrainedModel)]
     tables |= {id(head.weight) for head in heads if head is not None}

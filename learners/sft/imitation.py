@@ -125,7 +125,8 @@ def imitation_step(learner: Learner, segments: Sequence[Segment]) -> dict[str, f
     """
     config = learner.config
     weight_of = {ACTION: 1.0, PREDICTION: PREDICTION_WEIGHT, TEXT: config.warmstart.text_weight}
-    segments = [with_text(segment) for segment in segments]
+    if config.warmstart.text_weight:
+        segments = [with_text(segment) for segment in segments]
     weights = imitation_weights(segments, weight_of, learner.ranks.sum)
     kinds, names = [one.token_kind for one in segments], {ACTION: "action", PREDICTION: "prediction", TEXT: "text"}
     return likelihood_step(learner, segments, weights, kinds, names)

@@ -6,7 +6,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from roleagent.types import Completion, Prediction, PredictionScore, Task, Trajectory, Turn, grouping_state
+from roleagent.types import (
+    Completion,
+    Prediction,
+    PredictionScore,
+    Task,
+    Trajectory,
+    Turn,
+    ending,
+    grouping_state,
+    reward_terms,
+)
 
 UNSAMPLED = Completion((), (), "stop")
 """Stands for a reply whose tokens are not known: that of an expert, or of a model behind a server."""
@@ -61,7 +71,7 @@ class Recorder:
         prediction: Prediction | None = None,
     ) -> Turn:
         """Adds a step: the bare command, what ``step`` returned, and what was sampled."""
-        rewards = dict(info.get("rewards", {"task": reward}))
+        rewards = reward_terms(info, reward)
         turn = Turn(
             *(prompt_ids, completion, action, observation, self._state),
             *(prediction, rewards, info, self._grouping_state),
@@ -72,8 +82,8 @@ class Recorder:
         if not info.get("revision"):  # a note changes nothing
             self._state, self._grouping_state = info.get("state"), grouping_state(info)
         if terminated or truncated:
-            won = info.get("won", terminated and sum(turn.rewards.get("task", 0.0) for turn in self.turns) > 0)
-            self.end("won" if won else ("lost" if terminated else "max_steps"), terminated, truncated)
+            outcome = sum(turn.rewards.get("task", 0.0) for turn in self.turns)
+            self.end(ending(info, terminated, outcome), terminated, truncated)
         return turn
 
     def end(self, stop_reason: str, terminated: bool = False, truncated: bool = True) -> None:

@@ -17,12 +17,12 @@ Every RoleAgent environment reports, on ``reset`` and on ``step``:
 ``task_type``          the type of the task (``pick_and_place_simple``, a product category, a data set)
 ``split``              the split that the task belongs to
 ``admissible_actions`` commands with an effect in this state (a list; empty if they cannot be listed)
-``won``                whether the task is solved
+``won``                whether the task is solved; by default, whether an end came with a reward
 ``valid_action``       whether the last command was valid and had an effect (True after ``reset``)
 ``state``              the observed state as text, which predictions are scored against; None if it cannot be known
 ``grouping_state``     the state for grouping turns: ``state``, or after a failed command the state before it. It
                        defaults to ``state``
-``rewards``            the named reward terms of this step; empty after ``reset``
+``rewards``            the named reward terms of this step; empty after ``reset``. The default is the reward as ``task``
 =====================  ===============================================================================================
 """
 
@@ -120,6 +120,30 @@ def grouping_state(info: Mapping[str, Any]) -> str | None:
     return info.get("grouping_state", info.get("state"))
 
 
+def reward_terms(info: Mapping[str, Any], reward: float) -> dict[str, float]:
+    """The named reward terms of a step; without names its reward is the term ``task``.
+
+    >>> reward_terms({}, 1), reward_terms({"rewards": {"task": 0.0, "format": 0.5}}, 0)
+    ({'task': 1.0}, {'task': 0.0, 'format': 0.5})
+    """
+    return dict(info.get("rewards", {"task": float(reward)}))
+
+
+def ending(info: Mapping[str, Any], terminated: bool, outcome: float) -> str:
+    """Why an episode ended by itself or at its limit: ``"won"``, ``"lost"`` or ``"max_steps"``.
+
+    Args:
+        info: of the last step. An environment that does not report ``won`` is won by an end with an outcome above 0.
+        terminated: whether it ended by itself.
+        outcome: the sum of the ``task`` terms.
+
+    >>> ending({"won": False}, True, 1.0), ending({}, True, 1.0), ending({}, False, 1.0)
+    ('lost', 'won', 'max_steps')
+    """
+    won = info.get("won", terminated and outcome > 0)
+    return "won" if won else "lost" if terminated else "max_steps"
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """One step of an episode: prompt, reply, action and observation.
@@ -180,8 +204,8 @@ class Trajectory:
 
     @property
     def success(self) -> bool:
-        """Whether the last step reported ``won``."""
-        return bool(self.turns) and bool(self.turns[-1].info.get("won", False))
+        """Whether the task was solved."""
+        return self.stop_reason == "won"
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ TRAINING = {
     "GiGPO": ["method=gigpo", *PLAIN, *UNEQUAL],
     "Role-Agent": [*UNEQUAL, "curriculum.analyst=model"],
     "PPO": ["method=ppo", *PLAIN, *UNEQUAL, "critic.lr=1e-5"],
+    "bfloat16": ["method=grpo", *PLAIN, *UNEQUAL, "policy.dtype=bfloat16"],
     "LoRA": ["method=grpo", *PLAIN, *UNEQUAL, "lora.rank=2", "loss.kl=1e-3"],
     "a simulator of its own": GENENV,
     "a simulator that shares the weights": [*GENENV, "simulator.weights=shared"],

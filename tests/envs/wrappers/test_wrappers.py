@@ -16,9 +16,10 @@ from roleagent.agents.builders import EnvSplit
 from roleagent.config import load
 from roleagent.envs.wrappers import FailureCurriculum, PredictedState, Tags, default_horizon, parse
 from roleagent.envs.wrappers.tags import MAX_COMMAND
+from roleagent.recorder import Recorder
 from roleagent.similarity import lms, lms_tokens
 from roleagent.spaces import Unicode
-from roleagent.types import PredictionScore
+from roleagent.types import PredictionScore, Task
 
 
 class Script(gymnasium.Env):
@@ -169,6 +170,22 @@ def test_a_state_that_cannot_be_known_is_neither_scored_nor_counted():
     assert info["prediction_scores"] == () and info["rewards"]["prediction"] == 0
     info = env.step("x")[4]
     assert info["prediction_scores"] == (PredictionScore(1, 2, 1.0), PredictionScore(2, 1, 0.0, absent=True))
+
+
+def test_a_plain_environment_pays_its_reward_as_the_task_and_is_won_by_an_end_with_one():
+    class Plain(Script):
+        def reset(self, **options):
+            return super().reset(**options)[0], {}
+
+        def step(self, action):
+            return (*super().step(action)[:4], {})
+
+    env = PredictedState(Plain(["a", "b"]), horizon=1)
+    record = Recorder(Task("Plain-v0", "a task"), *env.reset())
+    for command in ("one", "two"):
+        record.add(command, *env.step({"command": command, "predictions": ()}))
+    episode = record.trajectory()
+    assert episode.success and episode.outcome == 1.0 and set(episode.turns[0].rewards) == {"task", "prediction"}
 
 
 def test_too_few_too_many_or_strange_predictions():
