@@ -40,11 +40,8 @@ from roleagent.agents.rollout import Rollout
 from roleagent.config import Config
 from roleagent.learners.advantages import Advantages
 from roleagent.learners.returns import EPSILON, Values
+from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.types import Completion, Group, Segment, Trajectory
-
-CONTEXT, ACTION, PREDICTION, TEXT = 0, 1, 2, 3
-"""The values of ``Segment.token_kind``: read only, sampled as an action, sampled as a prediction, and the environment's
-text where it is trained (in the warm start, and with an action mask off)."""
 
 Column = list[np.ndarray]
 """One number per token: an array (T,) for each segment."""

@@ -15,7 +15,7 @@ from torch import Tensor
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config import Config
 from roleagent.learners.advantages import estimator_of
-from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Batch, Column, counted_kinds
+from roleagent.learners.batch import Batch, Column, counted_kinds
 from roleagent.learners.engine.engine import Engine, zero_stage
 from roleagent.learners.engine.logprobs import (
     MicroBatch,
@@ -26,6 +26,7 @@ from roleagent.learners.engine.logprobs import (
     plan_for,
 )
 from roleagent.learners.loss import MetricSums
+from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.types import Segment
 
 

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from roleagent.learners.batch import ACTION, PREDICTION, TEXT, Column, split_tokens
+from roleagent.learners.batch import Column, split_tokens
 from roleagent.learners.run.ranks import Ranks
+from roleagent.segment import ACTION, PREDICTION, TEXT
 from roleagent.types import Segment
 
 _KINDS = 4  # CONTEXT, ACTION, PREDICTION, TEXT

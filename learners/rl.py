@@ -30,7 +30,7 @@ from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.samplers import TypeSampler, UniformSampler
 from roleagent.files import make_whole, write_checksums
 from roleagent.learners.advantages import Advantages, estimator_config
-from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Batch, Column, build_batch, whiten
+from roleagent.learners.batch import Batch, Column, build_batch, whiten
 from roleagent.learners.critic import critic_advantages, fit, open_critic
 from roleagent.learners.dealing import (
     Minibatch,
@@ -55,6 +55,7 @@ from roleagent.learners.run.iterations import RankSampler
 from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import ScoredGroup
+from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.timer import Timer
 from roleagent.types import Group, Sampler, Segment
 

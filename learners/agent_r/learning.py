@@ -30,13 +30,14 @@ from roleagent.agents.search import Node, Tree
 from roleagent.config.revision import RevisionConfig
 from roleagent.learners.agent_r.data import Example, RevisionData, TreeData, read_conversations, tokenize_conversations
 from roleagent.learners.agent_r.splice import Pair, good_leaves, leaves_of, make_pairs, whole
-from roleagent.learners.batch import ACTION, PREDICTION, TEXT, Column
+from roleagent.learners.batch import Column
 from roleagent.learners.engine.engine import Learner, policy_computes
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import PREDICTION_WEIGHT, imitation_weights
 from roleagent.learners.run.run import Run
 from roleagent.learners.sft.demonstrations import segments_from
 from roleagent.learners.sft.imitation import CHUNK, likelihood_step, with_text
+from roleagent.segment import ACTION, PREDICTION, TEXT
 from roleagent.types import Segment
 
 Batch = TypeVar("Batch")

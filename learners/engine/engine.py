@@ -26,7 +26,7 @@ from transformers import PreTrainedModel
 
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config import Config, ConfigError, merged
-from roleagent.learners.batch import ACTION, CONTEXT, Column
+from roleagent.learners.batch import Column
 from roleagent.learners.engine.logprobs import (
     MicroBatch,
     TokenScorer,
@@ -44,6 +44,7 @@ from roleagent.learners.engine.optimizer import build_optimizer, rate
 from roleagent.learners.engine.repartition import load_repartitioned, zero_parts
 from roleagent.learners.run.ranks import Ranks
 from roleagent.random_streams import random_stream
+from roleagent.segment import ACTION, CONTEXT
 from roleagent.slow_notice import counting
 from roleagent.types import Segment
 

@@ -21,8 +21,9 @@ from transformers import PreTrainedModel
 
 from roleagent.agents.policies.model_check import evaluating, plain_logits, text_for, tolerance
 from roleagent.agents.policies.protocol import PolicyError
-from roleagent.learners.batch import ACTION, CONTEXT, Column
+from roleagent.learners.batch import Column
 from roleagent.learners.engine.prefix_sharing import Prefixes, can_share, distinct_states, find_prefixes, plan_by_prefix
+from roleagent.segment import ACTION, CONTEXT
 from roleagent.types import Segment
 
 

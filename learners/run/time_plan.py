@@ -14,7 +14,7 @@ import torch
 
 from roleagent.agents.policies.hf import HFPolicy
 from roleagent.config import Config
-from roleagent.learners.batch import ACTION, PREDICTION
+from roleagent.segment import ACTION, PREDICTION
 from roleagent.slow_notice import waiting
 from roleagent.types import Request, Segment
 

@@ -62,8 +62,8 @@ from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.policies.token_texts import decoder, token_texts
 from roleagent.config import Config
 from roleagent.learners.advantages import Advantages, estimator_of
-from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.learners.returns import EstimatorConfig, Values, has_zero_variance, state_of
+from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.types import Group, Reflection, Trajectory
 
 MOST_READ = 400

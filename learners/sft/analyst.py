@@ -21,9 +21,9 @@ from roleagent.config import ConfigError
 from roleagent.envs.failures import ScriptedEpisode, play_failure, scripted_modes
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.failures.analyst_format import write_reflection, write_selection
-from roleagent.learners.batch import ACTION, CONTEXT
 from roleagent.learners.run.display import Display
 from roleagent.learners.sft.demonstrations import Demonstration
+from roleagent.segment import ACTION, CONTEXT
 from roleagent.types import Analyst, Failure, Reflection, Segment, Trajectory
 
 _ATTEMPTS = 10  # per episode: not every failure is possible in every task

@@ -11,13 +11,14 @@ import numpy as np
 import torch
 
 from roleagent.agents.policies.hf import HFPolicy
-from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, TEXT, Column, trained_tokens
+from roleagent.learners.batch import Column, trained_tokens
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import PREDICTION_WEIGHT, MetricSums, imitation_weights
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.time_plan import time_plan
 from roleagent.learners.sft.demonstrations import REPLAY_SHARE, Corrections
+from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.types import Segment
 
 CHUNK = 50

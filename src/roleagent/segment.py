@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+CONTEXT, ACTION, PREDICTION, TEXT = 0, 1, 2, 3
+"""The kinds of tokens: read only, sampled as an action, sampled as a prediction, and the environment's text where it is
+trained (in the warm start, and with an action mask off)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Segment:
@@ -13,8 +17,7 @@ class Segment:
 
     Attributes:
         token_ids: int64 (T,): prompts, replies and observations, as they stood in the policy's context.
-        token_kind: int8 (T,): 0 for tokens that are only read, 1 for action tokens, 2 for prediction tokens, 3 for the
-            environment's text where it is trained (:mod:`roleagent.learners.batch`).
+        token_kind: int8 (T,): one of the kinds above.
         sampler_logprobs: float64 (T,): log-probability under the policy that sampled the token; 0 elsewhere.
         advantages: float64 (T,): the advantage of the turn that sampled the token; 0 elsewhere.
         trajectory: index of the trajectory the segment belongs to, within its batch.

@@ -16,7 +16,8 @@ from roleagent.agents.rollout import Rollout
 from roleagent.config import ConfigError, load
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.toy.expert import ToyExpert
-from roleagent.learners.batch import ACTION, PREDICTION, segments_of
+from roleagent.learners.batch import segments_of
+from roleagent.segment import ACTION, PREDICTION
 from roleagent.similarity import lms
 
 

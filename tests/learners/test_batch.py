@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from small_batch import TASK, batch_of, configured, transcript, windows
 from tiny import plain
 
-from roleagent.learners.batch import ACTION, build_batch, segments_of, whiten
+from roleagent.learners.batch import build_batch, segments_of, whiten
 from roleagent.learners.loss import token_weights
+from roleagent.segment import ACTION
 from roleagent.types import Completion, Prediction, Trajectory, Turn
 
 MASKS = list(itertools.product([True, False], repeat=2))

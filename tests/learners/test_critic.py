@@ -11,10 +11,11 @@ from small_batch import batch_of, configured, transcript, windows
 from tiny import qwen
 
 from roleagent.config import from_dict
-from roleagent.learners.batch import TEXT, whiten
+from roleagent.learners.batch import whiten
 from roleagent.learners.critic import Critic, critic_advantages, fit, generalized_advantages, value_loss
 from roleagent.learners.engine.engine import Engine
 from roleagent.learners.loss import token_weights
+from roleagent.segment import TEXT
 
 MASKS = list(itertools.product([True, False], repeat=2))
 

@@ -11,12 +11,13 @@ from tiny import plain, qwen
 
 from roleagent.config import from_dict, load
 from roleagent.learners.advantages import Advantages, estimator_config
-from roleagent.learners.batch import ACTION, TEXT, build_batch
+from roleagent.learners.batch import build_batch
 from roleagent.learners.dealing import Outline
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.logprobs import TokenScores
 from roleagent.learners.loss import policy_loss, token_weights
 from roleagent.learners.rl import importance, minibatches, starts_from_learner, update, world_shares
+from roleagent.segment import ACTION, TEXT
 from roleagent.types import Group
 
 

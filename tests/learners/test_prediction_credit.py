@@ -11,13 +11,14 @@ from together import watched_gradients
 from roleagent.agents.builders import EnvSplit
 from roleagent.config import ConfigError, load
 from roleagent.learners.advantages import Advantages, estimator_config, prediction_advantages
-from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION, build_batch, whiten, with_true_states
+from roleagent.learners.batch import build_batch, whiten, with_true_states
 from roleagent.learners.critic import Critic, critic_advantages
 from roleagent.learners.engine.engine import Engine, Learner
 from roleagent.learners.loss import PREDICTION_WEIGHT
 from roleagent.learners.returns import EstimatorConfig, prediction_mean
 from roleagent.learners.rl import prepared, update
 from roleagent.learners.run.launch import check_learning
+from roleagent.segment import ACTION, CONTEXT, PREDICTION
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")

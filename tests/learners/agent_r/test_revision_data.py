@@ -19,7 +19,7 @@ from roleagent.learners.agent_r.data import RevisionData, read_conversations, se
 from roleagent.learners.agent_r.iterate import collect, idle_mechanisms, shares_of
 from roleagent.learners.agent_r.learning import Member, PreferenceData, batches, part_shares, weights_of
 from roleagent.learners.agent_r.thoughts import THOUGHTS
-from roleagent.learners.batch import ACTION
+from roleagent.segment import ACTION
 from roleagent.types import Segment
 
 TASK = "bring-egg-table-1"

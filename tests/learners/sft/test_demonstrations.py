@@ -12,10 +12,10 @@ from roleagent.config import ConfigError, load
 from roleagent.envs.failures.command_noise import CommandNoise
 from roleagent.envs.wrappers.tags import parse
 from roleagent.learners import batch
-from roleagent.learners.batch import ACTION, CONTEXT, PREDICTION
 from roleagent.learners.sft import demonstrations as tokenization
 from roleagent.learners.sft.demonstrations import CorruptedPredictions, demonstrate
 from roleagent.learners.sft.imitation import batches
+from roleagent.segment import ACTION, CONTEXT, PREDICTION
 
 TASK = "heat-fish-tray-2"
 
