@@ -240,9 +240,10 @@ class EnvSplit:
             ConfigError: see :func:`make_base`; or the environment has no ``task_split``, or is not ready.
         """
         base: Any = make_base(config, split)
-        if not hasattr(base.unwrapped, "task_split"):
+        if not isinstance(getattr(base.unwrapped, "task_split", None), TaskSplit):
             raise ConfigError(
-                f"the environment {config.env.id} has no task_split; docs/add_environment.md shows what a run needs"
+                f"the environment {config.env.id} has no task_split of the class TaskSplit; docs/add_environment.md "
+                "shows what a run needs"
             )
         if hasattr(base.unwrapped, "check_ready"):
             try:

@@ -42,6 +42,7 @@ from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 from roleagent.agents.analysts.prompts import AnalystPrompts
 from roleagent.curricula.failure_sampler import CurriculumSampler, Learning
 from roleagent.curricula.library import FailureLibrary
+from roleagent.envs.wrappers.full_info import FullInfo
 from roleagent.envs.wrappers.predicted_state import PredictedState
 from roleagent.envs.wrappers.tags import Think
 from roleagent.envs.wrappers.tool_tags import read_replies
@@ -304,7 +305,7 @@ class DualRole(AECEnv):
         made = gymnasium.make(game, **(game_kwargs or {})) if isinstance(game, str) else game(**(game_kwargs or {}))
         if not made.has_wrapper_attr("task_split"):
             raise ValueError(f"{made} has no task_split, from which the next game could be drawn")
-        self._game = PredictedState(made, horizon)
+        self._game = PredictedState(FullInfo(made), horizon)
         self.task_split: TaskSplit = made.get_wrapper_attr("task_split")
         self.think: Think = think
         self.horizon, self.bare_commands, self.history = self._game.horizon, bare_commands, history

@@ -328,10 +328,11 @@ class _World:
         child.observation, reward, terminated, truncated, child.info = self.env.step(child.reply)
         count("turns")
         child.reward, child.terminated, child.truncated = float(reward), bool(terminated), bool(truncated)
-        child.outcome = node.outcome + reward_terms(child.info, reward).get("task", 0.0)
+        terms = reward_terms(child.info, reward)
+        child.outcome = node.outcome + terms["task"]
         child.command = child.info.get("command", child.command)
         if terminated or truncated:
-            child.stop_reason = ending(child.info, child.terminated, child.outcome)
+            child.stop_reason = ending(child.info, child.terminated, terms)
         else:
             child.snapshot, self._at = self.restorer.save(), child
 

@@ -15,6 +15,7 @@ from rapidfuzz import fuzz, process
 
 import roleagent  # noqa: F401  (registers the environments)
 from roleagent.envs.tools.views import VIEWS, ToolView
+from roleagent.envs.wrappers.full_info import FullInfo
 from roleagent.imports import searched_first
 from roleagent.options import ConfigError, shown
 
@@ -58,6 +59,7 @@ def make_env(env_id: str, arguments: Mapping[str, Any], prefix: str = "") -> gym
     try:
         arguments = _checked(env_id, arguments, prefix)
         env = gymnasium.make(env_id, disable_env_checker=True, **arguments)
+        env = env if env_id.startswith("RoleAgent/") else FullInfo(env)
         return ToolView(env, fine=view == "fine", format_gate=bool(gate)) if view in VIEWS else env
     except ConfigError:
         raise
@@ -94,7 +96,9 @@ def _checked(env_id: str, arguments: Mapping[str, Any], prefix: str) -> dict[str
     known = {*parameters, *arguments} if open_ended else {*parameters, "max_episode_steps"}  # this is gymnasium.make's
     if unknown := next((one for one in arguments if one not in known), None):
         near = difflib.get_close_matches(unknown, parameters, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(parameters)}"
+        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(parameters) or 'none'}"
+        if unknown == "split" and not near:
+            hint = "docs/add_environment.md shows what a run needs: that argument, and a task_split"
         raise ConfigError(f"{name} has no argument {prefix}{unknown}; {hint}")
     return check_arguments(creator, arguments, prefix)
 

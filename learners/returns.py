@@ -271,10 +271,14 @@ def modulated_returns(group: Group, config: EstimatorConfig) -> Values:
     """R_t = R_task(a_t)·(1 + R_pre(a_t)) of every turn (Eq. 6), plus the unmodulated return of all other terms.
 
     The factor multiplies the return of *each* step, not the last reward: otherwise only the last prediction would
-    count. A failed trajectory stays at 0. Penalties are not multiplied: that would punish good predictions.
+    count. A failed trajectory stays at 0. Penalties, and returns below 0, are not multiplied: that would punish good
+    predictions.
     """
     rows = zip(*return_terms(group, config), strict=True)
-    return [[task * (1.0 + pre) + other for task, pre, other in zip(*row, strict=True)] for row in rows]
+    return [
+        [(task * (1.0 + pre) if task > 0 else task) + other for task, pre, other in zip(*row, strict=True)]
+        for row in rows
+    ]
 
 
 def _most(turn: Turn, gamma: float) -> float:

@@ -21,6 +21,7 @@ from roleagent.agents.prompting.tools import RetrievalAgent, ToolAgent
 from roleagent.env_card import CommandForm, card_of, instructions_of, make_expert
 from roleagent.envs.failures.command_noise import random_command
 from roleagent.imports import load_object
+from roleagent.options import ConfigError
 from roleagent.types import Expert
 
 SCRIPTED = ("random", "oracle", "expert")
@@ -53,7 +54,8 @@ class RandomAgent:
         self._rng, self._forms = rng, forms
 
     def reset(self, observation: str, info: Mapping[str, Any]) -> None:
-        pass
+        if not self._forms and not info.get("admissible_actions"):
+            raise ConfigError("the agent random needs admissible_actions, which the environment does not list")
 
     def act(self, observation: str, info: Mapping[str, Any]) -> str:
         if command := random_command(info.get("admissible_actions") or [], self._rng):

@@ -16,6 +16,7 @@ from roleagent.agents.chat.endpoint import Endpoint
 from roleagent.agents.evaluation.records import PROTOCOL
 from roleagent.agents.evaluation.targets import STANDARD, EvalTarget, source_digest, weights_digest
 from roleagent.commands import pairs
+from roleagent.env_card import step_limit
 
 if TYPE_CHECKING:  # torch takes seconds to load: only a local model needs it
     from roleagent.agents.policies.hf import HFPolicy
@@ -71,7 +72,9 @@ def header_of(
             "platform": f"{platform.system()} {platform.machine()}",
         },
         **env_split.manifest(),
+        "made_as": config.env.id,  # several ids may be one class, and have one split
         "kwargs": dict(config.env.kwargs),
+        "max_steps": step_limit(env_split.base),
         "agent": agent,
         **settings,
         "seed": options.seed,

@@ -101,9 +101,12 @@ class TaskVector(VectorWrapper):
         if isinstance(task_ids, str) or len(task_ids) != self.num_envs:
             given = "one text" if isinstance(task_ids, str) else f"{len(task_ids)}"
             raise ValueError(f"task_ids names a task (or None) for each of {self.num_envs} environments, not {given}")
-        if self.task_split is not None:
-            for task_id in task_ids:
-                _ = task_id is None or self.task_split.require(task_id)
+        for task_id in task_ids:
+            if task_id is None:
+                continue
+            if self.task_split is None:
+                raise ValueError(f"the environments have no task_split, so no task {task_id!r}")
+            self.task_split.require(task_id)
         return list(task_ids)
 
     def _reset(self, seed: Any, options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:

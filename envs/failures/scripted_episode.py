@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import gymnasium
 import numpy as np
 
-from roleagent.env_card import make_expert
+from roleagent.env_card import make_expert, step_limit
 from roleagent.recorder import Recorder
 from roleagent.types import Task, Trajectory, Turn
 
@@ -69,8 +69,7 @@ class ScriptedEpisode:
     @property
     def left(self) -> int:
         """Steps until the environment ends the episode."""
-        base: Any = self.env.unwrapped
-        return base.max_steps - len(self.turns)
+        return (step_limit(self.env) or 0) - len(self.turns)
 
     @property
     def over(self) -> bool:

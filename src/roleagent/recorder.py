@@ -82,8 +82,7 @@ class Recorder:
         if not info.get("revision"):  # a note changes nothing
             self._state, self._grouping_state = info.get("state"), grouping_state(info)
         if terminated or truncated:
-            outcome = sum(turn.rewards.get("task", 0.0) for turn in self.turns)
-            self.end(ending(info, terminated, outcome), terminated, truncated)
+            self.end(ending(info, terminated, rewards), terminated, truncated)
         return turn
 
     def end(self, stop_reason: str, terminated: bool = False, truncated: bool = True) -> None:

@@ -9,7 +9,8 @@ This module imports no torch.
 
 The keys of ``info``
 --------------------
-Every RoleAgent environment reports, on ``reset`` and on ``step``:
+Every RoleAgent environment reports, on ``reset`` and on ``step`` (what another leaves out is filled in by
+:class:`~roleagent.envs.wrappers.full_info.FullInfo`):
 
 =====================  ===============================================================================================
 ``task_id``            the task's name: the same string in splits, logs, the failure library and reports
@@ -17,12 +18,12 @@ Every RoleAgent environment reports, on ``reset`` and on ``step``:
 ``task_type``          the type of the task (``pick_and_place_simple``, a product category, a data set)
 ``split``              the split that the task belongs to
 ``admissible_actions`` commands with an effect in this state (a list; empty if they cannot be listed)
-``won``                whether the task is solved; by default, whether an end came with a reward
+``won``                whether the task is solved
 ``valid_action``       whether the last command was valid and had an effect (True after ``reset``)
 ``state``              the observed state as text, which predictions are scored against; None if it cannot be known
 ``grouping_state``     the state for grouping turns: ``state``, or after a failed command the state before it. It
                        defaults to ``state``
-``rewards``            the named reward terms of this step; empty after ``reset``. The default is the reward as ``task``
+``rewards``            the named reward terms of this step; empty after ``reset``. ``task`` is the step's reward
 =====================  ===============================================================================================
 """
 
@@ -121,26 +122,26 @@ def grouping_state(info: Mapping[str, Any]) -> str | None:
 
 
 def reward_terms(info: Mapping[str, Any], reward: float) -> dict[str, float]:
-    """The named reward terms of a step; without names its reward is the term ``task``.
+    """The named reward terms of a step; the reward is the term ``task`` where no other value has that name.
 
-    >>> reward_terms({}, 1), reward_terms({"rewards": {"task": 0.0, "format": 0.5}}, 0)
+    >>> reward_terms({}, 1), reward_terms({"rewards": {"format": 0.5}}, 0)
     ({'task': 1.0}, {'task': 0.0, 'format': 0.5})
     """
-    return dict(info.get("rewards", {"task": float(reward)}))
+    return {"task": float(reward), **info.get("rewards", {})}
 
 
-def ending(info: Mapping[str, Any], terminated: bool, outcome: float) -> str:
+def ending(info: Mapping[str, Any], terminated: bool, rewards: Mapping[str, float]) -> str:
     """Why an episode ended by itself or at its limit: ``"won"``, ``"lost"`` or ``"max_steps"``.
 
     Args:
-        info: of the last step. An environment that does not report ``won`` is won by an end with an outcome above 0.
+        info: of the last step.
         terminated: whether it ended by itself.
-        outcome: the sum of the ``task`` terms.
+        rewards: the terms of the last step. An environment that does not report ``won`` is won by an end with a reward.
 
-    >>> ending({"won": False}, True, 1.0), ending({}, True, 1.0), ending({}, False, 1.0)
+    >>> ending({"won": False}, True, {"task": 1.0}), ending({}, True, {"task": 1.0}), ending({}, False, {"task": 1.0})
     ('lost', 'won', 'max_steps')
     """
-    won = info.get("won", terminated and outcome > 0)
+    won = info.get("won", terminated and rewards.get("task", 0.0) > 0)
     return "won" if won else "lost" if terminated else "max_steps"
 
 

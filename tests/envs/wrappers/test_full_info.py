@@ -1,0 +1,110 @@
+"""Environments of other people: what their infos leave out is filled in, and what nobody can use is refused by name."""
+
+import json
+
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium.spaces import Text
+from programs import load, status
+
+from roleagent.envs.registry import make_env
+from roleagent.tasks.split import TaskSplit
+
+
+class Count(gymnasium.Env):
+    """Two steps of saying the number that it shows; its infos are empty."""
+
+    observation_space = action_space = Text(50)
+    task_split = TaskSplit("Count-v0", "train", ("3", "4"))
+
+    def __init__(self, split="train", reward=None, info=None, observation=None, deaf=False):
+        self.reward, self.given, self.shown, self.deaf = reward, info or {}, observation, deaf
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.number, self.left = int("4" if self.deaf else self.task_split.requested(options, self.np_random)), 2
+        return str(self.number), {"task_id": str(self.number)} if self.deaf else {}
+
+    def step(self, action):
+        if action == str(self.number):
+            self.number, self.left = self.number + 1, self.left - 1
+        won = not self.left
+        reward = float(won) if self.reward is None else self.reward[won]
+        return str(self.number) if self.shown is None else self.shown, reward, won, False, self.given
+
+
+class Counter:
+    """An agent that says what it sees."""
+
+    def reset(self, observation, info):
+        pass
+
+    def act(self, observation, info):
+        return observation
+
+
+@pytest.fixture(autouse=True)
+def registered():
+    gymnasium.register("Count-v0", entry_point=Count, max_episode_steps=5)
+    gymnasium.register("Short-v0", entry_point=Count, max_episode_steps=1)
+    yield
+    for name in ("Count-v0", "Short-v0"):
+        del gymnasium.registry[name]
+
+
+def played(**arguments):
+    env = make_env("Count-v0", arguments)
+    env.reset(options={"task_id": "3"})
+    return [env.step(command) for command in ("3", "4")]
+
+
+@pytest.mark.filterwarnings("ignore:.*does not report won")
+@pytest.mark.parametrize("reward", [(0, 1), (np.float32(0), np.int64(1)), (-1, 1)])
+def test_what_an_info_leaves_out_is_filled_in(reward):
+    (_, _, _, _, first), (_, paid, _, _, last) = played(reward=reward)
+    assert json.dumps(first) and not first["won"] and first["state"] == "4" and first["task_id"] == "3"
+    assert last["won"] and paid == last["rewards"]["task"] == 1.0 and last["admissible_actions"] == []
+
+
+@pytest.mark.filterwarnings("ignore:.*does not report won")
+def test_terms_without_the_task_keep_the_reward_and_what_is_reported_counts():
+    assert played(info={"rewards": {"form": 1}})[1][4]["rewards"] == {"task": 1.0, "form": 1.0}
+    assert not played(info={"won": False, "state": None})[1][4]["won"]
+    assert played(info={"state": None})[1][4]["state"] is None
+
+
+@pytest.mark.parametrize(
+    "arguments, what",
+    [
+        ({"reward": (None, None)}, "the reward None"),
+        ({"reward": (np.array([1.0]),) * 2}, r"the reward array"),
+        ({"reward": (float("nan"), 1)}, "the reward nan"),
+        ({"info": {"rewards": [1.0]}}, r"the terms \[1.0\]"),
+        ({"info": {"rewards": {"form": "good"}}}, "the terms"),
+        ({"info": {"state": 3}}, "a state of type int"),
+        ({"observation": {"text": "3"}}, "an observation of type dict"),
+        ({"deaf": True}, "asked for the task '3' and plays '4'"),
+    ],
+)
+def test_what_nobody_can_use_is_refused_by_name(arguments, what):
+    with pytest.raises(ValueError, match=f"Count-v0 .*{what}"):
+        played(**arguments)
+
+
+def evaluated(env_id, agent):
+    return status(load("evaluate").main, ["--env", env_id, "--split", "train", "--agent", agent])
+
+
+@pytest.mark.filterwarnings("ignore:.*does not report won")
+def test_two_ids_of_one_class_have_their_own_evaluations(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for name, success in (("Count-v0", 1.0), ("Short-v0", 0.0)):
+        assert evaluated(name, f"{__name__}:Counter") == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[-1])["success"] == success
+
+
+def test_an_agent_without_commands_to_choose_from_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert evaluated("Count-v0", "random") == 2
+    assert "the agent random needs admissible_actions" in capsys.readouterr().err
