@@ -224,8 +224,12 @@ def complete(evaluation: Evaluation, file: RecordFile) -> dict[str, Any]:
         warnings.showwarning = lambda message, *_: display.warn(str(message))  # of a server: in the display
         done = total - len(missing)
         display.stage("evaluate", total, done)
-        if done and missing:
-            display.say(f"continuing: {done} of {total} episodes are done")
+        if done:
+            display.say(
+                f"continuing: {done} of {total} episodes are done"
+                if missing
+                else f"all {total} episodes are there, so nothing is played; remove {file.path} to play them again"
+            )
         display.part = lambda: so_far(file, options.prices)
         if missing:
             transcripts = None if options.no_transcripts else TranscriptFile(file.path, done)

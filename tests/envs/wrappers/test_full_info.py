@@ -102,6 +102,8 @@ def test_two_ids_of_one_class_have_their_own_evaluations(tmp_path, monkeypatch, 
     for name, success in (("Count-v0", 1.0), ("Short-v0", 0.0)):
         assert evaluated(name, f"{__name__}:Counter") == 0
         assert json.loads(capsys.readouterr().out.splitlines()[-1])["success"] == success
+    assert evaluated("Short-v0", f"{__name__}:Counter") == 0
+    assert "all 2 episodes are there" in capsys.readouterr().out
 
 
 def test_an_agent_without_commands_to_choose_from_is_refused(tmp_path, monkeypatch, capsys):
