@@ -182,7 +182,7 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", help="of the local policy, generate and vLLM (default: float32)")
     parser.add_argument("--vllm-python", type=user_path, help="a Python that has vLLM and this package")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--budget", type=int, default=2048, help=argparse.SUPPRESS)
+    parser.add_argument("--budget", type=int, default=1024, help=argparse.SUPPRESS)  # tokens of a micro-batch
     parser.add_argument("--updates", type=int, default=2, help=argparse.SUPPRESS)
     for hidden in ("--side", "--learner"):
         parser.add_argument(hidden, help=argparse.SUPPRESS)
