@@ -436,7 +436,7 @@ class DualRole(AECEnv):
         game, prediction = self.played[-1], Prediction((), None, parsed.predictions)
         played = (parsed.command, str(text), float(reward), terminated, truncated, info)
         game.record.add(*played, prediction=prediction)
-        self._pay(AGENT, **reward_terms(info, float(reward)))
+        self._pay(AGENT, **reward_terms(info, reward))
         if not game.record.over:
             self._ask_agent(info)
             return

@@ -43,12 +43,10 @@ from roleagent.learners.returns import (
     is_flat,
     modulated_returns,
     prediction_mean,
-    predictive_returns,
     process_rewards,
     return_terms,
     standardize,
     states_of,
-    task_returns,
 )
 from roleagent.options import ConfigError
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
@@ -301,8 +299,8 @@ def summary(
     sizes: list[int] = []
     for number, group in enumerate(groups):
         turns += sum(len(trajectory.turns) for trajectory in group.trajectories)
-        for trajectory, factors in zip(group.trajectories, predictive_returns(group, config), strict=True):
-            tasks = task_returns(trajectory, config.gamma, config.rewards)
+        terms = return_terms(group, config)
+        for tasks, factors in zip(terms.task, terms.predictive, strict=True):
             modulated += sum(bool(task and factor) for task, factor in zip(tasks, factors, strict=True))
         shared = [*map(len, by_state(states[number] if states else states_of(group, config)))]
         sizes += shared

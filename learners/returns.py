@@ -248,7 +248,7 @@ class ReturnTerms(NamedTuple):
 
     Attributes:
         task: R_task(a_t), the discounted return of the ``task`` term (Eq. 5, left).
-        predictive: the R_pre(a_t) that modulates it (Eq. 5, right).
+        predictive: the R_pre(a_t) that modulates it (Eq. 5, right); 0 where R_task is below 0.
         others: the discounted return of all other terms: penalties and process rewards.
     """
 
@@ -260,9 +260,11 @@ class ReturnTerms(NamedTuple):
 def return_terms(group: Group, config: EstimatorConfig) -> ReturnTerms:
     """The terms of every turn's return; :func:`modulated_returns` is their sum."""
     rewards = config.rewards
+    tasks = [task_returns(trajectory, config.gamma, rewards) for trajectory in group.trajectories]
+    rows = zip(tasks, predictive_returns(group, config), strict=True)
     return ReturnTerms(
-        [task_returns(trajectory, config.gamma, rewards) for trajectory in group.trajectories],
-        predictive_returns(group, config),
+        tasks,
+        [[0.0 if task < 0 else pre for task, pre in zip(*row, strict=True)] for row in rows],
         [returns([rewards.others(turn) for turn in t.turns], config.gamma) for t in group.trajectories],
     )
 
@@ -275,10 +277,7 @@ def modulated_returns(group: Group, config: EstimatorConfig) -> Values:
     predictions.
     """
     rows = zip(*return_terms(group, config), strict=True)
-    return [
-        [(task * (1.0 + pre) if task > 0 else task) + other for task, pre, other in zip(*row, strict=True)]
-        for row in rows
-    ]
+    return [[task * (1.0 + pre) + other for task, pre, other in zip(*row, strict=True)] for row in rows]
 
 
 def _most(turn: Turn, gamma: float) -> float:

@@ -137,7 +137,7 @@ class Episodes:
             gymnasium.logger.warn(f"{self.info.get('task_id')} has failed: {self.failure}")
             raise
         self.commands.append(self.info.get("command", action))
-        for name, value in reward_terms(self.info, float(reward)).items():
+        for name, value in reward_terms(self.info, reward).items():
             self.rewards[name] = self.rewards.get(name, 0.0) + value
         self.over = bool(terminated or truncated)
         return self._shown(text)

@@ -132,7 +132,7 @@ class ToolView(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
             text = read.error or neutralize(observation, tuple(self._tools))[0]
         elif not command:
             info = {**info, "valid_action": False}
-        rewards = {**reward_terms(info, float(reward)), **calls.terms}
+        rewards = {**reward_terms(info, reward), **calls.terms}
         self._malformed += calls.counters["malformed"]
         if self.format_gate and (terminated or truncated):
             form = (bool(terminated) + (self._malformed == 0)) / 2 - 1

@@ -146,7 +146,7 @@ class PredictedState(gymnasium.Wrapper, gymnasium.utils.RecordConstructorArgs):
         scores = tuple(_score_state(info.get("state", observation), self._turn, self._made, self.similarity))
         self.scoring_seconds += time.perf_counter() - begun
         self._turn += 1
-        rewards = {**reward_terms(info, float(reward)), "prediction": sum(score.score for score in scores)}
+        rewards = {**reward_terms(info, reward), "prediction": sum(score.score for score in scores)}
         return observation, reward, terminated, truncated, {**info, "prediction_scores": scores, "rewards": rewards}
 
     def prepare(self, action: Any) -> list[PreparedCall] | None:

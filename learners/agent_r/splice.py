@@ -80,7 +80,7 @@ def replay(env: gymnasium.Env, env_id: str, task_id: str, turns: Sequence[Turn])
             continue
         observation, reward, terminated, truncated, info = env.step(turn.action)
         info = {**info, "format_error": turn.info.get("format_error")}
-        outcome += reward_terms(info, float(reward))["task"]
+        outcome += reward_terms(info, reward)["task"]
         answers.append((observation, info))
         if terminated or truncated:
             break

@@ -141,7 +141,7 @@ def ending(info: Mapping[str, Any], terminated: bool, rewards: Mapping[str, floa
     >>> ending({"won": False}, True, {"task": 1.0}), ending({}, True, {"task": 1.0}), ending({}, False, {"task": 1.0})
     ('lost', 'won', 'max_steps')
     """
-    won = info.get("won", terminated and rewards.get("task", 0.0) > 0)
+    won = info.get("won", terminated and rewards["task"] > 0)
     return "won" if won else "lost" if terminated else "max_steps"
 
 

@@ -73,7 +73,9 @@ def test_returns_by_hand(example):
     # Eq. 6: 0.5 · (1 + 1.0) = 1.0 and 1 · (1 + 0.5) = 1.5.
     assert modulated(winner, 0.5) == pytest.approx([1.0, 1.5])
     assert modulated(loser, 0.5) == [0.0, 0.0]
-    assert modulated(trajectory(turn("A", -1.0, (1.0,))), 0.5) == [-1.0]  # a good prediction makes no loss larger
+    loss = trajectory(turn("A", -1.0, (1.0,)))
+    assert modulated(loss, 0.5) == [-1.0]  # a good prediction makes no loss larger
+    assert summary([group(loss)], PLAIN)["returns_modulated"] == 0
 
 
 def test_grpo_by_hand(example):
