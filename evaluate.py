@@ -116,7 +116,7 @@ class Evaluation:
         if options.checkpoint and target.run is None:
             raise ConfigError("--checkpoint names one of a run: give the run with --agent or --run")
         config = configuration(options, target)
-        env_split = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
+        env_split = EnvSplit.held_out(config)
         cuts = options.cut_failures or options.keep_failures or options.keep_signals
         if cuts and (target.url or target.plays != STANDARD):
             raise ConfigError(

@@ -69,7 +69,7 @@ from roleagent.types import Segment
 def train(config: Config, resume: bool, display: Display, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
     """Runs the warm start, training and the evaluation on held-out tasks; returns the result."""
     split = EnvSplit.open(config, config.env.train_split)
-    held_out = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
+    held_out = EnvSplit.held_out(config)
     check_held_out(split, held_out, display.warn)
     split = size_warm_start(split, display.say)
     with open_run(config, split, display, resume, callbacks) as run:

@@ -261,6 +261,23 @@ class EnvSplit:
             horizon = default_horizon(steps)
         return cls(config, base, task_split, horizon)
 
+    @classmethod
+    def held_out(cls, config: Config) -> EnvSplit:
+        """Opens the split of evaluations, with ``env.eval_tasks`` tasks.
+
+        Raises:
+            ConfigError: see :meth:`open`; or ``rollout.eval_predictions`` is off where predictions change the play.
+        """
+        split = cls.open(config, config.env.eval_split, config.env.eval_tasks)
+        if not split.horizon or config.rollout.eval_predictions:
+            return split
+        if config.prompt.predictions != "detached":
+            raise ConfigError(
+                f"with prompt.predictions={config.prompt.predictions} predictions change the play: leave "
+                "rollout.eval_predictions on"
+            )
+        return replace(split, horizon=0)
+
     def manifest(self) -> dict[str, Any]:
         """The tasks and the data, as results name them."""
         return {**self.task_split.manifest(), "data": data_of(self.base)}

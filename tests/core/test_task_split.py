@@ -73,7 +73,7 @@ def test_every_panel_and_every_row_limit_has_all_types(env_id, n):
 
 def test_the_default_run_is_measured_on_the_whole_split():
     config = load(ROOT / "configs" / "default.yaml")
-    panel = EnvSplit.open(config, config.env.eval_split, config.env.eval_tasks)
+    panel = EnvSplit.held_out(config)
     assert panel.task_split is panel.base.unwrapped.task_split and len(panel.task_split) == 200
     assert panel.task_split.digest == "20482c8f62bc0e6f" and panel.manifest()["data"]["rooms"] == "tiny"
 

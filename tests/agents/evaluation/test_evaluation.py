@@ -17,9 +17,11 @@ from roleagent.agents.evaluation.play import play_agents
 from roleagent.agents.evaluation.records import Attempt, Record, RecordFile
 from roleagent.agents.evaluation.single_step import expert_steps, single_step
 from roleagent.agents.evaluation.statistics import summarize
+from roleagent.agents.evaluation.transcripts import read_transcripts
 from roleagent.config import from_dict, to_dict
 from roleagent.config import load as load_config
 from roleagent.envs.pool import EnvPool
+from roleagent.segment import ACTION
 from roleagent.tasks.split import TaskSplit, wilson
 from roleagent.types import Completion
 
@@ -321,6 +323,19 @@ def test_a_run_folder_brings_its_environment_and_its_checkpoint(here, capsys, tr
     whole = halve(here / "records.jsonl")
     again = measure(capsys, "--agent", trained, "--tasks", 10, "--temperature", 1, "--out", "records.jsonl")
     assert again == result and (here / "records.jsonl").read_text() == whole
+
+
+def test_an_evaluation_without_predictions_plays_the_same_episodes(here, capsys, trained):
+    def played(option):
+        found = measure(capsys, "--agent", trained, "--tasks", 4, "--out", f"{option}.jsonl", "--set", option)
+        turns = [turn for episode in read_transcripts(here / f"{option}.jsonl") for turn in episode["turns"]]
+        return found["prediction"], [[token for token in turn["tokens"] if token[1] == ACTION] for turn in turns]
+
+    with_predictions, without = played("rollout.eval_predictions=on"), played("rollout.eval_predictions=off")
+    assert (with_predictions[0], without[0]) == (0.0, None)
+    assert len(without[1]) == 12 and all(without[1]) and with_predictions[1] == without[1]
+    kept = ("--set", "prompt.predictions=followup", "--set", "rollout.eval_predictions=off")
+    assert "change the play" in complaint(capsys, "--agent", trained, *kept)
 
 
 @pytest.mark.parametrize("damage", ["no checkpoint", "half the weights", "damaged configuration"])
