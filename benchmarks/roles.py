@@ -31,8 +31,6 @@ World-In-Agent:
     Correlation of a turn's prediction score and the episode's success, within task and state.
 ``advantage_agreement``
     Correlation of the run's advantages with GiGPO's, over groups with variance. At 1 predictions have no effect.
-``last_step_bias``
-    Mean advantage of a detour minus that of finishing, on a constructed case. Expected: at most 0.
 """
 
 from __future__ import annotations
@@ -52,7 +50,7 @@ from rich.table import Table
 from roleagent.config import ConfigError, load
 from roleagent.experiments.runs import Run
 from roleagent.files import read_json_lines
-from roleagent.learners.advantages import estimator_config, last_step_bias
+from roleagent.learners.advantages import estimator_config
 from roleagent.learners.returns import EstimatorConfig, standardize
 from roleagent.options import user_path
 
@@ -142,14 +140,6 @@ def failure_recall_before(rows: Rows, folder: Path) -> float | None:
     return None
 
 
-def last_step_bias_of(rows: Rows, folder: Path) -> float | None:
-    """The advantage of a detour with the run's estimator; None without a configuration."""
-    if not (folder / "config.yaml").exists():
-        return None
-    config = load(folder / "config.yaml")
-    return last_step_bias(estimator_config(config), config.estimator.kind)
-
-
 def advantage_agreement(rows: Rows, folder: Path) -> float | None:
     """Correlation of the logged advantages with GiGPO's on the same groups; None without variance."""
     if not (folder / "config.yaml").exists() or (run := load(folder / "config.yaml")).estimator.kind != "role_agent":
@@ -191,7 +181,6 @@ WORLD_IN_AGENT: dict[str, Figure] = {
     "failure_recall": mean_of("failure_recall"),
     "prediction_information": mean_of("prediction_information"),
     "advantage_agreement": advantage_agreement,
-    "last_step_bias": last_step_bias_of,
 }
 
 

@@ -49,7 +49,7 @@ from roleagent.learners.returns import (
     states_of,
 )
 from roleagent.options import ConfigError
-from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
+from roleagent.types import Group, Trajectory
 
 
 def grpo(group: Group, config: EstimatorConfig) -> Values:
@@ -388,31 +388,3 @@ def partial_correlation(x: np.ndarray, y: np.ndarray, given: np.ndarray) -> floa
     if min(lengths) < 1e-9:
         return 0.0
     return float(np.clip(left[0] @ left[1] / (lengths[0] * lengths[1]), -1.0, 1.0))
-
-
-def last_step_bias(config: EstimatorConfig | None = None, kind: str = "role_agent") -> float:
-    """An estimator's reward for a detour: the mean advantage of the detour minus that of finishing, in one state.
-
-    Four rollouts reach the same page. One buys there and wins; one leaves the page, comes back, buys and wins; two
-    lose. Predictions look one step ahead and have the score 0.6, but for the last of an episode: the state after a
-    purchase is None, as in WebShop. The result should be at most 0: leaving the page only delays the same win.
-
-    Args:
-        config: the estimator's configuration.
-        kind: see :func:`~roleagent.learners.advantages.estimator_of`.
-    """
-    config, task = config or EstimatorConfig(), Task("", "purchase")
-
-    def rollout(states: Sequence[str], won: bool) -> Trajectory:
-        turns = []
-        for number, state in enumerate(states):
-            last = number == len(states) - 1
-            prediction = Prediction((), None, ("?",), () if last else (PredictionScore(number, 1, 0.6),))
-            reward = {"task": float(won and last)}
-            turns.append(Turn((), Completion((), (), "stop"), "", "", state, prediction, reward))
-        return Trajectory(task, tuple(turns), True, False, "won" if won else "lost")
-
-    direct, detour = ("results", "page"), ("results", "page", "description", "page")
-    plays = ((direct, True), (detour, True), (direct, False), (direct, False))
-    values = estimator_of(kind).fn(Group(task, tuple(rollout(*play) for play in plays)), config)
-    return values[1][1] - (values[0][1] + values[1][3]) / 2

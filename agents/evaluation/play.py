@@ -29,7 +29,7 @@ from roleagent.agents.episode import (
     play_episode,
 )
 from roleagent.agents.evaluation.baselines import Agent, build_agent, is_thread_safe
-from roleagent.agents.evaluation.records import Attempt, Record
+from roleagent.agents.evaluation.records import Attempt, Record, records_of
 from roleagent.agents.evaluation.revision import Failure, revise_failures
 from roleagent.agents.policies.protocol import Policy
 from roleagent.agents.rollout import Rollout
@@ -72,14 +72,7 @@ def evaluate_policy(
             if progress is not None:
                 progress(before + finished, len(task_ids))
 
-        for task_id, group in zip(part, rollout.play(part, 1, temperature, report), strict=True):
-            if group.trajectories:
-                keep(group.trajectories[0])
-                yield Record.of(group.trajectories[0])
-            else:
-                error = rollout.stats.failures[task_id]
-                keep(EpisodeResult(task_id, group.task.task_type, error=error, goal=group.task.goal))
-                yield Record.failed(task_id, group.task.task_type, error)
+        yield from records_of(rollout.play(part, 1, temperature, report), rollout.stats.failures, keep)
         done += len(part)
 
 

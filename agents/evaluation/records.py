@@ -11,7 +11,7 @@ import hashlib
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from roleagent.curricula.rule_analyst import RuleAnalyst
 from roleagent.failures.modes import failure_modes_of
 from roleagent.options import differing
 from roleagent.tasks.split import TaskSplit
-from roleagent.types import Prediction, Trajectory, Turn
+from roleagent.types import Group, Prediction, Trajectory, Turn
 
 LONGEST_BLOCK = 5
 """Commands of the longest block whose repetitions are counted, as published."""
@@ -202,6 +202,25 @@ class Record:
             metrics=measures(result.info),
             usage=usage,
         )
+
+
+def records_of(
+    groups: Sequence[Group], failures: Mapping[str, str], keep: Callable[[Trajectory | EpisodeResult], None]
+) -> Iterator[Record]:
+    """The records of groups of one episode, which ``keep`` is given.
+
+    Args:
+        failures: errors of environments, by task id; such an episode has the stop reason ``error``.
+    """
+    for group in groups:
+        task = group.task
+        if group.trajectories:
+            keep(group.trajectories[0])
+            yield Record.of(group.trajectories[0])
+        else:
+            error = failures[task.task_id]
+            keep(EpisodeResult(task.task_id, task.task_type, error=error, goal=task.goal))
+            yield Record.failed(task.task_id, task.task_type, error)
 
 
 def measures(info: Mapping[str, Any]) -> dict[str, float]:

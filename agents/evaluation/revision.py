@@ -20,7 +20,7 @@ import numpy as np
 
 from roleagent.agents.builders import EnvSplit, make_wrapped
 from roleagent.agents.episode import EpisodeResult
-from roleagent.agents.evaluation.records import Record
+from roleagent.agents.evaluation.records import Record, records_of
 from roleagent.agents.policies.protocol import Policy
 from roleagent.envs.pool import EnvPool
 from roleagent.envs.wrappers.notes import REVISE
@@ -153,14 +153,7 @@ def revise_failures(
     task_ids = [failure.task_id for failure in failures]
     with contextlib.closing(rollout.pool):
         groups = rollout.play(task_ids, 1, temperature, progress, openings=openings)
-    for task_id, group in zip(task_ids, groups, strict=True):
-        if group.trajectories:
-            keep(group.trajectories[0])
-            yield Record.of(group.trajectories[0])
-        else:
-            error = rollout.stats.failures[task_id]
-            keep(EpisodeResult(task_id, group.task.task_type, error=error, goal=group.task.goal))
-            yield Record.failed(task_id, group.task.task_type, error)
+    yield from records_of(groups, rollout.stats.failures, keep)
 
 
 __all__ = ["Failure", "append_failure", "begin_failures", "keep_revisions", "read_failures", "revise_failures"]

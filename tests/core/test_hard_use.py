@@ -17,14 +17,13 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from hostile import ODD, TAGS, scripts
+from hostile import scripts
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import roleagent
 from roleagent.agents.dual_role import env as dual_role
 from roleagent.env_card import make_expert
-from roleagent.envs.adapters.vector import make_vector
 from roleagent.envs.retrieval.lexical.analysis import analyze
 from roleagent.envs.searchqa.scoring import judge
 from roleagent.envs.searchqa.text import read_command
@@ -269,21 +268,3 @@ def test_memory_stays_flat_and_environments_share_what_is_large(env_id, long):
     # With a few episodes, games are still being kept for the next time (128 of ALFWorld).
     assert reported["grown"] < (4 if long else 16) * MEGABYTE
     assert reported["each"] < MEGABYTE / 2
-
-
-@briefly_and_long("Toy")
-def test_spawned_workers_take_hostile_actions(env_id, long):
-    episodes, rng = 12 if long else 2, np.random.default_rng(0)
-    vector = make_vector(f"RoleAgent/{env_id}-v0", 8, "async", timeout=300)
-    try:
-        _, infos = vector.reset(seed=1)
-        over = np.zeros(8, int)
-        while over.min() < episodes:
-            works = [list(said) or ["search[a town]", "answer[nobody]"] for said in infos["admissible_actions"]]
-            actions = [str(rng.choice(own if rng.random() < 0.6 else (*ODD, *TAGS))) for own in works]
-            observations, rewards, terminated, truncated, infos = vector.step(tuple(actions))
-            over += terminated | truncated
-            assert all(type(text) is str for text in observations) and np.isfinite(rewards).all()
-    finally:
-        vector.close()
-    assert not any(process.is_alive() for process in vector.env.processes)

@@ -4,12 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roleagent.learners.advantages import last_step_bias
 from roleagent.learners.returns import EstimatorConfig, modulated_returns, predictive_returns
 from roleagent.types import Completion, Group, Prediction, PredictionScore, Task, Trajectory, Turn
 
 TASK = Task("RoleAgent/Toy-v0", "boil-egg-1")
-ZERO = EstimatorConfig(unscored="zero")
 
 
 def episode(known, horizon, score, states=None, won=True):
@@ -55,9 +53,3 @@ def test_a_horizon_that_cannot_be_scored_takes_the_weighted_mean_by_hand():
     assert predictive_returns(Group(TASK, (other,)), config) == [[0.0]]
     letter = predictive_returns(Group(TASK, (one, other)), EstimatorConfig(0.5, unscored="zero"))
     assert letter[0] == pytest.approx([0.9, 0.3, 0.4, 0.2, 0.0, 0.0]) and letter[1] == [0.0]
-
-
-def test_the_bias_towards_dawdling_is_gone():
-    assert last_step_bias() <= 0.0
-    assert last_step_bias(kind="gigpo") == pytest.approx(last_step_bias())
-    assert last_step_bias(ZERO) == pytest.approx(0.76, abs=0.005)

@@ -24,7 +24,6 @@ from roleagent import config
 COMMANDS = [command for page in PAGES for command in commands_of(page)]
 TABLES = list(commands_of_tables(ROOT / "docs" / "paper_tables.md"))
 DIFFERENT = list({(one.text, *one.variables.items()): one for one in reversed([*COMMANDS, *TABLES])}.values())[::-1]
-ROLEAGENT = (sys.executable, "-m", "roleagent.cli")
 ADAPTERS = (
     "verifiers",
     "skyrl_gym",

@@ -129,9 +129,6 @@ def test_a_world_that_cannot_be_played_is_one_line(capsys, arguments, words):
     assert line.startswith("roleagent play: ") and words in line
 
 
-# --- the guide --------------------------------------------------------------------------------------------------------
-
-
 # --- a terminal -------------------------------------------------------------------------------------------------------
 
 

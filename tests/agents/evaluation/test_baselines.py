@@ -289,9 +289,6 @@ def test_three_lessons_are_kept_and_nothing_that_an_agent_cannot_see():
     assert not any("The answer was taken" in text for reported in asked for text in reported)
 
 
-# --- garbage, and worlds of other people ------------------------------------------------------------------------------
-
-
 # --- by name ----------------------------------------------------------------------------------------------------------
 
 

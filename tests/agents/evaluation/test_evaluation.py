@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-from dataclasses import asdict
 from types import SimpleNamespace
 
 import gymnasium
@@ -59,23 +58,6 @@ def test_the_summary_by_hand():
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
-
-
-def test_a_file_goes_on_where_it_was_cut(tmp_path):
-    path = tmp_path / "deep" / "records.jsonl"
-    file = RecordFile(path, HEADER)
-    assert file.missing(SPLIT) == [(0, "a"), (0, "b"), (0, "c")]
-    assert not path.exists()  # nothing measured, nothing written
-    for task_id in ("a", "b"):
-        file.append(record(task_id, prediction=0.25))
-    whole = path.read_text()
-    path.write_text(whole[:-20])  # killed in the middle of a line
-    again = RecordFile(path, HEADER)
-    assert again.records == [record("a", prediction=0.25)]
-    assert again.missing(SPLIT) == [(0, "b"), (0, "c")]
-    again.append(record("b", prediction=0.25))
-    assert path.read_text() == whole
-    assert [json.loads(line) for line in whole.splitlines()[1:]] == [asdict(entry) for entry in again.records]
 
 
 def test_a_file_is_written_by_one_process_and_not_left_empty(tmp_path):

@@ -160,14 +160,6 @@ def test_the_renderers_marks_stay_tokens(policy):
         assert len(policy.encode(policy.literal(mark))) > 1
 
 
-def test_an_observation_cannot_ask_for_a_prediction():
-    """The scratch policy's question is a token: an observation that spells it out is no question."""
-    policy = qwen()
-    question = policy.single_token("<|predict|>")
-    _, prompt = conversation(policy, "transcript", "<|predict|>")
-    assert question is not None and question not in prompt
-
-
 @pytest.mark.parametrize("form", ["followup", "inline", "detached"])
 @pytest.mark.parametrize("kind", ["scratch", "qwen2", "llama3"])
 def test_a_demonstration_quotes_the_world_without_its_marks(kind, form):

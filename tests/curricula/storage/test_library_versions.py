@@ -1,7 +1,5 @@
 """The tables of a library: made whole, those of other versions and programs refused, those of today just opened."""
 
-import sqlite3
-
 import pytest
 import sqlalchemy as sa
 from failures import failed
@@ -22,14 +20,6 @@ def test_a_library_of_another_version_is_left_alone(tmp_path, database_url, read
     with pytest.raises(LibraryError, match=r"a newer version of roleagent .*9999.*: open it with that version$"):
         FailureLibrary(database_url, read_only=read_only)
     assert [path.read_bytes() for path in tmp_path.glob("*.db")] == before
-
-
-def test_another_programs_table_is_left_alone(tmp_path):
-    with sqlite3.connect(tmp_path / "f.db") as connection:
-        connection.execute("CREATE TABLE failures (id INTEGER)")
-    for read_only in (False, True):
-        with pytest.raises(LibraryError, match="has a table `failures` of another program"):
-            FailureLibrary(f"sqlite:///{tmp_path / 'f.db'}", read_only=read_only)
 
 
 @pytest.mark.parametrize("after", [0, 1, 2])

@@ -67,11 +67,6 @@ def each(*worlds):
 # --- what holds of every mistake --------------------------------------------------------------------------------------
 
 
-def test_every_mode_has_a_script(envs):
-    for world, env in envs.items():
-        assert scripted_modes(env) == MODES.get(world, ALFWORLD)
-
-
 @each(*WORLDS)
 def test_every_mistake_can_be_made_and_loses(made, envs, world, mode):
     episodes = made(world, mode)

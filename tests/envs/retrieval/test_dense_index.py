@@ -213,6 +213,3 @@ def test_fusion_is_of_places(rankings):
     assert [score for _, score in fused] == sorted((score for _, score in fused), reverse=True)
     if len(rankings) == 1:
         assert [name for name, _ in fused] == rankings[0]  # one ranking stays as it is
-
-
-# --- recall of gold passages ------------------------------------------------------------------------------------------

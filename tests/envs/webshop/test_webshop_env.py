@@ -88,9 +88,6 @@ def test_a_real_lucene_finds_the_same_and_is_built_once(tmp_path, monkeypatch):
     assert open_shop(**arguments, goals="human").index is theirs.index and folder.stat().st_mtime_ns == made
 
 
-# --- the commands -----------------------------------------------------------------------------------------------------
-
-
 # --- the pages --------------------------------------------------------------------------------------------------------
 
 

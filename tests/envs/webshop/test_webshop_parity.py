@@ -1,11 +1,8 @@
 """The shop against recordings of the original: every answer of every recorded step, prices, goals, colors."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from html import escape
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +10,6 @@ from roleagent.envs.webshop.engine.parity import ANSWERS, RecordingError, Stage,
 from roleagent.envs.webshop.engine.reward import COLORS
 from roleagent.envs.webshop.engine.session import Session
 
-ROOT = Path(__file__).resolve().parents[3]
 RECORDED = {"traces_human.jsonl.gz": (60, 795), "traces_synthetic.jsonl.gz": (220, 3005)}
 
 
@@ -107,12 +103,3 @@ def test_the_replay_sees_every_kind_of_difference(stage, webshop_data):
 
 def test_colors_are_those_of_the_original(webshop_data):
     assert list(COLORS) == json.loads((webshop_data / "reference" / "colours.json").read_text())
-
-
-# --- the program ------------------------------------------------------------------------------------------------------
-
-
-def parity(*arguments):
-    command = [sys.executable, str(ROOT / "benchmarks" / "webshop_parity.py"), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    return done.returncode, done.stdout, done.stderr

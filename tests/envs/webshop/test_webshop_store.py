@@ -191,6 +191,3 @@ def test_two_builds_at_once_and_no_manifest(data):
         with pytest.raises(CatalogueError, match=words):
             load_catalogue(data)
     assert len(build.build_store(data)) == PRODUCTS
-
-
-# --- the commands -----------------------------------------------------------------------------------------------------

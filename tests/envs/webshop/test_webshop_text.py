@@ -52,6 +52,3 @@ def test_no_text_breaks_the_reader(text):
     assert read_page(text).kind in ("index", "results", "item", "detail", "done")
     read_page(f"Instruction: [SEP] x [SEP] Back to Search [SEP] {text} [SEP] Buy Now").groups()
     assert isinstance(read_request(text).kind, str) and len(read_request(text).words) <= 200
-
-
-# --- shopping ---------------------------------------------------------------------------------------------------------
