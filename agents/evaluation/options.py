@@ -62,7 +62,7 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
     )
     where = parser.add_argument_group("environment")
     where.add_argument("--env", metavar="ID", help="Gymnasium id (default: the run's, else RoleAgent/ALFWorld-v0)")
-    where.add_argument("--split", help="split to play (default: the run's evaluation split, else valid_seen)")
+    where.add_argument("--split", help="split to play (default: that of the run or --config, else of the environment)")
     where.add_argument("--tasks", type=natural, metavar="N", help="only N tasks of the split, of all its types")
     where.add_argument(
         "--data-dir",
@@ -83,11 +83,15 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
     )
     how.add_argument("--seed", type=whole, default=0, help="of repeat 0; repeat r uses seed + r (default: %(default)s)")
     how.add_argument("--temperature", type=from_zero, metavar="T", help="of sampling (default: the run's, else 0)")
-    how.add_argument("--max-tokens", type=natural, metavar="N", help="most tokens of a reply, thoughts included")
+    how.add_argument("--max-tokens", type=natural, metavar="N", help="maximum tokens of a reply, thoughts included")
     how.add_argument("--batch", type=natural, metavar="N", help="episodes per batch of a local model")
     how.add_argument("--config", type=Path, metavar="FILE", help="configuration file: environment, prompts and limits")
     how.add_argument(
-        "--set", action="append", default=[], metavar="KEY=VALUE", help="any option of training, e.g. prompt.think=none"
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="an option that an evaluation reads (env, policy, prompt, rollout), e.g. prompt.think=none",
     )
     how.add_argument(
         "--keep-failures",

@@ -168,6 +168,8 @@ class HFPolicy:
         self.end_ids, self.eos_id = texts.end_ids, texts.eos_id
         self.encode, self.decode = texts.encode, texts.decode
         self.literal, self.single_token = texts.literal, texts.single_token
+        # cuDNN, torch's first choice on an H100, plans anew for each new shape, and here nearly every shape is new.
+        torch.backends.cuda.enable_cudnn_sdp(False)
         check_model(model, self.context_length)
         self._cache: SlotCache | None = None
 

@@ -118,7 +118,8 @@ def load_repartitioned(engine: Any, folder: Path) -> Mapping[str, Any]:
             for one in flat:
                 optimizer.state[one][kind] = one.detach().clone()
     for one in flat:
-        optimizer.state[one]["step"] = copy.copy(saved.steps)
+        steps = copy.copy(saved.steps)  # fused AdamW needs them beside the weights
+        optimizer.state[one]["step"] = steps.to(one.device) if torch.is_tensor(steps) else steps
     for name, weight in trained:
         with GatheredParameters([weight], modifier_rank=0, enabled=hasattr(weight, "ds_id")), torch.no_grad():
             weight.copy_(saved.of(name, MASTER).view(weight.shape))

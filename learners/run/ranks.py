@@ -190,6 +190,8 @@ class Ranks:
         if not dist.is_initialized():
             if torch.cuda.is_available():  # or every rank would set up its share of things on the first device
                 torch.cuda.set_device(own_device())
+                # DeepSpeed and vLLM read the device's number here: 0 for each task of srun that sees one GPU.
+                os.environ["LOCAL_RANK"] = str(own_device().index)
             # Tensors go by the accelerator's own way, what is no tensor by gloo.
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             launched = announced()

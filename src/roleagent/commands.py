@@ -251,7 +251,7 @@ def choose(prog: str, verbs: Mapping[str, Verb], arguments: Sequence[str], title
     if name not in ("-h", "--help"):
         print(f"{prog}: there is no verb {name!r}{nearest(name, verbs)} ({prog} --help lists them)", file=sys.stderr)
         raise SystemExit(2)
-    summaries = "\n".join(f"  {verb:<10}{(run.__doc__ or '').partition(chr(10))[0]}" for verb, run in verbs.items())
+    summaries = "\n".join(f"  {verb:<12}{(run.__doc__ or '').partition(chr(10))[0]}" for verb, run in verbs.items())
     lead = f"{title}\n\n" if title else ""
     print(f"usage: {prog} VERB …\n\n{lead}verbs:\n{summaries}\n\n{prog} VERB --help has details and examples.")
     raise SystemExit(0)

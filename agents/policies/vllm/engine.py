@@ -223,7 +223,7 @@ class LocalEngine:
     def offload(self) -> None:
         """Gives back the memory of the KV cache, and of the weights, where vLLM can (on CUDA)."""
         self._forget()
-        if self._level and not self._asleep:
+        if self._level and "weights" not in self._asleep:
             self._llm.sleep(level=self._level)
             self._asleep, self._empty = {"weights", "kv_cache"}, self._level == 2
 

@@ -68,7 +68,7 @@ class PolicyConfig:
     heads: Length = 5  # of the attention; they divide hidden_size
     kv_heads: Length = 5  # key and value heads; they divide heads
     mlp_size: Length = 480  # inner size of a block
-    vocabulary: Annotated[Integer, Field(ge=300, le=2**20)] = 2048  # most tokens of the tokenizer
+    vocabulary: Annotated[Integer, Field(ge=300, le=2**20)] = 2048  # maximum tokens of the tokenizer
     context: Annotated[Integer, Field(ge=1, le=2**24)] = 1024  # tokens
     dtype: Literal["float32", "bfloat16"] = "float32"  # of weights and arithmetic (docs/scaling.md)
 
@@ -145,13 +145,13 @@ class RolloutConfig:
     eval_batch: Length = 100  # episodes side by side in evaluation
     eval_predictions: Switch = True  # whether evaluations predict, too. The play is the same without: detached
     # predictions stand in no later prompt
-    action_tokens: Length = 24  # most tokens of an action reply
-    prediction_tokens: Length = 64  # most tokens of a prediction reply
+    action_tokens: Length = 24  # maximum tokens per action reply
+    prediction_tokens: Length = 64  # maximum tokens per prediction reply
     backend: Text = "local"  # what samples: local (transformers in this process), vllm, or module:Class
     ahead: Annotated[Integer, Field(ge=0, le=1)] = 0  # batches that are played before the update on the last one ends;
     # needs a sampler beside the learner: vllm.url, or module:Class
-    dynamic_sampling_rounds: Annotated[Integer, Field(ge=0, le=1000)] = 0  # most further draws of tasks in place of
-    # groups that ended alike (DAPO)
+    dynamic_sampling_rounds: Annotated[Integer, Field(ge=0, le=1000)] = 0  # maximum rounds in which
+    # zero-variance groups are replaced by groups of new tasks (DAPO)
 
     @model_validator(mode="after")
     def _episodes(self) -> RolloutConfig:
@@ -171,7 +171,7 @@ class VLLMConfig:
     url: Texts = ()  # of servers (python -m roleagent.agents.policies.vllm.server); none: an engine in each process
     memory: ShareAbove0 = 0.4  # share of the accelerator's memory, for weights and KV cache
     sleep: Switch = True  # gives its memory back during updates, on CUDA, without a server
-    extra: Mapping[str, Any] = field(default_factory=dict)  # laid over vLLM's engine arguments, in its own words
+    extra: Mapping[str, Any] = field(default_factory=dict)  # overrides vLLM's engine arguments
 
     @model_validator(mode="after")
     def _different(self) -> VLLMConfig:
@@ -188,7 +188,7 @@ class EstimatorOptions:
     kind: Text = "role_agent"  # of roleagent.learners.advantages.ESTIMATORS, or module:function; the method sets it
     gamma: Share = 0.95  # discount per turn; of kind gae: per gae_level
     gae_level: Literal["token", "turn"] = "token"  # of kind gae: one value and advantage per action token, or per turn
-    gae_lambda: Share = 1.0  # of kind gae: how far ahead the critic's word is not taken yet, in [0, 1]
+    gae_lambda: Share = 1.0  # of kind gae: λ, in [0, 1]; 1: Monte Carlo returns
     alpha: Amount = 1.0  # weight of the trajectory advantage (Eq. 8)
     norm: Literal["std", "mean"] = "std"  # a comparison within a group in standard deviations, or as it is
     similarity_threshold: Share = 0.0  # 0: states are the same by hash; otherwise LMS at least this
@@ -219,12 +219,12 @@ class LossConfig:
     prediction_credit: Annotated[Literal["advantage", "own", "imitate", "none"], OFF_IS_NONE] = "imitate"
     # what trains predictions: the turn's advantage; that of their own score in the state group; the likelihood of the
     # states that came; nothing
-    imitated_turns: Count = 0  # most turns of an episode whose states prediction_credit=imitate trains; 0: all
+    imitated_turns: Count = 0  # maximum turns per episode that prediction_credit=imitate trains; 0: all
     action_mask: Switch = True  # off, an ablation: the world's text after the first reply enters the loss as well
     old_logprobs: Literal["auto", "sampler", "learner"] = "auto"  # whose log-probabilities the ratio starts from;
     # auto: the sampler's if it is the local policy, else the learner's
-    importance_cap: Amount = 2.0  # most that exp(learner - sampler) weighs, where it starts from the learner; 0: not
-    # weighed
+    importance_cap: Amount = 2.0  # bound of the weight exp(learner - sampler), where the ratio starts from the learner;
+    # 0: no weight
     importance_mode: Literal["cap", "mask"] = "cap"  # mask: a segment whose product is above the cap is left out
 
 
@@ -247,17 +247,17 @@ class OptimConfig:
     max_grad_norm: Amount = 1.0  # longer gradients are cut to this
     minibatches: Length = 2  # optimizer steps per pass over an iteration's episodes; each sees whole groups
     minibatch_turns: Count = 0  # turns per optimizer step, of all ranks, in place of `minibatches`; 0: whole groups
-    epochs: Length = 1  # passes over an iteration's episodes; the clipped ratio keeps later ones near the sampler
-    micro_batch_tokens: Size = 8192  # most tokens of a forward and backward pass; does not change the result
+    epochs: Length = 1  # passes over an iteration's episodes
+    micro_batch_tokens: Size = 8192  # maximum tokens of a forward and backward pass; does not change the result
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
 class DeepSpeedConfig:
     """DeepSpeed's options."""
 
-    zero_stage: Annotated[Integer, Field(ge=0, le=3)] = 0  # what the ranks take apart among them (docs/scaling.md)
+    zero_stage: Annotated[Integer, Field(ge=0, le=3)] = 0  # what is partitioned over the ranks (docs/scaling.md)
     activation_checkpointing: Switch = False  # layers keep their input alone and are computed again for the gradient
-    extra: Mapping[str, Any] = field(default_factory=dict)  # laid over DeepSpeed's settings, in its own words
+    extra: Mapping[str, Any] = field(default_factory=dict)  # overrides DeepSpeed's configuration
 
 
 @dataclass(frozen=True, config=KNOWN_KEYS)
