@@ -142,7 +142,8 @@ class Run:
 
 def _plays_by(config: Config) -> tuple[Any, ...]:
     """Everything an evaluation depends on, except the weights."""
-    return config.seed, config.env, config.policy, config.prompt, config.rollout, config.wia
+    predicts = config.wia and config.rollout.eval_predictions
+    return config.seed, config.env, config.policy, config.prompt, config.rollout, predicts
 
 
 def costs_of(folder: Path) -> list[dict[str, float]]:
