@@ -261,9 +261,8 @@ class DualRole(AECEnv):
         think: whether ``agent`` may, must or must not think aloud before its action.
         bare_commands: whether a reply of ``agent`` without any tag counts as a command.
         history: earlier exchanges of the game that ``agent`` is shown above an observation; 0 for agents that remember.
-        candidates: most failures that ``world`` is shown to select from.
-        candidates_from: ``"library"``: drawn over the episode's failures but those of the task that has just failed, or
-            ``"newest"``: the newest, that one included.
+        candidates: most failures that ``world`` is shown to select from; those of the task that has just failed are
+            left out.
         most_selected: most tasks of a selection that count; what it names beyond is ignored.
         epsilon: share of the games that play selected tasks, in [0, 1); the others are drawn uniformly.
         weights: of reward terms, where they differ from :data:`~roleagent.agents.dual_role.WEIGHTS`.
@@ -293,7 +292,6 @@ class DualRole(AECEnv):
         epsilon: float = 0.5,
         weights: Mapping[str, float] | None = None,
         judge: Analyst | None = None,
-        candidates_from: Literal["library", "newest"] = "library",
         render_mode: str | None = None,
     ):
         super().__init__()
@@ -311,7 +309,7 @@ class DualRole(AECEnv):
         self.horizon, self.bare_commands, self.history = self._game.horizon, bare_commands, history
         self._reader = read_replies(self._game, think, self.horizon).reader
         self.games, self.most_selected = games, most_selected
-        self._options = {"epsilon": epsilon, "candidates": candidates, "candidates_from": candidates_from}
+        self._options = {"epsilon": epsilon, "candidates": candidates}
         self.library = FailureLibrary()
         self.sampler = self._new_sampler(np.random.default_rng())
         self.prompts = AnalystPrompts(len, _ROOM, _ROOM, most=most_selected)

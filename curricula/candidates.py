@@ -26,17 +26,6 @@ class Offer(NamedTuple):
     search: Callable[[], list[Failure]]
 
 
-def newest(library: FailureLibrary, task_split: TaskSplit, asked: Asked, most: int) -> list[Offer]:
-    """The earlier rule: entries of the same mode, then all others, the newest first."""
-    modes = dict.fromkeys(reflection.mode for _, reflection in asked)
-    shown = {mode: _in_split(library.candidates(task_split.env_id, most, mode), task_split) for mode in modes}
-
-    def search(reflection: Reflection) -> list[Failure]:
-        return _in_split(library.search(_words(reflection), _SEARCHED, task_split.env_id), task_split)
-
-    return [Offer(shown[reflection.mode], partial(search, reflection)) for _, reflection in asked]
-
-
 def from_library(
     library: FailureLibrary,
     task_split: TaskSplit,
@@ -133,7 +122,3 @@ def _in_turn(parts: Sequence[Iterator[Entry]], most: int) -> list[Entry]:
 
 def _words(reflection: Reflection) -> str:
     return f"{reflection.mode} {reflection.lesson} {reflection.query}"
-
-
-def _in_split(failures: Sequence[Failure], task_split: TaskSplit) -> list[Failure]:
-    return [failure for failure in failures if failure.task.task_id in task_split]

@@ -5,13 +5,12 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Generator as Steps
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 from numpy.random import Generator
 
-from roleagent.curricula.candidates import Asked, from_library, newest
+from roleagent.curricula.candidates import Asked, from_library
 from roleagent.curricula.draws import mixture, one_of
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.metrics import compare, played, read_shares
@@ -59,9 +58,6 @@ class CurriculumSampler(UniformSampler):
         success_factor: in [0, 1].
         candidates: most entries of the library that the analyst is shown per failure.
         learnability: whether retrieved tasks are drawn by p (1 − p), too.
-        candidates_from: ``"library"``: drawn over the whole library
-            (:func:`~roleagent.curricula.candidates.from_library`), or ``"newest"``: the newest entries, the failure at
-            hand included, and no overlooked tasks.
         overlooked: share of the retrieved part in [0, 1].
         task_type: the type of a task id. Without it types become known as tasks are played or retrieved.
         search: whether the library's text search replaces a selection of nothing (step 6).
@@ -85,7 +81,6 @@ class CurriculumSampler(UniformSampler):
         success_factor: float = 0.5,
         candidates: int = 32,
         learnability: bool = True,
-        candidates_from: Literal["library", "newest"] = "library",
         overlooked: float = 0.25,
         task_type: Callable[[str], str] | None = None,
         search: bool = True,
@@ -97,14 +92,11 @@ class CurriculumSampler(UniformSampler):
             raise ValueError(f"decay and success_factor must be in [0, 1], not {decay} and {success_factor}")
         if not 0 <= overlooked <= 1:
             raise ValueError(f"overlooked must be in [0, 1], not {overlooked}")
-        if candidates_from not in ("library", "newest"):
-            raise ValueError(f"candidates_from must be library or newest, not {candidates_from!r}")
         self.library, self.analyst, self.search = library, analyst, search
         self.epsilon, self.decay, self.success_factor = epsilon, decay, success_factor
         self.candidates = candidates
         self.learnability = learnability
-        self.candidates_from = candidates_from
-        self.overlooked = overlooked if candidates_from == "library" else 0.0
+        self.overlooked = overlooked
         self.records = TaskRecords(task_split, decay, task_type)
         self.weights: dict[str, float] = {}  # task id → weight; what is absent weighs nothing
         self.iteration = 0
@@ -264,9 +256,8 @@ class CurriculumSampler(UniformSampler):
 
         Where the analyst chose nothing that exists, the library's own text search does (step 6).
         """
-        whole = partial(from_library, type_of=self.records.name_of_type, rng=self.rng)
-        rule = newest if self.candidates_from == "newest" else whole
-        offers, found = rule(self.library, self.task_split, asked, self.candidates), []
+        type_of, found = self.records.name_of_type, []
+        offers = from_library(self.library, self.task_split, asked, self.candidates, type_of, self.rng)
         selections = yield "select", ([reflection for _, reflection in asked], [offer.shown for offer in offers])
         for offer, selection in zip(offers, selections, strict=True):
             offered = offer.shown

@@ -45,8 +45,7 @@ SELECTED = 1 - 1e-9  # ε: every game plays a selected task, as soon as there is
 
 
 def doors(**options):
-    """Selections from the newest failures, so that a single failure already has something to select."""
-    return env(**{"game": Door, "horizon": 1, "candidates_from": "newest", **options})
+    return env(**{"game": Door, "horizon": 1, **options})
 
 
 def always(reply):
@@ -131,12 +130,13 @@ def test_pettingzoo_has_nothing_to_say_against_it(check, options):
 
 def test_a_failure_is_reflected_on_and_what_is_selected_is_played_next():
     game = doors(games=4, epsilon=SELECTED)
-    turns = played(game, pulls("door-1"), world(1), task_id="door-3")
-    assert asked(turns) == "arsarsarsarnn"  # lost, reflected, selected; after the last game there is nothing to select
-    assert tasks(game) == ["door-3"] * 4
-    assert [record.origin for record in game.unwrapped.played] == ["given", *["selected"] * 3]
-    first = game.unwrapped.played[0]
-    assert (first.reflection.mode, first.chosen, first.won) == ("navigation_loop", ("door-3",), False)
+    turns = played(game, pulls("door-1"), world(1), seed=2, task_id="door-3")
+    # Lost, with no other failure to select; won; lost and selected; lost, with no game left to select for.
+    assert asked(turns) == "araarsarnn"
+    assert tasks(game) == ["door-3", "door-1", "door-4", "door-3"]
+    assert [record.origin for record in game.unwrapped.played] == ["given", "uniform", "uniform", "selected"]
+    third = game.unwrapped.played[2]
+    assert (third.reflection.mode, third.chosen, third.won) == ("navigation_loop", ("door-3",), False)
 
 
 def test_a_game_that_is_won_is_none_of_the_worlds_business():
@@ -151,8 +151,6 @@ def test_the_world_never_selects_the_task_that_has_just_failed():
     assert asked_to_select and asked(turns).startswith("ara")  # the first failure has no other to select
     for info in asked_to_select:
         assert info["trajectory"].task not in [failure.task for failure in info["candidates"]]
-    with pytest.raises(ValueError, match="must be library or newest, not 'oldest'"):
-        env(game=Door, candidates_from="oldest")
 
 
 @pytest.mark.parametrize("epsilon", [0.0, 0.5])
@@ -168,7 +166,7 @@ def test_no_selection_keeps_a_task_from_being_played(epsilon):
 
 def test_a_parallel_episode_is_the_same_episode():
     turns = played(doors(games=5), pulls("door-1", "door-2"), world(1), seed=3)
-    both = parallel_env(game=Door, horizon=1, games=5, candidates_from="newest")
+    both = parallel_env(game=Door, horizon=1, games=5)
     sides = {"agent": pulls("door-1", "door-2"), "world": world(1)}
     observations, infos = both.reset(seed=3)
     seen, sums = [], {"agent": 0.0, "world": 0.0}
@@ -189,33 +187,35 @@ def test_a_parallel_episode_is_the_same_episode():
 
 
 def test_rewards_by_hand():
-    """Lose door 3 well reflected on; it is selected, lost again; selected again and then opened."""
+    """Lose doors 3 and 0, well reflected on; door 3 is selected, lost again; door 0 is selected, and opened."""
     attempts = []
 
     def agent(observation, info):
         attempts.append(info["task_id"])
-        command = "pull" if len(attempts) == 3 else "leave"
-        return f'<action>{command}</action><prediction h="1">You stand at door 3. Step 1.</prediction>'
+        command, door = "pull" if len(attempts) == 4 else "leave", info["task_id"][-1]
+        return f'<action>{command}</action><prediction h="1">You stand at door {door}. Step 1.</prediction>'
 
     reflection = Reflection("navigation_loop", 'it said "leave" at door 9', 0, "Pull.", "doors")
-    turns = played(doors(games=3, epsilon=SELECTED), agent, world(1, reflection=reflection), task_id="door-3")
+    game = doors(games=4, epsilon=SELECTED)
+    turns = played(game, agent, world(1, reflection=reflection), seed=3, task_id="door-3")
+    assert attempts == ["door-3", "door-0", "door-3", "door-0"]
     lost, won = {"task": 0.0, "prediction": 1.0}, {"task": 1.0, "prediction": 1.0}
-    answered = {"valid": 1.0}
-    # Of the claims "leave", door 9 and step 1 two hold.
-    assert [(side, info["rewards"]) for side, _, _, info in turns] == [
-        ("agent", {}),
-        ("world", {}),
-        ("world", {"valid": 1.0, "true": pytest.approx(2 / 3)}),
-        ("agent", lost),
-        ("world", {**answered, "useful": 1.0}),
-        ("world", {"valid": 1.0, "true": pytest.approx(2 / 3)}),
-        ("agent", lost),
-        ("agent", won),
-        ("world", {**answered, "useful": 0.0}),
+    reflected = {"valid": 1.0, "true": pytest.approx(2 / 3)}  # of the claims "leave", door 9 and step 1 two hold
+    paid = [
+        ("agent", {}, 0.0),
+        ("world", {}, 0.0),
+        ("agent", lost, 0.0),
+        ("world", reflected, 0.25 + 0.25 * 2 / 3),  # nothing to select from
+        ("world", reflected, 0.25 + 0.25 * 2 / 3),
+        ("agent", lost, 0.0),
+        ("world", {"valid": 1.0, "useful": 1.0}, 1.25),
+        ("world", reflected, 0.25 + 0.25 * 2 / 3),
+        ("agent", lost, 0.0),
+        ("agent", won, 1.0),
+        ("world", {"valid": 1.0, "useful": 0.0}, 0.25),
     ]
-    assert [reward for _, _, reward, _ in turns] == pytest.approx(
-        [0, 0, 0.25 + 0.25 * 2 / 3, 0, 1.25, 0.25 + 0.25 * 2 / 3, 0, 1, 0.25]
-    )
+    assert [(side, info["rewards"]) for side, _, _, info in turns] == [(side, terms) for side, terms, _ in paid]
+    assert [reward for _, _, reward, _ in turns] == pytest.approx([reward for *_, reward in paid])
 
 
 # --- forged questions -----------------------------------------------------------------------------------------------
