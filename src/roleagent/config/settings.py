@@ -143,8 +143,8 @@ class RolloutConfig:
     eval_temperature: Temperature = 0.0  # of measurements; 0: greedy
     eval_sampled: Temperature = 0.0  # a second temperature of measurements, such as 1; 0: none
     eval_batch: Length = 100  # episodes side by side in evaluation
-    eval_predictions: Switch = True  # whether evaluations predict, too. The play is the same without: detached
-    # predictions stand in no later prompt
+    eval_predictions: Switch = True  # whether evaluations predict, too; greedy play is the same without, for
+    # detached predictions stand in no later prompt
     action_tokens: Length = 24  # maximum tokens per action reply
     prediction_tokens: Length = 64  # maximum tokens per prediction reply
     backend: Text = "local"  # what samples: local (transformers in this process), vllm, or module:Class
