@@ -9,6 +9,7 @@ end of a run whether it learned at all.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -38,6 +39,7 @@ _ENTROPY_SHARE, _ENTROPY_RISE = 0.1, 5.0  # of the entropy's mean in the first i
 _SUCCESS_SHARE, _SUCCESS_LEAST = 0.33, 0.1  # of the best moving average, which must be at least so high to fall
 _SOLVED = 0.95  # success from which low entropy and zero-variance groups are no collapse
 _ZERO_VARIANCE_GROUPS = 0.95  # share of the groups
+_PENALTIES = 0.5  # of an episode, from which they may outweigh its task
 
 
 class Collapse(ArithmeticError):
@@ -88,6 +90,20 @@ def failed_calls(history: Sequence[Row]) -> str | None:
     if not calls or any(value for name, value in row.items() if name.startswith("tool_success/")):
         return None
     return f"all {calls:.0f} calls of tools failed"
+
+
+def penalties(weights: Mapping[str, float]) -> Sign:
+    """The sign that penalties cost an episode more than its task gives: a policy that avoids them may stop to win."""
+    below = {f"reward_{name}": weight for name, weight in weights.items() if weight < 0}
+
+    def sign(history: Sequence[Row]) -> str | None:
+        row = history[-1]
+        lost = -math.fsum(weight * row.get(name, 0.0) for name, weight in below.items())
+        if lost < _PENALTIES or lost <= row["reward"]:
+            return None
+        return f"penalties cost an episode {lost:.2f}, and its task gives {row['reward']:.2f}: lower estimator.rewards"
+
+    return sign
 
 
 def above(name: str, limit: float, text: str) -> Sign:
@@ -189,7 +205,8 @@ def signs_of(config: Config) -> dict[str, Sign]:
     """
     estimator = estimator_of(config.estimator.kind)
     comparing = estimator.compares_outcomes or estimator.step_returns is not None
-    return {name: sign for name, sign in SIGNS.items() if comparing or sign is not zero_variance}
+    signs = {name: sign for name, sign in SIGNS.items() if comparing or sign is not zero_variance}
+    return signs | {"penalties": penalties(config.estimator.rewards)}
 
 
 def logged_iterations(run: Run) -> list[dict[str, Any]]:

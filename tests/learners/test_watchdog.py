@@ -20,7 +20,7 @@ from roleagent.learners.engine.engine import Learner, NotFinite
 from roleagent.learners.run import nan_dump
 from roleagent.learners.run.metrics import FEWEST, behavior_metrics, not_learning
 from roleagent.learners.run.ranks import Ranks
-from roleagent.learners.run.watchdog import SIGNS, Watchdog
+from roleagent.learners.run.watchdog import SIGNS, Watchdog, signs_of
 from roleagent.types import Completion, Prediction, Segment, Task, Trajectory, Turn
 
 HISTORIES = json.loads((Path(__file__).parents[1] / "histories.json").read_text())
@@ -53,6 +53,18 @@ def test_a_healthy_run_is_left_alone(name):
 def test_a_run_that_collapsed_is_named_by_what_shows_it(name):
     named = {sign for _, raised, _ in events(Watchdog(), rows(name)) for sign in raised}
     assert named >= set(HISTORIES[name]["collapses"])
+
+
+def test_penalties_that_outweigh_the_task_are_named():
+    """SmolLM2 under GRPO, as logged: it stopped to win, and to fail commands."""
+    figures = [(0.0625, 9.625), (0.25, 6.781), (0.3125, 4.438), (0.0938, 6.281), (0.0625, 3.125), (0.0, 2.375)]
+    history = [{**CALM, "success": won, "reward": won, "reward_invalid_action": failed} for won, failed in figures]
+
+    def raised(weight):
+        signs = signs_of(load(overrides=[f"estimator.rewards.invalid_action={weight}"]))
+        return [number for number, names, _ in events(Watchdog(signs=signs), history) if "penalties" in names]
+
+    assert (raised(-0.2), raised(-0.02), raised(0.2)) == ([3], [], [])
 
 
 def test_a_resumed_run_is_watched_as_if_it_had_never_stopped():
