@@ -64,7 +64,7 @@ def evaluation_parser(text: str | None, name: str) -> Parser:
     where.add_argument("--env", metavar="ID", help="Gymnasium id (default: the run's, else RoleAgent/ALFWorld-v0)")
     where.add_argument(
         "--split",
-        help="split to play (default: the run's or --config's, else valid_seen, or the held-out split)",
+        help="split to play (default: the run's or --config's, else ALFWorld's valid_seen, others' held-out split)",
     )
     where.add_argument("--tasks", type=natural, metavar="N", help="only N tasks of the split, of all its types")
     where.add_argument(

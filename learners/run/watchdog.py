@@ -199,7 +199,7 @@ def open_watchdog(run: Run) -> Watchdog:
 
 
 def signs_of(config: Config) -> dict[str, Sign]:
-    """The signs of a collapse under an estimator.
+    """The signs of a collapse under an estimator and its rewards.
 
     Zero-variance groups are a sign only if the estimator compares the episodes of a group.
     """

@@ -218,7 +218,7 @@ def test_rewards_by_hand():
     assert [reward for _, _, reward, _ in turns] == pytest.approx([reward for *_, reward in paid])
 
 
-# --- forged questions -----------------------------------------------------------------------------------------------
+# --- forged questions -------------------------------------------------------------------------------------------------
 
 
 def test_the_agent_cannot_write_into_the_worlds_question():
