@@ -29,7 +29,7 @@ from roleagent.files import (
 )
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.lora import Adapter, adapted
-from roleagent.learners.run.folder import CheckpointError
+from roleagent.learners.run.folder import AFTER_WARM_START, CheckpointError
 from roleagent.validation import check_arguments
 
 Stage = Literal["warmstart", "train", "sft", "revise", "eto"]
@@ -69,10 +69,11 @@ class Checkpoints:
     Args:
         folder: holds ``step-NNNNNN`` folders.
         keep: how many of the newest to keep.
+        keep_warmstart: whether to keep the one after the warm start, too.
     """
 
-    def __init__(self, folder: Path, keep: int = 2):
-        self.folder, self.keep = folder, keep
+    def __init__(self, folder: Path, keep: int = 2, keep_warmstart: bool = False):
+        self.folder, self.keep, self.keep_warmstart = folder, keep, keep_warmstart
 
     def all(self) -> list[Path]:
         """Whole checkpoints, oldest first."""
@@ -89,6 +90,8 @@ class Checkpoints:
         for leftover in self.folder.glob(f"*{PARTIAL}"):
             shutil.rmtree(leftover)
         for old in self.all()[: -self.keep]:
+            if self.keep_warmstart and old.name == f"step-{AFTER_WARM_START}":
+                continue
             # It loses its name at once: half of it must not be taken for the whole.
             shutil.rmtree(old.rename(old.with_suffix(PARTIAL)), ignore_errors=True)
 

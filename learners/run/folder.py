@@ -41,6 +41,9 @@ from roleagent.options import UnknownOption, differing, shown
 STAGES = {"warmstart": 0, "train": 1, "sft": 1, "revise": 1, "eto": 1}
 """The stages of a run, with their order."""
 
+AFTER_WARM_START = 500_000
+"""The number of the checkpoint after the warm start; those of later stages follow."""
+
 
 class CheckpointError(RuntimeError):
     """A checkpoint cannot be written or read; the message is one line with the solution."""
@@ -240,6 +243,7 @@ _FREE = frozenset(
             "train.tokens",
             "train.checkpoint_every",
             "train.keep_checkpoints",
+            "train.keep_warmstart",
             "train.stop_on_alarm",
         ),
         *("optim.micro_batch_tokens", "deepspeed.activation_checkpointing"),

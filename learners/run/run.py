@@ -20,7 +20,7 @@ from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.lora import adapt
 from roleagent.learners.run.checkpoints import Checkpoints, Progress, Stage, save_policy
 from roleagent.learners.run.display import Display
-from roleagent.learners.run.folder import RunFolder
+from roleagent.learners.run.folder import AFTER_WARM_START, RunFolder
 from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.trackers import Tracking
 from roleagent.random_streams import random_stream
@@ -30,7 +30,6 @@ _UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENOENT, errno.ENAMETOOLONG)  # a
 LOST_START = (
     "the run needs the weights that it began with; restore a copy, or start a new run in another folder (run_dir=…)"
 )
-_AFTER_WARM_START = 500_000  # checkpoints of the later stages are numbered from here on, so that numbers ascend
 
 
 class Run:
@@ -63,7 +62,7 @@ class Run:
         self._lock: Lock | None = None  # the first rank's
         self._made = False  # whether this rank has made the folder, or found it empty
         self.folder, self.latest, self.progress = ranks.once(lambda: self._open(resume))
-        self.checkpoints = Checkpoints(self.folder.path / "checkpoints", config.train.keep_checkpoints)
+        self.checkpoints = self._checkpoints(self.folder)
         if self.latest is not None:
             display.say(f"resuming from {self.latest} ({self.progress.stage}, step {self.progress.step})")
         elif resume:
@@ -98,8 +97,12 @@ class Run:
             self.close()
             raise
 
+    def _checkpoints(self, folder: RunFolder) -> Checkpoints:
+        options = self.config.train
+        return Checkpoints(folder.path / "checkpoints", options.keep_checkpoints, options.keep_warmstart)
+
     def _read(self, folder: RunFolder, resume: bool) -> tuple[RunFolder, Path | None, Progress]:
-        checkpoints = Checkpoints(folder.path / "checkpoints", self.config.train.keep_checkpoints)
+        checkpoints = self._checkpoints(folder)
         progress, latest = Progress(), checkpoints.latest() if resume else None
         if latest is not None:
             checkpoints.check(latest)
@@ -230,7 +233,7 @@ class Run:
     def save(self, learner: Learner) -> None:
         """Writes a checkpoint of the policy and the progress."""
         self.progress.seconds, self.progress.version = self.seconds, learner.policy.version
-        number = self.progress.step + (0 if self.progress.stage == "warmstart" else _AFTER_WARM_START)
+        number = self.progress.step + (0 if self.progress.stage == "warmstart" else AFTER_WARM_START)
         self.ranks.once(self.folder.settle)
         self.latest = self.checkpoints.save(number, learner, vars(self.progress))
         for callback in self.callbacks:

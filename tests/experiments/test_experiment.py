@@ -126,8 +126,6 @@ def test_what_is_not_finished_is_not_used(tmp_path):
     start = Run(tmp_path / "start", "configs/toy.yaml", ["train.iterations=0"])
     for name in ("step-000400", "step-500000.partial"):
         (start.folder / "checkpoints" / name).mkdir(parents=True)
-        stage = "train" if name.endswith("partial") else "warmstart"
-        (start.folder / "checkpoints" / name / "state.json").write_text(json.dumps({"stage": stage, "step": 0}))
     assert start.start() is None
     (start.folder / "checkpoints" / "step-500000.partial").rename(start.folder / "checkpoints" / "step-500000")
     assert start.start() == start.folder / "checkpoints" / "step-500000"
@@ -276,7 +274,7 @@ def test_the_fit_of_written_tasks_is_a_table_by_seed():
 @pytest.mark.slow
 def test_an_experiment_from_its_plan_to_its_report(written, tmp_path, capfd):
     out, arms = tmp_path / "out", {name: PLAN["arms"][name] for name in ("GRPO", "Role-Agent")}
-    words = [str(written(arms=arms, seeds=[0])), "--out", str(out), "--set", "train.iterations=1", "--jobs", "2"]
+    words = [str(written(arms=arms, seeds=[0])), "--out", str(out), "--jobs", "2"]
     assert main(words) == 0, capfd.readouterr().err
     shown = capfd.readouterr().out
     assert json.loads(shown.splitlines()[-1])["seeds"]["Role-Agent"] == [0]
@@ -299,10 +297,12 @@ def test_an_experiment_from_its_plan_to_its_report(written, tmp_path, capfd):
     assert before[0] == before[1]
     weights = [out / "seed0" / f"start{name}" / "checkpoints" / "step-500000" / "policy" for name in ("", "-grpo")]
     assert (weights[0] / "model.safetensors").read_bytes() == (weights[1] / "model.safetensors").read_bytes()
+    kept = (out / "seed0" / "start-grpo" / "checkpoints").iterdir()
+    assert {path.name for path in kept} == {"step-500000", "step-500002"}  # 17 of a real model filled a disk
     (out / "seed0" / "start-grpo.costs.json").unlink()  # the command was killed, and its last run finished alone
     assert main(words) == 0
     assert "nothing is left to do" in capfd.readouterr().out and (out / "report.md").read_text() == page
     assert main([str(written(arms=arms, seeds=[0], measure="socre")), "--out", str(out), "--report"]) == 2
     assert "no episode has a measure 'socre'; there are success" in capfd.readouterr().err
-    assert main([str(written(arms=arms, seeds=[0])), "--out", str(out)]) == 1
+    assert main([str(written(arms=arms, seeds=[0])), *words[1:], "--set", "train.iterations=1"]) == 1
     assert "was trained with other options: name another folder with --out" in capfd.readouterr().err

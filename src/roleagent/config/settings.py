@@ -272,6 +272,7 @@ class TrainConfig:
     evaluate_every: Count = 0  # iterations; 0: only before and after
     checkpoint_every: Interval = "1"  # iterations, or minutes, e.g. 15m: a kill then loses no more than that
     keep_checkpoints: Size = 2  # how many, the newest
+    keep_warmstart: Switch = False  # whether the one after the warm start stays, too
     shuffle: Annotated[Literal["none", "advantages", "process", "success_rates"], OFF_IS_NONE] = "none"  # a control:
     # advantages, or only the rewards `tool` and `process`, go to other turns of the batch; or the success rates that
     # train a simulator go to other tasks

@@ -18,9 +18,9 @@ import yaml
 
 from roleagent.config import Config, ConfigError, load, to_dict
 from roleagent.files import write_whole
-from roleagent.learners.run.folder import read_config
+from roleagent.learners.run.folder import AFTER_WARM_START, read_config
 
-KEEP_ALL = "train.keep_checkpoints=1000000"  # the controls begin where the warm start ended
+KEPT = ("train.keep_checkpoints=1", "train.keep_warmstart=on")  # the controls begin where the warm start ended
 MEMORY_UNIT = 2**20 if sys.platform == "darwin" else 2**10  # of ru_maxrss, per MiB
 
 
@@ -38,7 +38,7 @@ class Run:
         self.folder, self.file, self.quiet = folder, file, quiet
         self.log = folder.with_name(f"{folder.name}.log")
         self.overrides = tuple(overrides)
-        self._options = (*overrides, KEEP_ALL, f"run_dir={folder}")
+        self._options = (*overrides, *KEPT, f"run_dir={folder}")
         self.config: Config = load(file, self._options)
 
     def finish(self) -> dict[str, Any]:
@@ -59,7 +59,6 @@ class Run:
                 raise ConfigError(
                     f"training into {self.folder} ended with status {status}{log}; the same command goes on from there"
                 )
-            self._prune()
         return {
             **json.loads((self.folder / "result.json").read_text()),
             "minutes": minutes_of(self.folder),
@@ -87,22 +86,8 @@ class Run:
 
     def start(self) -> Path | None:
         """The checkpoint after the warm start."""
-        for path in self._checkpoints():
-            state = json.loads((path / "state.json").read_text())
-            if state["stage"] == "train" and state["step"] == 0:
-                return path
-        return None
-
-    def _prune(self) -> None:
-        """Keeps only the first and the last checkpoint."""
-        start, (*others, _) = self.start(), self._checkpoints()
-        for path in others:
-            if path != start:
-                shutil.rmtree(path)
-
-    def _checkpoints(self) -> list[Path]:
-        """The finished checkpoints, in order."""
-        return sorted((self.folder / "checkpoints").glob(f"step-{6 * '[0-9]'}"))
+        path = self.folder / "checkpoints" / f"step-{AFTER_WARM_START}"
+        return path if path.exists() else None
 
     def reinforced_tokens(self) -> int:
         """Sampled tokens that all updates of the iterations trained, in every pass."""
@@ -116,7 +101,10 @@ class Run:
         run = Run(folder, self.file, [*self.overrides, *options], self.quiet)
         start = self.start()
         if start is not None and not (folder / "config.yaml").exists():
-            shutil.copytree(start, folder / "checkpoints" / start.name, dirs_exist_ok=True)
+            try:
+                shutil.copytree(start, folder / "checkpoints" / start.name, dirs_exist_ok=True)
+            except shutil.Error as error:  # one entry per file, with its reason at the end
+                raise ConfigError(f"cannot copy {start}: {error.args[0][0][-1]}") from error
             if (known := self._measured_like(run, start.name)) is not None:
                 shutil.copy(known, folder)
             write_whole(folder / "config.yaml", yaml.safe_dump(to_dict(run.config), sort_keys=False))
