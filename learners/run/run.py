@@ -61,8 +61,9 @@ class Run:
         self.config, self.ranks, self.display, self.resumed = config, ranks, display, resume
         self._lock: Lock | None = None  # the first rank's
         self._made = False  # whether this rank has made the folder, or found it empty
+        kept = config.train.keep_checkpoints, config.train.keep_warmstart
+        self.checkpoints = Checkpoints(config.folder / "checkpoints", *kept)
         self.folder, self.latest, self.progress = ranks.once(lambda: self._open(resume))
-        self.checkpoints = self._checkpoints(self.folder)
         if self.latest is not None:
             display.say(f"resuming from {self.latest} ({self.progress.stage}, step {self.progress.step})")
         elif resume:
@@ -97,17 +98,12 @@ class Run:
             self.close()
             raise
 
-    def _checkpoints(self, folder: RunFolder) -> Checkpoints:
-        options = self.config.train
-        return Checkpoints(folder.path / "checkpoints", options.keep_checkpoints, options.keep_warmstart)
-
     def _read(self, folder: RunFolder, resume: bool) -> tuple[RunFolder, Path | None, Progress]:
-        checkpoints = self._checkpoints(folder)
-        progress, latest = Progress(), checkpoints.latest() if resume else None
+        progress, latest = Progress(), self.checkpoints.latest() if resume else None
         if latest is not None:
-            checkpoints.check(latest)
-            progress = checkpoints.progress(latest)
-        checkpoints.tidy()
+            self.checkpoints.check(latest)
+            progress = self.checkpoints.progress(latest)
+        self.checkpoints.tidy()
         folder.rewind(progress.stage, progress.step)
         return folder, latest, progress
 

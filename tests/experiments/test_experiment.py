@@ -144,7 +144,6 @@ def test_a_warm_start_is_evaluated_once_for_all_arms_that_play_alike(tmp_path):
         policy = run.folder / "checkpoints" / "step-500000" / "policy"
         policy.mkdir(parents=True, exist_ok=True)
         (policy / "model.safetensors").write_bytes(weights)
-        (policy.parent / "state.json").write_text('{"stage": "train", "step": 0}')
         (run.folder / "config.yaml").write_text(yaml.safe_dump(to_dict(run.config)))
         (run.folder / "before.json").write_text(seen)
 

@@ -17,7 +17,7 @@ from typing import Any
 import yaml
 
 from roleagent.config import Config, ConfigError, load, to_dict
-from roleagent.files import write_whole
+from roleagent.files import make_whole, write_whole
 from roleagent.learners.run.folder import AFTER_WARM_START, read_config
 
 KEPT = ("train.keep_checkpoints=1", "train.keep_warmstart=on")  # the controls begin where the warm start ended
@@ -101,8 +101,10 @@ class Run:
         run = Run(folder, self.file, [*self.overrides, *options], self.quiet)
         start = self.start()
         if start is not None and not (folder / "config.yaml").exists():
+            copy = folder / "checkpoints" / start.name
+            shutil.rmtree(copy, ignore_errors=True)  # of a kill before its configuration was written
             try:
-                shutil.copytree(start, folder / "checkpoints" / start.name, dirs_exist_ok=True)
+                make_whole(copy, lambda partial: shutil.copytree(start, partial))
             except shutil.Error as error:  # one entry per file, with its reason at the end
                 raise ConfigError(f"cannot copy {start}: {error.args[0][0][-1]}") from error
             if (known := self._measured_like(run, start.name)) is not None:
