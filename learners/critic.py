@@ -25,6 +25,7 @@ from roleagent.learners.engine.logprobs import (
     hidden_states,
     plan_for,
 )
+from roleagent.learners.engine.prefix_sharing import select_rows
 from roleagent.learners.loss import MetricSums
 from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
 from roleagent.types import Segment
@@ -49,7 +50,7 @@ class Critic(torch.nn.Module):
     def forward(self, batch: MicroBatch, temperature: float, entropy: bool = False) -> tuple[Tensor, Tensor]:
         """``(N,)`` values of the states before the trained tokens, and an empty tensor for the entropies."""
         before = batch.prefixes.numbers[batch.rows, batch.positions - 1]
-        values = self.head(hidden_states(self.body, batch))[:, 0].float()[before]
+        values = select_rows(self.head(hidden_states(self.body, batch))[:, 0].float(), before)
         return values, values.new_empty(0)
 
     def plan(self, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:

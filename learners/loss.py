@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from roleagent.learners.batch import Column, split_tokens
+from roleagent.learners.engine.prefix_sharing import select_rows
 from roleagent.learners.run.ranks import Ranks
 from roleagent.segment import ACTION, PREDICTION, TEXT
 from roleagent.types import Segment
@@ -173,7 +174,7 @@ def _shared(log_ratio: Tensor, trained: Tensor, segments: Tensor | None, level: 
     totals = sums.index_add(0, segments, log_ratio)
     if level == "sequence":
         totals = totals / sums.index_add(0, segments, trained.to(sums.dtype)).clamp(min=1.0)
-    return totals.clamp(-20.0, 20.0)[segments]
+    return select_rows(totals.clamp(-20.0, 20.0), segments)
 
 
 def mean_metrics(sums: Mapping[str, Any]) -> dict[str, float]:

@@ -22,7 +22,14 @@ from transformers import PreTrainedModel
 from roleagent.agents.policies.model_check import evaluating, plain_logits, text_for, tolerance
 from roleagent.agents.policies.protocol import PolicyError
 from roleagent.learners.batch import Column
-from roleagent.learners.engine.prefix_sharing import Prefixes, can_share, distinct_states, find_prefixes, plan_by_prefix
+from roleagent.learners.engine.prefix_sharing import (
+    Prefixes,
+    can_share,
+    distinct_states,
+    find_prefixes,
+    plan_by_prefix,
+    select_rows,
+)
 from roleagent.segment import ACTION, CONTEXT
 from roleagent.types import Segment
 
@@ -199,9 +206,9 @@ class TokenScorer(torch.nn.Module):
         before = batch.prefixes.numbers.reshape(-1)[at - 1]
         body: Any = self.model.base_model
         head: Any = self.model.get_output_embeddings()
-        hidden = hidden_states(body, batch)[before]
+        hidden = select_rows(hidden_states(body, batch), before)
         values, entropies = head_logprobs(hidden, head, batch.token_ids.reshape(-1)[at], temperature, entropy)
-        return values[places], entropies[places] if entropy else entropies
+        return select_rows(values, places), entropies[places] if entropy else entropies
 
 
 def hidden_states(body: PreTrainedModel, batch: MicroBatch) -> Tensor:
@@ -210,7 +217,7 @@ def hidden_states(body: PreTrainedModel, batch: MicroBatch) -> Tensor:
         return distinct_states(body, batch.token_ids, batch.prefixes)
     # Padding is on the right: no real token can see it, so plain causal attention is exact without a mask.
     hidden = body(input_ids=batch.token_ids, use_cache=False).last_hidden_state
-    return hidden.flatten(0, 1)[batch.prefixes.places]
+    return select_rows(hidden.flatten(0, 1), batch.prefixes.places)
 
 
 def plan_for(model: PreTrainedModel, segments: Sequence[Segment], max_tokens: int) -> list[list[int]]:

@@ -280,7 +280,7 @@ def _attend(
         attended = sdpa_attention_forward(module, *parts, mask, **{**options, "is_causal": mask is None})[0].flatten(
             0, 1
         )
-        found.append(attended if rectangle.firsts is None else attended[rectangle.firsts])
+        found.append(attended if rectangle.firsts is None else select_rows(attended, rectangle.firsts))
     return torch.cat(found)[None], None
 
 
@@ -290,10 +290,18 @@ def _rows(tensor: Tensor, rectangle: Rectangle, skip: int = 0) -> Tensor:
     if rectangle.index is None:
         rows = flat[rectangle.start : rectangle.start + rectangle.own]
     else:
-        index = rectangle.index.view(rectangle.rows, -1)[:, skip:].flatten()
-        # An embedding look-up selects rows with a fast and deterministic gradient.
-        rows = torch.nn.functional.embedding(index, flat)
+        rows = select_rows(flat, rectangle.index.view(rectangle.rows, -1)[:, skip:].flatten())
     return rows.view(rectangle.rows, rectangle.width - skip, *tensor.shape[1:])
+
+
+def select_rows(values: Tensor, index: Tensor) -> Tensor:
+    """``values[index]`` along the first axis, (U, …) → (N, …), with the same gradient in every run.
+
+    Plain indexing adds up the gradients of a row that is selected several times in the order in which threads reach
+    them. An embedding look-up has a fixed order.
+    """
+    rows = torch.nn.functional.embedding(index, values.reshape(len(values), -1))
+    return rows.view(len(index), *values.shape[1:])
 
 
 def _causal(rectangle: Rectangle, device: torch.device) -> Tensor | None:

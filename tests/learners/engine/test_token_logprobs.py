@@ -122,6 +122,18 @@ def test_a_critic_reads_the_same_states():
     assert found.std() > 0.1
 
 
+def test_gradients_repeat_on_several_threads():
+    """A hundred rows go on from one token: the parts of its gradient are always added up in the same order."""
+    batch = collate(segments([(*PROMPT, *range(20 + row, 60 + row)) for row in range(100)]), 1)
+    scorer, threads = TokenScorer(qwen()), torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        first, *others = (gradients(scorer(batch, 1.0)[0], scorer) for _ in range(10))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(torch.equal(found[name], first[name]) for found in others for name in first)
+
+
 def test_a_model_that_tells_its_attention_nothing_is_refused(monkeypatch):
     model = qwen()
     layer = type(model.base_model.layers[0])
