@@ -448,7 +448,7 @@ def _distance(some: Sequence[str], others: Sequence[str]) -> float:
     0.41666666666666663
     """
     first, second = Counter(some), Counter(others)
-    return sum(abs(first[v] / len(some) - second[v] / len(others)) for v in first.keys() | second.keys()) / 2
+    return math.fsum(abs(first[v] / len(some) - second[v] / len(others)) for v in first.keys() | second.keys()) / 2
 
 
 def regress(

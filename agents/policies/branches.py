@@ -79,7 +79,8 @@ def generate_branches(
             numbers = [number for conversation in chosen for number in conversation]
             table = Branches([[requests[n] for n in conversation] for conversation in chosen], cache.device)
             longest = max(max(limits[n] for n in numbers), 1)
-            fork = cache.fork(table.slots, table.base + table.count * (table.columns + longest - 1), fork)
+            # One slot more than they need: the last is written to and never read.
+            fork = cache.fork(table.slots, table.base + table.count * (table.columns + longest - 1) + 1, fork)
             table.open(decoder, fork)
             sampled, logprobs = table.sample(decoder, [limits[n] for n in numbers], temperature, generator)
             found = cut([requests[n] for n in numbers], [limits[n] for n in numbers], sampled, logprobs)
@@ -198,7 +199,7 @@ class Branches:
                     )
                     row, rows = self._drop_rows(row, rows)
                     source, place = places_of(row, len(rows))
-            states = self._read(decoder, tokens[source], branch[source], rows, step)
+            states = self._read(decoder, tokens, branch, source, rows, step)
             logits = decoder.logits(states[row, place])
         return sampled, logprobs
 
@@ -217,17 +218,23 @@ class Branches:
             moved[one], order[to] = to, one
         return moved[row], rows[order[: len(old)]]
 
-    def _read(self, decoder: Decoder, tokens: Tensor, branches: Tensor, rows: Tensor, step: int) -> Tensor:
+    def _read(
+        self, decoder: Decoder, tokens: Tensor, branches: Tensor, source: Tensor, rows: Tensor, step: int
+    ) -> Tensor:
         """Reads one more token of some branches; returns their final hidden states, ``(rows, n, size)``.
 
         Args:
-            tokens, branches: ``(rows, n)``; a token that stands twice in a row is read twice, at the same slot.
+            tokens, branches: of each entry.
+            source: ``(rows, n)``, the entries of each row (:func:`places_of`).
             rows: the conversation of each row of the cache.
             step: how many tokens of the replies have been read.
         """
-        column = self.columns + step
+        tokens, branches, column = tokens[source], branches[source], self.columns + step
         positions = self.position[rows].gather(1, branches) + step + 1
         places = self.base + column * self.count + branches
+        # Copies that fill up a row write to the last slot: their bits may differ, and of two threads that write to one
+        # place either may be the last.
+        places[:, 1:].masked_fill_(source[:, 1:] == source[:, :1], self.cache.capacity - 1)
         used = self.base + (column + 1) * self.count
         mask = self._mask(rows, branches, torch.full_like(branches, column), used)
         return decoder.states(self.cache, tokens, positions, places, mask)

@@ -4,6 +4,8 @@ import pytest
 from test_sampling import NEVER, biased, eager, ids, neox, whole
 from tiny import qwen
 
+from roleagent.agents.policies.branches import Branches
+from roleagent.agents.policies.kv_cache import SlotCache
 from roleagent.types import Request
 
 
@@ -39,10 +41,11 @@ def test_a_branch_is_sampled_as_if_it_were_alone(make, prompts):
         assert answer.logprobs == pytest.approx(whole(policy, prompt, answer.token_ids), abs=3e-5)
 
 
-@pytest.mark.parametrize("context", [40, 1024], ids=["in parts", "at once"])
+@pytest.mark.parametrize("context", [40, 256], ids=["in parts", "at once"])
 def test_replies_of_any_length_equal_those_of_single_requests(context):
     policy, prompts, limits = qwen(), branches(slots=9), (12, 1, 2, 7, 3)
     policy.context_length = context
+    ask(policy, [(slot, ids(context - 16)) for slot in range(9)])  # branches get a share of this memory
     free = ask(policy, prompts, (12,), 0.0)
     stops = frozenset({answer.token_ids[slot % 5] for slot, answer in enumerate(free[:8])})
     found = ask(policy, prompts, limits, 0.0, stops)
@@ -51,6 +54,26 @@ def test_replies_of_any_length_equal_those_of_single_requests(context):
         policy.clear_cache()
         [alone] = policy.generate([Request(prompt, 0, limits[number % len(limits)], stops)], 0.0)
         assert (answer.token_ids, answer.finish_reason) == (alone.token_ids, alone.finish_reason)
+
+
+def test_what_is_read_again_has_one_writer(monkeypatch):
+    """Of two tokens that are written to one place in one pass, that of either thread may be the last."""
+    read, write_at, written = Branches._read, SlotCache.write_at, []
+
+    def noting(table, *given):
+        with monkeypatch.context() as patch:
+            patch.setattr(SlotCache, "write_at", write)
+            return read(table, *given)
+
+    def write(cache, positions, used, rows=None):
+        written.extend([place for place in row if place < used] for row in positions.tolist())
+        write_at(cache, positions, used, rows)
+
+    monkeypatch.setattr(Branches, "_read", noting)
+    policy = qwen()
+    ask(policy, [(slot, ids(240)) for slot in range(9)])
+    ask(policy, branches(slots=9), (12, 1, 2, 7, 3))
+    assert len(written) > 20 and all(len(set(places)) == len(places) for places in written)
 
 
 def test_a_slot_that_knows_more_than_its_branches_have_room_for():
