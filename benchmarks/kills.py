@@ -12,8 +12,8 @@ optimizer, metrics without times, trajectories, evaluations, library.
 The run uses every mechanism with a state: the policy as analyst, predictions, a KL reference, evaluations during
 training, fewer checkpoints than iterations. The default kills it twice, which shows that resuming works at all; 30
 kills with ``--full`` also hit rare moments. The same command with the same ``--out`` continues after the recorded
-kills. It uses one CPU thread, because floating-point sums depend on the threads. A process that takes longer than
-``--timeout`` seconds is an error.
+kills. It uses two CPU threads: floating-point sums depend on their number, and must not depend on their order. A
+process that takes longer than ``--timeout`` seconds is an error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from pathlib import Path
 
 from roleagent.options import user_path
 
-os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_NUM_THREADS"] = "2"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""
 os.environ["DS_ACCELERATOR"] = "cpu"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
