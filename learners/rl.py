@@ -56,6 +56,7 @@ from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.run import LOST_START, Run
 from roleagent.learners.run.trajectory_log import ScoredGroup
 from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
+from roleagent.slow_notice import waiting
 from roleagent.timer import Timer
 from roleagent.types import Group, Sampler, Segment
 
@@ -105,7 +106,8 @@ def open_reference(run: Run, policy: HFPolicy) -> PreTrainedModel | Adapter:
         write_checksums(partial)
 
     if run.needs_start(path):
-        run.ranks.once(lambda: make_whole(path, fill))
+        with waiting(f"{path} to be written"):
+            run.ranks.once(lambda: make_whole(path, fill))
     try:
         if adapted(policy.model):
             return Adapter.load(path)

@@ -138,7 +138,7 @@ def zero(smoke: Smoke) -> dict[str, Any]:
     found = {}
     for name in ("1", "2", "3", "3 offloaded", "2 adapter"):
         said, _ = smoke.ran(__file__, smoke.device, "learner", *name.split())
-        found[name] = json.loads(said.strip().splitlines()[-1])
+        found[name] = json.loads(next(line for line in said.splitlines() if line.startswith("{")))
     norms = [found[name]["norm"] for name in ("1", "2", "3", "3 offloaded")]
     if not max(norms) < 1.02 * min(norms):
         raise Failed(f"the stages have other gradients: {norms}")

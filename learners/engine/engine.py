@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -45,7 +46,7 @@ from roleagent.learners.engine.repartition import load_repartitioned, zero_parts
 from roleagent.learners.run.ranks import Ranks
 from roleagent.random_streams import random_stream
 from roleagent.segment import ACTION, CONTEXT
-from roleagent.slow_notice import counting
+from roleagent.slow_notice import counting, waiting
 from roleagent.types import Segment
 
 _OURS = (
@@ -97,7 +98,7 @@ def _check_extra(config: Config) -> None:
     from deepspeed.runtime.config import DeepSpeedConfig
 
     try:
-        with contextlib.redirect_stdout(None):
+        with contextlib.redirect_stdout(io.StringIO()):
             DeepSpeedConfig(deepspeed_settings(config))
     except Exception as error:  # pydantic's, assertions, and what Python makes of a value where a section should be
         raise ConfigError(f"DeepSpeed refuses deepspeed.extra: {' '.join(str(error).split())[:300]}") from error
@@ -184,7 +185,8 @@ class Engine:
         if self.stage == 3:
             partition(module, settings)
         on_cpu = "offload_optimizer" in settings["zero_optimization"] and torch.cuda.is_available()
-        with contextlib.redirect_stdout(None):  # DeepSpeed prints the memory in use
+        # DeepSpeed prints the memory in use.
+        with waiting("DeepSpeed to build the optimizer"), contextlib.redirect_stdout(io.StringIO()):
             self.engine, self.optimizer, _, _ = deepspeed.initialize(
                 model=module,
                 optimizer=build_optimizer(optimizer, module, lr, config.optim.weight_decay, on_cpu),
@@ -329,7 +331,7 @@ class Engine:
         if len(zero_parts(folder / "state")) not in (0, self.ranks.size):
             self.steps = load_repartitioned(self.engine, folder / "state")["steps"]
             return
-        with contextlib.redirect_stdout(None):
+        with contextlib.redirect_stdout(io.StringIO()):
             _, client = self.engine.load_checkpoint(str(folder), tag="state", load_module_strict=False)
         if client is None:
             raise OSError(f"no learner state in {folder}")
@@ -353,7 +355,7 @@ def spread(module: torch.nn.Module, config: Config) -> torch.nn.Module:
 
     settings = deepspeed_settings(config)
     partition(module, settings)
-    with contextlib.redirect_stdout(None):
+    with contextlib.redirect_stdout(io.StringIO()):
         deepspeed.initialize(model=module, config=settings, dist_init_required=False)
     return module
 

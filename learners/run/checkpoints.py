@@ -30,6 +30,7 @@ from roleagent.files import (
 from roleagent.learners.engine.engine import Learner
 from roleagent.learners.engine.lora import Adapter, adapted
 from roleagent.learners.run.folder import AFTER_WARM_START, CheckpointError
+from roleagent.slow_notice import waiting
 from roleagent.validation import check_arguments
 
 Stage = Literal["warmstart", "train", "sft", "revise", "eto"]
@@ -114,13 +115,14 @@ class Checkpoints:
             ranks.once(lambda: replace_checked(final, "state.json", json.dumps(state)))
             return final
         try:
-            models = [("policy", learner), ("simulator", learner.simulator)]
-            found = {name: (one.policy, whole_weights(one)) for name, one in models if one is not None}
-            ranks.once(lambda: self._begin(partial, found, state))
-            learner.save(partial / "learner")  # each rank its part
-            settle_tree(partial / "learner")  # which another host could not flush
-            ranks.wait()
-            ranks.once(lambda: self._finish(partial, final))
+            with waiting(f"{final} to be written"):
+                models = [("policy", learner), ("simulator", learner.simulator)]
+                found = {name: (one.policy, whole_weights(one)) for name, one in models if one is not None}
+                ranks.once(lambda: self._begin(partial, found, state))
+                learner.save(partial / "learner")  # each rank its part
+                settle_tree(partial / "learner")  # which another host could not flush
+                ranks.wait()
+                ranks.once(lambda: self._finish(partial, final))
         except Exception as error:  # OSError, and what torch and safetensors make of a full disk
             shutil.rmtree(partial, ignore_errors=True)
             last = self.latest()

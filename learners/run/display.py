@@ -111,9 +111,10 @@ class Display:
         """Reports progress of the stage, with the fraction of a step under way, and the newest numbers."""
         assert self._stage is not None
         self._end_inner()
+        ends = self._stage.completed < done == self._stage.total  # late work may report the whole again
         self._progress.update(self._stage.id, completed=done)
         self._numbers = {**self._numbers, **numbers}
-        if not self.console.is_terminal and (numbers or done == self._stage.total):
+        if not self.console.is_terminal and (numbers or ends):
             self._print_progress("  ".join(f"{name} {_show(value)}" for name, value in numbers.items()))
 
     def inner(self, name: str, done: float, total: int, steps: int = 0) -> None:

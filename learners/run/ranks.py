@@ -7,6 +7,7 @@ nothing that is written down depends on the number of ranks.
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 import pickle
@@ -146,6 +147,12 @@ def numbers(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {words}"
 
 
+def _leave() -> None:
+    """Ends a group of one when Python ends; otherwise NCCL warns of a leak."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
 T = TypeVar("T")
 
 PATIENCE = timedelta(hours=4)
@@ -202,6 +209,7 @@ class Ranks:
                 os.environ.setdefault("LOCAL_RANK", "0")
                 store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
                 dist.init_process_group(backend, store=store, rank=0, world_size=1)
+                atexit.register(_leave)
             deepspeed.init_distributed(
                 "nccl" if torch.cuda.is_available() else "gloo", dist_init_required=False, verbose=False
             )

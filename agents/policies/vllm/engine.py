@@ -25,6 +25,7 @@ from torch import Tensor
 from roleagent.agents.policies.hf import HFPolicy, PolicyError, reason_of
 from roleagent.agents.policies.vllm.requests import SampleRequest, adapter_request, answer, sampling
 from roleagent.config import Config
+from roleagent.slow_notice import waiting
 from roleagent.types import Completion
 
 RECEIVER = "roleagent.agents.policies.vllm.worker.Receiver"
@@ -59,6 +60,8 @@ def set_environment(own_processes: bool) -> None:
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "1" if own_processes else "0"
+    if torch.cuda.is_available():  # which a forked process could not use any more, as this one has asked for it
+        os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "spawn"
 
 
 def disable_weight_repacking() -> None:
@@ -282,7 +285,7 @@ def _start_engine(options: dict[str, Any]) -> Any:
     Raises:
         PolicyError: vLLM reports that it cannot, in one line.
     """
-    with _global_state_kept():
+    with _global_state_kept(), waiting("vLLM to start"):
         try:
             from vllm import LLM  # pyright: ignore[reportAttributeAccessIssue] - it may be missing
             from vllm.platforms import current_platform  # pyright: ignore[reportMissingImports]

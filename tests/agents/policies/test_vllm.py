@@ -24,7 +24,13 @@ from tiny import tokenizer
 
 from roleagent.agents.policies.hf import PolicyError
 from roleagent.agents.policies.scratch_model import build_policy
-from roleagent.agents.policies.vllm.engine import LocalEngine, check_model, keep_description, sleep_level
+from roleagent.agents.policies.vllm.engine import (
+    LocalEngine,
+    check_model,
+    keep_description,
+    set_environment,
+    sleep_level,
+)
 from roleagent.agents.policies.vllm.policy import check, open_vllm
 from roleagent.agents.policies.vllm.requests import PROTOCOL, model_shape
 from roleagent.agents.policies.vllm.server import Service, application
@@ -109,6 +115,15 @@ def test_the_path_that_vllm_compiles_for_stays_the_same(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "roleagent").iterdir()] == [keep_description(first).name]
     other = build_policy(PolicyConfig(hidden_size=64, heads=2, kv_heads=2), tokenizer(), torch.Generator())
     assert keep_description(other) != keep_description(first)
+
+
+def test_on_a_gpu_the_engine_of_a_server_is_a_new_process(monkeypatch):
+    """A forked one could not use CUDA, because this one has asked for it before."""
+    variables: dict[str, str] = {}
+    monkeypatch.setattr(os, "environ", variables)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    set_environment(own_processes=True)
+    assert variables["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
 
 
 class Sleeper:

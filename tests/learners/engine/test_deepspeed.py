@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from roleagent.config import ConfigError, load
 from roleagent.config.settings import LoRAConfig
+from roleagent.learners.engine import engine
 from roleagent.learners.engine.engine import check_deepspeed, deepspeed_settings
 from roleagent.learners.engine.logprobs import TokenScorer, collate, enable_activation_checkpointing
 from roleagent.learners.engine.lora import Adapter, AdapterSwap, adapt, plain_weights
@@ -201,6 +202,19 @@ def test_at_stage_3_no_whole_copy_goes_to_the_accelerator(monkeypatch):
     assert learner.module not in moved
     learner.close()
     assert not hasattr(learner, "module")  # what the stages after it need the memory for
+
+
+def test_deepspeed_may_compile_while_it_builds_the_optimizer(monkeypatch, capsys):
+    """As it does with its Adam for CPUs; what compiles it flushes the standard output."""
+
+    def compiling(*arguments):
+        print("Building extension module cpu_adam...")
+        sys.stdout.flush()
+        return build_optimizer(*arguments)
+
+    monkeypatch.setattr(engine, "build_optimizer", compiling)
+    learner_of().close()
+    assert capsys.readouterr().out == ""
 
 
 def test_extra_settings_have_the_last_word_and_leave_the_others():

@@ -36,6 +36,14 @@ def test_a_line_of_progress_says_how_long_is_left(before, lines, capsys):
     assert shown(Display("a run"), capsys, before) == lines
 
 
+def test_a_stage_ends_in_one_line_though_late_work_reports_the_end_again(capsys):
+    with Display("a run") as display:
+        display.stage("evaluate after", 4)
+        for done in (2.5, 4, 4, 4):
+            display.advance(done)
+    assert [line.partition(",")[0] for line in capsys.readouterr().out.splitlines()] == ["a run", "evaluate after 4/4"]
+
+
 class SlowAgent:
     """Takes a twentieth of a second for a command, as a model on a CPU takes seconds."""
 
