@@ -286,11 +286,10 @@ def _attend(
 
 def _rows(tensor: Tensor, rectangle: Rectangle, skip: int = 0) -> Tensor:
     """(U, H, E) → (rows, width - skip, H, E)."""
-    flat = tensor.flatten(1)
     if rectangle.index is None:
-        rows = flat[rectangle.start : rectangle.start + rectangle.own]
+        rows = tensor[rectangle.start : rectangle.start + rectangle.own]
     else:
-        rows = select_rows(flat, rectangle.index.view(rectangle.rows, -1)[:, skip:].flatten())
+        rows = select_rows(tensor, rectangle.index.view(rectangle.rows, -1)[:, skip:].flatten())
     return rows.view(rectangle.rows, rectangle.width - skip, *tensor.shape[1:])
 
 
