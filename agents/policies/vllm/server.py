@@ -46,6 +46,7 @@ from roleagent.agents.policies.vllm.requests import (
 from roleagent.commands import Parser, cannot_listen, port_number
 from roleagent.config import Config, ConfigError, load
 from roleagent.program import begin
+from roleagent.slow_notice import waiting
 
 _LARGEST = 256 * 2**20  # bytes of a request
 
@@ -214,7 +215,8 @@ async def _serve(wanted: dict[str, Any], description: dict[str, Any], listener: 
     from vllm.v1.engine.async_llm import AsyncLLM  # pyright: ignore[reportMissingImports]
 
     try:
-        engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**wanted))
+        with waiting("vLLM to start"):
+            engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**wanted))
     except Exception as error:
         raise PolicyError(f"vLLM cannot start: {reason_of(error)}") from error
     try:
