@@ -11,6 +11,7 @@ examples:
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -18,7 +19,6 @@ from typing import Any
 
 import yaml
 
-from roleagent.commands import print_result
 from roleagent.learners.run.options import check_command, open_config, read_command, training_parser
 from roleagent.program import TRAIN, begin, called, require, share_cores
 from roleagent.slow_notice import waiting
@@ -52,7 +52,9 @@ from roleagent.learners.rl import (
     make_batch,
     open_actor,
     open_learner,
+    open_rollout,
     open_sampler,
+    sample_predictions,
     sync_weights,
     update_policy,
 )
@@ -143,7 +145,7 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
     learner, simulator = open_learner(run, split, policy, actor)
     sync_weights(run, learner, actor)
     sampler = open_sampler(run, split, actor, simulator)
-    rollout = split.rollout(actor)
+    rollout = open_rollout(run, split, actor)
     episodes = Episodes(run, rollout, sampler)
     iterations = Iterations(run, learner, actor)
     evaluate_periodically(run, held_out, actor)  # if the run was killed before it
@@ -152,6 +154,7 @@ def train_rl(run: Run, split: EnvSplit, held_out: EnvSplit, policy: HFPolicy, ac
         # Sample tasks, and play a group of episodes of each. With rollout.ahead=1 those of the next iteration begin.
         groups = episodes.next()
         groups, replaced = dynamic_sampling(run, rollout, sampler, groups)
+        groups = sample_predictions(run, rollout, groups)
 
         # Learn from the comparison of the episodes of a group.
         advantages = estimate_advantages(run, groups)
@@ -196,8 +199,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(yaml.safe_dump(to_dict(config), sort_keys=False), end="")
             return 0
         result = run_training(config, bool(options.resume), options.overrides)
-        if not rank:
-            print_result(result, options.json)
+        if options.json and not rank:
+            print(json.dumps(result))
     except (Exception, KeyboardInterrupt) as error:
         return exit_status(error, name)
     return 0

@@ -278,6 +278,12 @@ class EnvSplit:
             )
         return replace(split, horizon=0)
 
+    def first(self, tasks: int) -> EnvSplit:
+        """The first ``tasks`` of the split, of all types (:func:`~roleagent.tasks.split.first_tasks`); 0: all."""
+        if not 0 < tasks < len(self.task_split):
+            return self
+        return replace(self, task_split=first_tasks(self.base, tasks))
+
     def manifest(self) -> dict[str, Any]:
         """The tasks and the data, as results name them."""
         return {**self.task_split.manifest(), "data": data_of(self.base)}
@@ -293,8 +299,10 @@ class EnvSplit:
         guide = instructions_of(self.base)
         return replace(guide, form=self.reader.form or guide.form)
 
-    def rollout(self, policy: Policy) -> Rollout:
-        """A rollout of a policy on this split, with its own pool."""
+    def rollout(self, policy: Policy, plain: bool = False) -> Rollout:
+        """A rollout of a policy on this split, with its own pool; a ``plain`` one plays without predictions."""
         pool = EnvPool(partial(make_wrapped, self.config, self.task_split.split, self.horizon))
         prompt, limits = self.config.prompt, self.config.rollout
-        return Rollout(policy, pool, self.task_split.env_id, prompt, limits, self.horizon, self.guide, self.reader)
+        return Rollout(
+            policy, pool, self.task_split.env_id, prompt, limits, self.horizon, self.guide, self.reader, plain
+        )

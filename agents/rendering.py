@@ -167,6 +167,12 @@ def renderer_of(policy: Policy, thinks: bool = True) -> Renderer:
     return ChatRenderer(policy, thinks) if has_template else PlainRenderer(policy)
 
 
+def prediction_prompt(renderer: Renderer, horizon: int, prompt: tuple[int, ...], action: Completion) -> tuple[int, ...]:
+    """An action's prompt, the reply that was sampled from it, and x_pre."""
+    question = renderer.next_message(renderer.prediction_request(horizon), action.token_ids)
+    return (*prompt, *action.token_ids, *question)
+
+
 class Conversation(ABC):
     """One episode in tokens; the base of both styles. A shallow copy goes its own way.
 
@@ -211,9 +217,8 @@ class Conversation(ABC):
         return self._ids
 
     def prediction_prompt(self, action: Completion) -> tuple[int, ...]:
-        """The action prompt, the reply that was sampled from it, and x_pre."""
-        before = (*self.action_prompt(), *action.token_ids)
-        return (*before, *self.renderer.next_message(self.renderer.prediction_request(self.horizon), action.token_ids))
+        """:func:`prediction_prompt` behind the reply to the action prompt."""
+        return prediction_prompt(self.renderer, self.horizon, self.action_prompt(), action)
 
     @abstractmethod
     def advance(

@@ -1,29 +1,30 @@
 """Plays groups of episodes of a policy, side by side.
 
 The policy samples for all live episodes in one call; finished episodes leave the batch. Predictions are sampled in one
-call after all episodes if no later prompt contains them, else in a second call per turn. What comes out are
-:class:`~roleagent.types.Trajectory` objects with every prompt and every sampled token as they were.
+call after all episodes if no later prompt contains them, else in a second call per turn; or, for chosen turns of played
+episodes, by :meth:`Rollout.predict`. What comes out are :class:`~roleagent.types.Trajectory` objects with every prompt
+and every sampled token as they were.
 """
 
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from roleagent.agents.episode import Action, EnvError, Episode, play_episode
 from roleagent.agents.policies.protocol import HasBackend, Policy
-from roleagent.agents.rendering import STYLES, Conversation, renderer_of
+from roleagent.agents.rendering import STYLES, Conversation, prediction_prompt, renderer_of
 from roleagent.agents.scheduler import Ask, Backend, Batch, Scheduler
 from roleagent.config.settings import PromptConfig, RolloutConfig
 from roleagent.env_card import Instructions, instructions_of
 from roleagent.envs.pool import EnvPool, Outcome
 from roleagent.envs.wrappers.predicted_state import score_predictions
 from roleagent.envs.wrappers.tags import ReplyReader, TagReader
-from roleagent.recorder import Recorder
 from roleagent.timer import Timer
-from roleagent.types import Completion, Group, Prediction, Request, Task
+from roleagent.types import Completion, Group, Prediction, PredictionScore, Request, Task, Turn
 
 _THOUGHT = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 
@@ -73,6 +74,7 @@ class Rollout:
         horizon: steps a prediction looks ahead; 0 asks for none.
         guide: the environment's instructions; None: those of ``env_id``.
         reader: of the outermost wrapper; None: that of ``Tags``.
+        plain: whether :meth:`play` asks for no predictions, because :meth:`predict` will.
 
     Attributes:
         watch: time spent on generation, prediction, the environment and scoring.
@@ -88,6 +90,7 @@ class Rollout:
         horizon: int,
         guide: Instructions | None = None,
         reader: ReplyReader | None = None,
+        plain: bool = False,
     ):
         self.policy, self.pool, self.env_id = policy, pool, env_id
         self.prompt, self.config, self.horizon = prompt, config, horizon
@@ -100,6 +103,7 @@ class Rollout:
         self.action_limit = config.action_tokens + (config.prediction_tokens if inline else 0)
         # Prompts that only grow are the beginnings of one text, so their questions can be asked together, afterwards.
         self.predicts_later = bool(horizon) and (prompt.style, prompt.predictions) == ("transcript", "detached")
+        self.predicts = bool(horizon) and not plain  # while it plays, or right behind
         # With one horizon its closing tag ends the reply; with several the model itself ends the reply.
         self.prediction_stops = self._stops("</prediction>") if horizon == 1 else policy.end_ids
 
@@ -180,8 +184,59 @@ class Rollout:
         except EnvError as error:
             return str(error)
         if player.asked:
-            await self._predict_later(episode, player.asked)
+            record = episode.record
+            assert record is not None
+            record.turns[:] = await self._predicted(episode.slot, record.turns, player.asked)
+            # While it was played no prediction had arrived.
+            made = [turn.prediction for turn in record.turns if turn.prediction is not None]
+            record.scores[:] = [score for prediction in made for score in prediction.scores]
         return ""
+
+    def predict(
+        self,
+        groups: Sequence[Group],
+        chosen: Sequence[Sequence[Sequence[int]]],
+        temperature: float,
+        progress: Callable[[float, int], None] | None = None,
+    ) -> list[Group]:
+        """Samples and scores detached predictions of some turns of played episodes, all side by side.
+
+        Args:
+            groups: the episodes.
+            chosen: of each group and trajectory, the numbers of the turns that predict.
+            temperature: of sampling.
+            progress: called with (answered, all) trajectories.
+        """
+        places = [(g, m) for g, rows in enumerate(chosen) for m, turns in enumerate(rows) if turns]
+
+        async def predicted(index: int, slot: int) -> list[Turn]:
+            group, member = places[index]
+            turns = groups[group].trajectories[member].turns
+            prompts = {number: self.prediction_prompt(turns[number]) for number in chosen[group][member]}
+            return await self._predicted(slot, turns, {n: ids for n, ids in prompts.items() if self.has_room(ids)})
+
+        scheduler = Scheduler(
+            self.backend(temperature), self._step, predicted, len(places), progress=progress, watch=self.watch
+        )
+        found = {places[index]: tuple(turns) for index, turns in scheduler.run()}
+        self.policy.clear_cache()
+        return [
+            replace(
+                group,
+                trajectories=tuple(
+                    replace(one, turns=found.get((g, m), one.turns)) for m, one in enumerate(group.trajectories)
+                ),
+            )
+            for g, group in enumerate(groups)
+        ]
+
+    def prediction_prompt(self, turn: Turn) -> tuple[int, ...]:
+        """The prompt of a turn's detached prediction."""
+        return prediction_prompt(self.renderer, self.horizon, turn.prompt_ids, turn.completion)
+
+    def has_room(self, prompt: Sequence[int]) -> bool:
+        """Whether the context has room for a reply to a prompt."""
+        return len(prompt) + 1 < self.policy.context_length
 
     def backend(self, temperature: float) -> Backend:
         """What samples for the episodes: the policy's own backend, or one call for all live ones."""
@@ -204,34 +259,44 @@ class Rollout:
         self.watch.move(max(0.0, self.pool.scoring_seconds(actions) - scored), "scoring")
         return outcomes
 
-    async def _predict_later(self, episode: Episode, asked: Mapping[int, tuple[int, ...]]) -> None:
-        """Samples and scores the predictions of a finished episode, and adds them to its turns."""
-        assert episode.record is not None
-        turns, limit, stops = episode.record.turns, self.config.prediction_tokens, self.prediction_stops
-        requests = [Request(prompt, episode.slot, limit, stops) for prompt in asked.values()]
+    async def _predicted(self, slot: int, turns: Sequence[Turn], asked: Mapping[int, tuple[int, ...]]) -> list[Turn]:
+        """The turns of a played episode with sampled and scored predictions.
+
+        Args:
+            slot: of the cache.
+            turns: all of them.
+            asked: the prompt of each prediction, by turn.
+        """
+        found, limit, stops = [*turns], self.config.prediction_tokens, self.prediction_stops
+        requests = [Request(prompt, slot, limit, stops) for prompt in asked.values()]
         replies: list[Completion] = await Ask(requests, "prediction", later=True)
         with self.watch("prediction"):
             for (number, prompt), reply in zip(asked.items(), replies, strict=True):
                 self.stats.prediction_tokens += len(reply.token_ids)
-                texts = self.reader.read(self.text_of(turns[number].completion, reply)).predictions
-                turns[number] = replace(turns[number], prediction=Prediction(prompt, reply, texts))
+                texts = self.reader.read(self.text_of(found[number].completion, reply)).predictions
+                found[number] = replace(found[number], prediction=Prediction(prompt, reply, texts))
         with self.watch("scoring"):
-            self._score(episode.slot, episode.record)
+            return self._scored(found)
 
-    def _score(self, slot: int, record: Recorder) -> None:
-        """Adds the scores of an episode's predictions to its turns."""
-        record.scores.clear()  # while it was played no prediction had arrived
-        turns = record.turns
+    def _scored(self, turns: Sequence[Turn]) -> list[Turn]:
+        """The turns of an episode with the scores of their predictions."""
+        found = [*turns]
         steps = [number for number, turn in enumerate(turns) if not turn.info.get("revision")]
-        similarity = self.pool.get_wrapper_attr(slot, "similarity")
+        similarity = self.pool.common_attr("similarity")
         states = [turns[number].info.get("state", turns[number].observation) for number in steps]
-        predictions = [turns[number].prediction for number in steps]
-        arrived = score_predictions([made.texts for made in predictions if made], states, similarity)
-        for number, scores in zip(steps, arrived, strict=True):
-            rewards = {**turns[number].rewards, "prediction": sum(score.score for score in scores)}
-            info = {**turns[number].info, "prediction_scores": scores}
-            turns[number] = replace(turns[number], rewards=rewards, info=info)
-            record.scores += [replace(score, turn=steps[score.turn]) for score in scores]
+        texts = [made.texts if (made := turns[number].prediction) else () for number in steps]
+        made_by: defaultdict[int, list[PredictionScore]] = defaultdict(list)
+        for number, arrived in zip(steps, score_predictions(texts, states, similarity), strict=True):
+            rewards = {**found[number].rewards, "prediction": sum(score.score for score in arrived)}
+            info = {**found[number].info, "prediction_scores": arrived}
+            found[number] = replace(found[number], rewards=rewards, info=info)
+            for score in arrived:
+                made_by[steps[score.turn]].append(replace(score, turn=steps[score.turn]))
+        for number, turn in enumerate(found):
+            if turn.prediction is not None:
+                prediction = replace(turn.prediction, scores=tuple(made_by[number]))
+                found[number] = replace(turn, prediction=prediction)
+        return found
 
     def text_of(self, action: Completion, prediction: Completion | None) -> str:
         """The reply as text, with a follow-up prediction appended. Thoughts about the prediction are no part of it."""
@@ -282,17 +347,17 @@ class _Player:
         self._said = (*prompt, *completion.token_ids), completion.token_ids, reply.command
         if answer is not None and rollout.prompt.predictions != "detached":
             self._said = (*asked, *answer.token_ids), answer.token_ids, reply.command
-        prediction = Prediction(asked, answer, reply.predictions) if rollout.horizon else None
+        prediction = Prediction(asked, answer, reply.predictions) if rollout.predicts else None
         return Action(text, reply.command, prompt, completion, prediction)
 
     async def _predict(self, action: Completion, slot: int, number: int) -> tuple[tuple[int, ...], Completion | None]:
         """A follow-up prediction: its prompt and tokens; none where there is none yet or no room for one."""
         rollout = self._rollout
-        if not rollout.horizon or rollout.prompt.predictions == "inline":
+        if not rollout.predicts or rollout.prompt.predictions == "inline":
             return (), None
         assert self._conversation is not None
         prompt = self._conversation.prediction_prompt(action)
-        if len(prompt) + 1 >= rollout.policy.context_length:
+        if not rollout.has_room(prompt):
             return (), None
         if rollout.predicts_later:
             self.asked[number] = prompt

@@ -124,6 +124,12 @@ class EnvPool:
         """
         return self._envs[index].get_wrapper_attr(name)
 
+    def common_attr(self, name: str) -> Any:
+        """An attribute that is the same in all environments, wherever it is among their wrappers."""
+        if not self._envs:
+            self._envs[0] = self._make()
+        return next(iter(self._envs.values())).get_wrapper_attr(name)
+
     def share(self, index: int, steps: int) -> float:
         """The share of the longest episode that so many steps are, in [0, 1]; 0 without a limit."""
         limit = step_limit(self._envs[index]) if index in self._envs else None

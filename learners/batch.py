@@ -41,7 +41,7 @@ from roleagent.config import Config
 from roleagent.learners.advantages import Advantages
 from roleagent.learners.returns import EPSILON, Values
 from roleagent.segment import ACTION, CONTEXT, PREDICTION, TEXT
-from roleagent.types import Completion, Group, Segment, Trajectory
+from roleagent.types import Completion, Group, Prediction, Segment, Trajectory, Turn
 
 Column = list[np.ndarray]
 """One number per token: an array (T,) for each segment."""
@@ -286,9 +286,9 @@ _SHORTENED = 0.75
 
 
 def with_true_states(trajectory: Trajectory, rollout: Rollout, most: int, rng: np.random.Generator) -> Trajectory:
-    """The same episode with each sampled prediction replaced by the states that followed.
+    """The same episode with the states that followed as the predictions of its turns, sampled or not.
 
-    States are tokenized and shortened to ``rollout.prediction_tokens`` as in the warm start. A turn loses its
+    States are tokenized and shortened to ``rollout.prediction_tokens`` as in the warm start. A turn has no
     prediction if no state is known or none fits.
 
     Args:
@@ -297,7 +297,8 @@ def with_true_states(trajectory: Trajectory, rollout: Rollout, most: int, rng: n
         most: turns that keep a prediction, drawn as in the warm start; 0: all of them.
         rng: draws those turns.
     """
-    chosen = [n for n, turn in enumerate(trajectory.turns) if turn.prediction and turn.prediction.completion]
+    prompts = {n: prompt for n, turn in enumerate(trajectory.turns) if (prompt := _asked(turn, rollout))}
+    chosen = [*prompts]
     if most:
         known = [n for n in chosen if trajectory.turns[n].next_state is not None]
         failed = [n for n in known if not trajectory.turns[n].info.get("valid_action", True)]
@@ -305,15 +306,23 @@ def with_true_states(trajectory: Trajectory, rollout: Rollout, most: int, rng: n
     states = [turn.info.get("state", turn.observation) for turn in trajectory.turns]  # as predictions are scored
     turns = []
     for number, turn in enumerate(trajectory.turns):
-        asked = turn.prediction
-        if asked is not None and number not in chosen:
-            turn = replace(turn, prediction=None)
-        elif asked is not None:
-            limit = min(rollout.config.prediction_tokens, rollout.policy.context_length - len(asked.prompt_ids))
+        imitated = None
+        if number in chosen:
+            limit = min(rollout.config.prediction_tokens, rollout.policy.context_length - len(prompts[number]))
             target = prediction_reply(states[number : number + rollout.horizon], rollout, limit, shorten=True)
-            turn = replace(turn, prediction=None if target is None else replace(asked, completion=target))
-        turns.append(turn)
+            imitated = None if target is None else Prediction(prompts[number], target, ())
+        turns.append(replace(turn, prediction=imitated))
     return replace(trajectory, turns=tuple(turns))
+
+
+def _asked(turn: Turn, rollout: Rollout) -> tuple[int, ...]:
+    """The prompt of a turn's detached prediction; empty if it has none."""
+    if turn.prediction is not None and turn.prediction.completion is not None:
+        return turn.prediction.prompt_ids
+    if rollout.predicts or not rollout.horizon:
+        return ()
+    prompt = rollout.prediction_prompt(turn)
+    return prompt if rollout.has_room(prompt) else ()
 
 
 def draw_turns(

@@ -292,6 +292,25 @@ def prediction_mean(turn: Turn, gamma: float) -> float | None:
     return predictive_return(turn, gamma) / weight if weight else None
 
 
+def compared_turns(group: Group, config: EstimatorConfig) -> list[list[int]]:
+    """Of each trajectory the turns whose predictions change an advantage of :func:`modulated_returns`.
+
+    A prediction multiplies the task's return of its turn (Eq. 6), which A^S compares with those of other turns of the
+    same state (Eq. 7). So its score has no effect where that return is not positive, or where no other turn shares the
+    state. In a group whose episodes all have the same outcome it would be the only difference, and teach to prefer
+    what is easy to predict: there no turn is compared.
+    """
+    chosen: list[list[int]] = [[] for _ in group.trajectories]
+    if has_zero_variance(group):
+        return chosen
+    tasks = [task_returns(trajectory, config.gamma, config.rewards) for trajectory in group.trajectories]
+    for positions in by_state(states_of(group, config)):
+        for i, t in positions if len(positions) > 1 else ():
+            if tasks[i][t] > 0:
+                chosen[i].append(t)
+    return [sorted(turns) for turns in chosen]
+
+
 def states_of(group: Group, config: EstimatorConfig) -> States:
     """The state of every turn, numbered over all rollouts of the task (Eq. 7)."""
     states = tuple(state_of(turn, config) for trajectory in group.trajectories for turn in trajectory.turns)

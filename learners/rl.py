@@ -29,7 +29,7 @@ from roleagent.curricula.failure_sampler import CurriculumSampler
 from roleagent.curricula.library import FailureLibrary
 from roleagent.curricula.samplers import TypeSampler, UniformSampler
 from roleagent.files import make_whole, write_checksums
-from roleagent.learners.advantages import Advantages, estimator_config
+from roleagent.learners.advantages import Advantages, estimator_config, estimator_of
 from roleagent.learners.batch import Batch, Column, build_batch, whiten
 from roleagent.learners.critic import critic_advantages, fit, open_critic
 from roleagent.learners.dealing import (
@@ -50,7 +50,7 @@ from roleagent.learners.genenv import (
     open_simulator_training,
 )
 from roleagent.learners.loss import MetricSums, mean_metrics, policy_loss, token_weights
-from roleagent.learners.returns import Values, has_zero_variance, normalize_process, shuffle_process
+from roleagent.learners.returns import Values, compared_turns, has_zero_variance, normalize_process, shuffle_process
 from roleagent.learners.run.iterations import RankSampler
 from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.run import LOST_START, Run
@@ -260,6 +260,20 @@ def dynamic_sampling(
             replaced.append(kept[number])
             kept[number] = group
     return kept, replaced
+
+
+def open_rollout(run: Run, split: EnvSplit, actor: Policy) -> Rollout:
+    """The rollout of training episodes; with ``rollout.predicted_turns=compared`` it plays them without predictions."""
+    return split.rollout(actor, plain=run.config.rollout.predicted_turns == "compared")
+
+
+def sample_predictions(run: Run, rollout: Rollout, groups: Sequence[Group]) -> list[Group]:
+    """The groups with predictions of the turns that they compare, if the episodes were played without predictions."""
+    config = run.config
+    if rollout.predicts or not config.wia or not estimator_of(config.estimator.kind).modulates:
+        return list(groups)
+    chosen = [compared_turns(group, estimator_config(config)) for group in groups]
+    return rollout.predict(groups, chosen, config.rollout.temperature, partial(run.inner, "predictions"))
 
 
 def estimate_advantages(run: Run, groups: Sequence[Group]) -> list[Advantages]:

@@ -64,6 +64,11 @@ class EvalRecords:
             raise ValueError(f"{path} does not say on which tasks it was measured ({', '.join(absent)} missing)")
         return found
 
+    @classmethod
+    def of(cls, name: str, summary: Mapping[str, Any]) -> EvalRecords:
+        """Those of an evaluation of a training run (``before.json``, …), without its settings."""
+        return cls(Path(name), summary["task_split"], {}, [Record(**row) for row in summary["records"]])
+
 
 def _has_header(path: Path) -> bool:
     """Whether a file begins with the header of a record file, in a line of its own."""

@@ -6,11 +6,13 @@ In logs and pipes no ten seconds pass without a line: if nothing else was printe
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Console, Group
 from rich.live import Live
 from rich.progress import (
@@ -186,7 +188,8 @@ class Display:
 
     def table(self, title: str, columns: list[str], rows: list[list[str]]) -> None:
         """Prints a small table."""
-        table = Table(*columns, title=title, title_justify="left")
+        self.say(title)
+        table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
         for row in rows:
             table.add_row(*row)
         self.console.print(table)
@@ -200,6 +203,30 @@ class Display:
             table.add_row(*items[start : start + 4])
         now = (text for text in (self.part(), str(self._work[0])) if text)
         return Group(self._progress, table, Text(": ".join(now)))
+
+
+def chart(points: Sequence[tuple[int, float]], height: int = 5) -> list[str]:
+    """A small bar chart of shares over the iterations, as lines of text.
+
+    Args:
+        points: iteration and share in [0, 1], at least one.
+        height: in lines.
+
+    >>> print(*chart([(0, 0.5), (10, 0.7), (20, 0.9)], height=2), sep="\\n")
+     90 %      ▁▁ ██
+     50 %   ▁▁ ██ ██
+            0     20
+    """
+    shares = [share for _, share in points]
+    low, high = math.floor(10 * min(shares)) / 10, math.ceil(10 * max(shares)) / 10
+    lines = []
+    for line in range(height, 0, -1):
+        bottom = (line - 1) / height
+        bars = [max(0, min(8, round(8 * height * ((one - low) / max(high - low, 0.1) - bottom)))) for one in shares]
+        label = f"{high:.0%}" if line == height else f"{low:.0%}" if line == 1 else ""
+        lines.append(f"{label:>6}  " + " ".join(2 * " ▁▂▃▄▅▆▇█"[bar] for bar in bars))
+    first, last = points[0][0], points[-1][0]
+    return [*lines, f"{'':8}{first:<{3 * len(points) - 3}}{last}"]
 
 
 def _left(task: Task, done: float, begun: float = 0.0) -> float | None:

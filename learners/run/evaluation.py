@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from roleagent.agents.builders import EnvSplit
+from roleagent.agents.evaluation.comparison import EvalRecords, compare
 from roleagent.agents.evaluation.play import evaluate_policy
-from roleagent.agents.evaluation.statistics import result_rows, summarize
+from roleagent.agents.evaluation.records import Record
+from roleagent.agents.evaluation.statistics import Estimate, summarize
 from roleagent.agents.policies.protocol import Policy
+from roleagent.learners.run.display import chart
 from roleagent.learners.run.metrics import held_out_signs
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.watchdog import logged_iterations
@@ -85,35 +91,112 @@ def _known(run: Run, policy: Policy, name: str, suffix: str) -> dict[str, Any] |
 
 
 def evaluate_periodically(run: Run, split: EnvSplit, policy: Policy) -> None:
-    """Evaluates after every ``train.evaluate_every`` iterations, unless the result is saved already."""
+    """Evaluates on ``train.evaluate_tasks`` after every ``train.evaluate_every`` iterations, unless the result is
+    saved already."""
     every, step = run.config.train.evaluate_every, run.progress.step
     if every and step and step % every == 0:
-        evaluate_split(run, split, policy, f"iteration-{step:06d}")
+        evaluate_split(run, split.first(run.config.train.evaluate_tasks), policy, f"iteration-{step:06d}")
         run.show(run.config.train.iterations)  # show the stage again
 
 
 def report(run: Run, found: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """Shows and saves the result.
+    """Shows and saves the result: success by task type, the curve of the evaluations, and what each stage brought.
 
     Args:
         run: the run.
         found: evaluations by name: ``before`` and ``after``, and both with ``-sampled`` if there are any.
     """
-    task_split = found["before"]["task_split"]
-    greedy = run.config.rollout.eval_temperature == 0
-    names = {"before": "before, greedy" if greedy else "before", "after": "after, greedy" if greedy else "after"}
-    run.display.table(
-        f"success on {task_split['split']} ({split_text(task_split)}), 95 % intervals",
-        ["task type", *(names.get(name, name.replace("-", ", ")) for name in found)],
-        result_rows(found),
-    )
+    pairs = {
+        name.replace("before", "gain"): (found[name], found[name.replace("before", "after")])
+        for name in found
+        if name.startswith("before")
+    }
+    gains = {name: gain(*pair) for name, pair in pairs.items()}
     success = {name.replace("-", "_"): one["success"] for name, one in found.items()}
-    gain = success["after"] - success["before"]
-    result = {**success, "gain": gain, "invalid": found["after"]["invalid"], "counters": run.progress.counters}
+    intervals = {f"{name}_interval": [low, high] for name, (_, low, high) in gains.items()}
+    differences = {name: one.value for name, one in gains.items()}
+    result = {name.replace("-", "_"): value for name, value in (success | differences | intervals).items()}
+    result |= {"invalid": found["after"]["invalid"], "counters": run.progress.counters}
     run.ranks.once(lambda: run.folder.write_json("result.json", result))
     run.tracking.result(result)
     if run.ranks.first:
-        for message in held_out_signs(logged_iterations(run), found["after"]).values():
-            run.display.warn(f"held-out tasks: {message}")
-    run.display.say(f"gain {100 * gain:+.1f} points; run folder: {run.folder.path}")
+        show(run, found, gains)
     return result
+
+
+def gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> Estimate:
+    """The difference of success between two evaluations of the same tasks, paired by task."""
+    first, second = EvalRecords.of("before", before), EvalRecords.of("after", after)
+    found = compare([first], [second], np.random.default_rng(0))["success"]
+    return Estimate(found["difference"], *found["interval"])
+
+
+def won_by_task(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The share of a task's episodes that were won; tasks without an outcome are left out."""
+    won: defaultdict[str, list[bool]] = defaultdict(list)
+    for record in map(lambda row: Record(**row), records):
+        if record.sound:
+            won[record.task_id].append(record.won)
+    return {task: sum(each) / len(each) for task, each in won.items()}
+
+
+def show(run: Run, found: Mapping[str, dict[str, Any]], gains: Mapping[str, Estimate]) -> None:
+    """Prints the result of a run."""
+    display, task_split = run.display, found["before"]["task_split"]
+    for message in held_out_signs(logged_iterations(run), found["after"]).values():
+        display.warn(f"held-out tasks: {message}")
+    manner = {"": "greedy" if run.config.rollout.eval_temperature == 0 else "", "-sampled": "sampled"}
+    columns = [
+        f"{name.removesuffix('-sampled')}\n{manner[name.removeprefix('before').removeprefix('after')]}"
+        for name in found
+    ]
+    display.table(
+        f"success on {task_split['split']} ({split_text(task_split)})",
+        ["task type", "n", *columns],
+        success_rows(found),
+    )
+    curve = held_out_curve(run, found)
+    if len(curve) > 2:
+        display.say(f"held-out success over the iterations ({run.config.train.evaluate_tasks or 'all'} of these tasks)")
+        for line in chart(curve):
+            display.say(line)
+    display.say(f"run folder: {run.folder.path}")
+    reached, changed = [], []
+    for name, (added, low, high) in gains.items():
+        suffix = name.removeprefix("gain")
+        start, how = found[f"before{suffix}"], f" {manner[suffix]}" if manner[suffix] else ""
+        bottom, top = start["interval"]
+        reached.append(f"{start['success']:.1%}{how} ({bottom:.0%} to {top:.0%})")
+        points = "" if changed else " points"
+        changed.append(f"{100 * added:+.1f}{points}{how} ({100 * low:+.0f} to {100 * high:+.0f})")
+    learned = "imitation" if run.config.warmstart.episodes else "start"
+    display.say("what each stage brought, with 95 % intervals:")
+    display.say(f"{learned:<13}  {', '.join(reached)}")
+    display.say(f"{BROUGHT_BY[run.config.train.stage]:<13}  {', '.join(changed)}")
+
+
+def success_rows(found: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
+    """Table rows of evaluations side by side: all tasks with their 95 % interval, then each task type."""
+    whole = next(iter(found.values()))
+    rows = [["all", str(whole["n"]), *(f"{one['success']:.1%}" for one in found.values())]]
+    rows.append(["95 % interval", "", *("{:.0%}–{:.0%}".format(*one["interval"]) for one in found.values())])
+    for label in sorted(whole["by_type"]):
+        parts = [one["by_type"].get(label) for one in found.values()]
+        rows.append([label, str(parts[0]["n"]), *(f"{part['success']:.1%}" if part else "–" for part in parts)])
+    return rows
+
+
+def held_out_curve(run: Run, found: Mapping[str, dict[str, Any]]) -> list[tuple[int, float]]:
+    """Iteration and success of all evaluations of a run, on the tasks that all of them have."""
+    kept = {0: found["before"], run.progress.step: found["after"]}
+    for path in sorted(run.folder.path.glob("iteration-*.json")):
+        number = int(path.stem.removeprefix("iteration-"))
+        if number < run.progress.step and (evaluation := run.folder.read_json(path.name)):
+            kept[number] = evaluation
+    won = {number: won_by_task(evaluation["records"]) for number, evaluation in sorted(kept.items())}
+    common = set.intersection(*map(set, won.values()))
+    return [(number, sum(of_task[task] for task in common) / max(1, len(common))) for number, of_task in won.items()]
+
+
+BROUGHT_BY = {"rl": "reinforcement", "sft": "imitation", "revise": "Agent-R", "eto": "ETO"}
+"""What follows the warm start, by ``train.stage``."""

@@ -247,6 +247,17 @@ def _check_predictions(config: Config) -> None:
     rule, form = config.loss.prediction_credit, config.prompt.predictions
     if not config.wia or config.train.stage != "rl":
         return
+    if config.rollout.predicted_turns == "compared":
+        refused = {
+            f"prompt.predictions={form}": form != "detached",
+            f"loss.prediction_credit={rule}": rule in ("advantage", "own"),
+            "rollout.ahead=1": bool(config.rollout.ahead),
+        }
+        if option := next((option for option, holds in refused.items() if holds), ""):
+            raise ConfigError(
+                f"rollout.predicted_turns=compared samples few predictions, behind the episodes; {option} needs all "
+                "of them: set rollout.predicted_turns=all"
+            )
     if form == "inline" and rule != "advantage":
         raise ConfigError(
             f"loss.prediction_credit={rule} needs predictions apart from the action, and prompt.predictions=inline has "

@@ -68,9 +68,11 @@ def idle_mechanisms(config: Config, counters: Mapping[str, float]) -> list[str]:
     """A warning for each mechanism that is switched on and had no effect, or taught what no task asks for."""
     expected = {}
     if config.wia:
-        expected["predictions_scored"] = "wia is on, but no prediction was ever scored"
         estimator = ESTIMATORS.get(config.estimator.kind)  # None: a user's, which a report does not load
-        if estimator is not None and estimator.modulates:
+        modulates = estimator is not None and estimator.modulates
+        if modulates or config.rollout.predicted_turns == "all":
+            expected["predictions_scored"] = "wia is on, but no prediction was ever scored"
+        if modulates:
             expected["returns_modulated"] = "wia is on, but no prediction ever changed a return"
         if config.loss.prediction_credit == "imitate":
             expected["imitated_tokens"] = "loss.prediction_credit=imitate, but no true state was ever imitated"

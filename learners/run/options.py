@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import roleagent
-from roleagent.commands import Parser, add_json
+from roleagent.commands import Parser
 from roleagent.options import user_path
 from roleagent.program import as_called
 
@@ -86,7 +86,7 @@ def training_parser(text: str | None, name: str) -> Parser:
         help="continue the run in the folder RUN with its own options, or the one that this command began",
     )
     parser.add_argument("--show-config", action="store_true", help="print the resolved configuration and stop")
-    add_json(parser)
+    parser.add_argument("--json", action="store_true", help="print the run's result.json as the last line")
     parser.add_argument("--local_rank", type=int, default=0, help=argparse.SUPPRESS)  # the deepspeed launcher's
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="options, e.g. optim.lr=1e-4 wia=off")
     return parser

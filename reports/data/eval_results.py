@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from roleagent.agents.evaluation.comparison import EvalRecords, compare
-from roleagent.agents.evaluation.records import Record
 from roleagent.reports.data.curves import number
 from roleagent.reports.data.run_schema import Gain
 
@@ -50,15 +49,11 @@ def measure_gain(evaluations: Mapping[str, Mapping[str, Any]]) -> Gain | None:
     if len(names) < 2 or names[0] != "before":
         return None
     try:
-        sides = [_measured(name, evaluations[name]) for name in (names[0], names[-1])]
+        sides = [EvalRecords.of(name, evaluations[name]) for name in (names[0], names[-1])]
         found = compare(sides[:1], sides[1:], np.random.default_rng(0))
         return {"until": names[-1], "all": _cell(found["success"]), "by_type": _by_type(found["by_type"])}
     except (KeyError, TypeError, ValueError, AttributeError):  # no records, or records of another version
         return None
-
-
-def _measured(name: str, summary: Mapping[str, Any]) -> EvalRecords:
-    return EvalRecords(Path(name), summary["task_split"], {}, [Record(**row) for row in summary["records"]])
 
 
 def _by_type(cells: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:

@@ -1,5 +1,6 @@
 """Episodes as they are recorded: with a policy that says what it is told, and with a model."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -147,6 +148,38 @@ def test_a_detached_prediction_is_scored_and_in_no_later_prompt():
     trained = segments_of(group.trajectories[0], [1.0] * len(turns))
     assert sum((segment.token_kind == PREDICTION).sum() for segment in trained) == detached.stats.prediction_tokens
     assert sum((segment.token_kind == ACTION).sum() for segment in trained) == detached.stats.action_tokens
+
+
+@pytest.mark.parametrize("style", ["transcript", "window"])
+def test_chosen_turns_predict_afterwards_what_they_would_have_predicted_at_once(style):
+    policy = qwen(context=1024)
+    world = world_of(
+        "prompt.predictions=detached", f"prompt.style={style}", "rollout.action_tokens=6", "env.kwargs.max_steps=3"
+    )
+    _, whole = play(policy, world, TASKS[:2], copies=2, temperature=0.0)
+    rollout = world.rollout(policy, plain=True)
+    plain = rollout.play(TASKS[:2], 2, 0.0)
+    turns = [turn for group in plain for trajectory in group.trajectories for turn in trajectory.turns]
+    assert rollout.stats.prediction_tokens == 0 and not any(turn.prediction for turn in turns)
+    chosen = [[[0, 2], []], [[], [1]]]
+    found = rollout.predict(plain, chosen, 0.0)
+    for numbers, at_once, before, after in zip(chosen, whole, plain, found, strict=True):
+        rows = zip(numbers, *(group.trajectories for group in (at_once, before, after)), strict=True)
+        for some, expected, unasked, row in rows:
+            for number, turn in enumerate(row.turns):
+                asked, made = expected.turns[number].prediction, turn.prediction
+                assert (made is not None) == (number in some)
+                if made is not None:
+                    assert made.completion.token_ids == asked.completion.token_ids
+                    assert replace(made, completion=None) == replace(asked, completion=None)
+                assert turn.completion == unasked.turns[number].completion == expected.turns[number].completion
+    assert rollout.stats.prediction_tokens == sum(
+        len(turn.prediction.completion.token_ids)
+        for group in found
+        for one in group.trajectories
+        for turn in one.turns
+        if turn.prediction
+    )
 
 
 def test_late_scores_go_to_the_turns_that_foresaw():

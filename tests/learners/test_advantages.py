@@ -11,6 +11,7 @@ from roleagent.learners.advantages import ESTIMATORS, gae, gigpo, grpo, reinforc
 from roleagent.learners.returns import (
     EstimatorConfig,
     Rewards,
+    compared_turns,
     has_zero_variance,
     modulated_returns,
     predictive_return,
@@ -259,3 +260,40 @@ def test_without_predictions_role_agent_is_gigpo(some, config):
 @given(groups, configs)
 def test_state_advantages_sum_to_zero(some, config):
     assert math.fsum(flat(role_agent(some, replace(config, alpha=0.0)))) == pytest.approx(0.0, abs=1e-6)
+
+
+@given(groups, configs, st.floats(0.0, 1.0))
+def test_only_predictions_of_compared_turns_change_advantages(some, config, score):
+    config = replace(config, unscored="zero", similarity_threshold=None)
+    chosen, before = compared_turns(some, config), role_agent(some, config)
+    assert not any(chosen) or not has_zero_variance(some)
+
+    def rescored(compared):
+        return group(
+            *(
+                trajectory(
+                    *(
+                        replace(
+                            turn("", 0.0, (score,)), state=t.state, grouping_state=t.grouping_state, rewards=t.rewards
+                        )
+                        if (n in turns) == compared
+                        else t
+                        for n, t in enumerate(row.turns)
+                    )
+                )
+                for row, turns in zip(some.trajectories, chosen, strict=True)
+            )
+        )
+
+    if not has_zero_variance(some):
+        close(role_agent(rescored(False), config), before)
+
+
+def test_compared_turns_by_hand():
+    """Of the winner the turn in A, which the loser has, too; not the one in B, alone, and none of the loser's."""
+    won = trajectory(turn("A"), turn("B", 1.0))
+    lost = trajectory(turn("A"), turn("A"))
+    assert compared_turns(group(won, lost), PLAIN) == [[0], []]
+    assert compared_turns(group(won, won), PLAIN) == [[], []]  # nothing but predictions would differ
+    penalized = replace(PLAIN, rewards=Rewards({"task": 0.0, "other": 1.0}))
+    assert compared_turns(group(won, lost), penalized) == [[], []]

@@ -1,6 +1,7 @@
 """What trains predictions: four rules, their gradients against plain forward passes, and what they leave alone."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -201,6 +202,16 @@ def test_states_that_came_are_tokenized_as_in_the_warm_start():
     assert [text.removesuffix("<|end|>") for text in imitated(stage, lost)] == [two, two, two[: len(two) // 2]]
 
 
+def test_states_that_came_are_imitated_where_nothing_was_sampled():
+    stage = Stage("loss.prediction_credit=imitate")
+    lost, _ = stage.groups[0].trajectories
+    unasked = replace(lost, turns=tuple(replace(turn, prediction=None) for turn in lost.turns))
+    assert imitated(stage, unasked) == [None] * len(lost.turns)  # it was played with predictions, and these had no room
+    sampled = imitated(stage, lost)
+    stage.rollout = EnvSplit.open(stage.config, "train").rollout(stage.policy, plain=True)
+    assert imitated(stage, unasked) == sampled != [None] * len(lost.turns)
+
+
 def predicting(state, *scores, horizons=2):
     """A turn in a state with the scores of horizons 1, 2, …; None: it could not be scored."""
     known = tuple(PredictionScore(0, h, s, s == 0) for h, s in enumerate(scores, start=1) if s is not None)
@@ -232,6 +243,11 @@ def test_a_predictions_own_advantage_by_hand():
     [
         (["prompt.predictions=inline"], "has both in one reply: set loss.prediction_credit=advantage"),
         (["prompt.predictions=followup"], "keeps the sampled prediction in the transcript: set prompt.predictions="),
+        (
+            ["rollout.predicted_turns=compared", "loss.prediction_credit=own"],
+            "=own needs all of them: set rollout.pred",
+        ),
+        (["rollout.predicted_turns=compared", "prompt.predictions=followup"], "=followup needs all of them: set roll"),
     ],
 )
 def test_a_rule_that_cannot_work_is_refused_in_one_line(options, words):

@@ -27,9 +27,13 @@ def copy(finished, tmp_path):
 
 def test_a_run_leaves_everything_it_promises(finished):
     folder, out = finished
-    result = json.loads(out.splitlines()[-1])
-    assert result == json.loads((folder / "result.json").read_text())
-    assert result["gain"] == result["after"] - result["before"]
+    result = json.loads((folder / "result.json").read_text())
+    assert result["gain"] == pytest.approx(result["after"] - result["before"])
+    low, high = result["gain_interval"]
+    assert low <= result["gain"] <= high
+    *_, imitation, reinforcement = out.splitlines()
+    assert imitation.split()[:2] == ["imitation", f"{result['before']:.1%}"]
+    assert reinforcement.split()[:3] == ["reinforcement", f"{100 * result['gain']:+.1f}", "points"]
     for name in ("before", "after"):
         measured = json.loads((folder / f"{name}.json").read_text())
         assert measured["n"] == measured["task_split"]["tasks"] == len(measured["records"]) == 4

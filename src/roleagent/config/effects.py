@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 
 _SIZES = "policy.hidden_size policy.layers policy.heads policy.kv_heads policy.mlp_size policy.vocabulary"
 _PREDICTIONS = (
-    "prompt.predictions prompt.horizon rollout.prediction_tokens rollout.eval_predictions loss.prediction_* "
+    "prompt.predictions prompt.horizon rollout.prediction_tokens rollout.predicted_turns rollout.eval_predictions "
+    "loss.prediction_* "
     "loss.imitated_turns warmstart.predictions"
 )
 _BY_MODEL = "curriculum.reflection_tokens curriculum.selection_tokens curriculum.candidate_tokens"

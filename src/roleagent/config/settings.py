@@ -147,6 +147,10 @@ class RolloutConfig:
     # detached predictions stand in no later prompt
     action_tokens: Length = 24  # maximum tokens per action reply
     prediction_tokens: Length = 64  # maximum tokens per prediction reply
+    predicted_turns: Literal["all", "compared"] = (
+        "all"  # turns of training episodes that predict. compared: those whose
+    )
+    # score changes an advantage: of episodes with a return, in a state that other turns share, in groups with variance
     backend: Text = "local"  # what samples: local (transformers in this process), vllm, or module:Class
     ahead: Annotated[Integer, Field(ge=0, le=1)] = 0  # batches that are played before the update on the last one ends;
     # needs a sampler beside the learner: vllm.url, or module:Class
@@ -270,6 +274,7 @@ class TrainConfig:
     )
     # tokens per iteration, 0: all
     evaluate_every: Count = 0  # iterations; 0: only before and after
+    evaluate_tasks: Count = 0  # of the evaluations between, the first so many of all types; 0: all
     checkpoint_every: Interval = "1"  # iterations, or minutes, e.g. 15m: a kill then loses no more than that
     keep_checkpoints: Size = 2  # how many, the newest
     keep_warmstart: Switch = False  # whether the one after the warm start stays, too
