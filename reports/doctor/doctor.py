@@ -192,10 +192,13 @@ def judge(runs: Sequence[Path], as_json: bool) -> int:
     from roleagent.config import ConfigError  # pydantic: help does without
     from roleagent.reports.doctor.training import diagnose
 
+    if strangers := [run for run in runs if not (run / "config.yaml").exists()]:
+        error = f"{strangers[0]} is no run folder, it has no config.yaml: name the run folder that train.py printed"
+        return complain("roleagent doctor", error)
     try:
         found = {run: diagnose(run) for run in dict.fromkeys(runs)}
     except (ConfigError, RunDataError) as error:
-        return complain("roleagent doctor", f"{error} (RUN is the folder that train.py printed as its run folder)")
+        return complain("roleagent doctor", error)
     problems = {run: sum(finding.grade == "problem" for finding in of_run) for run, of_run in found.items()}
     if as_json:
         told = [{"section": str(run), **finding.as_dict()} for run, of_run in found.items() for finding in of_run]
@@ -206,10 +209,9 @@ def judge(runs: Sequence[Path], as_json: bool) -> int:
         console.print(f"\n{escape(str(run))}", style="bold")
         show(console, of_run)
     sick = sum(bool(number) for number in problems.values())
-    verdict = f"{sick} of {len(found)} runs" if len(found) > 1 else "The run"
-    advice = ": change one option at a time, the first one first (docs/not_learning.md)" if sick else ""
-    have = "have" if len(found) > 1 else "has"
-    console.print(f"\n{verdict} {have} problems{advice}." if sick else "\nNo problem found.", style="bold")
+    where = f" in {sick} of {len(found)} runs" if len(found) > 1 else ""
+    advice = "Change one option at a time, the first one first: docs/not_learning.md"
+    console.print(f"\nProblems{where}. {advice}" if sick else "\nNo problem found.", style="bold")
     return int(bool(sick))
 
 

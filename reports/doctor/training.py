@@ -183,12 +183,13 @@ def conduct(log: Log) -> Iterator[Finding]:
 
 def evidence(log: Log) -> Iterator[Finding]:
     """What the run can show: too few tasks to measure a gain, too few iterations for a trend."""
-    if log.gain and log.gain["all"]["interval"][0] <= 0 <= log.gain["all"]["interval"][1]:
-        low, high = log.gain["all"]["interval"]
-        needed = math.ceil(log.gain["all"]["tasks"] * ((high - low) / 2 / SMALL_GAIN) ** 2)
-        if needed > log.gain["all"]["tasks"]:
-            text = f"{log.gain['all']['tasks']} tasks cannot show a gain of {SMALL_GAIN:.0%}; about {needed} can"
-            yield Finding("few eval tasks", "note", text, f"env.eval_tasks={needed}, or several seeds")
+    whole = log.gain["all"] if log.gain else {"interval": (1.0, 1.0)}
+    low, high = whole["interval"]
+    if low <= 0 <= high and (high - low) / 2 > SMALL_GAIN:
+        needed = math.ceil(whole["tasks"] * ((high - low) / 2 / SMALL_GAIN) ** 2)
+        text = f"{whole['tasks']} tasks cannot show a gain of {100 * SMALL_GAIN:g} points; about {needed} can"
+        more = f"env.eval_tasks={needed}" if log.config.env.eval_tasks else "an env.eval_split with more tasks"
+        yield Finding("few eval tasks", "note", text, f"{more}, or several seeds")
     if len(log.rows) < 2 * FEWEST and not log.learned:
         text = f"{len(log.rows)} iterations; a trend needs {2 * FEWEST} or more"
         yield Finding(
