@@ -107,7 +107,7 @@ class Iterations:
             history = logged_iterations(run)
             run.display.say(f"time: {shares(history)}")
             if warning := not_learning(history, run.config):
-                run.display.warn(warning)
+                run.display.warn(f"{warning}; roleagent doctor {run.folder.path} looks for the cause")
         for warning in idle_mechanisms(run.config, run.progress.counters):
             run.display.warn(warning)
 

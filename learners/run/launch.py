@@ -29,10 +29,10 @@ from roleagent.learners.engine.engine import check_deepspeed, zero_stage
 from roleagent.learners.engine.lora import check_rank
 from roleagent.learners.run.checkpoints import CheckpointError
 from roleagent.learners.run.display import Display
+from roleagent.learners.run.nan_dump import Collapse, dump_nan_batch
 from roleagent.learners.run.ranks import Ranks
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.trackers import check_trackers
-from roleagent.learners.run.watchdog import Collapse, dump_nan_batch
 from roleagent.learners.sft.demonstrations import sized
 from roleagent.slow_notice import waiting
 from roleagent.tasks.grammar import grammar_of

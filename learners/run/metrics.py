@@ -198,8 +198,8 @@ def not_learning(history: Sequence[Mapping[str, Any]], config: Config) -> str | 
     success, reward = ([v for row in late if (v := row.get(name)) is not None] for name in ("success", "reward"))
     if len(success) < FEWEST or groups <= 0 or 2 * alike > groups:
         return None
-    rise, error = _rise(success)
-    if rise > error or (len(reward) >= FEWEST and np.greater(*_rise(reward))):
+    rise, error = rise_of(success)
+    if rise > error or (len(reward) >= FEWEST and np.greater(*rise_of(reward))):
         return None
     if config.wia and config.prompt.style == "transcript" and config.prompt.predictions == "followup":
         usual = (
@@ -214,12 +214,12 @@ def not_learning(history: Sequence[Mapping[str, Any]], config: Config) -> str | 
     )
 
 
-def _rise(values: Sequence[float]) -> tuple[float, float]:
+def rise_of(values: Sequence[float]) -> tuple[float, float]:
     """The rise of a least-squares line over all values, and its standard error; both 0 for equal values.
 
-    >>> _rise([0.5] * 10)
+    >>> rise_of([0.5] * 10)
     (0.0, 0.0)
-    >>> [round(figure, 2) for figure in _rise([0.1, 0.1, 0.4, 0.4])]
+    >>> [round(figure, 2) for figure in rise_of([0.1, 0.1, 0.4, 0.4])]
     [0.36, 0.13]
     """
     if min(values) == max(values):

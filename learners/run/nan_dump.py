@@ -12,17 +12,54 @@ from __future__ import annotations
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from roleagent.commands import Parser
 from roleagent.learners.engine.engine import NotFinite
+from roleagent.learners.run.run import Run
 from roleagent.program import begin
+
+
+class Collapse(ArithmeticError):
+    """A run that cannot continue; the message is one line."""
+
+
+@contextmanager
+def dump_nan_batch(run: Run) -> Iterator[None]:
+    """Saves the batch of an update whose loss or gradient is not finite.
+
+    Raises:
+        Collapse: in place of :class:`NotFinite`, the same on every rank; it names the saved batch.
+    """
+    try:
+        yield
+    except NotFinite as error:
+        progress = run.progress
+        folder = run.folder.path / "halted" / f"{progress.stage}-{progress.step + 1:06d}"
+        try:
+            write(folder / f"rank-{run.ranks.rank}", error)
+            hint = f"inspect the batch with: python -m roleagent.learners.run.nan_dump {folder}"
+        except (OSError, SafetensorError) as reason:
+            hint = f"the batch could not be saved ({reason})"
+        good = run.latest if run.latest is not None else "none yet"
+        raise Collapse(
+            f"{_what(error)} in step {progress.step + 1} of {progress.stage}; the weights are unchanged; last good "
+            f"checkpoint: {good}; {hint}"
+        ) from error
+
+
+def _what(error: NotFinite) -> str:
+    if error.loss - error.loss == 0:  # neither infinite nor nan
+        return f"the gradient is not finite (its norm is {error.norm:g}, the loss is {error.loss:g})"
+    return f"the loss is {error.loss:g}"
 
 
 @dataclass(frozen=True)

@@ -1,28 +1,25 @@
-"""Detects a collapse of training, or of held-out tasks, from the metrics; saves the batch of a NaN update.
+"""Detects a collapse of training, or of held-out tasks, from the metrics.
 
 All watched metrics are in the log, so a watchdog is a function of ``metrics.jsonl``: a resumed run replays the logged
-iterations, and recorded runs test it. A sign raises an alarm after ``PATIENCE`` iterations, once, and the alarm
-ends when the sign has been absent for as long. :func:`roleagent.learners.run.metrics.not_learning` judges at the
-end of a run whether it learned at all.
+iterations, ``roleagent doctor RUN`` the whole run, and recorded runs test it. A sign raises an alarm after ``PATIENCE``
+iterations, once, and the alarm ends when the sign has been absent for as long. Nothing here imports torch.
+:func:`roleagent.learners.run.metrics.not_learning` judges at the end of a run whether it learned at all.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
-
-from safetensors import SafetensorError
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from roleagent.config import Config
 from roleagent.learners.advantages import estimator_of
-from roleagent.learners.engine.engine import NotFinite
-from roleagent.learners.run import nan_dump
-from roleagent.learners.run.display import Display
 from roleagent.learners.run.metrics import HELD_OUT, INVALID_ACTIONS, WINDOW
-from roleagent.learners.run.run import Run
+
+if TYPE_CHECKING:
+    from roleagent.learners.run.display import Display
+    from roleagent.learners.run.run import Run
 
 Row = Mapping[str, Any]
 """One iteration's metrics."""
@@ -36,14 +33,10 @@ PATIENCE = 3
 
 _ENTROPY_FLOOR = 0.005  # nats
 _ENTROPY_SHARE, _ENTROPY_RISE = 0.1, 5.0  # of the entropy's mean in the first iterations
-_SUCCESS_SHARE, _SUCCESS_LEAST = 0.33, 0.1  # of the best moving average, which must be at least so high to fall
-_SOLVED = 0.95  # success from which low entropy and zero-variance groups are no collapse
+SUCCESS_SHARE, SUCCESS_LEAST = 0.33, 0.1  # of the best moving average, which must be at least so high to fall
+SOLVED = 0.95  # success from which low entropy and zero-variance groups are no collapse
 _ZERO_VARIANCE_GROUPS = 0.95  # share of the groups
 _PENALTIES = 0.5  # of an episode, from which they may outweigh its task
-
-
-class Collapse(ArithmeticError):
-    """A run that cannot continue; the message is one line."""
 
 
 def entropy_fell(history: Sequence[Row]) -> str | None:
@@ -69,7 +62,7 @@ def entropy_rose(history: Sequence[Row]) -> str | None:
 def success_fell(history: Sequence[Row]) -> str | None:
     """Success was higher before."""
     means = _means([row["success"] for row in history if "success" in row], WINDOW)
-    if not means or max(means) < _SUCCESS_LEAST or means[-1] >= _SUCCESS_SHARE * max(means):
+    if not means or max(means) < SUCCESS_LEAST or means[-1] >= SUCCESS_SHARE * max(means):
         return None
     return f"success fell to {means[-1]:.2f}, from {max(means):.2f} at its best (means of {WINDOW} iterations)"
 
@@ -216,36 +209,6 @@ def logged_iterations(run: Run) -> list[dict[str, Any]]:
     return [row for row in map(json.loads, lines) if row["stage"] == "train"]
 
 
-@contextmanager
-def dump_nan_batch(run: Run) -> Iterator[None]:
-    """Saves the batch of an update whose loss or gradient is not finite.
-
-    Raises:
-        Collapse: in place of :class:`NotFinite`, the same on every rank; it names the saved batch.
-    """
-    try:
-        yield
-    except NotFinite as error:
-        progress = run.progress
-        folder = run.folder.path / "halted" / f"{progress.stage}-{progress.step + 1:06d}"
-        try:
-            nan_dump.write(folder / f"rank-{run.ranks.rank}", error)
-            hint = f"inspect the batch with: python -m roleagent.learners.run.nan_dump {folder}"
-        except (OSError, SafetensorError) as reason:
-            hint = f"the batch could not be saved ({reason})"
-        good = run.latest if run.latest is not None else "none yet"
-        raise Collapse(
-            f"{_what(error)} in step {progress.step + 1} of {progress.stage}; the weights are unchanged; last good "
-            f"checkpoint: {good}; {hint}"
-        ) from error
-
-
-def _what(error: NotFinite) -> str:
-    if error.loss - error.loss == 0:  # neither infinite nor nan
-        return f"the gradient is not finite (its norm is {error.norm:g}, the loss is {error.loss:g})"
-    return f"the loss is {error.loss:g}"
-
-
 def _trained(history: Sequence[Row]) -> list[Row]:
     """Iterations with an update: the others have no entropy or ratio."""
     return [row for row in history if row.get("tokens", 0.0) > 0]
@@ -269,4 +232,4 @@ def _means(values: Sequence[float], window: int) -> list[float]:
 
 def _solved(history: Sequence[Row]) -> bool:
     """Whether success is so high that low entropy and zero variance are no problem."""
-    return history[-1].get("success", 0.0) >= _SOLVED
+    return history[-1].get("success", 0.0) >= SOLVED

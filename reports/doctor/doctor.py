@@ -1,4 +1,4 @@
-"""``roleagent doctor``: checks this setup and suggests fixes."""
+"""``roleagent doctor``: checks this setup, or says why runs do not learn, and suggests fixes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as NoAnswer  # the built-in one from Python 3.11 on
 from functools import partial
 from importlib.util import find_spec
+from pathlib import Path
 from textwrap import TextWrapper
 from threading import Thread
 
 from rich.console import Console
 from rich.markup import escape
 
-from roleagent.commands import Parser
+from roleagent.commands import Parser, complain
 from roleagent.env_card import EnvCard, registered
+from roleagent.reports.data.load_trajectories import RunDataError
 from roleagent.reports.doctor import installed, machine
 from roleagent.reports.doctor.findings import Check, Finding, asked, found_by
 
@@ -185,15 +187,46 @@ def show(console: Console, found: Sequence[Finding]) -> None:
             console.print(escape(advice.fill(finding.advice)), highlight=False, soft_wrap=True)
 
 
+def judge(runs: Sequence[Path], as_json: bool) -> int:
+    """Prints why runs do not learn; returns the exit status."""
+    from roleagent.config import ConfigError  # pydantic: help does without
+    from roleagent.reports.doctor.training import diagnose
+
+    if strangers := [run for run in runs if not (run / "config.yaml").exists()]:
+        error = f"{strangers[0]} is no run folder, it has no config.yaml: name the run folder that train.py printed"
+        return complain("roleagent doctor", error)
+    try:
+        found = {run: diagnose(run) for run in dict.fromkeys(runs)}
+    except (ConfigError, RunDataError) as error:
+        return complain("roleagent doctor", error)
+    problems = {run: sum(finding.grade == "problem" for finding in of_run) for run, of_run in found.items()}
+    if as_json:
+        told = [{"section": str(run), **finding.as_dict()} for run, of_run in found.items() for finding in of_run]
+        print(json.dumps({"works": not any(problems.values()), "findings": told}, indent=2))
+        return int(any(problems.values()))
+    console = Console(soft_wrap=True, highlight=False)
+    for run, of_run in found.items():
+        console.print(f"\n{escape(str(run))}", style="bold")
+        show(console, of_run)
+    sick = sum(bool(number) for number in problems.values())
+    where = f" in {sick} of {len(found)} runs" if len(found) > 1 else ""
+    advice = "Change one option at a time, the first one first: docs/not_learning.md"
+    console.print(f"\nProblems{where}. {advice}" if sick else "\nNo problem found.", style="bold")
+    return int(bool(sick))
+
+
 def main(arguments: Sequence[str]) -> int:
-    """The verb ``doctor``; returns the exit status: 0 without problems, else 1."""
+    """The verb ``doctor``; returns the exit status: 0 without problems, 1 with some, 2 if a RUN is no run."""
     parser = Parser(
         "roleagent doctor",
         "Check this setup and suggest fixes: packages, machine, data, GPU, and a game of each environment.\n"
-        "It takes a minute or so at most; loading PyTorch may need most of it. The exit status is 0 without problems, "
-        "else 1.",
-        "roleagent doctor\nroleagent doctor --quick\nroleagent doctor --full --json > doctor.json",
+        "It takes a minute or so at most; loading PyTorch may need most of it.\n"
+        "With RUN, say why a training run does not learn, and which option to change. The run may be finished,\n"
+        "running or stopped. The exit status is 0 without problems, 1 with some, 2 if RUN is no run.",
+        "roleagent doctor\nroleagent doctor --quick\nroleagent doctor --full --json > doctor.json\n"
+        "roleagent doctor runs/toy",
     )
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="the folder of a training run")
     depth = parser.add_mutually_exclusive_group()
     depth.add_argument("--quick", action="store_true", help="a second or two: without imports, GPU and games")
     depth.add_argument(
@@ -201,6 +234,10 @@ def main(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
     options = parser.parse_args(arguments)
+    if options.runs:
+        if options.quick or options.full:
+            parser.error("--quick and --full check the setup: leave them out, or leave out RUN")
+        return judge(options.runs, options.json)
     began = time.perf_counter()
     # Progress goes to stderr, so that stdout can be piped.
     progress = Console(stderr=True)

@@ -46,7 +46,7 @@ def experiment(arguments: Sequence[str]) -> int:
 
 
 def doctor(arguments: Sequence[str]) -> int:
-    """Check your setup and suggest fixes."""
+    """Check your setup, or say why a run does not learn, and suggest fixes."""
     from roleagent.reports.doctor.doctor import main
 
     return main(arguments)

@@ -18,6 +18,7 @@ READ = {
     "algorithms": "trains the default run with other methods, ten minutes each",
     "citing": "nothing to run",
     "genenv": "hours of training",
+    "not_learning": "a run with problems ends with status 1: tests/reports/doctor has recorded ones",
     "pretrained": "real models: tests/core/test_real_models.py walks its roads",
     "results": "hours of training",
     "scaling": "several GPUs",
