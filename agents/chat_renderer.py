@@ -79,7 +79,8 @@ class ChatRenderer:
     def first_message(self, text: str, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         offered = [map_texts(self.literal, tool) for tool in tools]
         if offered and not self._template.form.tools:
-            text, offered = f"{text}\n\n{tools_in_words(offered)}", []
+            # First, for they are the same for all tasks: a sampler reads a beginning that prompts share once.
+            text, offered = f"{tools_in_words(offered)}\n\n{text}", []
         return self._policy.encode(self._template.raw([{"role": "user", "content": text}], offered))
 
     def next_message(self, text: str, reply: Sequence[int]) -> list[int]:

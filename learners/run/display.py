@@ -213,16 +213,16 @@ def chart(points: Sequence[tuple[int, float]], height: int = 5) -> list[str]:
         height: in lines.
 
     >>> print(*chart([(0, 0.5), (10, 0.7), (20, 0.9)], height=2), sep="\\n")
-     90 %      ▁▁ ██
-     50 %   ▁▁ ██ ██
+       90%        ██
+       50%  ▁▁ ██ ██
             0     20
     """
     shares = [share for _, share in points]
     low, high = math.floor(10 * min(shares)) / 10, math.ceil(10 * max(shares)) / 10
     lines = []
     for line in range(height, 0, -1):
-        bottom = (line - 1) / height
-        bars = [max(0, min(8, round(8 * height * ((one - low) / max(high - low, 0.1) - bottom)))) for one in shares]
+        bottom, least = (line - 1) / height, int(line == 1)
+        bars = [max(least, min(8, round(8 * height * ((one - low) / max(high - low, 0.1) - bottom)))) for one in shares]
         label = f"{high:.0%}" if line == height else f"{low:.0%}" if line == 1 else ""
         lines.append(f"{label:>6}  " + " ".join(2 * " ▁▂▃▄▅▆▇█"[bar] for bar in bars))
     first, last = points[0][0], points[-1][0]

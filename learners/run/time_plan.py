@@ -20,9 +20,14 @@ from roleagent.types import Request, Segment
 
 UPDATE = 4.0
 """Seconds of an update per second of reading its tokens: forward, backward, and the optimizer."""
-FRESH = 0.4
-"""Share of an iteration's tokens that an update computes: the episodes of a group share their beginnings, and those
-without an advantage are left out."""
+FRESH = 0.95
+"""Share of the tokens of groups with variance that an update computes: their episodes share their beginnings."""
+LONGER = 1.6
+"""Turns of an episode of the policy, per turn of a demonstration."""
+ALIKE = 0.6
+"""Share of the groups whose episodes all end alike: they have no advantage, and dynamic sampling replaces them."""
+COMPARED = 0.5
+"""Share of the turns that predict with ``rollout.predicted_turns=compared``."""
 _TOKENS = 4096  # read in a measurement, at most; a long text is measured alone
 
 
@@ -30,8 +35,6 @@ def time_plan(
     config: Config, policy: HFPolicy, segments: Sequence[Segment], tasks: int, updates: int, rounds: int
 ) -> dict[str, float]:
     """The estimated seconds that a run in its warm start still takes, by the stage's name in the display.
-
-    Episodes are taken to be as long as the demonstrations.
 
     Args:
         config: of the run, which reinforces after its warm start.
@@ -53,20 +56,26 @@ def time_plan(
     with waiting("the speed of the policy to be measured"):
         read, sample = _reading(policy, acted), _sampling(policy, acted, max(1, round(reply)))
     policy.generator.set_state(state)
-    episode = turns * reply * sample + length * read
-    update = UPDATE * read
-    learned = length + (prediction if config.wia else 0.0)
-    iteration = (
-        rollout.num_groups
-        * rollout.group_size
-        * (episode + (turns * prediction * sample if config.wia else 0.0) + FRESH * optim.epochs * learned * update)
-    )
-    played = rounds * config.warmstart.round_episodes * episode
+    length, turns, update = LONGER * length, LONGER * turns, UPDATE * read
+    episode, predictions = turns * reply * sample + length * read, turns * prediction * sample if config.wia else 0.0
+    evaluation = episode + (predictions if rollout.eval_predictions else 0.0)
+    replays = sum(ALIKE**again for again in range(1, rollout.dynamic_sampling_rounds + 1))
+    live = FRESH * (1.0 - ALIKE ** (rollout.dynamic_sampling_rounds + 1))
+    if rollout.predicted_turns == "compared":
+        predicted = COMPARED * (predictions + length * read if config.wia else 0.0)
+    else:
+        predicted = (1.0 + replays) * predictions
+    learned = live * optim.epochs * (length + (prediction if config.wia else 0.0)) * update
+    iteration = rollout.num_groups * rollout.group_size * ((1.0 + replays) * episode + predicted + learned)
+    train, options = config.train.iterations * iteration, config.train
+    if options.evaluate_every:
+        train += options.iterations // options.evaluate_every * (options.evaluate_tasks or tasks) * evaluation
+    played = rounds * config.warmstart.round_episodes * episode * (1.0 + 1.0 / LONGER) / 2.0  # half by the expert
     plan = {"warmstart": updates * config.warmstart.batch_tokens * update + played}
-    plan |= {"evaluate before": tasks * episode}
-    plan |= {"evaluate before-sampled": tasks * episode} if rollout.eval_sampled else {}
-    plan |= {"train": config.train.iterations * iteration, "evaluate after": tasks * episode}
-    plan |= {"evaluate after-sampled": tasks * episode} if rollout.eval_sampled else {}
+    plan |= {"evaluate before": tasks * evaluation}
+    plan |= {"evaluate before-sampled": tasks * evaluation} if rollout.eval_sampled else {}
+    plan |= {"train": train, "evaluate after": tasks * evaluation}
+    plan |= {"evaluate after-sampled": tasks * evaluation} if rollout.eval_sampled else {}
     return plan
 
 
