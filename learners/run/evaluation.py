@@ -17,7 +17,7 @@ from roleagent.agents.evaluation.records import Record
 from roleagent.agents.evaluation.statistics import Estimate, summarize
 from roleagent.agents.policies.protocol import Policy
 from roleagent.learners.run.display import chart
-from roleagent.learners.run.metrics import held_out_signs
+from roleagent.learners.run.metrics import held_out_signs, not_learning
 from roleagent.learners.run.run import Run
 from roleagent.learners.run.watchdog import logged_iterations
 from roleagent.tasks.split import split_text
@@ -142,9 +142,13 @@ def won_by_task(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 def show(run: Run, found: Mapping[str, dict[str, Any]], gains: Mapping[str, Estimate]) -> None:
     """Prints the result of a run."""
-    display, task_split = run.display, found["before"]["task_split"]
-    for message in held_out_signs(logged_iterations(run), found["after"]).values():
+    display, task_split, history = run.display, found["before"]["task_split"], logged_iterations(run)
+    for message in held_out_signs(history, found["after"]).values():
         display.warn(f"held-out tasks: {message}")
+    # A curriculum that finds harder tasks hides in training what held-out tasks show.
+    gained = any(one.low > 0 for one in gains.values())
+    if not gained and (warning := not_learning(history, run.config)):
+        display.warn(f"{warning}; roleagent doctor {run.folder.path} looks for the cause")
     manner = {"": "greedy" if run.config.rollout.eval_temperature == 0 else "", "-sampled": "sampled"}
     columns = [
         f"{name.removesuffix('-sampled')}\n{manner[name.removeprefix('before').removeprefix('after')]}"

@@ -23,7 +23,6 @@ from roleagent.learners.run.metrics import (
     held_out_metrics,
     idle_mechanisms,
     iteration_metrics,
-    not_learning,
     time_metrics,
 )
 from roleagent.learners.run.run import Run
@@ -104,10 +103,7 @@ class Iterations:
         run = self._run
         run.save(self._learner)
         if run.ranks.first:
-            history = logged_iterations(run)
-            run.display.say(f"time: {shares(history)}")
-            if warning := not_learning(history, run.config):
-                run.display.warn(f"{warning}; roleagent doctor {run.folder.path} looks for the cause")
+            run.display.say(f"time: {shares(logged_iterations(run))}")
         for warning in idle_mechanisms(run.config, run.progress.counters):
             run.display.warn(warning)
 

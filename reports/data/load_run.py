@@ -59,7 +59,8 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
     if longer := "after" in measured and _resumed_for_longer(run, measured["after"], working, trained, state):
         del measured["after"]
         result = {}
-    if config and result:
+    gain = measure_gain(measured)
+    if config and result and not (gain and gain["all"]["interval"][0] > 0):
         figures = [{name: number(value) for name, value in row.items()} for row in trained]
         notes += filter(None, [not_learning(figures, config)])
     alarms = find_alarms(trained)
@@ -90,7 +91,7 @@ def load_run(run: Path, episodes: int = EPISODES) -> RunData:
         "written_tasks": _written_tasks(run, notes),
         "revisions": revisions,
         "evaluations": {name: _without_records(summary) for name, summary in measured.items()},
-        "gain": measure_gain(measured),
+        "gain": gain,
         "counters": dict(counters or {}),
         "alarms": alarms,
         "idle": idle_mechanisms(config, counters) if config and counters and trained else None,

@@ -298,7 +298,7 @@ def test_stop_on_ends_a_run_that_collapsed_with_a_checkpoint_and_off_lets_it_go_
     assert "collapse: 3 of 3 groups have zero variance" in capsys.readouterr().out
     assert sorted(step.name for step in (folder / "checkpoints").glob("step-*"))[-1] == "step-500003"
     monkeypatch.setattr(
-        "roleagent.learners.run.iterations.not_learning", lambda history, config: f"judged by {len(history)} iterations"
+        "roleagent.learners.run.evaluation.not_learning", lambda history, config: f"judged by {len(history)} iterations"
     )
     assert train.main([*arguments, "train.iterations=4", "train.stop_on_alarm=off", "--resume"]) == 0
     shown = capsys.readouterr().out

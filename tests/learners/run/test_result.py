@@ -1,0 +1,74 @@
+"""What a run says at its end: a table that fits a terminal, the curve on held-out tasks, what each stage brought."""
+
+from dataclasses import asdict, replace
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from roleagent.agents.evaluation.records import Record
+from roleagent.agents.evaluation.statistics import summarize
+from roleagent.config import load
+from roleagent.learners.run import evaluation
+from roleagent.learners.run.display import Display
+
+TYPES = ("look_at_obj_in_light", "pick_clean_then_place_in_recep")
+SPLIT = {"env_id": "RoleAgent/ALFWorld-v0", "split": "valid_unseen", "tasks": 40, "digest": "0123456789abcdef"}
+
+
+def measured(won, tasks=40):
+    """An evaluation in which the first ``won`` tasks are won."""
+    records = [
+        Record(f"t{n}", TYPES[n % 2], n < won, float(n < won), 9, "won" if n < won else "lost") for n in range(tasks)
+    ]
+    return {"task_split": SPLIT, **summarize(records), "records": [asdict(record) for record in records]}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setattr(evaluation, "logged_iterations", lambda run: [])
+    monkeypatch.setattr(evaluation, "not_learning", lambda history, config: "no sign of learning")
+    between = {"iteration-000010.json": measured(16, 20), "iteration-000020.json": measured(18, 20)}
+    for name in between:
+        (tmp_path / name).touch()
+    display = Display("a run")
+    display.console = Console(width=80, record=True, highlight=False, markup=False)
+    config = load(overrides=["train.evaluate_tasks=20"])
+    folder = SimpleNamespace(path=tmp_path, read_json=between.get)
+    return SimpleNamespace(display=display, config=config, folder=folder, progress=SimpleNamespace(step=30))
+
+
+def shown(run, **found):
+    evaluation.show(run, found, {"gain": evaluation.gain(found["before"], found["after"])})
+    return run.display.console.export_text().splitlines()
+
+
+def test_the_end_of_a_run_fits_a_terminal_and_says_what_each_stage_brought(run):
+    lines = shown(run, before=measured(20), after=measured(38))
+    assert max(map(len, lines)) <= 80 and not any("…" in line for line in lines)
+    assert [line.split() for line in lines if line.strip().startswith(("all", TYPES[1]))] == [
+        ["all", "40", "50.0%", "95.0%"],
+        [TYPES[1], "20", "50.0%", "95.0%"],
+    ]
+    assert lines[-2] == "imitation      50.0% greedy (35% to 65%)"
+    assert lines[-1].startswith("reinforcement  +45.0 points greedy (+30 to +6")
+    assert not any("no sign of learning" in line for line in lines)
+    # The curve is of the twenty tasks that every evaluation has, all of which are won in the end.
+    [axis] = [line.split() for line in lines if line.split()[:1] == ["0"]]
+    assert axis == ["0", "30"]
+    assert evaluation.held_out_curve(run, {"before": measured(15), "after": measured(40)}) == [
+        (0, 0.75),
+        (10, 0.8),
+        (20, 0.9),
+        (30, 1.0),
+    ]
+
+
+def test_a_run_without_a_gain_is_warned_of_and_told_where_to_look(run):
+    lines = " ".join(shown(run, before=measured(20), after=measured(20)))
+    assert f"no sign of learning; roleagent doctor {run.folder.path} looks for the cause" in lines.replace("\n", "")
+
+
+def test_stages_have_their_own_names(run):
+    run.config = replace(run.config, train=replace(run.config.train, stage="sft"))
+    assert shown(run, before=measured(20), after=measured(30))[-1].startswith("imitation      +25.0 points greedy")
