@@ -213,7 +213,8 @@ class Rollout:
             group, member = places[index]
             turns = groups[group].trajectories[member].turns
             prompts = {number: self.prediction_prompt(turns[number]) for number in chosen[group][member]}
-            return await self._predicted(slot, turns, {n: ids for n, ids in prompts.items() if self.has_room(ids)})
+            asked = {number: prompt for number, prompt in prompts.items() if self.has_room(prompt)}
+            return await self._predicted(slot, turns, asked) if asked else [*turns]
 
         scheduler = Scheduler(
             self.backend(temperature), self._step, predicted, len(places), progress=progress, watch=self.watch

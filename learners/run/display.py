@@ -205,11 +205,15 @@ class Display:
         return Group(self._progress, table, Text(": ".join(now)))
 
 
+BARS = 22
+"""Most bars of a chart: they fit a terminal of 80 columns."""
+
+
 def chart(points: Sequence[tuple[int, float]], height: int = 5) -> list[str]:
     """A small bar chart of shares over the iterations, as lines of text.
 
     Args:
-        points: iteration and share in [0, 1], at least one.
+        points: iteration and share in [0, 1], at least one; of more than :data:`BARS` some are left out.
         height: in lines.
 
     >>> print(*chart([(0, 0.5), (10, 0.7), (20, 0.9)], height=2), sep="\\n")
@@ -217,6 +221,7 @@ def chart(points: Sequence[tuple[int, float]], height: int = 5) -> list[str]:
        50%  ▁▁ ██ ██
             0     20
     """
+    points = [*points[: -1 : math.ceil(len(points) / BARS)], points[-1]]
     shares = [share for _, share in points]
     low, high = math.floor(10 * min(shares)) / 10, math.ceil(10 * max(shares)) / 10
     lines = []
