@@ -1,6 +1,5 @@
 """The real command under the launchers that clusters use: torchrun and deepspeed, two processes each."""
 
-import json
 import os
 import shutil
 import subprocess
