@@ -27,6 +27,8 @@ LONGER = 1.6
 """Turns of an episode of the policy, per turn of a demonstration."""
 ALIKE = 0.65
 """Share of the groups whose episodes all end alike: they have no advantage, and dynamic sampling replaces them."""
+REST = 1.2
+"""Seconds of an iteration per second of sampling and learning: the world, small batches of replaced groups, the log."""
 COMPARED = 0.5
 """Share of the turns that predict with ``rollout.predicted_turns=compared``."""
 _TOKENS = 4096  # read in a measurement, at most; a long text is measured alone
@@ -67,7 +69,7 @@ def time_plan(
     else:
         predicted = (1.0 + replays) * predictions
     learned = live * optim.epochs * (length + (prediction if config.wia else 0.0)) * update
-    iteration = rollout.num_groups * rollout.group_size * ((1.0 + replays) * episode + predicted + learned)
+    iteration = REST * rollout.num_groups * rollout.group_size * ((1.0 + replays) * episode + predicted + learned)
     train, options = config.train.iterations * iteration, config.train
     if options.evaluate_every:
         train += options.iterations // options.evaluate_every * (options.evaluate_tasks or tasks) * evaluation
