@@ -141,7 +141,7 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
                 f"{first[0].path} was measured on {_named(first[0].task_split)} and {other.path} on "
                 f"{_named(other.task_split)}: only success on the same tasks and data can be compared"
             )
-    sides = [_by_task(side) for side in (first, second)]
+    sides = [by_task(side) for side in (first, second)]
     common = [task_id for task_id in sides[0] if task_id in sides[1]]
     if not common:
         raise ValueError(f"{first[0].path} and {second[0].path} have no task in common")
@@ -186,7 +186,8 @@ def compare(first: Sequence[EvalRecords], second: Sequence[EvalRecords], rng: np
     }
 
 
-def _by_task(side: Sequence[EvalRecords]) -> dict[str, list[Record]]:
+def by_task(side: Sequence[EvalRecords]) -> dict[str, list[Record]]:
+    """The episodes of a side that have an outcome, by task."""
     found: dict[str, list[Record]] = defaultdict(list)
     for one in side:
         for record in one.records:

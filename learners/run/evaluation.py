@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
 import numpy as np
 
 from roleagent.agents.builders import EnvSplit
-from roleagent.agents.evaluation.comparison import EvalRecords, compare
+from roleagent.agents.evaluation.comparison import EvalRecords, by_task, compare
 from roleagent.agents.evaluation.play import evaluate_policy
-from roleagent.agents.evaluation.records import Record
 from roleagent.agents.evaluation.statistics import Estimate, summarize
 from roleagent.agents.policies.protocol import Policy
 from roleagent.learners.run.display import chart
@@ -131,15 +129,6 @@ def gain(before: Mapping[str, Any], after: Mapping[str, Any]) -> Estimate:
     return Estimate(found["difference"], *found["interval"])
 
 
-def won_by_task(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """The share of a task's episodes that were won; tasks without an outcome are left out."""
-    won: defaultdict[str, list[bool]] = defaultdict(list)
-    for record in map(lambda row: Record(**row), records):
-        if record.sound:
-            won[record.task_id].append(record.won)
-    return {task: sum(each) / len(each) for task, each in won.items()}
-
-
 def show(run: Run, found: Mapping[str, dict[str, Any]], gains: Mapping[str, Estimate]) -> None:
     """Prints the result of a run."""
     display, task_split, history = run.display, found["before"]["task_split"], logged_iterations(run)
@@ -197,9 +186,10 @@ def held_out_curve(run: Run, found: Mapping[str, dict[str, Any]]) -> list[tuple[
         number = int(path.stem.removeprefix("iteration-"))
         if number < run.progress.step and (evaluation := run.folder.read_json(path.name)):
             kept[number] = evaluation
-    won = {number: won_by_task(evaluation["records"]) for number, evaluation in sorted(kept.items())}
-    common = set.intersection(*map(set, won.values()))
-    return [(number, sum(of_task[task] for task in common) / max(1, len(common))) for number, of_task in won.items()]
+    played = {number: by_task([EvalRecords.of(str(number), kept[number])]) for number in sorted(kept)}
+    common = set.intersection(*map(set, played.values()))
+    won = {number: [record.won for task in common for record in rows[task]] for number, rows in played.items()}
+    return [(number, sum(each) / max(1, len(each))) for number, each in won.items()]
 
 
 BROUGHT_BY = {"rl": "reinforcement", "sft": "imitation", "revise": "Agent-R", "eto": "ETO"}

@@ -201,8 +201,8 @@ def judge(runs: Sequence[Path], as_json: bool) -> int:
         return complain("roleagent doctor", error)
     problems = {run: sum(finding.grade == "problem" for finding in of_run) for run, of_run in found.items()}
     if as_json:
-        told = [{"section": str(run), **finding.as_dict()} for run, of_run in found.items() for finding in of_run]
-        print(json.dumps({"works": not any(problems.values()), "findings": told}, indent=2))
+        listed = [{"section": str(run), **finding.as_dict()} for run, of_run in found.items() for finding in of_run]
+        print(json.dumps({"works": not any(problems.values()), "findings": listed}, indent=2))
         return int(any(problems.values()))
     console = Console(soft_wrap=True, highlight=False)
     for run, of_run in found.items():

@@ -13,7 +13,7 @@ from roleagent.reports.data.curves import load_metrics, number
 from roleagent.reports.data.eval_results import json_file, load_evaluations, measure_gain
 
 EXACT = 1e-4
-"""Mismatch in nats below which so small a movement can be told from rounding."""
+"""Mismatch in nats below which so small a movement is more than rounding."""
 
 
 class Log:

@@ -76,8 +76,10 @@ def test_killed_in_every_kind_of_work_it_ends_as_if_nothing_had_happened(tmp_pat
 
 def test_a_finished_run_says_so_and_trains_no_more(own, whole, capsys):
     folder, arguments = own
-    assert train.main(arguments) == 0
-    assert "is finished" in capsys.readouterr().out.splitlines()[-1]
+    assert train.main([*arguments, "--json"]) == 0
+    said, *_, result = capsys.readouterr().out.splitlines()[-2:]
+    assert "is finished" in said
+    assert json.loads(result) == json.loads((folder / "result.json").read_text())
     assert differences(whole, folder) == []
 
 
