@@ -13,7 +13,7 @@ from roleagent.envs import ToolError, tool
 
 PRICES = {
     **{"kettle": 42, "lamp": 17, "radio": 63, "chair": 28, "clock": 15, "mirror": 36, "table": 94, "vase": 23},
-    **{"stool": 19, "shelf": 57, "fan": 31, "tray": 12, "rug": 75, "desk": 88, "basket": 14, "bench": 69},
+    **{"stool": 19, "ladder": 57, "fan": 31, "tray": 12, "rug": 75, "desk": 88, "basket": 14, "sofa": 69},
 }
 
 
@@ -55,7 +55,8 @@ def tasks():
         both = [*calls, ("add", {"a": cost[one], "b": cost[other]})]
         yield task("two", f"What do a {one} and a {other} cost together?", cost[one] + cost[other], *both)
         total = 2 * cost[one] + cost[other]
-        more = [*calls, ("times", {"a": 2, "b": cost[one]}), ("add", {"a": 2 * cost[one], "b": cost[other]})]
+        double = [calls[0], ("times", {"a": 2, "b": cost[one]})]
+        more = [*double, calls[1], ("add", {"a": 2 * cost[one], "b": cost[other]})]
         yield task("three", f"What do 2 {one}s and a {other} cost together?", total, *more)
 
 
