@@ -49,13 +49,13 @@ import numpy as np
 
 from roleagent.agents.evaluation.options import options_of
 from roleagent.commands import pairs, print_result
-from roleagent.program import EVAL, TRAIN, MissingPackage, begin, called, check_packages, require, share_cores
+from roleagent.program import EVAL, TRAIN, MissingPackage, begin, called, check_packages, require, tune_cpu
 
 if __name__ == "__main__":  # help, and what is wrong with the command, need not wait for packages
     begin(called("evaluate"))
     options_of(sys.argv[1:], __doc__, called("evaluate"))
     require(called("evaluate"), "eval", EVAL)
-    share_cores()
+    tune_cpu()
 
 from roleagent.agents.builders import EnvSplit, make_base, make_wrapped
 from roleagent.agents.chat.endpoint import Endpoint, EndpointError

@@ -20,14 +20,14 @@ from typing import Any
 import yaml
 
 from roleagent.learners.run.options import check_command, open_config, read_command, training_parser
-from roleagent.program import TRAIN, begin, called, require, share_cores
+from roleagent.program import TRAIN, begin, called, require, tune_cpu
 from roleagent.slow_notice import waiting
 
 if __name__ == "__main__":  # --help and wrong options need no PyTorch
     begin(called("train"))
     check_command(__doc__, called("train"))
     require(called("train"), "train", TRAIN)
-    share_cores()
+    tune_cpu()
 
 with waiting("PyTorch and transformers to load"):
     import torch

@@ -14,7 +14,7 @@ from roleagent.callbacks import Callback
 from roleagent.commands import from_zero, natural, whole
 from roleagent.imports import searched_first
 from roleagent.options import ConfigError
-from roleagent.program import EVAL, TRAIN, check_packages, share_cores
+from roleagent.program import EVAL, TRAIN, check_packages, tune_cpu
 
 if TYPE_CHECKING:  # loaded by the functions: `import roleagent` stays light
     from roleagent.agents.evaluation.records import Record
@@ -110,7 +110,7 @@ def train(
         MissingPackage: the extra ``train`` is not installed.
     """
     check_packages("roleagent.train", "train", TRAIN)
-    share_cores()
+    tune_cpu()
     from roleagent.learners.run.options import open_config
     from roleagent.programs.train import run_training
 
@@ -165,7 +165,7 @@ def evaluate(
         MissingPackage: the extra ``eval`` is not installed, or for a local model ``train``.
     """
     check_packages("roleagent.evaluate", "eval", EVAL)
-    share_cores()
+    tune_cpu()
     from roleagent.agents.evaluation.options import evaluation_parser
     from roleagent.agents.evaluation.records import read_records
     from roleagent.programs.evaluate import evaluate as play
